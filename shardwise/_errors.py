@@ -1,0 +1,40 @@
+"""The exceptions, and the one helper that words them.
+
+Every message of shardwise says where it happened, what was found, which rule that breaks and what
+to do about it, in that order. `explain_error` puts the four together, so that messages look alike.
+"""
+
+from __future__ import annotations
+
+
+class ShardwiseError(Exception):
+    """Everything that shardwise raises on purpose derives from this."""
+
+
+class DeadlockError(ShardwiseError, RuntimeError):
+    """Some devices wait in a collective that others never reach.
+
+    On a real mesh such a program hangs, or is aborted without a word about the cause.
+    """
+
+
+class ShardingError(ShardwiseError, ValueError):
+    """A mesh, a spec or an array does not fit the others."""
+
+
+class UnsupportedError(ShardwiseError, NotImplementedError):
+    """The program uses something the simulator does not know. It never guesses."""
+
+
+def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:
+    """Word a message: where, what was found, the rule, the remedy; parts left out are left out.
+
+    Args:
+        what: What was found, as a sentence.
+        where: The place, such as `train.py:31` or `argument 'x'`.
+        rule: The rule that was broken, as a sentence.
+        remedy: What to do, as a sentence or as code.
+    """
+    head = f"{where}: {what}" if where else what
+    parts = [head, rule, f"Remedy: {remedy}" if remedy else ""]
+    return "\n  ".join(part for part in parts if part)
