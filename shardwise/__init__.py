@@ -1,0 +1,46 @@
+"""SPMD programs in JAX that are right on any number of devices.
+
+Names are imported when first used, so that `import shardwise` does not wait for JAX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from . import primitives as primitives
+    from ._errors import DeadlockError as DeadlockError
+    from ._errors import ShardingError as ShardingError
+    from ._errors import ShardwiseError as ShardwiseError
+    from ._errors import UnsupportedError as UnsupportedError
+    from ._mesh import mesh as mesh
+    from ._simulate import simulate as simulate
+
+_HOME = {
+    "DeadlockError": "_errors",
+    "ShardingError": "_errors",
+    "ShardwiseError": "_errors",
+    "UnsupportedError": "_errors",
+    "mesh": "_mesh",
+    "simulate": "_simulate",
+    "primitives": None,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'shardwise' has no attribute {name!r}")
+    home = _HOME[name]
+    if home is None:
+        value = importlib.import_module(f".{name}", __name__)
+    else:
+        value = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOME, "__version__"])
