@@ -1,0 +1,62 @@
+"""The command line: a thin shell, one file per command.
+
+Nothing here imports JAX or Flax, and a command imports them when it runs, so that
+`shardwise --help` answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from .._errors import ShardwiseError
+from .._version import __version__
+from . import demo
+from ._status import ExitCode
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ShardwiseError as error:
+            typer.echo(f"{type(error).__name__}: {error}", err=True)
+            raise typer.Exit(ExitCode.NOT_RUN) from error
+
+
+app = typer.Typer(
+    name="shardwise",
+    cls=_Commands,
+    help="SPMD programs in JAX that are right on any number of devices.",
+    epilog="Exit codes: 0 right, 1 wrong, 2 could not be run.",
+    no_args_is_help=True,
+    add_completion=False,
+    # Rich takes longer to import than everything else that --help needs.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shardwise {__version__}")
+        raise typer.Exit(ExitCode.OK)
+
+
+@app.callback()
+def _shardwise(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Run the command line: the entry point of `shardwise`."""
+    app(prog_name="shardwise")

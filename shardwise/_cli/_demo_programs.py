@@ -1,0 +1,59 @@
+"""The programs that `shardwise demo` runs: plain JAX, as a reader would write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+Params = Any
+
+
+def make_problem(batch: int, width: int) -> tuple[Params, jax.Array, jax.Array]:
+    """Params of a perceptron with three hidden layers, and a batch to fit."""
+    widths = [width // 4, width, width, width, 8]
+    *layer_keys, x_key, y_key = jax.random.split(jax.random.key(0), len(widths) + 1)
+    params = [
+        (jax.random.normal(key, (fan_in, fan_out)) / fan_in**0.5, jnp.zeros(fan_out))
+        for key, fan_in, fan_out in zip(layer_keys, widths[:-1], widths[1:], strict=True)
+    ]
+    x = jax.random.normal(x_key, (batch, widths[0]))
+    y = 1 + jax.random.normal(y_key, (batch, widths[-1]))
+    return params, x, y
+
+
+def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
+    *hidden, (weight, bias) = params
+    for hidden_weight, hidden_bias in hidden:
+        x = jax.nn.gelu(x @ hidden_weight + hidden_bias)
+    return jnp.mean((x @ weight + bias - y) ** 2)
+
+
+def textbook(params: Params, x: jax.Array, y: jax.Array, *, mesh: Any) -> Params:
+    def per_device(params, x, y):
+        grads = jax.grad(loss)(params, x, y)
+        return lax.pmean(grads, "data")
+
+    specs = (P(), P("data"), P("data"))
+    return jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P())(params, x, y)
+
+
+def right(params: Params, x: jax.Array, y: jax.Array, *, mesh: Any) -> Params:
+    def per_device(params, x, y):
+        return jax.grad(lambda p: lax.pmean(loss(p, x, y), "data"))(params)
+
+    specs = (P(), P("data"), P("data"))
+    return jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P())(params, x, y)
+
+
+def only_the_first(x: jax.Array, *, mesh: Any) -> jax.Array:
+    def per_device(x):
+        def log_total(x):
+            return lax.pcast(lax.psum(x, "data"), "data", to="varying")
+
+        return lax.cond(lax.axis_index("data") == 0, log_total, lambda x: x, x)
+
+    return jax.shard_map(per_device, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)

@@ -1,0 +1,168 @@
+"""`shardwise demo`: what the library is for, on programs that run in about a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEVICES = (1, 2, 4, 8)
+VIRTUAL = 64
+
+
+def demo(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Smaller arrays: a few seconds, rougher figures.")
+    ] = False,
+) -> None:
+    """Show in about a minute what shardwise is for.
+
+    The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, a
+    deadlock found at once, and what 64 virtual devices cost in time and memory.
+    """
+    from rich.console import Console
+
+    console = Console(soft_wrap=False, highlight=False)
+    _show_gradients(console)
+    _show_deadlock(console)
+    _show_cost(console, *((512, 128) if quick else (8192, 512)))
+    _show_next(console)
+
+
+def _show_gradients(console: Console) -> None:
+    import jax
+    from rich.table import Table
+
+    from .._mesh import mesh
+    from .._simulate import simulate
+    from . import _demo_programs as programs
+
+    console.rule("1. The textbook gradient is n times too large")
+    console.print(
+        "\nTwo ways to write the gradient of a data-parallel step. Both pass on one device.\n"
+    )
+    _show_code(console, programs.textbook, programs.right)
+    params, x, y = programs.make_problem(batch=64, width=32)
+    expected = _last_bias(jax.grad(programs.loss)(params, x, y))
+    table = Table("devices", "textbook", "right", "unsharded", "the textbook gradient is")
+    for count in DEVICES:
+        found = [
+            _last_bias(simulate(program, mesh=mesh(data=count))(params, x, y))
+            for program in (programs.textbook, programs.right)
+        ]
+        table.add_row(
+            str(count), *(f"{value:+.5f}" for value in (*found, expected)), _verdict(*found)
+        )
+    console.print(table)
+    console.print(
+        "One gradient entry, simulated on this one device. Real devices give the same numbers,\n"
+        "with no error and no warning.\n"
+    )
+
+
+def _show_deadlock(console: Console) -> None:
+    import jax.numpy as jnp
+
+    from .._errors import DeadlockError
+    from .._mesh import mesh
+    from .._simulate import simulate
+    from . import _demo_programs as programs
+
+    console.rule("2. A deadlock, at once")
+    console.print("\nOnly the first device reaches the psum. A real mesh waits for the others.\n")
+    _show_code(console, programs.only_the_first)
+    try:
+        simulate(programs.only_the_first, mesh=mesh(data=4))(jnp.arange(8.0))
+    except DeadlockError as error:
+        console.print(f"DeadlockError: {error}\n", style="red", markup=False)
+
+
+def _show_cost(console: Console, batch: int, width: int) -> None:
+    from rich.table import Table
+
+    console.rule(f"3. What {VIRTUAL} virtual devices cost")
+    console.print(
+        f"\nA gradient of a perceptron {width} wide, batch {batch}, on this one device.\n"
+    )
+    table = Table("", "time", "XLA temporaries")
+    for name, seconds, temporaries in _costs(batch, width):
+        table.add_row(name, f"{seconds * 1e3:.0f} ms", f"{temporaries / 1e6:.1f} MB")
+    console.print(table)
+    console.print(
+        "Simulated, the shards are run in turn and their gradients added as they come: gradient\n"
+        "accumulation, derived from the program.\n"
+    )
+
+
+def _costs(batch: int, width: int) -> Iterator[tuple[str, float, int]]:
+    """Name, median seconds and temporary bytes of one gradient, unsharded and simulated."""
+    import jax
+
+    from .._mesh import mesh
+    from .._simulate import simulate
+    from . import _demo_programs as programs
+
+    args = programs.make_problem(batch, width)
+    steps: dict[str, Callable[..., Any]] = {"unsharded": jax.grad(programs.loss)}
+    for at_once in (1, "auto"):
+        name = f"{VIRTUAL} devices, at_once={at_once!r}"
+        steps[name] = simulate(programs.right, mesh=mesh(data=VIRTUAL), at_once=at_once)
+    compiled = {name: jax.jit(step).lower(*args).compile() for name, step in steps.items()}
+    times = _median_seconds(compiled, args)
+    for name, step in compiled.items():
+        yield name, times[name], step.memory_analysis().temp_size_in_bytes
+
+
+def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[str, float]:
+    """Interleaved, so that a busy moment of the machine hits all of them alike."""
+    import statistics
+    import time
+
+    import jax
+
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(6):
+        for name, step in steps.items():
+            began = time.perf_counter()
+            jax.block_until_ready(step(*args))
+            times[name].append(time.perf_counter() - began)
+    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
+
+
+def _show_next(console: Console) -> None:
+    console.rule("What to try next")
+    console.print(
+        """
+Simulate a function of yours that has jax.shard_map somewhere inside:
+
+    import shardwise as sw
+    sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)
+
+If it takes no keyword `mesh`, it runs with that mesh as the ambient one, or leave out mesh= if it
+has its own. examples/ has programs to start from: tensor and pipeline parallel, ring attention,
+mixture of experts. The README and docs/ say what is simulated and what is refused.
+""",
+        markup=False,
+    )
+
+
+def _show_code(console: Console, *functions: Callable[..., Any]) -> None:
+    import inspect
+
+    from rich.syntax import Syntax
+
+    for function in functions:
+        console.print(Syntax(inspect.getsource(function), "python", background_color="default"))
+
+
+def _last_bias(grads: Any) -> float:
+    return float(grads[-1][1][0])
+
+
+def _verdict(found: float, expected: float) -> str:
+    factor = found / expected
+    return "right" if abs(factor - 1) < 1e-3 else f"{factor:.3f} times too large"

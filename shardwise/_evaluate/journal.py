@@ -1,0 +1,199 @@
+"""Finished steps on disk: SQLite, written so that a kill at any moment loses nothing written.
+
+One row per step, keyed by its first example, and one transaction per group of steps. A step is in
+the file whole or not at all, and never twice. The file belongs to one run, told by its fingerprint,
+and to one process at a time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .._errors import ShardwiseError, explain_error
+from .totals import Span
+
+_FORMAT = "shardwise evaluate 1"
+_GROUP_SECONDS = 0.25
+_GROUP_STEPS = 512
+_ROW_BYTES = 40  # what SQLite adds to a row, and the write-ahead log to that, generously
+_SPARE_BYTES = 8 << 20
+
+
+class Journal:
+    """The journal of one run; a context manager.
+
+    Args:
+        path: The file. It is created if it does not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._group: list[tuple[int, int, bytes]] = []
+        self._written = time.monotonic()
+        self._database = self._open()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.flush()
+        finally:
+            self._database.close()
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            database = sqlite3.connect(self.path, timeout=0.2, isolation_level=None)
+            try:
+                _prepare(database)
+            except BaseException:
+                database.close()
+                raise
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        return database
+
+    def _unusable(self, error: sqlite3.Error) -> ShardwiseError:
+        text = str(error)
+        if "locked" in text:
+            what, remedy = "another process is writing it.", "wait for it, or use another path."
+        elif "not a database" in text:
+            what, remedy = "the file is not a journal.", "use another path."
+        else:
+            what, remedy = f"it cannot be written: {text}.", "use a path that can be written."
+        return ShardwiseError(explain_error(what, where=self._where, remedy=remedy))
+
+    @property
+    def _where(self) -> str:
+        return f"journal {str(self.path)!r}"
+
+    def meta(self) -> dict[str, str]:
+        """What the journal says about its run; empty for a new one."""
+        rows = self._database.execute("SELECT key, value FROM meta").fetchall()
+        found = {key: json.loads(value) for key, value in rows}
+        if found and found.get("format") != _FORMAT:
+            raise ShardwiseError(
+                explain_error(
+                    f"its format is {found.get('format')!r}, this version writes {_FORMAT!r}.",
+                    where=self._where,
+                    remedy="use another path, or the version that wrote it.",
+                )
+            )
+        return found
+
+    def note(self, **facts: Any) -> None:
+        """Write facts about the run, at once."""
+        rows = [(key, json.dumps(value)) for key, value in facts.items()]
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+    def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
+        """Take the journal for a run, or refuse it, naming what differs.
+
+        Args:
+            fingerprint: What the run is recognised by.
+            names: What helps to tell runs apart but may differ, such as the name of `fn`.
+        """
+        held = self.meta()
+        if not held:
+            self.note(format=_FORMAT, fingerprint=fingerprint, names=names)
+            return
+        wrong = differences(held["fingerprint"], fingerprint)
+        if wrong:
+            listed = "".join(f"\n    - {line}" for line in wrong)
+            others = differences(held["names"], names)
+            raise ShardwiseError(
+                explain_error(
+                    f"it belongs to another run:{listed}",
+                    where=self._where,
+                    rule="Finished steps count only for the same data, fn, state and batch."
+                    + (f" Also different: {'; '.join(others)}." if others else ""),
+                    remedy="use another path, or delete the file to start over.",
+                )
+            )
+
+    def reserve(self, steps: int, size: int) -> None:
+        """Raise now if the disk has no room for this many rows of this size."""
+        needed = steps * (size + _ROW_BYTES) * 2 + _SPARE_BYTES
+        free = shutil.disk_usage(self.path.parent).free
+        if free < needed:
+            raise ShardwiseError(
+                explain_error(
+                    f"the disk has {free >> 20} MiB free, the run needs up to {needed >> 20} MiB.",
+                    where=self._where,
+                    rule="A run that cannot be recorded is not started.",
+                    remedy="free some space, use another path or a larger batch.",
+                )
+            )
+
+    def steps(self) -> Iterator[tuple[Span, bytes]]:
+        """The finished steps, in the order of their examples."""
+        query = "SELECT start, rows, payload FROM steps ORDER BY start"
+        for start, rows, payload in self._database.execute(query):
+            yield Span(start, rows), payload
+
+    def add(self, span: Span, payload: bytes) -> None:
+        """Record a finished step; it is on disk within a fraction of a second."""
+        self._group.append((span.start, span.rows, payload))
+        waited = time.monotonic() - self._written
+        if len(self._group) >= _GROUP_STEPS or waited >= _GROUP_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet, in one transaction."""
+        group, self._group = self._group, []
+        self._written = time.monotonic()
+        if group:
+            self._write("INSERT INTO steps VALUES (?, ?, ?)", group)
+
+    def _write(self, statement: str, rows: list[Any]) -> None:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany(statement, rows)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"writing failed: {error}.",
+                    where=self._where,
+                    rule="Steps written before this are whole and will not be done again.",
+                    remedy="make room on the disk and run again with the same journal.",
+                )
+            ) from error
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    # Exclusive locking keeps a second process out, and is let go of by the kernel on kill -9.
+    database.execute("PRAGMA locking_mode=EXCLUSIVE")
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("BEGIN IMMEDIATE")
+    database.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS steps "
+        "(start INTEGER PRIMARY KEY, rows INTEGER NOT NULL, payload BLOB NOT NULL)"
+    )
+    database.execute("INSERT OR REPLACE INTO meta VALUES ('probe', '0')")
+    database.execute("DELETE FROM meta WHERE key = 'probe'")
+    database.execute("COMMIT")
+
+
+def differences(held: dict[str, str], now: dict[str, str]) -> list[str]:
+    """Sentences for what two fingerprints do not share."""
+    absent = "(none)"
+    return [
+        f"{key} differs: the journal has {held.get(key, absent)}, this run {now.get(key, absent)}"
+        for key in {**held, **now}
+        if held.get(key) != now.get(key)
+    ]

@@ -1,0 +1,174 @@
+"""What `fn` may return: per-example values, and how they are to be put together.
+
+`named` turns whatever `fn` returned into one flat dictionary from metric name to a `Mean`, `Sum`,
+`Min`, `Max` or a metric object. It is used twice on the same structure, once on shapes to plan the
+run and once on traced values inside the step, so that the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import ShardingError, explain_error
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Mean:
+    """The weighted mean over all examples: the sum of `weights * values` over that of `weights`.
+
+    Attributes:
+        values: Per-example values, `[batch]`, or `[batch, ...]` such as one value per token.
+        weights: Of the same shape, or of its leading part (`[batch]` for `[batch, tokens]`); a mask
+            is a weight. An entry of weight zero is left out, even if its value is NaN. Left out:
+            every value counts once.
+    """
+
+    values: Any
+    weights: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sum:
+    """The sum over all examples, of `weights * values` where there are weights (see `Mean`)."""
+
+    values: Any
+    weights: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Min:
+    """The least value over all examples; entries whose weight is zero are left out."""
+
+    values: Any
+    weights: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Max:
+    """The greatest value over all examples; entries whose weight is zero are left out."""
+
+    values: Any
+    weights: Any = None
+
+
+Reduction = Mean | Sum | Min | Max
+
+_REMEDY = (
+    "return per-example values [batch], (values, weights), sw.Mean/Sum/Min/Max of those, "
+    "a metric object with merge and compute, or a dict of any of these."
+)
+
+
+def is_metric_object(value: Any) -> bool:
+    """Whether this follows the protocol of CLU and metrax: `merge` and `compute`."""
+    return (
+        not isinstance(value, type)
+        and callable(getattr(value, "merge", None))
+        and callable(getattr(value, "compute", None))
+    )
+
+
+def named(output: Any) -> dict[str, Any]:
+    """Give every metric in what `fn` returned a name and a `Reduction` or metric object."""
+    if isinstance(output, Mapping):
+        found: dict[str, Any] = {}
+        for key, value in output.items():
+            for name, metric in named(value).items():
+                inner = isinstance(value, Mapping)
+                found[f"{key}/{name}" if inner else str(key)] = metric
+        return found
+    metric = _one(output)
+    return {type(metric).__name__.lower(): metric}
+
+
+def _one(value: Any) -> Any:
+    if isinstance(value, Reduction) or is_metric_object(value):
+        return value
+    if isinstance(value, tuple) and len(value) == 2 and all(map(_is_array, value)):
+        return Mean(*value)
+    if _is_array(value):
+        return Mean(value)
+    raise ShardingError(
+        explain_error(
+            f"it returned {_describe(value)}.",
+            where="fn",
+            rule="evaluate puts per-example values together; it cannot tell what this is.",
+            remedy=_REMEDY,
+        )
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def check_shapes(metrics: dict[str, Any], batch: int) -> None:
+    """Raise if a metric is not per example, with every metric at fault in one message.
+
+    Args:
+        metrics: What `named` gave, on shapes.
+        batch: The number of rows `fn` was given.
+    """
+    wrong = [
+        f"{name!r}: {problem}"
+        for name, metric in metrics.items()
+        if isinstance(metric, Reduction) and (problem := _problem(metric, batch))
+    ]
+    if not metrics:
+        wrong = ["an empty dictionary"]
+    if wrong:
+        raise ShardingError(
+            explain_error(
+                "it did not return per-example values:\n    - " + "\n    - ".join(wrong),
+                where="fn",
+                rule="The last step is padded. Values kept per example can be told from padding; "
+                "a mean or a sum already taken over the batch cannot.",
+                remedy=_REMEDY,
+            )
+        )
+
+
+def _problem(metric: Reduction, batch: int) -> str:
+    values, weights = metric.values, metric.weights
+    if not values.shape:
+        return f"a scalar ({values.dtype}), expected [{batch}] or [{batch}, ...]"
+    if values.shape[0] != batch:
+        return f"values of shape {list(values.shape)} for a batch of {batch}"
+    if not _is_real(values.dtype):
+        return f"values of dtype {values.dtype}, expected real numbers"
+    if weights is None:
+        return ""
+    if not _is_real(weights.dtype):
+        return f"weights of dtype {weights.dtype}, expected real numbers"
+    padded = tuple(weights.shape) + (1,) * (len(values.shape) - len(weights.shape))
+    fits = len(padded) == len(values.shape) and all(
+        w in (1, v) for w, v in zip(padded, values.shape, strict=True)
+    )
+    if not fits or padded[0] != batch:
+        return (
+            f"weights of shape {list(weights.shape)} do not fit values of {list(values.shape)}"
+        )
+    return ""
+
+
+def _is_real(dtype: Any) -> bool:
+    return (
+        dtype == jnp.bool_
+        or jnp.issubdtype(dtype, jnp.integer)
+        or jnp.issubdtype(dtype, jnp.floating)
+    )

@@ -1,0 +1,160 @@
+"""The step: `fn` and the reduction of what it returns, as one compiled program for all lanes.
+
+The program is a `shard_map` over the data axis without a single collective: each lane runs the
+same code on a batch of the same shape. One compile therefore serves every lane and every step, and
+a lane computes the same bits whether it has neighbours or not. (`jit` called once per device would
+compile once per device.) The varying-axes check is off: nothing here is ever reduced over the axis,
+and with it on, an ordinary `scan` inside `fn` would have to be annotated.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+
+from .._errors import ShardingError, explain_error
+from .lanes import Lanes
+from .plan import Plan, make_plan
+from .source import Row, Source
+from .state import State
+
+
+@dataclass(frozen=True)
+class Function:
+    """`fn` with all that does not change during a run.
+
+    Attributes:
+        call: From the state's arrays, a batch's leaves and which rows are real, to metrics.
+        fn: The caller's function.
+        state: The state it is given.
+        rows: The leaves of an example.
+        masked: Whether `fn` takes `mask`.
+    """
+
+    call: Callable[[list[Any], list[Any], Any], Any]
+    fn: Callable[..., Any]
+    state: State
+    rows: list[Row]
+    masked: bool
+
+    def shapes(self, batch: int) -> tuple[Any, Any, Any]:
+        """The arguments of `call` for a batch of this size, as shapes."""
+        leaves = [jax.ShapeDtypeStruct((batch, *row.shape), row.dtype) for row in self.rows]
+        return self.state.arrays, leaves, jax.ShapeDtypeStruct((batch,), jnp.bool_)
+
+
+def bind(fn: Callable[..., Any], state: State, source: Source) -> Function:
+    """Bind `fn` to the structure of its state and of the data."""
+    masked = _takes_mask(fn)
+
+    def call(arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
+        batch = jax.tree.unflatten(source.structure, leaves)
+        more = {"mask": valid} if masked else {}
+        return fn(state.rebuild(arrays), batch, **more)
+
+    return Function(call, fn, state, source.rows, masked)
+
+
+def _takes_mask(fn: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(fn).parameters.get("mask")
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind in (
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    )
+
+
+def plan(function: Function, batch: int, length: int | None) -> Plan:
+    """Trace `fn` on shapes and plan for what it returns."""
+    try:
+        output = jax.eval_shape(function.call, *function.shapes(batch))
+    except Exception as error:
+        listed = ", ".join(f"{row.label}: {row.dtype}{[batch, *row.shape]}" for row in function.rows)
+        error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
+        raise
+    made = make_plan(output, batch)
+    if made.objects and not function.masked and (length is None or length % batch):
+        raise ShardingError(
+            explain_error(
+                f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
+                where="fn",
+                rule="The last step is padded, and only fn can keep the padding out of an object "
+                "it builds itself.",
+                remedy="def fn(state, batch, mask): ... and give mask on to the metric.",
+            )
+        )
+    return made
+
+
+Compiled = Any
+
+_programs: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKeyDictionary()
+
+
+def compile_step(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+    """Compile the step for all lanes, or find it compiled by an earlier call with the same `fn`.
+
+    As with `jax.jit`, a function is known by its identity: one that reads a changed global is not
+    traced again.
+    """
+    known = _known(function.fn)
+    key = (function.state.static, *_types(function), lanes, batch, _settings())
+    try:
+        if key in known:
+            return known[key]
+    except TypeError:  # the static part of the state cannot be hashed
+        return _compile(function, made, lanes, batch)
+    known[key] = _compile(function, made, lanes, batch)
+    return known[key]
+
+
+def _known(fn: Callable[..., Any]) -> dict[Any, Compiled]:
+    try:
+        return _programs.setdefault(fn, {})
+    except TypeError:  # neither hashable nor weakly referenced
+        return {}
+
+
+def _types(function: Function) -> tuple[Any, ...]:
+    arrays = tuple((jax.typeof(a), a.sharding) for a in function.state.arrays)
+    return arrays, tuple(function.rows)
+
+
+def _settings() -> tuple[Any, ...]:
+    return jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+
+
+def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+    shared, split = PartitionSpec(), PartitionSpec(lanes.axis)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=lanes.mesh,
+        in_specs=(shared, split, split),
+        out_specs=split,
+        axis_names={lanes.axis},
+        check_vma=False,
+    )
+    def shardwise_evaluate_step(arrays: list[Any], leaves: list[Any], rows: Any) -> Any:
+        valid = jnp.arange(batch, dtype=jnp.int32) < rows[0]
+        return made.step(function.call(arrays, leaves, valid), valid)[None]
+
+    total = batch * len(lanes)
+    leaves = [
+        jax.ShapeDtypeStruct((total, *row.shape), row.dtype, sharding=lanes.split)
+        for row in function.rows
+    ]
+    rows = jax.ShapeDtypeStruct((len(lanes),), jnp.int32, sharding=lanes.split)
+    with jax.set_mesh(lanes.mesh):
+        jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
+        return jitted.lower(function.state.arrays, leaves, rows).compile()

@@ -1,0 +1,175 @@
+"""How far a run is: a bar on a terminal, lines in a log, a call, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+_SECONDS_BETWEEN_DRAWS = 0.1
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a run stands.
+
+    Attributes:
+        done: Examples finished, those from the journal included.
+        total: All examples, or None if that is not known yet.
+        seconds: Since the run began.
+        rate: Examples computed per second.
+        metrics: The running values.
+    """
+
+    done: int
+    total: int | None
+    seconds: float
+    rate: float
+    metrics: dict[str, Any]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate of the time left, where there is one."""
+        if self.total is None or not self.rate:
+            return None
+        return (self.total - self.done) / self.rate
+
+    def __str__(self) -> str:
+        share = "" if self.total is None else f" of {self.total} ({self.done / self.total:.1%})"
+        left = self.seconds_left
+        remaining = "" if left is None else f", {_clock(left)} left"
+        value = running_value(self.metrics)
+        return f"{self.done}{share} examples, {self.rate:.4g}/s{remaining}" + (
+            f", {value}" if value else ""
+        )
+
+
+class View(Protocol):
+    """Something that shows snapshots; `every` is the least time between two of them."""
+
+    every: float
+
+    def show(self, snapshot: Snapshot) -> None: ...
+
+    def close(self, finished: bool) -> None: ...
+
+
+class Progress:
+    """Takes note of finished examples and shows a snapshot when it is time for one.
+
+    Args:
+        view: Where to show it, or None.
+        total: All examples, if known.
+        done: Those finished before this run.
+        values: Gives the running values.
+    """
+
+    def __init__(
+        self, view: View | None, total: int | None, done: int, values: Callable[[], dict[str, Any]]
+    ) -> None:
+        self._view, self._total, self._values = view, total, values
+        self._before = self._done = done
+        self._began = self._shown = time.monotonic()
+
+    def add(self, examples: int) -> None:
+        self._done += examples
+        now = time.monotonic()
+        if self._view is not None and now - self._shown >= self._view.every:
+            self._shown = now
+            self._view.show(self.snapshot())
+
+    def snapshot(self) -> Snapshot:
+        seconds = time.monotonic() - self._began
+        rate = (self._done - self._before) / seconds if seconds else 0.0
+        return Snapshot(self._done, self._total, seconds, rate, self._values())
+
+    def close(self, finished: bool) -> None:
+        if self._view is not None:
+            if finished and self._view.every < _SECONDS_BETWEEN_LINES:
+                self._view.show(self.snapshot())
+            self._view.close(finished)
+
+
+class Bar:
+    """A rich progress bar on standard error."""
+
+    every = _SECONDS_BETWEEN_DRAWS
+
+    def __init__(self, console: Any = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("evaluate"),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            console=console or Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self._bar.start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._bar.update(
+            self._task,
+            completed=snapshot.done,
+            total=snapshot.total,
+            description=str(snapshot).replace("[", r"\["),
+        )
+
+    def close(self, finished: bool) -> None:
+        self._bar.stop()
+
+
+class Lines:
+    """Plain lines on standard error, one every ten seconds: made for logs."""
+
+    every = _SECONDS_BETWEEN_LINES
+
+    def show(self, snapshot: Snapshot) -> None:
+        print(f"evaluate: {snapshot}", file=sys.stderr, flush=True)
+
+    def close(self, finished: bool) -> None:
+        pass
+
+
+class Call:
+    """Gives every snapshot to a function of the caller's."""
+
+    every = _SECONDS_BETWEEN_DRAWS
+
+    def __init__(self, function: Callable[[Snapshot], Any]) -> None:
+        self._function = function
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._function(snapshot)
+
+    def close(self, finished: bool) -> None:
+        pass
+
+
+def choose_view(progress: bool | Callable[[Snapshot], Any] | None) -> View | None:
+    """The view for the argument `progress`: False is nothing, None or True is what fits here."""
+    if progress is False:
+        return None
+    if callable(progress):
+        return Call(progress)
+    return Bar() if sys.stderr.isatty() else Lines()
+
+
+def running_value(metrics: dict[str, Any]) -> str:
+    """The first metric that is a number, as text."""
+    for name, value in metrics.items():
+        if isinstance(value, int | float):
+            return f"{name} {value:.6g}"
+    return ""
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,102 @@
+"""The state that `fn` is given: taken apart once, placed once, passed as an argument.
+
+Any pytree will do, Linen variables among them. NNX modules are split into their arrays and the
+rest; inside the step they are put together again and switched to evaluation, which leaves the
+caller's own modules as they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from .lanes import Lanes
+
+_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+@dataclass(frozen=True)
+class State:
+    """A state on the devices.
+
+    Attributes:
+        arrays: Its arrays.
+        rebuild: From those arrays, or traced ones, to what `fn` is given.
+        static: What else it consists of, to recognise it again; hashable where the state is.
+    """
+
+    arrays: list[jax.Array]
+    rebuild: Callable[[list[Any]], Any]
+    static: tuple[Any, ...]
+
+
+def place(state: Any, lanes: Lanes) -> State:
+    """Take a state apart and put its arrays on every device, keeping a placement it may have."""
+    graph = None
+    modules = _has_modules(state)
+    if modules:
+        from flax import nnx
+
+        graph, state = nnx.split(state)
+    leaves, structure = jax.tree.flatten(state)
+    where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _NUMBERS)]
+    rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
+    shardings = [_sharding(leaves[k], lanes) for k in where]
+    arrays = jax.device_put([leaves[k] for k in where], shardings) if where else []
+
+    def rebuild(arrays: list[Any]) -> Any:
+        filled = rest | dict(zip(where, arrays, strict=True))
+        tree = jax.tree.unflatten(structure, [filled[k] for k in range(len(leaves))])
+        return _merge_modules(graph, tree) if modules else tree
+
+    return State(arrays, rebuild, (structure, graph, tuple(rest.items())))
+
+
+def _has_modules(state: Any) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return False
+
+    def is_module(x: Any) -> bool:
+        return isinstance(x, nnx.Module)
+
+    return any(map(is_module, jax.tree.leaves(state, is_leaf=is_module)))
+
+
+def _merge_modules(graph: Any, state: Any) -> Any:
+    from flax import nnx
+
+    merged = nnx.merge(graph, state)
+
+    def is_module(x: Any) -> bool:
+        return isinstance(x, nnx.Module)
+
+    for leaf in jax.tree.leaves(merged, is_leaf=is_module):
+        if is_module(leaf):
+            leaf.eval()
+    return merged
+
+
+def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
+    """Replicated; or as it is, if it is already split over other axes of the same mesh."""
+    held = getattr(leaf, "sharding", None)
+    mesh = lanes.mesh
+    if (
+        isinstance(held, NamedSharding)
+        and held.mesh.axis_names == mesh.axis_names
+        and held.mesh.devices.tolist() == mesh.devices.tolist()
+    ):
+        return NamedSharding(mesh, PartitionSpec(*(_without(e, lanes.axis) for e in held.spec)))
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def _without(entry: Any, axis: str) -> Any:
+    if isinstance(entry, tuple):
+        return tuple(name for name in entry if name != axis) or None
+    return None if entry == axis else entry

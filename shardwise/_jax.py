@@ -1,0 +1,268 @@
+"""The one file that touches JAX's internals: what differs between JAX versions is here.
+
+Everything else in shardwise sees a jaxpr through the few functions below, and the simulated
+program enters JAX as the one primitive made by `call_primitive`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src import config as _config
+from jax._src import source_info_util as _source
+from jax.experimental import io_callback
+from jax.extend import core as jex
+from jax.extend.core import Literal as Literal
+from jax.interpreters import ad, batching, mlir
+
+# --- jaxprs ---------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Open:
+    """A jaxpr with its constants beside it, whichever class this version of JAX uses."""
+
+    constvars: Sequence[Any]
+    consts: Sequence[Any]
+    invars: Sequence[Any]
+    eqns: Sequence[Any]
+    outvars: Sequence[Any]
+    effects: Any
+
+
+def open_jaxpr(jaxpr: Any) -> Open:
+    """Open a `ClosedJaxpr` or `Jaxpr`; since JAX 0.12 the two are one class."""
+    consts = getattr(jaxpr, "consts", ())
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    return Open(
+        inner.constvars, consts, inner.invars, inner.eqns, inner.outvars, frozenset(inner.effects)
+    )
+
+
+def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Evaluate a jaxpr with other constants than those it was traced with."""
+    return jax.core.eval_jaxpr(jaxpr.jaxpr, consts, *args)
+
+
+def trace_context() -> Any:
+    """What besides the arguments decides how a function is traced (x64, precision, ...)."""
+    return _config.trace_context()
+
+
+def primitive_name(primitive: Any) -> str:
+    """The name; JAX wraps a primitive met in a vector-Jacobian product in a node of its own."""
+    return getattr(primitive, "prim", primitive).name
+
+
+def bind(primitive: Any, params: dict[str, Any], *args: Any) -> list[Any]:
+    """Apply a primitive as its equation would, and give a list of results."""
+    primitive = getattr(primitive, "prim", primitive)
+    out = primitive.bind(*args, **primitive.get_bind_params(params))
+    return list(out) if primitive.multiple_results else [out]
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether a parameter of an equation holds a jaxpr."""
+    return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
+
+
+def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
+    """How many constants and how many carried values a `scan` equation has."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(list(consts)), len(list(carry))
+
+
+def is_ordered(effect: Any) -> bool:
+    """Whether an effect asks for an order among devices, which a simulation cannot give."""
+    return "ordered" in type(effect).__name__.lower() or "ordered" in str(effect).lower()
+
+
+def named_axes(effects: Any) -> set[Any]:
+    """The axis names among the effects: how most collectives show themselves."""
+    return {effect.name for effect in effects if type(effect).__name__ == "NamedAxisEffect"}
+
+
+# --- source lines ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A place in a source file."""
+
+    file: str
+    line: int
+    function: str
+    column: int
+    end_column: int
+
+
+def user_frames(source_info: Any) -> Iterator[Frame]:
+    """The frames of an equation from the inside out, JAX's own left out."""
+    for frame in _source.user_frames(source_info.traceback):
+        yield Frame(
+            frame.file_name,
+            frame.start_line,
+            frame.function_name,
+            frame.start_column,
+            frame.end_column,
+        )
+
+
+def same_place(source_info: Any) -> Any:
+    """A context in which new equations carry the source line and name of an old one."""
+    name_stack = _source.current_name_stack() + source_info.name_stack
+    return _source.user_context(source_info.traceback, name_stack=name_stack)
+
+
+LIBRARIES = tuple(
+    str(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+)
+"""Where installed packages live: frames there are a library's, not the user's."""
+
+
+# --- errors of JAX that a user meets, read ---------------------------------------------------
+
+INDIVISIBLE = re.compile(
+    r"maps array axis (?P<dim>\d+) \(of size (?P<size>\d+)\) to mesh ax[ei]s "
+    r"(?P<axes>.+?) \(of (?:total )?size (?P<n>\d+)\)"
+)
+"""One bullet of JAX's message about a dimension that does not divide."""
+
+INDIVISIBLE_ARGUMENT = re.compile(r"\* (?P<argument>.+?) of shape (?P<shape>\S+?), ")
+"""The start of such a bullet: which argument it is about."""
+
+UNBOUND_AXIS = re.compile(r"unbound axis name:? '?(?P<axis>\w+)'?")
+"""JAX's message about a collective over an axis that no mesh has."""
+
+FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.S)
+"""JAX's message when a `shard_map` object meets a second mesh."""
+
+
+SPEC_AXIS = re.compile(r"(?:axis|axes|names?)[^\n]*?'(?P<axis>\w+)'[^\n]*?not (?:found |present )?in mesh")
+"""JAX's message about a spec that names an axis the mesh lacks."""
+
+SPEC_COUNT = re.compile(r"(?:in_specs|out_specs)[^\n]*(?:tree prefix|must be a|should be a)")
+"""JAX's message about specs that do not match the arguments or results."""
+
+
+# --- the simulated call as a primitive --------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class CallRules:
+    """What a primitive that stands for a program has to know; all get the program as a keyword."""
+
+    run: Callable[..., list[Any]]
+    """Eagerly."""
+    trace: Callable[..., list[Any]]
+    """As JAX code, under an outer `jit`."""
+    abstract: Callable[..., tuple[list[Any], Any]]
+    """Types of the results, and the effects."""
+    jvp: Callable[..., tuple[list[Any], list[Any]]]
+    """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
+    transpose: Callable[..., list[Any]]
+    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
+    vmap: Callable[..., list[Any]]
+    """`(args, dims)`: results, all batched in front."""
+
+
+def call_primitive(name: str, rules: CallRules) -> Any:
+    """Make a primitive that JAX differentiates, batches and compiles by `rules`."""
+    primitive = jex.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(rules.run)
+    primitive.def_effectful_abstract_eval(rules.abstract)
+    mlir.register_lowering(primitive, mlir.lower_fun(rules.trace, multiple_results=True))
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        known = [None if isinstance(t, ad.Zero) else t for t in tangents]
+        outs, out_tangents = rules.jvp(primals, known, **params)
+        zeros = [
+            ad.Zero.from_primal_value(out) if t is None else t
+            for out, t in zip(outs, out_tangents, strict=True)
+        ]
+        return outs, zeros
+
+    def transpose(cotangents: Any, *args: Any, **params: Any) -> list[Any]:
+        linear = [ad.is_undefined_primal(arg) for arg in args]
+        avals = [arg.aval if is_linear else None for arg, is_linear in zip(args, linear, strict=True)]
+        cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
+        return rules.transpose(cotangents, args, avals, **params)
+
+    def batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[int]]:
+        dims = [None if dim is batching.not_mapped else dim for dim in dims]
+        outs = rules.vmap(args, dims, **params)
+        return outs, [0] * len(outs)
+
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    return primitive
+
+
+def without_axes(effects: Any) -> set[Any]:
+    """Effects as seen outside a mesh."""
+    return {effect for effect in effects if type(effect).__name__ != "NamedAxisEffect"}
+
+
+@functools.cache
+def callback_effects() -> frozenset[Any]:
+    """The effects that an unordered `io_callback` has."""
+    none = jax.ShapeDtypeStruct((), "int32")
+    return frozenset(jax.make_jaxpr(lambda: io_callback(lambda: 0, none))().effects)
+
+
+# --- an exception of ours out of a compiled program -------------------------------------------
+
+
+def surface(error: type[Exception], found: Callable[[str], Exception | None]) -> None:
+    """Let `error`, raised by a callback inside a compiled program, reach the caller as itself.
+
+    XLA turns any exception of a callback into a `JaxRuntimeError` that holds its text. From the
+    first call on, a `JaxRuntimeError` in whose text `found` recognises ours becomes an instance
+    of both classes. Should a later JAX build its errors in another way, the caller gets the plain
+    `JaxRuntimeError`, with the same text.
+    """
+    base = jax.errors.JaxRuntimeError
+    if error in _SURFACED:
+        return
+    init = base.__init__
+
+    class Surfaced(error, base):
+        def __str__(self) -> str:
+            return str(self.found)
+
+    Surfaced.__name__ = Surfaced.__qualname__ = error.__name__
+    Surfaced.__module__ = error.__module__
+
+    def recognise(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        match = found(str(args[0])) if args and type(self) is base else None
+        if match is not None:
+            self.__class__ = Surfaced
+            self.found = match
+
+    base.__init__ = recognise
+    _SURFACED.add(error)
+
+
+_SURFACED: set[type[Exception]] = set()
+
+
+def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
+    """Shape and dtype of a value's type."""
+    return tuple(aval.shape), aval.dtype
+
+
+def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
+    """A type as JAX writes it, without sharding."""
+    return jax.core.ShapedArray(tuple(shape), dtype, weak_type=weak)

@@ -1,0 +1,6 @@
+"""The engine: a list of operations over mesh axes becomes ordinary JAX on one device."""
+
+from ._plan import Pace as Pace
+from ._run import execute as execute
+from ._trouble import Watch as Watch
+from ._trouble import explain as explain_trouble

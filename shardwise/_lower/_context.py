@@ -1,0 +1,46 @@
+"""What surrounds a list of operations while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._mesh import Axis
+from .._program import Lit, Op, Var
+from ._plan import Pace
+from ._trouble import Trouble, Watch, first_of
+from ._value import Value
+
+Env = dict[Var, Value]
+Run = Callable[[Sequence[Op], Sequence[Axis], Env, Sequence[Var], "Context"], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """The coordinates fixed by loops around, the pace, and the trouble met so far."""
+
+    run: Run
+    watch: Watch
+    pace: Pace
+    coords: dict[Axis, Any] = dataclasses.field(default_factory=dict)
+    troubles: list[Trouble] = dataclasses.field(default_factory=list)
+
+    def fresh(self) -> Context:
+        """The same for a nested trace: its trouble has to be handed out of it as a value."""
+        return dataclasses.replace(self, troubles=[])
+
+    def at(self, axis: Axis, index: Any, pace: Pace) -> Context:
+        """Inside a loop over `axis`."""
+        return dataclasses.replace(
+            self, coords={**self.coords, axis: index}, pace=pace, troubles=[]
+        )
+
+    def trouble(self) -> Trouble:
+        """All trouble met here as one value."""
+        return first_of([self.watch.calm(), *self.troubles])
+
+
+def read(env: Env, atom: Var | Lit) -> Value:
+    """The value of an operand."""
+    return Value(atom.value) if isinstance(atom, Lit) else env[atom]

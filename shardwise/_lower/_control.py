@@ -1,0 +1,157 @@
+"""Control flow in which devices meet: run once for all of them, on stacked values.
+
+`axes` are the axes the devices meet along inside; every other axis has been looped over around.
+With no axes this is plain control flow, and a `cond` stays a real `cond`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from .._mesh import Axis
+from .._program import Body, Cond, Op, Scan, Var, While
+from ._context import Context, Env, read
+from ._trouble import Trouble, first_of
+from ._value import Value, is_extended, stacked
+
+Axes = Sequence[Axis]
+
+
+def control(op: Op, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    """The results of a `Scan`, `While` or `Cond`."""
+    match op:
+        case Scan():
+            return _scan(op, ins, axes, cx)
+        case While():
+            return _while(op, ins, axes, cx)
+        case Cond():
+            return _cond(op, ins, axes, cx)
+    raise AssertionError(f"{type(op).__name__} is not control flow")
+
+
+def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    second = op.consts + op.carry
+    consts, init, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
+    carried = op.outs[: op.carry]
+    places = [_along(value.dims, axes) for value in xs]
+    watched = cx.watch.concerns(op.body.ops)
+
+    def step(state: Any, arrays: Any) -> tuple[Any, list[Value]]:
+        carry, trouble = state
+        now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
+        outs, new = _run(op.body, [*consts, *_unpack(carry, carried, axes), *now], axes, cx)
+        trouble = first_of([trouble, new]) if watched else None
+        return (_pack(outs[: op.carry], carried, axes), trouble), outs[op.carry :]
+
+    start = (_pack(init, carried, axes), cx.watch.calm() if watched else None)
+    timed = [
+        jnp.moveaxis(value.spread(place), len(place), 0)
+        for value, place in zip(xs, places, strict=True)
+    ]
+    (carry, trouble), ys = lax.scan(
+        step, start, timed, length=op.length, reverse=op.reverse, unroll=op.unroll
+    )
+    _note(cx, trouble)
+    later = [Value(y.array, {axis: d + 1 for axis, d in y.dims.items()}) for y in ys]
+    return [*_unpack(carry, carried, axes), *later]
+
+
+def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    first, second = op.cond_consts, op.cond_consts + op.body_consts
+    cond_consts, body_consts, init = ins[:first], ins[first:second], ins[second:]
+    watched = cx.watch.concerns([op])
+
+    def decide(carry: list[Any]) -> tuple[Any, Trouble | None]:
+        state = _unpack(carry, op.outs, axes)
+        (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, cx)
+        return decision.first(), _agree(op, decision, trouble, cx)
+
+    def body(state: Any) -> Any:
+        _, carry, old = state
+        outs, new = _run(
+            op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx
+        )
+        carry = _pack(outs, op.outs, axes)
+        go, trouble = decide(carry)
+        if not watched:
+            return go, carry, None
+        trouble = first_of([old, new, trouble])
+        # On a real mesh the loop would hang here.
+        return go & (trouble.site == 0), carry, trouble
+
+    carry = _pack(init, op.outs, axes)
+    go, trouble = decide(carry)
+    if watched:
+        assert trouble is not None
+        go = go & (trouble.site == 0)
+    _, carry, trouble = lax.while_loop(lambda state: state[0], body, (go, carry, trouble))
+    _note(cx, trouble)
+    return _unpack(carry, op.outs, axes)
+
+
+def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    index, *operands = ins
+    watched = cx.watch.concerns([op])
+
+    def branch(body: Body) -> Any:
+        def take(operands: list[Value]) -> tuple[list[Any], Trouble | None]:
+            outs, trouble = _run(body, operands, axes, cx)
+            return _pack(outs, op.outs, axes), trouble if watched else None
+
+        return take
+
+    choice = index.first()
+    outs, trouble = lax.switch(choice, [branch(body) for body in op.branches], operands)
+    _note(cx, _agree(op, index, trouble, cx))
+    return _unpack(outs, op.outs, axes)
+
+
+# --- parts of all three
+
+
+def _run(body: Body, ins: list[Value], axes: Axes, cx: Context) -> tuple[list[Value], Trouble]:
+    """Run a nested list in a trace of its own; its trouble comes out as a value."""
+    inner = cx.fresh()
+    env: Env = dict(zip(body.ins, ins, strict=True))
+    keep = [atom for atom in body.outs if isinstance(atom, Var)]
+    cx.run(body.ops, axes, env, keep, inner)
+    return [read(env, atom) for atom in body.outs], inner.trouble()
+
+
+def _agree(op: Op, decision: Value, trouble: Trouble | None, cx: Context) -> Trouble | None:
+    """Trouble inside, or trouble because the devices go different ways here."""
+    if not decision.dims or id(op) not in cx.watch.number:
+        return trouble
+    here = cx.watch.compare(op, decision, cx.coords)
+    return here if trouble is None else first_of([here, trouble])
+
+
+def _note(cx: Context, trouble: Trouble | None) -> None:
+    if trouble is not None:
+        cx.troubles.append(trouble)
+
+
+def _along(given: Any, axes: Axes) -> list[Axis]:
+    return [axis for axis in axes if axis in given]
+
+
+def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]:
+    """Arrays of fixed shape and type: the axes of `like` in front, in the order of `axes`."""
+    return [
+        _strong(value.spread(_along(var.axes, axes)), var)
+        for value, var in zip(values, like, strict=True)
+    ]
+
+
+def _unpack(arrays: Sequence[Any], like: Sequence[Var], axes: Axes) -> list[Value]:
+    return [
+        stacked(array, _along(var.axes, axes)) for array, var in zip(arrays, like, strict=True)
+    ]
+
+
+def _strong(array: Any, var: Var) -> Any:
+    return array if is_extended(var.dtype) else lax.convert_element_type(array, var.dtype)

@@ -1,0 +1,209 @@
+"""One loop over the coordinates of an axis.
+
+`lax.scan` over blocks of shards, `vmap` within a block. Reductions whose operand is made in the
+loop are accumulated in it, so N gradients never exist together; what later stages need is stacked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._collectives import RULES, identity, scatter, wide
+from .._mesh import Axis
+from .._program import Op, Var
+from ._context import Context, Env, read
+from ._plan import Fold, reads
+from ._trouble import Trouble, first_in, first_of
+from ._value import Value, stacked
+
+
+@dataclasses.dataclass
+class Loop:
+    """The loop over `axis` of `ops`; `rest` are the axes that the loops inside it run over."""
+
+    axis: Axis
+    rest: Sequence[Axis]
+    ops: list[Op]
+    folds: list[Fold]
+    keep: list[Var]
+    env: Env
+    cx: Context
+
+    def run(self) -> None:
+        """Run it; afterwards `env` holds what is kept and the results of the folds."""
+        self.size, self.pace = self.cx.pace.chunk(self.axis, self.ops)
+        if self.size == 1:
+            for fold in self.folds:
+                fold.product = None
+        self.folds = [self._plain_if_split(fold) for fold in self.folds]
+        self.watched = self.cx.watch.concerns(self.ops)
+        taken = reads(self.ops)
+        self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
+        self.moving = [v for v in taken if v not in self.fixed]
+        outs, totals, trouble = self._all()
+        for var, out in zip(self.keep, outs, strict=True):
+            self.env[var] = stacked(out.array, [self.axis], out.dims)
+        for fold, total in zip(self.folds, totals, strict=True):
+            self.env[fold.op.outs[0]] = self._finish(fold, total)
+        if trouble is not None:
+            self.cx.troubles.append(trouble)
+
+    # --- one shard
+
+    def _shard(self, index: Any, slices: Sequence[Any]) -> tuple[list[Value], list[Any], Any]:
+        local: Env = dict(self.fixed)
+        for var, array in zip(self.moving, slices, strict=True):
+            local[var] = Value(array, self.env[var].dims_without(self.axis))
+        inner = self.cx.at(self.axis, index, self.pace)
+        merged = {fold.product.dot.outs[0] for fold in self.folds if fold.product}
+        dropped = merged | {op.outs[0] for f in self.folds if f.product for op in f.product.after}
+        ops = [op for op in self.ops if not (op.outs and op.outs[0] in dropped)]
+        wanted = [fold.operand for fold in self.folds if not fold.product]
+        wanted += [v for v in self._product_reads() if v not in local]
+        self.cx.run(ops, self.rest, local, [*self.keep, *wanted], inner)
+        parts = [self._part(fold, local) for fold in self.folds]
+        outs = [local[var] for var in self.keep]
+        return outs, parts, inner.trouble() if self.watched else None
+
+    def _part(self, fold: Fold, local: Env) -> Any:
+        if fold.product:
+            return [read(local, atom).array for atom in fold.product.dot.ins]
+        return local[fold.operand].spread(self._along(fold))
+
+    # --- a block of shards, stacked in front
+
+    def _one(self, index: Any) -> tuple[list[Value], list[Any], Any]:
+        slices = [self.env[v].at(self.axis, index).array for v in self.moving]
+        outs, parts, trouble = self._shard(index, slices)
+        totals = [
+            part.astype(wide(fold.operand.dtype)) if fold.name == "psum" else part
+            for fold, part in zip(self.folds, parts, strict=True)
+        ]
+        return outs, totals, trouble
+
+    def _many(self, start: Any, size: int) -> tuple[list[Value], list[Any], Any]:
+        whole = size == self.axis.size
+        dims = [self.env[v].dims[self.axis] for v in self.moving]
+        blocks = [
+            self.env[v].array if whole else self.env[v].block(self.axis, start, size)
+            for v in self.moving
+        ]
+        index = start + jnp.arange(size, dtype=jnp.int32)
+        outs, parts, trouble = jax.vmap(self._shard, in_axes=(0, dims))(index, blocks)
+        totals = [self._total(f, part) for f, part in zip(self.folds, parts, strict=True)]
+        return outs, totals, None if trouble is None else first_in(trouble)
+
+    def _total(self, fold: Fold, part: Any) -> Any:
+        if fold.product:
+            return self._multiply(fold, *part)
+        if fold.name == "psum":
+            return jnp.sum(part, axis=0, dtype=wide(fold.operand.dtype))
+        return RULES[fold.name].apply(part)
+
+    def _multiply(self, fold: Fold, lhs: Any, rhs: Any) -> Any:
+        """The sum of the products of all shards of a block, as one product."""
+        assert fold.product
+        params = fold.product.dot.params
+        (lc, rc), (lb, rb) = params["dimension_numbers"]
+        numbers = (
+            ((0, *(d + 1 for d in lc)), (0, *(d + 1 for d in rc))),
+            (tuple(d + 1 for d in lb), tuple(d + 1 for d in rb)),
+        )
+        out = lax.dot_general(
+            lhs,
+            rhs,
+            numbers,
+            precision=params["precision"],
+            preferred_element_type=params["preferred_element_type"],
+        )
+        for op in fold.product.after:
+            (out,) = op.run(out)
+        return out.astype(wide(fold.operand.dtype))
+
+    # --- all shards
+
+    def _all(self) -> tuple[list[Value], list[Any], Any]:
+        n, size = self.axis.size, self.size
+        if n == 1:
+            outs, totals, trouble = self._one(np.int32(0))
+            return [_in_front(out) for out in outs], totals, trouble
+        if size == n:
+            return self._many(0, n)
+        full, left = divmod(n, size)
+        start = [self._start(fold) for fold in self.folds]
+        calm = self.cx.watch.calm() if self.watched else None
+
+        def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
+            totals, trouble = carry
+            outs, parts, new = self._one(block) if size == 1 else self._many(block * size, size)
+            return (self._add(totals, parts), _join(trouble, new)), outs
+
+        blocks = jnp.arange(full, dtype=jnp.int32)
+        (totals, trouble), outs = lax.scan(step, (start, calm), blocks)
+        if size > 1:
+            outs = [Value(_flat(out.array), out.dims) for out in outs]
+        if left:
+            more, parts, new = self._many(full * size, left)
+            totals, trouble = self._add(totals, parts), _join(trouble, new)
+            outs = [
+                Value(lax.concatenate([a.array, b.array], 0), a.dims)
+                for a, b in zip(outs, more, strict=True)
+            ]
+        return outs, totals, trouble
+
+    def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
+        return [
+            RULES[fold.name].fold(total, part)  # pyright: ignore[reportOptionalCall]
+            for fold, total, part in zip(self.folds, totals, parts, strict=True)
+        ]
+
+    # --- folds
+
+    def _along(self, fold: Fold) -> list[Axis]:
+        return [axis for axis in self.rest if axis in fold.operand.axes]
+
+    def _start(self, fold: Fold) -> Any:
+        shape = [axis.size for axis in self._along(fold)] + list(fold.operand.shape)
+        return jnp.broadcast_to(identity(fold.name, fold.operand.dtype), shape)
+
+    def _finish(self, fold: Fold, total: Any) -> Value:
+        along = self._along(fold)
+        total = total.astype(fold.operand.dtype)
+        if fold.op.name != "psum_scatter":
+            return stacked(total, along)
+        params = dict(fold.op.params)
+        params["dimension"] += len(along)
+        parts = scatter(total, self.axis.size, **params)
+        return stacked(parts, [self.axis], stacked(parts, along).dims)
+
+    def _plain_if_split(self, fold: Fold) -> Fold:
+        """A product is merged only where both factors move along this axis and no other."""
+        if fold.product:
+            ins = fold.product.dot.ins
+            alone = not any(axis in atom.axes for atom in ins for axis in self.rest)
+            if not alone or not all(self.axis in atom.axes for atom in ins):
+                fold.product = None
+        return fold
+
+    def _product_reads(self) -> list[Var]:
+        products = [fold.product for fold in self.folds if fold.product]
+        return [atom for product in products for atom in product.dot.ins if isinstance(atom, Var)]
+
+
+def _join(old: Trouble | None, new: Trouble | None) -> Trouble | None:
+    return old if old is None or new is None else first_of([old, new])
+
+
+def _in_front(out: Value) -> Value:
+    return Value(out.array[None], out.dims)
+
+
+def _flat(array: Any) -> Any:
+    return array.reshape((array.shape[0] * array.shape[1],) + array.shape[2:])

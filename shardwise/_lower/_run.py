@@ -1,0 +1,148 @@
+"""Run a list of operations for all coordinates of some axes.
+
+    pick the axis along which devices meet least often
+    cut the list into stages where they meet
+    in each stage: run once what is the same for all coordinates,
+                   loop over the rest (each turn is this same procedure for the other axes),
+                   let the devices meet
+
+With no axis left, an operation is one call of JAX.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import _collectives, _jax
+from .._mesh import Axis
+from .._program import AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from ._context import Context, Env, read
+from ._control import control
+from ._loop import Loop
+from ._plan import Pace, concerned, count_uses, folds, outermost, stages
+from ._trouble import Trouble, Watch
+from ._value import Value, put_together, stacked, take_apart
+
+
+def execute(
+    body: Body, args: Sequence[Any], watch: Watch, pace: Pace
+) -> tuple[list[Any], Trouble | None]:
+    """The results of a program, and its trouble if it can have any."""
+    cx = Context(run, watch, pace)
+    env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
+    axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
+    run(body.ops, list(axes), env, [a for a in body.outs if isinstance(a, Var)], cx)
+    outs = [read(env, atom).first() for atom in body.outs]
+    return outs, cx.trouble() if watch.sites else None
+
+
+def run(
+    ops: Sequence[Op], axes: Sequence[Axis], env: Env, keep: Sequence[Var], cx: Context
+) -> None:
+    """Run `ops`; afterwards `env` holds the values in `keep`."""
+    axes = concerned(ops, axes)
+    if not axes:
+        for op in ops:
+            _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
+        return
+    axis = outermost(ops, axes)
+    rest = [other for other in axes if other != axis]
+    uses = count_uses(ops, keep)
+    for stage in stages(ops, axis):
+        run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
+        inside = list(stage.inside)
+        folded = folds(stage, axis, inside, uses)
+        if inside:
+            kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
+            Loop(axis, rest, inside, folded, kept, env, cx).run()
+        done = {id(fold.op) for fold in folded}
+        for op in stage.meetings:
+            if id(op) not in done:
+                _meet(op, axes, env, cx)
+
+
+def _meet(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
+    """Let devices meet: the values of all of them are stacked in `env`."""
+    if op.bodies:
+        free = [axis for axis in axes if axis in op.needs and axis not in op.meets]
+        if free:
+            run([op], axes, env, op.outs, cx)
+            return
+        axes = [axis for axis in axes if axis in op.meets]
+    _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], axes, cx), env)
+
+
+def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> list[Value]:
+    with _jax.same_place(op.source):
+        match op:
+            case Leaf():
+                return [Value(out) for out in op.run(*(value.array for value in ins))]
+            case AxisIndex(axis=axis):
+                if axis in cx.coords:
+                    return [Value(jnp.asarray(cx.coords[axis], jnp.int32))]
+                return [stacked(jnp.arange(axis.size, dtype=jnp.int32), [axis])]
+            case Split():
+                part = take_apart(jnp.asarray(ins[0].array), op.placement)
+                for axis in op.axes:
+                    if axis in cx.coords:
+                        part = part.at(axis, cx.coords[axis])
+                return [part]
+            case Join():
+                return [put_together(ins[0], op.placement)]
+            case Collective():
+                return [_exchange(op, ins[0])]
+            case _:
+                return control(op, ins, axes, cx)
+
+
+def _exchange(op: Collective, x: Value) -> Value:
+    """A collective on the stacked values of all devices."""
+    rule = _collectives.RULES[op.name]
+    count = 1
+    for axis in op.axes:
+        count *= axis.size
+    x = Value(jnp.asarray(x.array), x.dims)
+    if rule.same and op.groups is None and not any(axis in x.dims for axis in op.axes):
+        return Value(rule.same(x.array, count), x.dims)
+    others = [axis for axis in x.dims if axis not in op.axes]
+    array = x.spread([*others, *op.axes])
+    lead, rest = array.shape[: len(others)], array.shape[len(others) + len(op.axes) :]
+
+    def apply(stack: Any) -> Any:
+        return _collectives.apply(op.name, stack, op.groups, **op.params)
+
+    for _ in others:
+        apply = jax.vmap(apply)
+    out = apply(array.reshape((*lead, count, *rest)))
+    if rule.agrees and op.groups is None:
+        return stacked(out, others)
+    sizes = [axis.size for axis in op.axes]
+    return stacked(out.reshape((*lead, *sizes, *out.shape[len(lead) + 1 :])), [*others, *op.axes])
+
+
+def _write(op: Op, outs: Sequence[Value], env: Env) -> None:
+    env.update(zip(op.outs, outs, strict=True))
+
+
+def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
+    """Values made by `ops` that something else reads."""
+    within: dict[Var, int] = {}
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                within[atom] = within.get(atom, 0) + 1
+    return [v for op in ops for v in op.outs if uses.get(v, 0) > within.get(v, 0)]
+
+
+def _less(uses: dict[Var, int], ops: Sequence[Op]) -> dict[Var, int]:
+    """The uses that remain once `ops` are taken care of."""
+    left = dict(uses)
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                left[atom] -= 1
+    return left

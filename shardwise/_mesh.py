@@ -1,0 +1,146 @@
+"""Virtual meshes, and where a `PartitionSpec` puts the parts of an array.
+
+A mesh axis inside shardwise is an `Axis`: its name and size. Two `shard_map`s that agree on both
+share the axis; two that use one name for different sizes do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
+
+from ._errors import ShardingError, explain_error
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Axis:
+    """One axis of a mesh."""
+
+    name: str
+    size: int
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.size}"
+
+
+Placement = tuple[tuple[Axis, ...], ...]
+"""For each dimension of an array the axes it is split over, the slowest first."""
+
+
+def mesh(axes: Mapping[str, int] | None = None, /, **sizes: int) -> AbstractMesh:
+    """A virtual mesh: names and sizes, no devices.
+
+    The result is a `jax.sharding.AbstractMesh` with `Auto` axes. It can be given to
+    `jax.shard_map` and to everything in shardwise that takes a mesh.
+
+    Args:
+        axes: Axis names and sizes as a mapping, for names that are not Python identifiers.
+        **sizes: Axis names and sizes, in order: `mesh(data=8, model=2)`.
+
+    Raises:
+        ShardingError: No axes, an axis given twice, or a size that is not a positive integer.
+    """
+    if axes is not None and not isinstance(axes, Mapping):
+        raise ShardingError(
+            explain_error(
+                f"expected axis names with sizes, found {axes!r}",
+                where="sw.mesh",
+                rule="A mesh has named axes.",
+                remedy="sw.mesh(data=8, model=2)",
+            )
+        )
+    axes = dict(axes or {})
+    twice = sorted(set(axes) & set(sizes))
+    if twice:
+        raise ShardingError(
+            explain_error(
+                f"axis {twice[0]!r} is given twice, as {axes[twice[0]]!r} and {sizes[twice[0]]!r}",
+                where="sw.mesh",
+                rule="Each axis of a mesh has a name of its own.",
+                remedy=f"name {twice[0]!r} once.",
+            )
+        )
+    axes |= sizes
+    if not axes:
+        raise ShardingError(
+            explain_error(
+                "no axes were given",
+                where="sw.mesh",
+                rule="A mesh has at least one axis.",
+                remedy="sw.mesh(data=8)",
+            )
+        )
+    for name, size in axes.items():
+        _check_size(name, size)
+    names = tuple(axes)
+    return AbstractMesh(
+        tuple(int(axes[name]) for name in names), names, axis_types=(AxisType.Auto,) * len(names)
+    )
+
+
+def _check_size(name: Any, size: Any) -> None:
+    if not isinstance(name, str):
+        raise ShardingError(
+            explain_error(
+                f"axis name {name!r} is a {type(name).__name__}",
+                where="sw.mesh",
+                rule="Axis names are strings.",
+                remedy=f"use {str(name)!r}.",
+            )
+        )
+    whole = hasattr(size, "__index__") and not isinstance(size, bool)
+    if not whole or int(size) < 1:
+        raise ShardingError(
+            explain_error(
+                f"axis {name!r} has size {size!r}",
+                where="sw.mesh",
+                rule="The size of an axis is a positive whole number of devices.",
+                remedy=f"sw.mesh({name}=1) is the smallest mesh.",
+            )
+        )
+
+
+def abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    """The mesh without its devices."""
+    if isinstance(mesh, Mesh):
+        return mesh.abstract_mesh
+    if isinstance(mesh, AbstractMesh):
+        return mesh
+    raise ShardingError(
+        explain_error(
+            f"mesh is a {type(mesh).__name__}: {mesh!r}",
+            where="mesh=",
+            rule="A mesh is a jax.sharding.Mesh or an AbstractMesh.",
+            remedy="sw.mesh(data=8) makes a virtual one.",
+        )
+    )
+
+
+def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> dict[str, Axis]:
+    """The axes of a mesh by name, in mesh order; only the `manual` ones where given."""
+    keep = None if manual is None else set(manual)
+    return {
+        name: Axis(name, size)
+        for name, size in mesh.shape.items()
+        if keep is None or name in keep
+    }
+
+
+def placement(spec: PartitionSpec, rank: int, axes: Mapping[str, Axis]) -> Placement:
+    """What a spec says of an array of `rank` dimensions, for the axes that are manual here."""
+    entries = list(spec) + [None] * (rank - len(spec))
+    rows = []
+    for entry in entries:
+        names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        rows.append(tuple(axes[name] for name in names if name in axes))
+    return tuple(rows)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """A hint at the name that was probably meant, or nothing."""
+    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {match[0]!r}?" if match else ""

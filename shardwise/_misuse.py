@@ -1,0 +1,107 @@
+"""JAX's errors about meshes and specs, told with the place, the rule and the remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from . import _jax
+from ._errors import ShardingError, ShardwiseError, explain_error
+from ._mesh import AbstractMesh, Mesh, near
+from ._program._where import choose
+
+
+@contextlib.contextmanager
+def reading_errors(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None) -> Iterator[None]:
+    """Turn JAX's errors about the mesh into `ShardingError`s; let all others through."""
+    try:
+        yield
+    except ShardwiseError:
+        raise
+    except (ValueError, NameError, TypeError) as error:
+        message = _reword(error, mesh)
+        if message is None:
+            raise
+        raise ShardingError(message) from error
+
+
+def _reword(error: Exception, mesh: Mesh | AbstractMesh | None) -> str | None:
+    text = str(error)
+    where = _place(error)
+    if _jax.INDIVISIBLE.search(text):
+        return _indivisible(text, where)
+    if match := _jax.UNBOUND_AXIS.search(text):
+        return _no_axis(match["axis"], where, _mesh_of(error, mesh))
+    if _jax.FROZEN_MESH.search(text):
+        return explain_error(
+            "this shard_map was first called on another mesh and is bound to it",
+            where=where,
+            rule="A jax.shard_map made without a mesh takes the mesh of its first call for good.",
+            remedy="make it inside the function, or pass mesh=: "
+            "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...).",
+        )
+    if match := _jax.SPEC_AXIS.search(text):
+        return _no_axis(match["axis"], where, _mesh_of(error, mesh))
+    if _jax.SPEC_COUNT.search(text):
+        return explain_error(
+            text.split("\n")[0],
+            where=where,
+            rule="in_specs and out_specs have one spec for each argument and result, or one spec "
+            "that serves a whole subtree.",
+            remedy="give in_specs as a tuple as long as the list of arguments.",
+        )
+    if "shard_map" in text:
+        return explain_error(text, where=where)
+    return None
+
+
+def _indivisible(text: str, where: str) -> str:
+    lines = []
+    names = list(_jax.INDIVISIBLE_ARGUMENT.finditer(text))
+    for match in _jax.INDIVISIBLE.finditer(text):
+        before = [name for name in names if name.start() < match.start()]
+        argument = f"{before[-1]['argument']} of shape {before[-1]['shape']}" if before else "it"
+        size, n = int(match["size"]), int(match["n"])
+        below, above = size // n * n, -(-size // n) * n
+        sizes = f"{below} or {above}" if below else f"{above}"
+        lines.append(
+            f"{argument}: dimension {match['dim']} of size {size} is split over mesh axis "
+            f"{match['axes']} of size {n}; the nearest sizes that work are {sizes}"
+        )
+    return explain_error(
+        "a dimension does not divide.\n  " + "\n  ".join(lines),
+        where=where,
+        rule="Every device gets an equal part.",
+        remedy="pad or trim the array to one of these sizes, or choose a mesh whose axis divides it.",
+    )
+
+
+def _no_axis(axis: str, where: str, known: tuple[str, ...]) -> str:
+    hint = near(axis, known)
+    names = ", ".join(map(repr, known)) or "none"
+    return explain_error(
+        f"there is no mesh axis {axis!r} here; the mesh has {names}",
+        where=where,
+        rule="A collective or a spec names an axis of the mesh around it.",
+        remedy=hint or "name one of these, or add the axis to the mesh.",
+    )
+
+
+def _mesh_of(error: BaseException, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
+    """The axis names of the mesh that an error is about: the innermost one on its stack."""
+    found = tuple(mesh.axis_names) if mesh is not None else ()
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        inner = frame.f_locals.get("mesh")
+        if isinstance(inner, Mesh | AbstractMesh):
+            found = tuple(inner.axis_names)
+    return tuple(map(str, found))
+
+
+def _place(error: BaseException) -> str:
+    frames = [
+        _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
+        for s in reversed(traceback.extract_tb(error.__traceback__))
+    ]
+    return str(choose(frames))

@@ -1,0 +1,365 @@
+"""From a jaxpr to a flat list of operations.
+
+One walk: calls are inlined, types that only serve JAX's own checks are dropped, collectives take
+the form of the table in `_collectives`, and what nobody knows how to simulate is refused by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from jax import lax
+
+from .. import _jax
+from .._errors import UnsupportedError, explain_error
+from .._mesh import Axis, axes_of, placement
+from ._ir import (
+    Atom,
+    AxisIndex,
+    Body,
+    Collective,
+    Cond,
+    Join,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Split,
+    Var,
+    While,
+)
+from ._where import where_of
+
+Scope = Mapping[str, Axis]
+
+INLINED = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "closed_call": "call_jaxpr",
+    "core_call": "call_jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "custom_vjp_call": "call_jaxpr",
+    "custom_vjp_call_jaxpr": "fun_jaxpr",
+    "eval_jaxpr": "call_jaxpr",
+    "remat2": "jaxpr",
+    "checkpoint": "jaxpr",
+    "linear_call": "callee",
+    "custom_vmap_call": "call",
+    "xla_metadata_call": "jaxpr",
+}
+"""Calls, and the parameter that holds what is called. Derivatives were taken before we came."""
+
+DROPPED = {
+    "pvary",
+    "pcast",
+    "pbroadcast_type",
+    "reduced_vary_cast",
+    "preduced",
+    "vary_unreduced_cast",
+    "vary_unreduced_cast_p",
+    "sharding_constraint",
+    "mesh_cast",
+    "reshard",
+    "device_put",
+    "copy",
+    "stop_gradient",
+}
+"""Equations that change where a value is or what JAX knows of it, not the value."""
+
+PLACED = ("sharding", "out_sharding", "dst_sharding")
+"""Parameters that only say where a result lives."""
+
+
+def build(jaxpr: Any) -> Body:
+    """Build the list of operations of a closed jaxpr, its constants in front of its inputs."""
+    opened = _jax.open_jaxpr(jaxpr)
+    ins = [_var(v) for v in [*opened.constvars, *opened.invars]]
+    ops: list[Op] = []
+    env: dict[Any, Atom] = dict(
+        zip([*opened.constvars, *opened.invars], ins, strict=True)
+    )
+    outs = _Walk(ops, {}).eqns(opened, env)
+    return Body(ins, live(ops, outs), outs)
+
+
+def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
+    """The operations that something comes of: a result, or an effect."""
+    used = {id(atom) for atom in outs}
+    kept = []
+    for op in reversed(ops):
+        if op.effectful or any(id(var) in used for var in op.outs):
+            used |= {id(atom) for atom in op.ins}
+            kept.append(op)
+    return kept[::-1]
+
+
+def _var(v: Any) -> Var:
+    shape, dtype = _jax.shape_of(v.aval)
+    return Var(shape, dtype, getattr(v.aval, "weak_type", False))
+
+
+@dataclasses.dataclass
+class _Walk:
+    """A walk over one jaxpr. `scope` maps the names of the manual axes here."""
+
+    ops: list[Op]
+    scope: Scope
+    joins: dict[Var, Join] = dataclasses.field(default_factory=dict)
+
+    def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
+        for eqn in jaxpr.eqns:
+            ins = [_read(env, v) for v in eqn.invars]
+            outs = self.eqn(eqn, ins)
+            env.update(zip(eqn.outvars, outs, strict=True))
+        return [_read(env, v) for v in jaxpr.outvars]
+
+    def eqn(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        name = _jax.primitive_name(eqn.primitive)
+        if name in DROPPED:
+            return ins
+        if name in INLINED:
+            return self.inline(eqn, name, ins)
+        special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(
+            self, f"on_{name}", None
+        )
+        if special is not None:
+            return special(eqn, ins)
+        if name in COLLECTIVES:
+            return self.collective(eqn, COLLECTIVES[name], ins)
+        return self.leaf(eqn, name, ins)
+
+    # --- calls
+
+    def call(self, jaxpr: Any, ins: list[Atom]) -> list[Atom]:
+        opened = _jax.open_jaxpr(jaxpr)
+        env: dict[Any, Atom] = {
+            v: Lit(c) for v, c in zip(opened.constvars, opened.consts, strict=True)
+        }
+        env.update(zip(opened.invars, ins, strict=True))
+        return self.eqns(opened, env)
+
+    def inline(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
+        if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
+            ins = [self.apart(eqn, atom) for atom in ins]
+        return self.call(eqn.params[INLINED[name]], ins)
+
+    def apart(self, eqn: Any, atom: Atom) -> Atom:
+        """Keep XLA from merging a rematerialised value with the one computed first."""
+        if isinstance(atom, Lit):
+            return atom
+        out = Var(atom.shape, atom.dtype, atom.weak)
+        run = _barrier
+        self.add(eqn, Leaf([atom], [out], "optimization_barrier", run))
+        return out
+
+    def on_custom_linear_solve(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
+        start = lengths.matvec + lengths.vecmat
+        consts = ins[start : start + lengths.solve]
+        rhs = ins[start + lengths.solve + lengths.transpose_solve :]
+        return self.call(jaxprs.solve, [*consts, *rhs])
+
+    def on_shard_map(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        params = eqn.params
+        new = axes_of(params["mesh"], params["newly_manual_axes"])
+        inner = _Walk(self.ops, {**self.scope, **new}, self.joins)
+        body = _jax.open_jaxpr(params["jaxpr"])
+        parts: list[Atom] = []
+        for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
+            place = placement(spec, len(v.aval.shape), new)
+            parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)
+        outs = inner.call(params["jaxpr"], parts)
+        return [
+            inner.join(eqn, atom, spec, v, new)
+            for atom, spec, v in zip(outs, params["out_specs"], eqn.outvars, strict=True)
+        ]
+
+    def split(self, eqn: Any, atom: Atom, place: Any, v: Any) -> Atom:
+        made = self.joins.get(atom) if isinstance(atom, Var) else None
+        if made is not None and made.placement == place:
+            # A part put together and taken apart again the same way never left its device.
+            return made.ins[0]
+        return self.add(eqn, Split([atom], [_var(v)], place))[0]
+
+    def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
+        place = placement(spec, len(v.aval.shape), new)
+        mentioned = {axis for row in place for axis in row}
+        rest = tuple(axis for axis in new.values() if axis not in mentioned)
+        op = Join([atom], [_var(v)], place, rest)
+        self.joins[op.outs[0]] = op
+        return self.add(eqn, op)[0]
+
+    # --- control flow
+
+    def body(self, jaxpr: Any) -> Body:
+        opened = _jax.open_jaxpr(jaxpr)
+        inner = _Walk([], self.scope)
+        ins = [_var(v) for v in opened.invars]
+        outs = inner.call(jaxpr, list(ins))
+        return Body(ins, live(inner.ops, outs), outs)
+
+    def on_scan(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        p = eqn.params
+        consts, carry = _jax.scan_counts(p)
+        op = Scan(
+            ins,
+            _outs(eqn),
+            self.body(p["jaxpr"]),
+            consts,
+            carry,
+            p["length"],
+            p["reverse"],
+            p["unroll"],
+        )
+        return self.add(eqn, op)
+
+    def on_while(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        p = eqn.params
+        op = While(
+            ins,
+            _outs(eqn),
+            self.body(p["cond_jaxpr"]),
+            self.body(p["body_jaxpr"]),
+            p["cond_nconsts"],
+            p["body_nconsts"],
+        )
+        return self.add(eqn, op)
+
+    def on_cond(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        branches = tuple(self.body(branch) for branch in eqn.params["branches"])
+        return self.add(eqn, Cond(ins, _outs(eqn), branches))
+
+    # --- collectives
+
+    def on_axis_index(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        axis = self.scope[eqn.params["axis_name"]]
+        return self.add(eqn, AxisIndex(ins, _outs(eqn), axis))
+
+    def collective(self, eqn: Any, form: _Form, ins: list[Atom]) -> list[Atom]:
+        p = eqn.params
+        names = p.get("axes", p.get("axis_name"))
+        names = tuple(names) if isinstance(names, tuple | list) else (names,)
+        axes = tuple(self.scope[name] for name in names)
+        groups = p.get("axis_index_groups")
+        groups = tuple(map(tuple, groups)) if groups is not None else None
+        own = {ours: p[theirs] for ours, theirs in form.params.items()}
+        if "perm" in own:
+            own["perm"] = tuple(map(tuple, own["perm"]))
+        if len(ins) != len(eqn.outvars):
+            raise self.unsupported(eqn, form.name)
+        # One operation for each operand: they travel together but do not depend on each other.
+        return [
+            self.add(eqn, Collective([atom], [_var(v)], form.name, axes, own, groups))[0]
+            for atom, v in zip(ins, eqn.outvars, strict=True)
+        ]
+
+    # --- everything else
+
+    def leaf(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
+        ordered = any(_jax.is_ordered(e) for e in eqn.effects) or eqn.params.get("ordered")
+        if self.scope and ordered:
+            raise self.unsupported(eqn, f"{name} with an ordered effect")
+        if self.speaks(eqn, name):
+            raise self.unsupported(eqn, name)
+        params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
+        run = partial(_jax.bind, eqn.primitive, params)
+        effect = bool(eqn.effects)
+        return self.add(eqn, Leaf(ins, _outs(eqn), name, run, params, effect))
+
+    def speaks(self, eqn: Any, name: str) -> bool:
+        """Whether an unknown primitive exchanges anything between the devices."""
+        if not self.scope:
+            return False
+        if name in REFUSED or _jax.named_axes(eqn.effects) & set(self.scope):
+            return True
+        if any(_mentions(eqn.params.get(key), self.scope) for key in AXIS_PARAMS):
+            return True
+        return any(_jaxpr_speaks(value, self.scope) for value in eqn.params.values())
+
+    def add(self, eqn: Any, op: Op) -> list[Any]:
+        op.where, op.scope = where_of(eqn), tuple(self.scope.values())
+        op.source = eqn.source_info
+        self.ops.append(op)
+        return list(op.outs)
+
+    def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
+        return UnsupportedError(
+            explain_error(
+                f"the simulator does not support {name}",
+                where=str(where_of(eqn)),
+                rule="What it cannot simulate exactly it refuses.",
+                remedy="write it with the collectives of jax.lax that the documentation lists "
+                "under 'What is supported'.",
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Form:
+    """How a primitive of JAX reads in the table of collectives: our parameter, its parameter."""
+
+    name: str
+    params: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+_GATHER = _Form("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
+_SCATTER = _Form("psum_scatter", {"dimension": "scatter_dimension", "tiled": "tiled"})
+
+COLLECTIVES = {
+    "psum": _Form("psum"),
+    "psum_invariant": _Form("psum"),
+    "unreduced_psum": _Form("psum"),
+    "pmax": _Form("pmax"),
+    "pmin": _Form("pmin"),
+    "all_gather": _GATHER,
+    "all_gather_invariant": _GATHER,
+    "all_gather_reduced": _GATHER,
+    "reduce_scatter": _SCATTER,
+    "unreduced_reduce_scatter": _SCATTER,
+    "all_to_all": _Form("all_to_all", {"split": "split_axis", "concat": "concat_axis"}),
+    "ppermute": _Form("ppermute", {"perm": "perm"}),
+    "pbroadcast": _Form("pbroadcast", {"source": "source"}),
+}
+
+REFUSED = {"ragged_all_to_all", "psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
+
+AXIS_PARAMS = ("axis_name", "axis_names", "axes", "axis")
+
+
+def _mentions(value: Any, scope: Scope) -> bool:
+    values = value if isinstance(value, tuple | list | frozenset | set) else (value,)
+    return any(isinstance(v, str) and v in scope for v in values)
+
+
+def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
+    """Whether a jaxpr inside an unknown primitive (a Pallas kernel, say) holds a collective."""
+    if not _jax.is_jaxpr(value):
+        return False
+    for eqn in _jax.open_jaxpr(value).eqns:
+        name = _jax.primitive_name(eqn.primitive)
+        if name in COLLECTIVES or name in REFUSED or name in REMOTE:
+            return True
+        if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
+            return True
+        if any(_jaxpr_speaks(inner, scope) for inner in eqn.params.values()):
+            return True
+    return False
+
+
+REMOTE = {"dma_start", "semaphore_signal", "semaphore_wait", "get_barrier_semaphore"}
+"""What a Pallas kernel uses to talk to other devices."""
+
+
+def _outs(eqn: Any) -> list[Var]:
+    return [_var(v) for v in eqn.outvars]
+
+
+def _barrier(x: Any) -> list[Any]:
+    return [lax.optimization_barrier(x)]
+
+
+def _read(env: dict[Any, Atom], v: Any) -> Atom:
+    return Lit(v.val) if isinstance(v, _jax.Literal) else env[v]

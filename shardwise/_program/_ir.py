@@ -1,0 +1,200 @@
+"""The operations a sharded program is made of.
+
+A program is a flat list: calls are inlined, and a `shard_map` is no operation of its own but a
+`Split` of each input, the body, and a `Join` of each output. So two `shard_map`s over the same
+axes, such as a forward and a backward pass, meet in one list. Only control flow nests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .._mesh import Axis, Placement
+from ._where import Where
+
+NOWHERE = Where("", 0, "")
+
+
+class Var:
+    """A value: its local shape and type, and (once annotated) the axes it differs over."""
+
+    __slots__ = ("axes", "dtype", "shape", "weak")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any, weak: bool = False):
+        self.shape = shape
+        self.dtype = dtype
+        self.weak = weak
+        self.axes: frozenset[Axis] = frozenset()
+
+    def __repr__(self) -> str:
+        axes = f" over {sorted(self.axes)}" if self.axes else ""
+        return f"<{self.dtype}{list(self.shape)}{axes}>"
+
+    @property
+    def bytes(self) -> int:
+        """Size of one device's part."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count * getattr(self.dtype, "itemsize", 4)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lit:
+    """A constant."""
+
+    value: Any
+    axes: frozenset[Axis] = frozenset()
+
+
+Atom = Var | Lit
+
+
+@dataclasses.dataclass(eq=False)
+class Op:
+    """One operation. `scope` holds the manual axes around it, in mesh order."""
+
+    ins: list[Atom]
+    outs: list[Var]
+    where: Where = dataclasses.field(default=NOWHERE, kw_only=True)
+    scope: tuple[Axis, ...] = dataclasses.field(default=(), kw_only=True)
+    source: Any = dataclasses.field(default=None, kw_only=True, repr=False)
+    # Filled in by `annotate`:
+    needs: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
+    """It has to run once for each coordinate along these axes."""
+    meets: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
+    """Devices along these axes exchange something here."""
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        """The nested lists, for control flow."""
+        return ()
+
+    @property
+    def effectful(self) -> bool:
+        """Whether running it does something besides giving results."""
+        return any(op.effectful for body in self.bodies for op in body.ops)
+
+
+@dataclasses.dataclass(eq=False)
+class Body:
+    """A list of operations with its inputs and outputs."""
+
+    ins: list[Var]
+    ops: list[Op]
+    outs: list[Atom]
+
+
+@dataclasses.dataclass(eq=False)
+class Leaf(Op):
+    """Anything that a device does by itself."""
+
+    name: str
+    run: Callable[..., list[Any]]
+    params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    effect: bool = False
+
+    @property
+    def effectful(self) -> bool:
+        return self.effect
+
+
+@dataclasses.dataclass(eq=False)
+class AxisIndex(Op):
+    """A device's own coordinate."""
+
+    axis: Axis
+
+
+@dataclasses.dataclass(eq=False)
+class Split(Op):
+    """A global array becomes each device's part of it: an `in_spec`."""
+
+    placement: Placement
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes it is split over."""
+        return tuple(axis for row in self.placement for axis in row)
+
+
+@dataclasses.dataclass(eq=False)
+class Join(Op):
+    """Parts become a global array: an `out_spec`."""
+
+    placement: Placement
+    replicated: tuple[Axis, ...] = ()
+    """Axes that the spec does not mention: the parts are promised to be the same along them."""
+
+    axes = Split.axes
+
+
+@dataclasses.dataclass(eq=False)
+class Collective(Op):
+    """Devices exchange values. `name` and `params` as in the table of `_collectives`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    params: dict[str, Any]
+    groups: tuple[tuple[int, ...], ...] | None = None
+
+    def __str__(self) -> str:
+        names = [axis.name for axis in self.axes]
+        over = repr(names[0]) if len(names) == 1 else str(tuple(names))
+        return f"{self.name} over {over}, {self.where}"
+
+
+@dataclasses.dataclass(eq=False)
+class Scan(Op):
+    """A loop of known length. Inputs: constants, carried values, stacked inputs."""
+
+    body: Body
+    consts: int
+    carry: int
+    length: int
+    reverse: bool
+    unroll: int | bool
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return (self.body,)
+
+
+@dataclasses.dataclass(eq=False)
+class While(Op):
+    """A loop while a condition holds. Inputs: constants of condition and body, carried values."""
+
+    cond: Body
+    body: Body
+    cond_consts: int
+    body_consts: int
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return (self.cond, self.body)
+
+
+@dataclasses.dataclass(eq=False)
+class Cond(Op):
+    """One of several branches. Inputs: the index, then the operands of every branch."""
+
+    branches: tuple[Body, ...]
+
+    @property
+    def bodies(self) -> tuple[Body, ...]:
+        return self.branches
+
+
+def walk(ops: list[Op]) -> Iterator[Op]:
+    """All operations, those in nested bodies too, in program order."""
+    for op in ops:
+        yield op
+        for body in op.bodies:
+            yield from walk(body.ops)
+
+
+def collectives_in(ops: list[Op]) -> Iterator[Collective]:
+    """All collectives, in program order."""
+    return (op for op in walk(ops) if isinstance(op, Collective))

@@ -1,0 +1,126 @@
+"""Which axes each value really differs over.
+
+Unlike JAX's own types (`{V:data}`), which follow what the program declares, this follows what it
+does: a value gathered from all devices is the same on all of them, whatever its type says.
+Loops are taken to a fixed point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._collectives import RULES
+from .._mesh import Axis
+from ._ir import AxisIndex, Body, Collective, Cond, Join, Leaf, Lit, Op, Scan, Split, While
+
+Axes = frozenset[Axis]
+NONE: Axes = frozenset()
+
+
+def annotate(body: Body, ins: Sequence[Axes] | None = None) -> list[Axes]:
+    """Fill in `axes` of every value and `needs`, `meets` of every operation; give the outputs'."""
+    for index, var in enumerate(body.ins):
+        var.axes = ins[index] if ins is not None else NONE
+    for op in body.ops:
+        _annotate_op(op)
+    return [atom.axes for atom in body.outs]
+
+
+def _annotate_op(op: Op) -> None:
+    given = _union(atom.axes for atom in op.ins)
+    op.needs = given
+    match op:
+        case AxisIndex(axis=axis):
+            _set(op, [frozenset({axis})])
+        case Split():
+            _set(op, [given | frozenset(op.axes)])
+        case Join():
+            op.meets = given & frozenset(op.axes)
+            _set(op, [given - frozenset(op.axes)])
+        case Collective():
+            over = frozenset(op.axes)
+            op.meets = given & over
+            keeps = op.groups is not None or not RULES[op.name].agrees
+            _set(op, [given | over if keeps else given - over])
+        case Leaf():
+            if op.effectful:
+                op.needs = given | frozenset(op.scope)
+            _set(op, [op.needs] * len(op.outs))
+        case Scan():
+            _nested(op, _scan(op))
+        case While():
+            _nested(op, _while(op))
+        case Cond():
+            _nested(op, _cond(op))
+        case _:
+            raise AssertionError(f"no rule for {type(op).__name__}")
+
+
+def _scan(op: Scan) -> list[Axes]:
+    consts, carry, xs = _parts(op, op.consts, op.carry)
+    while True:
+        outs = annotate(op.body, [*consts, *carry, *xs])
+        grown = [old | new for old, new in zip(carry, outs, strict=False)]
+        if grown == carry:
+            return [*carry, *outs[op.carry :]]
+        carry = grown
+
+
+def _while(op: While) -> list[Axes]:
+    cond_consts, body_consts, carry = _parts(op, op.cond_consts, op.body_consts)
+    while True:
+        (decision,) = annotate(op.cond, [*cond_consts, *carry])
+        outs = annotate(op.body, [*body_consts, *carry])
+        # Devices that may leave the loop at different times differ in all they carry; those that
+        # meet inside it have to leave together.
+        apart = decision - communicates(op)
+        grown = [old | new | apart for old, new in zip(carry, outs, strict=True)]
+        if grown == carry:
+            return carry
+        carry = grown
+
+
+def _cond(op: Cond) -> list[Axes]:
+    index, *operands = [atom.axes for atom in op.ins]
+    outs = [annotate(branch, operands) for branch in op.branches]
+    apart = index - communicates(op)
+    return [_union(column) | apart for column in zip(*outs, strict=True)]
+
+
+def _nested(op: Op, outs: list[Axes]) -> None:
+    inner = [inside for body in op.bodies for inside in body.ops]
+    sources = _union(inside.needs | _made(inside) for inside in inner)
+    op.meets = communicates(op) | _union(inside.meets for inside in inner)
+    op.needs = op.needs | sources
+    _set(op, outs)
+
+
+def _made(op: Op) -> Axes:
+    return _union(var.axes for var in op.outs)
+
+
+def communicates(op: Op) -> Axes:
+    """The axes of all collectives in the nested bodies of an operation."""
+    inner = [inside for body in op.bodies for inside in body.ops]
+    own = _union(frozenset(i.axes) for i in inner if isinstance(i, Collective))
+    return own | _union(communicates(i) for i in inner)
+
+
+def _parts(op: Op, first: int, second: int) -> tuple[list[Axes], list[Axes], list[Axes]]:
+    axes = [atom.axes for atom in op.ins]
+    return axes[:first], axes[first : first + second], axes[first + second :]
+
+
+def _set(op: Op, axes: Sequence[Axes]) -> None:
+    for var, own in zip(op.outs, axes, strict=True):
+        var.axes = own
+
+
+def _union(sets) -> Axes:
+    out: Axes = NONE
+    for one in sets:
+        out |= one
+    return out
+
+
+__all__ = ["Lit", "annotate", "communicates"]

@@ -1,0 +1,57 @@
+"""Source places: which line of the user's an operation comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from pathlib import Path
+from typing import Any
+
+from .. import _jax
+
+_HERE = str(Path(__file__).parents[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """A line of the user's program, and the library call it went through, where there is one."""
+
+    file: str
+    line: int
+    function: str
+    column: int = 0
+    end_column: int = 0
+    through: str = ""
+
+    def __str__(self) -> str:
+        via = f" (through {self.through})" if self.through else ""
+        return f"{Path(self.file).name}:{self.line}{via}" if self.file else "an unknown line"
+
+    @property
+    def text(self) -> str:
+        """The source line itself."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+def where_of(eqn: Any) -> Where:
+    """The innermost frame of the user's own code that an equation comes from."""
+    return choose(list(_jax.user_frames(eqn.source_info)))
+
+
+def choose(frames: list[_jax.Frame]) -> Where:
+    """The innermost frame outside installed packages; failing that, the innermost of all."""
+    inner = None
+    for frame in frames:
+        if frame.file.startswith(_HERE):
+            continue
+        if not frame.file.startswith(_jax.LIBRARIES):
+            through = f"{Path(inner.file).stem}.{inner.function}" if inner else ""
+            return _where(frame, through)
+        inner = inner or frame
+    return _where(inner, "") if inner else Where("", 0, "")
+
+
+def _where(frame: _jax.Frame, through: str) -> Where:
+    return Where(
+        frame.file, frame.line, frame.function, frame.column, frame.end_column, through
+    )

@@ -1,0 +1,159 @@
+"""`simulate`: what a sharded function returns on a mesh, computed on one device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+
+from . import _jax
+from ._call import call, trace
+from ._errors import ShardingError, explain_error
+from ._lower import Pace
+from ._mesh import AbstractMesh, Mesh, abstract
+from ._misuse import reading_errors
+from ._objects import purely
+
+SHARE = 0.25
+"""The share of the device's memory that `at_once="auto"` lets the shards in flight take."""
+
+
+def simulate(
+    f: Callable[..., Any],
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    at_once: int | str = 1,
+) -> Callable[..., Any]:
+    """Give the function that computes on one device what `f` returns on a mesh.
+
+    `f` is any JAX function with `jax.shard_map` somewhere inside: under `jit`, `grad`, `vmap`,
+    in a library, over a virtual or a real mesh. The result can itself be jitted, differentiated
+    and batched; its derivatives are those of `f` on the mesh. Like `jax.jit`, it traces `f` once
+    for each combination of argument types.
+
+    Args:
+        f: The function. Its arguments and results are pytrees of arrays; Flax NNX objects among
+            the arguments are updated in place.
+        mesh: The mesh to run on. If `f` takes a keyword `mesh`, it is given it; otherwise `f`
+            runs under it as the ambient mesh. Left out, `f` has its own mesh.
+        at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
+            to a point; `"auto"` takes as many as fit into a quarter of the device's memory.
+
+    Raises:
+        DeadlockError: When called: some devices wait in a collective that others never reach.
+        ShardingError: When called: mesh, specs and arrays do not fit each other.
+        UnsupportedError: When called: the program uses something that cannot be simulated.
+
+    Example:
+        ```python
+        import jax, jax.numpy as jnp
+        import shardwise as sw
+        from jax.sharding import PartitionSpec as P
+
+        def total(x, *, mesh):
+            body = lambda part: jax.lax.psum(part.sum(), "data")
+            return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+        sw.simulate(total, mesh=sw.mesh(data=8))(jnp.arange(16.0))  # 120.0
+        ```
+    """
+    if not callable(f):
+        raise TypeError(
+            explain_error(
+                f"f is a {type(f).__name__}",
+                where="sw.simulate",
+                rule="simulate takes a function and gives a function.",
+                remedy="sw.simulate(f, mesh=mesh)(*args)",
+            )
+        )
+    around = None if mesh is None else abstract(mesh)
+    _check_at_once(at_once)
+    traced: dict[Any, Any] = {}
+    takes_mesh = mesh is not None and _takes_mesh(f)
+
+    @functools.wraps(f)
+    def simulated(*args: Any, **kwargs: Any) -> Any:
+        if takes_mesh:
+            kwargs.setdefault("mesh", mesh)
+        static = {k: v for k, v in kwargs.items() if isinstance(v, Mesh | AbstractMesh)}
+        arrays = {k: v for k, v in kwargs.items() if k not in static}
+        pure, values, finish = purely(functools.partial(f, **static), args, arrays)
+        flat, tree = jax.tree.flatten(values)
+
+        def flat_f(*flat: Any) -> Any:
+            return pure(*jax.tree.unflatten(tree, flat))
+
+        key = (
+            tree,
+            tuple(map(_type_of, flat)),
+            tuple(sorted(static.items())),
+            _jax.trace_context(),
+        )
+        if key not in traced:
+            with _ambient(None if takes_mesh else around), reading_errors(f, mesh):
+                program, consts, out_tree = trace(flat_f, *flat)
+            if any(isinstance(const, jax.core.Tracer) for const in consts):
+                # Closed-over tracers belong to this call alone.
+                return finish(out_tree, call(program, _pace(at_once), [*consts, *flat]))
+            traced[key] = program, consts, out_tree
+        program, consts, out_tree = traced[key]
+        return finish(out_tree, call(program, _pace(at_once), [*consts, *flat]))
+
+    return simulated
+
+
+def _takes_mesh(f: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(f).parameters
+    except (TypeError, ValueError):
+        return False
+    return "mesh" in parameters and parameters["mesh"].kind is not inspect.Parameter.POSITIONAL_ONLY
+
+
+@contextlib.contextmanager
+def _ambient(mesh: AbstractMesh | None) -> Iterator[None]:
+    if mesh is None:
+        yield
+    else:
+        with jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
+def _type_of(x: Any) -> Any:
+    aval = jax.typeof(x)
+    return aval, getattr(aval, "weak_type", False)
+
+
+def _check_at_once(at_once: Any) -> None:
+    if at_once == "auto":
+        return
+    whole = hasattr(at_once, "__index__") and not isinstance(at_once, bool)
+    if not whole or int(at_once) < 1:
+        raise ShardingError(
+            explain_error(
+                f"at_once is {at_once!r}",
+                where="sw.simulate",
+                rule="The number of shards computed at once is a positive whole number or 'auto'.",
+                remedy="at_once=1 takes the least memory, at_once='auto' is fastest.",
+            )
+        )
+
+
+def _pace(at_once: int | str) -> Pace:
+    if at_once == "auto":
+        return Pace(None, SHARE * _memory())
+    return Pace(int(at_once))
+
+
+@functools.cache
+def _memory() -> float:
+    """Bytes of memory of the device that the simulation runs on."""
+    stats = jax.local_devices()[0].memory_stats()
+    if stats and "bytes_limit" in stats:
+        return float(stats["bytes_limit"])
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
