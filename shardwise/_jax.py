@@ -6,6 +6,7 @@ program enters JAX as the one primitive made by `call_primitive`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -91,6 +92,15 @@ def named_axes(effects: Any) -> set[Any]:
     return {effect.name for effect in effects if type(effect).__name__ == "NamedAxisEffect"}
 
 
+PERMUTES_IN_MESH_ORDER = not hasattr(_config, "raise_on_ppermute_sort_diff")
+"""Up to JAX 0.11, `ppermute` over several axes numbers devices in mesh order, as given or not."""
+
+
+def permutes_as_given() -> bool:
+    """Whether `ppermute` takes its axes in any order, as newer JAX does when told to."""
+    return not PERMUTES_IN_MESH_ORDER and not _config.raise_on_ppermute_sort_diff.value
+
+
 # --- source lines ---------------------------------------------------------------------------
 
 
@@ -137,7 +147,10 @@ INDIVISIBLE = re.compile(
 )
 """One bullet of JAX's message about a dimension that does not divide."""
 
-INDIVISIBLE_ARGUMENT = re.compile(r"\* (?P<argument>.+?) of shape (?P<shape>\S+?), ")
+INDIVISIBLE_ARGUMENT = re.compile(
+    r"the passed (?P<argument>\S+) of shape (?P<shape>\w+\[[\d,]*\])"
+    r"(?:, where [^\n]*?parameter '(?P<name>\w+)')?"
+)
 """The start of such a bullet: which argument it is about."""
 
 UNBOUND_AXIS = re.compile(r"unbound axis name:? '?(?P<axis>\w+)'?")
@@ -147,11 +160,19 @@ FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard
 """JAX's message when a `shard_map` object meets a second mesh."""
 
 
-SPEC_AXIS = re.compile(r"(?:axis|axes|names?)[^\n]*?'(?P<axis>\w+)'[^\n]*?not (?:found |present )?in mesh")
+SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 """JAX's message about a spec that names an axis the mesh lacks."""
 
-SPEC_COUNT = re.compile(r"(?:in_specs|out_specs)[^\n]*(?:tree prefix|must be a|should be a)")
+SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
 """JAX's message about specs that do not match the arguments or results."""
+
+NO_MESH = re.compile(r"context mesh cannot be empty")
+"""JAX's message about a `shard_map` that has no mesh and finds none around it."""
+
+
+def whole_tracebacks() -> Any:
+    """A context in which JAX leaves its own frames in the tracebacks of its errors."""
+    return _config.traceback_filtering("off")
 
 
 # --- the simulated call as a primitive --------------------------------------------------------
@@ -237,7 +258,7 @@ def surface(error: type[Exception], found: Callable[[str], Exception | None]) ->
         return
     init = base.__init__
 
-    class Surfaced(error, base):
+    class Surfaced(base, error):  # in this order the memory layouts agree
         def __str__(self) -> str:
             return str(self.found)
 
@@ -248,8 +269,9 @@ def surface(error: type[Exception], found: Callable[[str], Exception | None]) ->
         init(self, *args, **kwargs)
         match = found(str(args[0])) if args and type(self) is base else None
         if match is not None:
-            self.__class__ = Surfaced
-            self.found = match
+            with contextlib.suppress(TypeError):
+                self.__class__ = Surfaced
+                self.found = match
 
     base.__init__ = recognise
     _SURFACED.add(error)

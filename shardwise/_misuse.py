@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import re
 import traceback
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from . import _jax
 from ._errors import ShardingError, ShardwiseError, explain_error
@@ -13,13 +13,21 @@ from ._mesh import AbstractMesh, Mesh, near
 from ._program._where import choose
 
 
-@contextlib.contextmanager
-def reading_errors(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None) -> Iterator[None]:
-    """Turn JAX's errors about the mesh into `ShardingError`s; let all others through."""
+T = TypeVar("T")
+
+
+def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
+    """Run; turn JAX's errors about the mesh into `ShardingError`s and let all others through."""
     try:
-        yield
+        return run()
     except ShardwiseError:
         raise
+    except AssertionError as error:
+        # With its check on, JAX asserts that the axis of a reduction is bound, and says no more.
+        axis, known = _unbound_axis(run, mesh)
+        if axis is None:
+            raise
+        raise ShardingError(_no_axis(axis, _place(error), known)) from error
     except (ValueError, NameError, TypeError) as error:
         message = _reword(error, mesh)
         if message is None:
@@ -27,13 +35,34 @@ def reading_errors(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None) -> I
         raise ShardingError(message) from error
 
 
+def _unbound_axis(
+    run: Callable[[], Any], mesh: Mesh | AbstractMesh | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """The axis that the innermost call names and the mesh does not have: fail again, and look."""
+    try:
+        with _jax.whole_tracebacks():
+            run()
+    except AssertionError as error:
+        known = _mesh_of(error, mesh)
+        found = None
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            for local in ("axis_name", "axes", "axis_names"):
+                names = frame.f_locals.get(local)
+                for name in names if isinstance(names, tuple | list) else (names,):
+                    if isinstance(name, str) and name not in known:
+                        found = name
+        return found, known
+    return None, ()
+
+
 def _reword(error: Exception, mesh: Mesh | AbstractMesh | None) -> str | None:
     text = str(error)
     where = _place(error)
+    known = _mesh_of(error, mesh)
     if _jax.INDIVISIBLE.search(text):
         return _indivisible(text, where)
-    if match := _jax.UNBOUND_AXIS.search(text):
-        return _no_axis(match["axis"], where, _mesh_of(error, mesh))
+    if match := _jax.UNBOUND_AXIS.search(text) or _jax.SPEC_AXIS.search(text):
+        return _no_axis(match["axis"], where, known)
     if _jax.FROZEN_MESH.search(text):
         return explain_error(
             "this shard_map was first called on another mesh and is bound to it",
@@ -42,19 +71,22 @@ def _reword(error: Exception, mesh: Mesh | AbstractMesh | None) -> str | None:
             remedy="make it inside the function, or pass mesh=: "
             "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...).",
         )
-    if match := _jax.SPEC_AXIS.search(text):
-        return _no_axis(match["axis"], where, _mesh_of(error, mesh))
-    if _jax.SPEC_COUNT.search(text):
+    if _jax.NO_MESH.search(text):
         return explain_error(
-            text.split("\n")[0],
+            "this shard_map has no mesh, and there is none around it",
             where=where,
-            rule="in_specs and out_specs have one spec for each argument and result, or one spec "
-            "that serves a whole subtree.",
-            remedy="give in_specs as a tuple as long as the list of arguments.",
+            rule="A shard_map runs over a mesh.",
+            remedy="sw.simulate(f, mesh=sw.mesh(data=8)).",
         )
-    if "shard_map" in text:
-        return explain_error(text, where=where)
-    return None
+    if match := _jax.SPEC_COUNT.search(text):
+        things = "argument" if match["specs"] == "in_specs" else "result"
+        return explain_error(
+            f"{match['specs']} do not match the {things}s.\n  " + text.replace("\n", "\n  "),
+            where=where,
+            rule=f"There is one spec for each {things}, or one that serves all of them.",
+            remedy=f"give {match['specs']} as a tuple with one entry for each {things}.",
+        )
+    return explain_error(text, where=where) if "shard_map" in text else None
 
 
 def _indivisible(text: str, where: str) -> str:
@@ -62,7 +94,7 @@ def _indivisible(text: str, where: str) -> str:
     names = list(_jax.INDIVISIBLE_ARGUMENT.finditer(text))
     for match in _jax.INDIVISIBLE.finditer(text):
         before = [name for name in names if name.start() < match.start()]
-        argument = f"{before[-1]['argument']} of shape {before[-1]['shape']}" if before else "it"
+        argument = _argument(before[-1]) if before else "an argument"
         size, n = int(match["size"]), int(match["n"])
         below, above = size // n * n, -(-size // n) * n
         sizes = f"{below} or {above}" if below else f"{above}"
@@ -76,6 +108,11 @@ def _indivisible(text: str, where: str) -> str:
         rule="Every device gets an equal part.",
         remedy="pad or trim the array to one of these sizes, or choose a mesh whose axis divides it.",
     )
+
+
+def _argument(match: re.Match[str]) -> str:
+    name = f" ({match['name']})" if match["name"] else ""
+    return f"{match['argument']}{name} of shape {match['shape']}"
 
 
 def _no_axis(axis: str, where: str, known: tuple[str, ...]) -> str:

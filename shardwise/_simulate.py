@@ -95,8 +95,8 @@ def simulate(
             _jax.trace_context(),
         )
         if key not in traced:
-            with _ambient(None if takes_mesh else around), reading_errors(f, mesh):
-                program, consts, out_tree = trace(flat_f, *flat)
+            with _ambient(None if takes_mesh else around):
+                program, consts, out_tree = reading_errors(lambda: trace(flat_f, *flat), mesh)
             if any(isinstance(const, jax.core.Tracer) for const in consts):
                 # Closed-over tracers belong to this call alone.
                 return finish(out_tree, call(program, _pace(at_once), [*consts, *flat]))

@@ -32,28 +32,32 @@ def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.mean((x @ weight + bias - y) ** 2)
 
 
-def textbook(params: Params, x: jax.Array, y: jax.Array, *, mesh: Any) -> Params:
+def textbook(params, x, y, *, mesh):
     def per_device(params, x, y):
         grads = jax.grad(loss)(params, x, y)
         return lax.pmean(grads, "data")
 
-    specs = (P(), P("data"), P("data"))
-    return jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P())(params, x, y)
+    return split_batch(per_device, mesh)(params, x, y)
 
 
-def right(params: Params, x: jax.Array, y: jax.Array, *, mesh: Any) -> Params:
+def right(params, x, y, *, mesh):
     def per_device(params, x, y):
         return jax.grad(lambda p: lax.pmean(loss(p, x, y), "data"))(params)
 
+    return split_batch(per_device, mesh)(params, x, y)
+
+
+def split_batch(per_device, mesh):
     specs = (P(), P("data"), P("data"))
-    return jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P())(params, x, y)
+    return jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P())
 
 
-def only_the_first(x: jax.Array, *, mesh: Any) -> jax.Array:
+def only_the_first(x, *, mesh):
     def per_device(x):
-        def log_total(x):
+        def total(x):
             return lax.pcast(lax.psum(x, "data"), "data", to="varying")
 
-        return lax.cond(lax.axis_index("data") == 0, log_total, lambda x: x, x)
+        return lax.cond(lax.axis_index("data") == 0, total, lambda x: x, x)
 
-    return jax.shard_map(per_device, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+    rows = P("data")
+    return jax.shard_map(per_device, mesh=mesh, in_specs=rows, out_specs=rows)(x)

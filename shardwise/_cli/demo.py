@@ -45,7 +45,7 @@ def _show_gradients(console: Console) -> None:
     console.print(
         "\nTwo ways to write the gradient of a data-parallel step. Both pass on one device.\n"
     )
-    _show_code(console, programs.textbook, programs.right)
+    _show_code(console, programs.textbook, programs.right, programs.split_batch)
     params, x, y = programs.make_problem(batch=64, width=32)
     expected = _last_bias(jax.grad(programs.loss)(params, x, y))
     table = Table("devices", "textbook", "right", "unsharded", "the textbook gradient is")
@@ -59,7 +59,7 @@ def _show_gradients(console: Console) -> None:
         )
     console.print(table)
     console.print(
-        "One gradient entry, simulated on this one device. Real devices give the same numbers,\n"
+        "One gradient entry, simulated on this one device. Real devices give the same numbers, "
         "with no error and no warning.\n"
     )
 
@@ -93,8 +93,9 @@ def _show_cost(console: Console, batch: int, width: int) -> None:
         table.add_row(name, f"{seconds * 1e3:.0f} ms", f"{temporaries / 1e6:.1f} MB")
     console.print(table)
     console.print(
-        "Simulated, the shards are run in turn and their gradients added as they come: gradient\n"
-        "accumulation, derived from the program.\n"
+        "With at_once=1 the shards are run in turn and their gradients added as they come: "
+        "gradient accumulation, derived from the program. With 'auto' as many shards run together "
+        "as fit into a share of the memory.\n"
     )
 
 
@@ -142,9 +143,11 @@ Simulate a function of yours that has jax.shard_map somewhere inside:
     import shardwise as sw
     sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)
 
-If it takes no keyword `mesh`, it runs with that mesh as the ambient one, or leave out mesh= if it
-has its own. examples/ has programs to start from: tensor and pipeline parallel, ring attention,
-mixture of experts. The README and docs/ say what is simulated and what is refused.
+If it takes no keyword mesh, it runs with that mesh as the ambient one.
+If it has a mesh of its own, leave mesh= out.
+
+examples/ has programs to start from: tensor and pipeline parallel, ring
+attention, mixture of experts. README.md and docs/ say what is simulated.
 """,
         markup=False,
     )

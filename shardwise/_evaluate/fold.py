@@ -84,7 +84,7 @@ def split(values: jax.Array, dtype: jnp.dtype) -> Pair:
         high = values.astype(dtype)
         return high, jnp.zeros_like(high)
     high = (values >> 16).astype(dtype) * jnp.asarray(65536, dtype)
-    return high, (values & 0xFFFF).astype(dtype)
+    return _two_sum(high, (values & 0xFFFF).astype(dtype))
 
 
 def multiply(a: Pair, b: Pair) -> Pair:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
-from .totals import Span
+from .spans import Span
 
 _FORMAT = "shardwise evaluate 1"
 _GROUP_SECONDS = 0.25
@@ -35,7 +35,7 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._group: list[tuple[int, int, bytes]] = []
+        self._group: list[tuple[int, int, int, bytes]] = []
         self._written = time.monotonic()
         self._database = self._open()
 
@@ -74,7 +74,7 @@ class Journal:
     def _where(self) -> str:
         return f"journal {str(self.path)!r}"
 
-    def meta(self) -> dict[str, str]:
+    def meta(self) -> dict[str, Any]:
         """What the journal says about its run; empty for a new one."""
         rows = self._database.execute("SELECT key, value FROM meta").fetchall()
         found = {key: json.loads(value) for key, value in rows}
@@ -132,15 +132,15 @@ class Journal:
                 )
             )
 
-    def steps(self) -> Iterator[tuple[Span, bytes]]:
-        """The finished steps, in the order of their examples."""
-        query = "SELECT start, rows, payload FROM steps ORDER BY start"
-        for start, rows, payload in self._database.execute(query):
-            yield Span(start, rows), payload
+    def steps(self) -> Iterator[tuple[Span, int, bytes]]:
+        """The finished steps, in the order of their examples: span, batch, numbers."""
+        query = "SELECT start, rows, batch, payload FROM steps ORDER BY start"
+        for start, rows, batch, payload in self._database.execute(query):
+            yield Span(start, rows), batch, payload
 
-    def add(self, span: Span, payload: bytes) -> None:
+    def add(self, span: Span, batch: int, payload: bytes) -> None:
         """Record a finished step; it is on disk within a fraction of a second."""
-        self._group.append((span.start, span.rows, payload))
+        self._group.append((span.start, span.rows, batch, payload))
         waited = time.monotonic() - self._written
         if len(self._group) >= _GROUP_STEPS or waited >= _GROUP_SECONDS:
             self.flush()
@@ -150,7 +150,7 @@ class Journal:
         group, self._group = self._group, []
         self._written = time.monotonic()
         if group:
-            self._write("INSERT INTO steps VALUES (?, ?, ?)", group)
+            self._write("INSERT INTO steps VALUES (?, ?, ?, ?)", group)
 
     def _write(self, statement: str, rows: list[Any]) -> None:
         try:
@@ -182,7 +182,8 @@ def _prepare(database: sqlite3.Connection) -> None:
     database.execute("CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
     database.execute(
         "CREATE TABLE IF NOT EXISTS steps "
-        "(start INTEGER PRIMARY KEY, rows INTEGER NOT NULL, payload BLOB NOT NULL)"
+        "(start INTEGER PRIMARY KEY, rows INTEGER NOT NULL, batch INTEGER NOT NULL, "
+        "payload BLOB NOT NULL)"
     )
     database.execute("INSERT OR REPLACE INTO meta VALUES ('probe', '0')")
     database.execute("DELETE FROM meta WHERE key = 'probe'")

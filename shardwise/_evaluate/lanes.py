@@ -76,7 +76,7 @@ def find_lanes(mesh: Any = None) -> Lanes:
     axis = data_axis(mesh)
     mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
     by_lane = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0)
-    devices = tuple(tuple(lane.reshape(-1)) for lane in by_lane)
+    devices = tuple(map(tuple, by_lane.reshape(len(by_lane), -1)))
     return Lanes(mesh, axis, devices)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from . import fold
 from .metrics import Max, Mean, Min, Reduction, Sum
@@ -45,11 +46,10 @@ def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
     terms = fold.split(values, dtype)
     if weights is not None and weights.dtype != jnp.bool_:
         terms = fold.multiply(terms, fold.split(weights, dtype))
-    finite = jnp.isfinite(terms[0])
-    kept = counted & finite
+    kept = counted & jnp.isfinite(terms[0])
     total = fold.sum_floats(tuple(jnp.where(kept, term, 0) for term in terms))
     record = {"high": total[0], "low": total[1]} | _weight(weights, counted)
-    return record | _non_finite(terms[0], counted, finite)
+    return record | _non_finite(terms[0], counted)
 
 
 def _measure_extreme(metric: Min | Max, valid: jax.Array) -> Record:
@@ -63,7 +63,7 @@ def _measure_extreme(metric: Min | Max, valid: jax.Array) -> Record:
         if values.dtype != jnp.float64:
             values = values.astype(jnp.float32)
         rest = jnp.inf if least else -jnp.inf
-        found = _non_finite(values, counted, jnp.isfinite(values))
+        found = _non_finite(values, counted)
         values = jnp.where(jnp.isnan(values), rest, values)
     values = jnp.where(counted, values, jnp.asarray(rest, values.dtype))
     extreme = jnp.min(values) if least else jnp.max(values)
@@ -110,19 +110,15 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
     return {"weight_high": total[0], "weight_low": total[1]}
 
 
-def _non_finite(values: jax.Array, counted: jax.Array, finite: jax.Array) -> Record:
+def _non_finite(values: jax.Array, counted: jax.Array) -> Record:
     """How many rows hold a value that is not finite, the first of them, and of which kinds."""
-    rows = (counted & ~finite).reshape(values.shape[0], -1).any(axis=1)
-    kinds = sum(
-        jnp.any(counted & found).astype(jnp.int32) * flag
-        for flag, found in (
-            (NAN, jnp.isnan(values)),
-            (PLUS, jnp.isposinf(values)),
-            (MINUS, jnp.isneginf(values)),
-        )
-    )
+    size = values.shape[0]
+    kinds = jnp.where(jnp.isnan(values), NAN, jnp.where(values > 0, PLUS, MINUS))
+    kinds = jnp.where(counted & ~jnp.isfinite(values), kinds, 0).reshape(size, -1)
+    rows = lax.reduce_or(kinds, (1,)) if kinds.shape[1] != 1 else kinds[:, 0]
+    places = jnp.where(rows != 0, lax.iota(jnp.int32, size), size)
     return {
-        "bad": jnp.sum(rows, dtype=jnp.int32),
-        "first": jnp.argmax(rows).astype(jnp.int32),
-        "kinds": kinds,
+        "bad": jnp.sum(rows != 0, dtype=jnp.int32),
+        "first": jnp.min(places),
+        "kinds": lax.reduce_or(rows, (0,)),
     }

@@ -23,7 +23,7 @@ import numpy as np
 from .._errors import ShardingError, explain_error
 from .lanes import Lanes
 from .source import Row, Source
-from .totals import Span
+from .spans import Span
 
 DEPTH = 4  # steps in flight per lane: one computing, one waiting to, two on their way
 _JOIN_SECONDS = 10.0
@@ -79,6 +79,7 @@ class Stream:
         for thread in self._threads:
             thread.join(_JOIN_SECONDS)
         self._staged.clear()
+        self._error = None  # its traceback holds this object, and with it memory on the devices
 
     def take(self) -> list[Staged]:
         """The next steps, one per lane; fewer in the last round, none after it."""
@@ -122,7 +123,7 @@ class Stream:
             self._slots.acquire()
             if self._stopping:
                 return
-            leaves = self._read_one(number, span)
+            leaves = self._read_one(span)
             rows = len(leaves[0])
             if rows:
                 self._read.put((number, Span(span.start, rows), leaves))
@@ -133,12 +134,12 @@ class Stream:
             self._ended_at = number
             self._changed.notify_all()
 
-    def _read_one(self, number: int, span: Span) -> list[Any]:
+    def _read_one(self, span: Span) -> list[Any]:
         try:
             return self._source.read(span.start, span.stop)
         except Exception as error:
             error.add_note(
-                f"shardwise.evaluate: while reading step {number} of this run ({span}) "
+                f"shardwise.evaluate: while reading step {span.start // self._batch} ({span}) "
                 f"from {self._source.label}"
             )
             raise
@@ -150,7 +151,10 @@ class Stream:
             try:
                 staged = self._transfer(number % len(self._lanes), span, leaves)
             except Exception as error:
-                error.add_note(f"shardwise.evaluate: while putting step {number} ({span}) in place")
+                error.add_note(
+                    f"shardwise.evaluate: while putting step {span.start // self._batch} ({span}) "
+                    f"of {self._source.label} on its device"
+                )
                 raise
             del leaves
             with self._changed:

@@ -18,6 +18,7 @@ import numpy as np
 from .._errors import ShardwiseError, explain_error
 from .exact import ExactSum
 from .measure import MINUS, NAN, PLUS
+from .spans import Span
 
 
 @dataclass(frozen=True)
@@ -31,21 +32,6 @@ class NonFinite:
 
     count: int
     first: int
-
-
-@dataclass(frozen=True)
-class Span:
-    """The examples of one step: `rows` of them, from `start` on."""
-
-    start: int
-    rows: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.rows
-
-    def __str__(self) -> str:
-        return f"examples {self.start} to {self.stop - 1}"
 
 
 class Total(Protocol):

@@ -68,7 +68,7 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     def decide(carry: list[Any]) -> tuple[Any, Trouble | None]:
         state = _unpack(carry, op.outs, axes)
         (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, cx)
-        return decision.first(), _agree(op, decision, trouble, cx)
+        return decision.first(), _agree(op, decision, trouble, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, carry, old = state

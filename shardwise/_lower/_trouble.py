@@ -152,13 +152,13 @@ def _waits(op: Op, way: int) -> Collective | None:
 
 def _way(op: Op, way: int) -> str:
     if isinstance(op, While):
-        return "go on" if way else "leave the loop"
-    return f"take branch {way}"
+        return "another turn of the loop" if way else "out of the loop"
+    return f"branch {way}"
 
 
 def _line(scope: Sequence[Axis], mask: np.ndarray, waits: Collective | None, way: str) -> str:
-    at = f" and wait at {waits}" if waits else " without a collective"
-    return f"{devices(scope, mask, verb=False)} {way}{at}"
+    at = f"to {waits}" if waits else "no collective"
+    return f"{devices(scope, mask, verb=False)}: {way}, {at}"
 
 
 def devices(scope: Sequence[Axis], mask: np.ndarray, verb: bool = True) -> str:

@@ -7,6 +7,7 @@ the form of the table in `_collectives`, and what nobody knows how to simulate i
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from jax import lax
 
 from .. import _jax
-from .._errors import UnsupportedError, explain_error
+from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
 from ._ir import (
     Atom,
@@ -165,7 +166,9 @@ class _Walk:
     def on_shard_map(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         params = eqn.params
         new = axes_of(params["mesh"], params["newly_manual_axes"])
-        inner = _Walk(self.ops, {**self.scope, **new}, self.joins)
+        around = {**self.scope, **new}
+        ordered = {name: around[name] for name in params["mesh"].axis_names if name in around}
+        inner = _Walk(self.ops, ordered, self.joins)
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
@@ -247,7 +250,8 @@ class _Walk:
         groups = tuple(map(tuple, groups)) if groups is not None else None
         own = {ours: p[theirs] for ours, theirs in form.params.items()}
         if "perm" in own:
-            own["perm"] = tuple(map(tuple, own["perm"]))
+            axes = self.permuted(eqn, axes)
+            own["perm"] = self.permutation(eqn, own["perm"], axes)
         if len(ins) != len(eqn.outvars):
             raise self.unsupported(eqn, form.name)
         # One operation for each operand: they travel together but do not depend on each other.
@@ -255,6 +259,40 @@ class _Walk:
             self.add(eqn, Collective([atom], [_var(v)], form.name, axes, own, groups))[0]
             for atom, v in zip(ins, eqn.outvars, strict=True)
         ]
+
+    def permuted(self, eqn: Any, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+        """The order in which a permutation over several axes numbers its devices."""
+        ordered = tuple(axis for axis in self.scope.values() if axis in axes)
+        if ordered == axes or _jax.permutes_as_given():
+            return axes
+        if _jax.PERMUTES_IN_MESH_ORDER:
+            return ordered
+        names = tuple(axis.name for axis in ordered)
+        raise ShardingError(
+            explain_error(
+                f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
+                where=str(where_of(eqn)),
+                rule="JAX refuses a permutation over several axes in another order than the "
+                "mesh's.",
+                remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
+            )
+        )
+
+    def permutation(self, eqn: Any, perm: Any, axes: tuple[Axis, ...]) -> Any:
+        """The pairs, checked as JAX checks them when it compiles."""
+        count = math.prod(axis.size for axis in axes)
+        pairs = tuple((source % count, target % count) for source, target in perm)
+        for side in zip(*pairs, strict=True):
+            if len(set(side)) != len(side):
+                raise ShardingError(
+                    explain_error(
+                        f"ppermute with perm={tuple(perm)}",
+                        where=str(where_of(eqn)),
+                        rule="No device sends twice and none receives twice.",
+                        remedy="give each source and each destination once.",
+                    )
+                )
+        return pairs
 
     # --- everything else
 

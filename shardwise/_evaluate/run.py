@@ -1,0 +1,271 @@
+"""`evaluate`: from a function, a state and data to an `Evaluation`.
+
+A run is a list of steps: the gaps that the journal leaves, cut into pieces of `batch` examples and
+numbered from the start of the data, whatever the devices. `_Run` streams them through the compiled
+step, adds what comes back to the totals and writes it to the journal. Running out of memory ends
+the pass, not the run: with a batch of half the size, the steps that are left are cut anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import Any
+
+import jax
+
+from .._errors import ShardingError, ShardwiseError, explain_error
+from .fingerprint import fingerprint
+from .journal import Journal
+from .lanes import Lanes, find_lanes
+from .memory import choose_batch, is_out_of_memory, largest_useful, too_large
+from .plan import Plan
+from .program import Compiled, Function, bind, compile_step, plan
+from .progress import Progress, Snapshot, choose_view
+from .result import Evaluation
+from .rounds import compute
+from .source import Source, open_source
+from .spans import Span, cut
+from .state import place
+from .totals import Total
+
+
+def evaluate(
+    fn: Callable[..., Any],
+    state: Any,
+    data: Any,
+    *,
+    batch: int | None = None,
+    mesh: Any = None,
+    journal: str | os.PathLike[str] | None = None,
+    progress: bool | Callable[[Snapshot], Any] | None = None,
+) -> Evaluation:
+    """Evaluate a function over a data set of any size: exactly, streamed, resumable.
+
+    The result has the same bits for one `batch` on any number of devices, whole or resumed.
+
+    Args:
+        fn: `fn(state, batch)` gives per-example values `[batch]` (their mean is taken), a pair
+            `(values, weights)`, `sw.Mean`, `sw.Sum`, `sw.Min` or `sw.Max` of those, a metric object
+            with `merge` and `compute`, or a dict of any of these. If it takes a keyword `mask`, it
+            is given which rows are real; the others are padding.
+        state: What `fn` needs: any pytree, Linen variables or an `nnx.Module`, which `fn` is given
+            in evaluation mode. It is placed on the devices once.
+        data: A pytree of arrays of one length (NumPy, `np.memmap`, zarr, h5py, jax), a dataset with
+            `__len__` and `__getitem__`, or an iterable of batches.
+        batch: Examples per step on each device. Left out: chosen to fit, and halved if the device
+            runs out of memory.
+        mesh: The devices, all local ones if left out. Steps are dealt out along the axis `data`,
+            or the first.
+        journal: A file that records finished steps. A run with the same journal goes on from there.
+        progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
+            function that is given snapshots.
+
+    Returns:
+        The value of every metric by name, and how it came about.
+
+    Raises:
+        ShardwiseError: The data, the mesh or what `fn` returns do not fit, or the journal belongs
+            to another run. Errors of `fn` and of the data are raised as they are, with a note that
+            says at which step.
+
+    Example:
+        >>> import numpy as np, shardwise as sw
+        >>> loss = lambda w, batch: (batch["x"] * w - batch["y"]) ** 2
+        >>> x = np.arange(1000, dtype=np.float32)
+        >>> result = sw.evaluate(loss, 2.0, {"x": x, "y": 2 * x + 1}, batch=64)
+        >>> result["mean"]
+        1.0
+    """
+    began = time.monotonic()
+    _check_batch(batch)
+    with ExitStack() as stack:
+        record = stack.enter_context(Journal(journal)) if journal is not None else None
+        lanes = find_lanes(mesh)
+        source = open_source(data)
+        stack.callback(source.close)
+        function = bind(fn, place(state, lanes), source)
+        run = _Run(function, source, lanes, record)
+        run.prepare(batch)
+        run.go(choose_view(progress))
+        return run.result(began)
+
+
+class _Run:
+    """One evaluation under way."""
+
+    def __init__(
+        self, function: Function, source: Source, lanes: Lanes, journal: Journal | None
+    ) -> None:
+        self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
+        self._plans: dict[int, Plan] = {}
+        self._steps: dict[int, Compiled] = {}
+        self._totals: dict[str, Total] = {}
+        self._done: list[Span] = []
+        self._notes: list[str] = []
+        self._count = self._resumed = self._batch = 0
+        self._fixed = False
+
+    def prepare(self, batch: int | None) -> None:
+        """Settle the batch, and take up what the journal holds."""
+        self._fixed = batch is not None
+        held = self._journal.meta() if self._journal else {}
+        first = batch or int(held["fingerprint"]["batch"] if held else self._choose())
+        if self._source.length is not None:
+            first = min(first, self._source.length)
+        self._batch = held.get("batch", first)
+        self._totals = self._plan(first).totals()
+        if self._journal:
+            made = fingerprint(self._function, self._plan(first), self._source, first)
+            self._journal.claim(made, _names(self._function.fn))
+            self._restore(self._journal)
+            if self._source.length is not None:
+                left = -(-(self._source.length - self._resumed) // self._batch)
+                self._journal.reserve(left, self._plan(self._batch).layout.size)
+
+    def go(self, view: Any) -> None:
+        """Compute what is left."""
+        progress = Progress(view, self._source.length, self._resumed, self._running)
+        finished = False
+        try:
+            while not self._try_pass(progress):
+                gc.collect()
+            finished = True
+        finally:
+            progress.close(finished)
+
+    def result(self, began: float) -> Evaluation:
+        """Read the totals."""
+        if self._journal:
+            self._settle_length(self._journal)
+        totals = self._totals
+        seconds = time.monotonic() - began
+        weights = {name: total.weight() for name, total in totals.items()}
+        bad = {name: total.non_finite() for name, total in totals.items()}
+        return Evaluation(
+            metrics=self._running(),
+            count=self._count,
+            weight={name: weight for name, weight in weights.items() if weight is not None},
+            nonfinite={name: found for name, found in bad.items() if found is not None},
+            seconds=seconds,
+            examples_per_second=(self._count - self._resumed) / seconds,
+            batch=self._batch,
+            devices=self._lanes.mesh.devices.size,
+            resumed=self._resumed,
+            notes=tuple(self._notes),
+        )
+
+    def _choose(self) -> int:
+        if self._source.length is None:
+            assert self._source.chunk is not None
+            return self._source.chunk
+        first = largest_useful(self._source.rows, self._source.length)
+        return choose_batch(first, self._source.rows, self._lanes, self._step)
+
+    def _plan(self, batch: int) -> Plan:
+        if batch not in self._plans:
+            self._plans[batch] = plan(self._function, batch, self._source.length)
+        return self._plans[batch]
+
+    def _step(self, batch: int) -> Compiled:
+        if batch not in self._steps:
+            made = self._plan(batch)
+            self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
+        return self._steps[batch]
+
+    def _restore(self, journal: Journal) -> None:
+        for span, batch, payload in journal.steps():
+            self._add(span, batch, payload)
+            self._done.append(span)
+        self._resumed = self._count
+
+    def _add(self, span: Span, batch: int, payload: bytes) -> None:
+        records = self._plan(batch).layout.unpack(payload)
+        for name, total in self._totals.items():
+            total.add(records[name], span)
+        self._count += span.rows
+
+    def _running(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, total in self._totals.items():
+            values |= total.values(name)
+        return values
+
+    def _try_pass(self, progress: Progress) -> bool:
+        """Compute what is left; False if it has to be tried again with a smaller batch."""
+        try:
+            self._pass(progress)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self._fixed or self._batch == 1:
+                raise too_large(self._batch, error) from error
+            self._halve()
+            return False
+        return True
+
+    def _halve(self) -> None:
+        self._steps.pop(self._batch, None)
+        self._notes.append(
+            f"out of memory: the batch was halved from {self._batch} to {self._batch // 2} after "
+            f"{self._count} examples; the bits of the result follow the batch"
+        )
+        self._batch //= 2
+        if self._journal:
+            self._journal.flush()
+            self._journal.note(batch=self._batch)
+
+    def _pass(self, progress: Progress) -> None:
+        spans = cut(self._done, self._source.length, self._batch)
+        first = next(spans, None)
+        if first is None:
+            return
+        self._source.release(first.start)
+        todo = itertools.chain([first], spans)
+        step = self._step(self._batch)
+        arrays = self._function.state.arrays
+        steps = compute(step, arrays, self._source, todo, self._batch, self._lanes)
+        with closing(steps):
+            for span, payload in steps:
+                self._add(span, self._batch, payload)
+                self._done.append(span)
+                if self._journal:
+                    self._journal.add(span, self._batch, payload)
+                progress.add(span.rows)
+
+    def _settle_length(self, journal: Journal) -> None:
+        """An iterable has told its length only now: the journal must agree, or learn it."""
+        held = journal.meta().get("length", self._count)
+        if held != self._count:
+            raise ShardwiseError(
+                explain_error(
+                    f"it was finished with {held} examples, this run has {self._count}.",
+                    where=f"journal {str(journal.path)!r}",
+                    rule="Finished steps count only for the same data.",
+                    remedy="use another path, or delete the file to start over.",
+                )
+            )
+        journal.flush()
+        journal.note(length=self._count)
+
+
+def _check_batch(batch: int | None) -> None:
+    if batch is not None and (not isinstance(batch, int) or batch < 1):
+        raise ShardingError(
+            explain_error(
+                f"got {batch!r}.",
+                where="argument 'batch'",
+                rule="It is the number of examples per step, at least 1.",
+                remedy="batch=256, or leave it out to have it chosen.",
+            )
+        )
+
+
+def _names(fn: Callable[..., Any]) -> dict[str, str]:
+    module = getattr(fn, "__module__", "")
+    name = getattr(fn, "__qualname__", type(fn).__name__)
+    return {"the name of fn": f"{module}.{name}", "the version of JAX": jax.__version__}

@@ -1,0 +1,41 @@
+"""Steps as ranges of examples, numbered from the start of the data whatever the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_FOREVER = 1 << 62
+
+
+@dataclass(frozen=True)
+class Span:
+    """The examples of one step: `rows` of them, from `start` on."""
+
+    start: int
+    rows: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows
+
+    def __str__(self) -> str:
+        return f"examples {self.start} to {self.stop - 1}"
+
+
+def cut(done: list[Span], length: int | None, batch: int) -> Iterator[Span]:
+    """The steps that are left: what `done` leaves out, in pieces of `batch` examples.
+
+    Args:
+        done: Finished spans, in order.
+        length: The number of examples; None for as many as there turn out to be.
+        batch: Examples per step.
+    """
+    end = _FOREVER if length is None else length
+    start = 0
+    for span in [*done, Span(end, 0)]:
+        while start < span.start:
+            rows = min(batch, span.start - start)
+            yield Span(start, rows)
+            start += rows
+        start = max(start, span.stop)
