@@ -9,6 +9,7 @@ executed or compiled does the engine lower it.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 from . import _jax
-from ._errors import DeadlockError
+from ._errors import DeadlockError, UnsupportedError
 from ._lower import Pace, Watch, execute, explain_trouble
 from ._program import Body, annotate, build
 
@@ -57,7 +58,11 @@ class Program:
     @functools.cached_property
     def effects(self) -> set[Any]:
         """What running it does besides giving results."""
-        return _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
+        own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
+        # A tangent program that JAX only wants to transpose need not be one that can be run.
+        with contextlib.suppress(UnsupportedError):
+            own |= _jax.callback_effects() if self.watch.sites else set()
+        return own
 
     def function(self, *args: Any) -> list[Any]:
         """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
@@ -122,10 +127,7 @@ def _recognise(text: str) -> Exception | None:
 
 
 def _abstract(*_: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
-    effects = set(program.effects)
-    if program.watch.sites:
-        effects |= _jax.callback_effects()
-    return program.avals, effects
+    return program.avals, program.effects
 
 
 # --- transformations

@@ -220,7 +220,6 @@ def call_primitive(name: str, rules: CallRules) -> Any:
         return rules.transpose(cotangents, args, avals, **params)
 
     def batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[int]]:
-        dims = [None if dim is batching.not_mapped else dim for dim in dims]
         outs = rules.vmap(args, dims, **params)
         return outs, [0] * len(outs)
 

@@ -8,43 +8,57 @@ from typing import Any
 
 import jax
 
-Finish = Callable[[Any, list[Any]], Any]
+Finish = Callable[[Any], Any]
 
 
 def purely(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Callable[..., Any], Any, Finish]:
+) -> tuple[Callable[..., Any], tuple[Any, ...], Finish]:
     """A function of arrays in place of one that may take NNX objects.
 
     Returns:
-        A pure function, the tuple of values to call it with, and what to do with the tree and the
-        leaves of its results: it gives the results of `f`, and has updated the objects.
+        A pure function, the values to call it with, and what to do with its result: it gives the
+        result of `f`, and has updated the objects.
     """
     nnx = sys.modules.get("flax.nnx")
-    if nnx is None or not _has_objects(nnx, (args, kwargs)):
-        return (
-            lambda args, kwargs: f(*args, **kwargs),
-            (args, kwargs),
-            lambda tree, leaves: jax.tree.unflatten(tree, leaves),
-        )
-    graph, state = nnx.split((args, kwargs))
-    out_graph: Any = None
+    objects = _objects(nnx, (args, kwargs)) if nnx else []
+    if nnx is None or not objects:
+        return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), lambda out: out
+    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: _is_object(nnx, x))
+    places = [_is_object(nnx, leaf) for leaf in leaves]
+    arrays = [leaf for leaf, is_object in zip(leaves, places, strict=True) if not is_object]
 
-    def pure(state: Any) -> Any:
-        nonlocal out_graph
-        new_args, new_kwargs = nnx.merge(graph, state)
+    def pure(graph: Any, state: Any, arrays: list[Any]) -> Any:
+        new, rest = nnx.merge(graph, state), iter(arrays)
+        own = iter(new)
+        mixed = [next(own) if is_object else next(rest) for is_object in places]
+        new_args, new_kwargs = jax.tree.unflatten(tree, mixed)
         out = f(*new_args, **new_kwargs)
-        out_graph, new_state = nnx.split((new_args, new_kwargs, out))
-        return new_state
+        return _split_out(nnx, out), nnx.state(new)
 
-    def finish(tree: Any, leaves: list[Any]) -> Any:
-        new_args, new_kwargs, out = nnx.merge(out_graph, jax.tree.unflatten(tree, leaves))
-        nnx.update((args, kwargs), nnx.state((new_args, new_kwargs)))
-        return out
+    def finish(result: Any) -> Any:
+        out, state = result
+        nnx.update(tuple(objects), state)
+        return _merge_out(nnx, out)
 
-    return pure, (state,), finish
+    graph, state = nnx.split(tuple(objects))
+    return pure, (graph, state, arrays), finish
 
 
-def _has_objects(nnx: Any, tree: Any) -> bool:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda x: isinstance(x, nnx.Pytree | nnx.Variable))
-    return any(isinstance(leaf, nnx.Pytree | nnx.Variable) for leaf in leaves)
+def _is_object(nnx: Any, x: Any) -> bool:
+    return isinstance(x, nnx.Pytree | nnx.Variable)
+
+
+def _objects(nnx: Any, tree: Any) -> list[Any]:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: _is_object(nnx, x))
+    return [leaf for leaf in leaves if _is_object(nnx, leaf)]
+
+
+def _split_out(nnx: Any, out: Any) -> Any:
+    """Objects that `f` returns travel as graph and state; all else as it is."""
+    return nnx.split(out) if _objects(nnx, out) else (None, out)
+
+
+def _merge_out(nnx: Any, parts: Any) -> Any:
+    graph, out = parts
+    return out if graph is None else nnx.merge(graph, out)

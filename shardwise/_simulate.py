@@ -88,21 +88,17 @@ def simulate(
         def flat_f(*flat: Any) -> Any:
             return pure(*jax.tree.unflatten(tree, flat))
 
-        key = (
-            tree,
-            tuple(map(_type_of, flat)),
-            tuple(sorted(static.items())),
-            _jax.trace_context(),
-        )
-        if key not in traced:
+        key = (tree, _types(flat, tree), tuple(sorted(static.items())), _jax.trace_context())
+        found = traced.get(key)
+        if found is None:
             with _ambient(None if takes_mesh else around):
-                program, consts, out_tree = reading_errors(lambda: trace(flat_f, *flat), mesh)
-            if any(isinstance(const, jax.core.Tracer) for const in consts):
-                # Closed-over tracers belong to this call alone.
-                return finish(out_tree, call(program, _pace(at_once), [*consts, *flat]))
-            traced[key] = program, consts, out_tree
-        program, consts, out_tree = traced[key]
-        return finish(out_tree, call(program, _pace(at_once), [*consts, *flat]))
+                found = reading_errors(lambda: trace(flat_f, *flat), mesh)
+            if not any(isinstance(const, jax.core.Tracer) for const in found[1]):
+                # Closed-over tracers belong to one call alone; all else serves the next one too.
+                traced[key] = found
+        program, consts, out_tree = found
+        outs = call(program, _pace(at_once), [*consts, *flat])
+        return finish(jax.tree.unflatten(out_tree, outs))
 
     return simulated
 
@@ -124,9 +120,23 @@ def _ambient(mesh: AbstractMesh | None) -> Iterator[None]:
             yield
 
 
-def _type_of(x: Any) -> Any:
-    aval = jax.typeof(x)
-    return aval, getattr(aval, "weak_type", False)
+def _types(flat: list[Any], tree: Any) -> tuple[Any, ...]:
+    types = []
+    for index, leaf in enumerate(flat):
+        try:
+            aval = jax.typeof(leaf)
+        except TypeError as error:
+            paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, flat))[0]
+            raise TypeError(
+                explain_error(
+                    f"{jax.tree_util.keystr(paths[index][0])} is a {type(leaf).__name__}",
+                    where="an argument of a simulated function (positional, keyword)",
+                    rule="Arguments are pytrees of arrays and numbers.",
+                    remedy="bind everything else first: functools.partial(f, option=...).",
+                )
+            ) from error
+        types.append((aval, getattr(aval, "weak_type", False)))
+    return tuple(types)
 
 
 def _check_at_once(at_once: Any) -> None:

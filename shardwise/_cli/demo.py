@@ -42,9 +42,7 @@ def _show_gradients(console: Console) -> None:
     from . import _demo_programs as programs
 
     console.rule("1. The textbook gradient is n times too large")
-    console.print(
-        "\nTwo ways to write the gradient of a data-parallel step. Both pass on one device.\n"
-    )
+    console.print("\nTwo gradients of a data-parallel step. On one device they are the same.\n")
     _show_code(console, programs.textbook, programs.right, programs.split_batch)
     params, x, y = programs.make_problem(batch=64, width=32)
     expected = _last_bias(jax.grad(programs.loss)(params, x, y))
@@ -90,7 +88,8 @@ def _show_cost(console: Console, batch: int, width: int) -> None:
     )
     table = Table("", "time", "XLA temporaries")
     for name, seconds, temporaries in _costs(batch, width):
-        table.add_row(name, f"{seconds * 1e3:.0f} ms", f"{temporaries / 1e6:.1f} MB")
+        memory = "unknown" if temporaries is None else f"{temporaries / 1e6:.1f} MB"
+        table.add_row(name, f"{seconds * 1e3:.0f} ms", memory)
     console.print(table)
     console.print(
         "With at_once=1 the shards are run in turn and their gradients added as they come: "
@@ -99,7 +98,7 @@ def _show_cost(console: Console, batch: int, width: int) -> None:
     )
 
 
-def _costs(batch: int, width: int) -> Iterator[tuple[str, float, int]]:
+def _costs(batch: int, width: int) -> Iterator[tuple[str, float, int | None]]:
     """Name, median seconds and temporary bytes of one gradient, unsharded and simulated."""
     import jax
 
@@ -115,7 +114,8 @@ def _costs(batch: int, width: int) -> Iterator[tuple[str, float, int]]:
     compiled = {name: jax.jit(step).lower(*args).compile() for name, step in steps.items()}
     times = _median_seconds(compiled, args)
     for name, step in compiled.items():
-        yield name, times[name], step.memory_analysis().temp_size_in_bytes
+        stats = step.memory_analysis()
+        yield name, times[name], stats.temp_size_in_bytes if stats else None
 
 
 def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[str, float]:

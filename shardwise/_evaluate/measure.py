@@ -103,7 +103,8 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
     if weights is None:
         return {}
     if is_integer(weights.dtype):
-        total = fold.sum_integers(jnp.where(counted, weights, jnp.zeros_like(weights)))
+        counts = weights.astype(jnp.int32) if weights.dtype == jnp.bool_ else weights
+        total = fold.sum_integers(jnp.where(counted, counts, 0))
     else:
         kept = jnp.where(counted & jnp.isfinite(weights), weights, 0)
         total = fold.sum_floats((kept, jnp.zeros_like(kept)))

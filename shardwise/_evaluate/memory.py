@@ -1,7 +1,7 @@
 """Choosing a batch that fits, and knowing when one does not.
 
 With `batch=None` the step is as large as is of use: up to 64 MiB of input, beyond which a copy is
-not faster, and small enough that the data makes at least 16 steps, so that transfer and compute
+not faster, and small enough that all but small data makes 16 steps, so that transfer and compute
 overlap. It is compiled, and if the compiled program's own figures say that it does not fit, it is
 made as much smaller as they say. None of this looks at the number of devices, since the bits of the
 result follow the batch.
@@ -23,14 +23,15 @@ from .stream import DEPTH
 _INPUT_BYTES = 64 << 20
 _EXAMPLES = 1 << 20
 _STEPS = 16
+_LEAST = 64
 _SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compiler's own needs
 
 
 def largest_useful(rows: list[Row], length: int) -> int:
-    """The largest batch worth having: a power of two."""
+    """The largest batch worth having: a power of two, or all of small data."""
     size = max(1, sum(row.size for row in rows))
     useful = min(_EXAMPLES, max(1, _INPUT_BYTES // size))
-    return min(_floor(useful), _floor(max(1, -(-length // _STEPS))))
+    return min(_floor(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
 
 
 def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[int], Any]) -> int:
