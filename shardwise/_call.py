@@ -33,6 +33,7 @@ class Program:
         self.jaxpr = jaxpr
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
+        self._compiled: dict[Pace, Callable[..., Any]] = {}
 
     @functools.cached_property
     def body(self) -> Body:
@@ -70,10 +71,12 @@ class Program:
         count = len(opened.consts)
         return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
 
-    @functools.lru_cache(maxsize=None)  # noqa: B019 - lives as long as the program
     def compiled(self, pace: Pace) -> Callable[..., Any]:
         """The lowered program, compiled."""
-        return jax.jit(lambda *args: execute(self.body, args, self.watch, pace))
+        if pace not in self._compiled:
+            body, watch = self.body, self.watch
+            self._compiled[pace] = jax.jit(lambda *args: execute(body, args, watch, pace))
+        return self._compiled[pace]
 
 
 def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
@@ -92,13 +95,29 @@ def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
 
 
 def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
-    outs, trouble = program.compiled(pace)(*args)
+    with _no_mesh():
+        outs, trouble = program.compiled(pace)(*map(_here, args))
     if trouble is not None and int(trouble.site):
         raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
     return outs
 
 
+def _here(x: Any) -> Any:
+    """An array spread over several devices, on one of them."""
+    if isinstance(x, jax.Array) and len(x.devices()) > 1:
+        first = min(x.devices(), key=lambda device: device.id)
+        return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
+    return x
+
+
+def _no_mesh() -> Any:
+    """A context without the ambient mesh: a simulated program runs on none."""
+    empty = jax.sharding.get_abstract_mesh().empty
+    return contextlib.nullcontext() if empty else jax.set_mesh(None)  # pyright: ignore
+
+
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
+    args = tuple(map(_jax.whole, args))
     outs, trouble = execute(program.body, args, program.watch, pace)
     outs = [jnp.asarray(out) for out in outs]
     if trouble is None:

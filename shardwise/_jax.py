@@ -22,6 +22,7 @@ from jax.experimental import io_callback
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import PartitionSpec
 
 # --- jaxprs ---------------------------------------------------------------------------------
 
@@ -282,6 +283,14 @@ _SURFACED: set[type[Exception]] = set()
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     """Shape and dtype of a value's type."""
     return tuple(aval.shape), aval.dtype
+
+
+def whole(x: Any) -> Any:
+    """A traced value, replicated where its type says (on an explicit mesh) that it is split."""
+    sharding = getattr(jax.typeof(x), "sharding", None)
+    if sharding is None or all(entry is None for entry in sharding.spec):
+        return x
+    return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
 
 
 def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:

@@ -17,7 +17,21 @@ import jax.numpy as jnp
 from .._errors import ShardingError, explain_error
 
 
-@jax.tree_util.register_dataclass
+def _register(cls: type) -> type:
+    """Make a pytree of a class of values and weights.
+
+    Not with `register_dataclass`: structures of different dataclasses with the same fields compare
+    as equal (JAX 0.10.2 to 0.12.0.1), and a cache of JAX then takes a `Sum` for a `Max`.
+    """
+    jax.tree_util.register_pytree_node(
+        cls,
+        lambda metric: ((metric.values, metric.weights), cls.__name__),
+        lambda _, leaves: cls(*leaves),
+    )
+    return cls
+
+
+@_register
 @dataclass(frozen=True)
 class Mean:
     """The weighted mean over all examples: the sum of `weights * values` over that of `weights`.
@@ -33,7 +47,7 @@ class Mean:
     weights: Any = None
 
 
-@jax.tree_util.register_dataclass
+@_register
 @dataclass(frozen=True)
 class Sum:
     """The sum over all examples, of `weights * values` where there are weights (see `Mean`)."""
@@ -42,7 +56,7 @@ class Sum:
     weights: Any = None
 
 
-@jax.tree_util.register_dataclass
+@_register
 @dataclass(frozen=True)
 class Min:
     """The least value over all examples; entries whose weight is zero are left out."""
@@ -51,7 +65,7 @@ class Min:
     weights: Any = None
 
 
-@jax.tree_util.register_dataclass
+@_register
 @dataclass(frozen=True)
 class Max:
     """The greatest value over all examples; entries whose weight is zero are left out."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def compute(
     fetching: deque[tuple[list[Span], jax.Array]] = deque()
     with Stream(source, spans, batch, lanes, _transfer_threads(lanes)) as stream:
         while staged := stream.take():
-            fetching.append(_start(step, arrays, staged, rows, lanes))
+            fetching.append(_start(step, arrays, staged, rows, lanes, source, batch))
             del staged
             if len(fetching) > _BEHIND:
                 yield from _fetch(*fetching.popleft(), stream, source, batch)
@@ -71,7 +72,13 @@ class _Rows:
 
 
 def _start(
-    step: Any, arrays: list[jax.Array], staged: list[Staged], rows: _Rows, lanes: Lanes
+    step: Any,
+    arrays: list[jax.Array],
+    staged: list[Staged],
+    rows: _Rows,
+    lanes: Lanes,
+    source: Source,
+    batch: int,
 ) -> tuple[list[Span], jax.Array]:
     spans = [s.span for s in staged]
     parts = [s.copies for s in staged]
@@ -80,22 +87,31 @@ def _start(
     leaves = [
         lanes.join([[copy[k] for copy in part] for part in parts]) for k in range(len(parts[0][0]))
     ]
-    out = step(arrays, leaves, rows(tuple(span.rows for span in spans)))
-    out.copy_to_host_async()
+    counts = rows(tuple(span.rows for span in spans))
+    with _noted(spans, source, batch):  # on some platforms a program runs when it is called
+        out = step(arrays, leaves, counts)
+        out.copy_to_host_async()
     return spans, out
 
 
-def _fetch(
-    spans: list[Span], out: jax.Array, stream: Stream, source: Source, batch: int
-) -> Iterator[tuple[Span, bytes]]:
+@contextmanager
+def _noted(spans: list[Span], source: Source, batch: int) -> Iterator[None]:
+    """Say in an exception which steps it came from."""
     try:
-        lanes = jax.device_get(out)
+        yield
     except Exception as error:
         first, last = spans[0].start // batch, spans[-1].start // batch
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         whole = Span(spans[0].start, spans[-1].stop - spans[0].start)
         error.add_note(f"shardwise.evaluate: while computing {steps} ({whole}) of {source.label}")
         raise
+
+
+def _fetch(
+    spans: list[Span], out: jax.Array, stream: Stream, source: Source, batch: int
+) -> Iterator[tuple[Span, bytes]]:
+    with _noted(spans, source, batch):
+        lanes = jax.device_get(out)
     stream.release(len(spans))
     source.release(spans[-1].stop)
     for span, lane in zip(spans, lanes, strict=False):

@@ -241,7 +241,7 @@ def open_source(data: Any) -> Source:
     """
     if isinstance(data, list):
         return _open_list(data)
-    leaves = jax.tree.leaves(data)
+    leaves = [] if isinstance(data, Iterator) else jax.tree.leaves(data)
     if leaves and all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
         return ArraySource(data)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and _is_opaque(data):

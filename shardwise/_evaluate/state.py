@@ -55,7 +55,8 @@ def place(state: Any, lanes: Lanes) -> State:
         tree = jax.tree.unflatten(structure, [filled[k] for k in range(len(leaves))])
         return _merge_modules(graph, tree) if modules else tree
 
-    return State(arrays, rebuild, (structure, graph, tuple(rest.items())))
+    # The text as well: structures of different dataclasses can compare as equal.
+    return State(arrays, rebuild, (structure, str(structure), graph, tuple(rest.items())))
 
 
 def _has_modules(state: Any) -> bool:
@@ -64,7 +65,7 @@ def _has_modules(state: Any) -> bool:
         return False
 
     def is_module(x: Any) -> bool:
-        return isinstance(x, nnx.Module)
+        return isinstance(x, nnx.Module | nnx.Pytree)
 
     return any(map(is_module, jax.tree.leaves(state, is_leaf=is_module)))
 
