@@ -18,6 +18,7 @@ from typing import Any
 import jax
 from jax._src import config as _config
 from jax._src import source_info_util as _source
+from jax.core import ShapedArray, Tracer, eval_jaxpr
 from jax.experimental import io_callback
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
@@ -50,7 +51,12 @@ def open_jaxpr(jaxpr: Any) -> Open:
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
-    return jax.core.eval_jaxpr(jaxpr.jaxpr, consts, *args)
+    return eval_jaxpr(jaxpr.jaxpr, consts, *args)
+
+
+def is_traced(x: Any) -> bool:
+    """Whether a value belongs to a trace that is under way."""
+    return isinstance(x, Tracer)
 
 
 def trace_context() -> Any:
@@ -99,7 +105,8 @@ PERMUTES_IN_MESH_ORDER = not hasattr(_config, "raise_on_ppermute_sort_diff")
 
 def permutes_as_given() -> bool:
     """Whether `ppermute` takes its axes in any order, as newer JAX does when told to."""
-    return not PERMUTES_IN_MESH_ORDER and not _config.raise_on_ppermute_sort_diff.value
+    refuses = getattr(_config, "raise_on_ppermute_sort_diff", None)
+    return refuses is not None and not refuses.value
 
 
 # --- source lines ---------------------------------------------------------------------------
@@ -208,15 +215,14 @@ def call_primitive(name: str, rules: CallRules) -> Any:
     def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
         known = [None if isinstance(t, ad.Zero) else t for t in tangents]
         outs, out_tangents = rules.jvp(primals, known, **params)
-        zeros = [
-            ad.Zero.from_primal_value(out) if t is None else t
-            for out, t in zip(outs, out_tangents, strict=True)
-        ]
+        zeros = [_zero(out) if t is None else t for out, t in zip(outs, out_tangents, strict=True)]
         return outs, zeros
 
     def transpose(cotangents: Any, *args: Any, **params: Any) -> list[Any]:
         linear = [ad.is_undefined_primal(arg) for arg in args]
-        avals = [arg.aval if is_linear else None for arg, is_linear in zip(args, linear, strict=True)]
+        avals = [
+            arg.aval if is_linear else None for arg, is_linear in zip(args, linear, strict=True)
+        ]
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
         return rules.transpose(cotangents, args, avals, **params)
 
@@ -228,6 +234,10 @@ def call_primitive(name: str, rules: CallRules) -> Any:
     ad.primitive_transposes[primitive] = transpose
     batching.primitive_batchers[primitive] = batch
     return primitive
+
+
+def _zero(primal: Any) -> Any:
+    return ad.Zero.from_primal_value(primal)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def without_axes(effects: Any) -> set[Any]:
@@ -295,4 +305,4 @@ def whole(x: Any) -> Any:
 
 def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
     """A type as JAX writes it, without sharding."""
-    return jax.core.ShapedArray(tuple(shape), dtype, weak_type=weak)
+    return ShapedArray(tuple(shape), dtype, weak_type=weak)

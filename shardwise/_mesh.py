@@ -124,9 +124,7 @@ def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> d
     """The axes of a mesh by name, in mesh order; only the `manual` ones where given."""
     keep = None if manual is None else set(manual)
     return {
-        name: Axis(name, size)
-        for name, size in mesh.shape.items()
-        if keep is None or name in keep
+        name: Axis(name, size) for name, size in mesh.shape.items() if keep is None or name in keep
     }
 
 

@@ -12,7 +12,6 @@ from ._errors import ShardingError, ShardwiseError, explain_error
 from ._mesh import AbstractMesh, Mesh, near
 from ._program._where import choose
 
-
 T = TypeVar("T")
 
 
@@ -106,7 +105,7 @@ def _indivisible(text: str, where: str) -> str:
         "a dimension does not divide.\n  " + "\n  ".join(lines),
         where=where,
         rule="Every device gets an equal part.",
-        remedy="pad or trim the array to one of these sizes, or choose a mesh whose axis divides it.",
+        remedy="pad or trim the array to one of these sizes, or choose a mesh that divides it.",
     )
 
 

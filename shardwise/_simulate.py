@@ -93,7 +93,7 @@ def simulate(
         if found is None:
             with _ambient(None if takes_mesh else around):
                 found = reading_errors(lambda: trace(flat_f, *flat), mesh)
-            if not any(isinstance(const, jax.core.Tracer) for const in found[1]):
+            if not any(_jax.is_traced(const) for const in found[1]):
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 traced[key] = found
         program, consts, out_tree = found

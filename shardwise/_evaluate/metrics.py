@@ -174,9 +174,7 @@ def _problem(metric: Reduction, batch: int) -> str:
         w in (1, v) for w, v in zip(padded, values.shape, strict=True)
     )
     if not fits or padded[0] != batch:
-        return (
-            f"weights of shape {list(weights.shape)} do not fit values of {list(values.shape)}"
-        )
+        return f"weights of shape {list(weights.shape)} do not fit values of {list(values.shape)}"
     return ""
 
 

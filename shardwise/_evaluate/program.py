@@ -79,7 +79,9 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
     try:
         output = jax.eval_shape(function.call, *function.shapes(batch))
     except Exception as error:
-        listed = ", ".join(f"{row.label}: {row.dtype}{[batch, *row.shape]}" for row in function.rows)
+        listed = ", ".join(
+            f"{row.label}: {row.dtype}{[batch, *row.shape]}" for row in function.rows
+        )
         error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
         raise
     made = make_plan(output, batch)

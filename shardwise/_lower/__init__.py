@@ -3,4 +3,4 @@
 from ._plan import Pace as Pace
 from ._run import execute as execute
 from ._trouble import Watch as Watch
-from ._trouble import explain as explain_trouble
+from ._trouble import explain_trouble as explain_trouble

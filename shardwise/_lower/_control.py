@@ -72,12 +72,10 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
     def body(state: Any) -> Any:
         _, carry, old = state
-        outs, new = _run(
-            op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx
-        )
+        outs, new = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx)
         carry = _pack(outs, op.outs, axes)
         go, trouble = decide(carry)
-        if not watched:
+        if trouble is None:
             return go, carry, None
         trouble = first_of([old, new, trouble])
         # On a real mesh the loop would hang here.
@@ -148,9 +146,7 @@ def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]
 
 
 def _unpack(arrays: Sequence[Any], like: Sequence[Var], axes: Axes) -> list[Value]:
-    return [
-        stacked(array, _along(var.axes, axes)) for array, var in zip(arrays, like, strict=True)
-    ]
+    return [stacked(array, _along(var.axes, axes)) for array, var in zip(arrays, like, strict=True)]
 
 
 def _strong(array: Any, var: Var) -> Any:

@@ -35,7 +35,9 @@ def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
             out.append(Stage())
         meets = axis in op.meets
         stage = out[now]
-        (stage.meetings if meets else stage.inside if axis in op.needs else stage.outside).append(op)
+        (stage.meetings if meets else stage.inside if axis in op.needs else stage.outside).append(
+            op
+        )
         for var in op.outs:
             level[var] = now + meets
     return out

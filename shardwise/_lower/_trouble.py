@@ -98,7 +98,7 @@ def first_in(stack: Trouble) -> Trouble:
 # --- told to a person -------------------------------------------------------------------------
 
 
-def explain(found: Sequence[Op], site: int, ways: np.ndarray) -> DeadlockError | UnsupportedError:
+def explain_trouble(found: Sequence[Op], site: int, ways: np.ndarray) -> DeadlockError | UnsupportedError:
     """The exception for a disagreement at `site`."""
     op = found[site - 1]
     shape = tuple(axis.size for axis in op.scope)
@@ -115,9 +115,7 @@ def explain(found: Sequence[Op], site: int, ways: np.ndarray) -> DeadlockError |
             )
         )
     arrivals = {way: _waits(op, way) for way in groups}
-    lines = [
-        _line(op.scope, mask, arrivals[way], _way(op, way)) for way, mask in groups.items()
-    ]
+    lines = [_line(op.scope, mask, arrivals[way], _way(op, way)) for way, mask in groups.items()]
     first = next(way for way in groups if arrivals[way])
     absent = ~groups[first] & (grid >= 0)
     head = (

@@ -86,7 +86,7 @@ def take_apart(array: Any, place: Placement) -> Value:
 
 
 def put_together(value: Value, place: Placement) -> Value:
-    """The parts of all devices as one global array; axes that `place` leaves out stay as they are."""
+    """The parts of all devices as one array; axes that `place` leaves out stay as they are."""
     own = [axis for axes in place for axis in axes]
     others = [axis for axis in value.dims if axis not in own]
     array = value.spread(others + own)
@@ -109,4 +109,4 @@ def put_together(value: Value, place: Placement) -> Value:
 
 def is_extended(dtype: Any) -> bool:
     """Whether a type is one of JAX's own, such as that of random keys."""
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    return jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -79,9 +79,7 @@ def build(jaxpr: Any) -> Body:
     opened = _jax.open_jaxpr(jaxpr)
     ins = [_var(v) for v in [*opened.constvars, *opened.invars]]
     ops: list[Op] = []
-    env: dict[Any, Atom] = dict(
-        zip([*opened.constvars, *opened.invars], ins, strict=True)
-    )
+    env: dict[Any, Atom] = dict(zip([*opened.constvars, *opened.invars], ins, strict=True))
     outs = _Walk(ops, {}).eqns(opened, env)
     return Body(ins, live(ops, outs), outs)
 
@@ -123,9 +121,7 @@ class _Walk:
             return ins
         if name in INLINED:
             return self.inline(eqn, name, ins)
-        special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(
-            self, f"on_{name}", None
-        )
+        special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(self, f"on_{name}", None)
         if special is not None:
             return special(eqn, ins)
         if name in COLLECTIVES:

@@ -52,6 +52,4 @@ def choose(frames: list[_jax.Frame]) -> Where:
 
 
 def _where(frame: _jax.Frame, through: str) -> Where:
-    return Where(
-        frame.file, frame.line, frame.function, frame.column, frame.end_column, through
-    )
+    return Where(frame.file, frame.line, frame.function, frame.column, frame.end_column, through)
