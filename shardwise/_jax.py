@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax._src import config as _config
 from jax._src import source_info_util as _source
 from jax.core import ShapedArray, Tracer, eval_jaxpr
@@ -89,6 +90,11 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     return len(list(consts)), len(list(carry))
 
 
+def untyped(constant: Any) -> Any:
+    """A constant without the mesh around the place where it was made."""
+    return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
+
+
 def is_ordered(effect: Any) -> bool:
     """Whether an effect asks for an order among devices, which a simulation cannot give."""
     return "ordered" in type(effect).__name__.lower() or "ordered" in str(effect).lower()
@@ -133,6 +139,24 @@ def user_frames(source_info: Any) -> Iterator[Frame]:
             frame.start_column,
             frame.end_column,
         )
+
+
+def is_backward(source_info: Any) -> bool:
+    """Whether an equation comes from the backward pass of a derivative."""
+    return "transpose(" in str(source_info.name_stack)
+
+
+def derivative_frame(source_info: Any) -> Frame | None:
+    """For an equation of a derivative: the line that asked for the derivative."""
+    inside = False
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    own = {(frame.file, frame.line): frame for frame in user_frames(source_info)}
+    for frame in frames:
+        if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
+            inside = True
+        elif inside and (frame.file_name, frame.line_num) in own:
+            return own[frame.file_name, frame.line_num]
+    return None
 
 
 def same_place(source_info: Any) -> Any:

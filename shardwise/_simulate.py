@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import os
@@ -12,7 +13,7 @@ from typing import Any
 import jax
 
 from . import _jax
-from ._call import call, trace
+from ._call import Program, call, trace
 from ._errors import ShardingError, explain_error
 from ._lower import Pace
 from ._mesh import AbstractMesh, Mesh, abstract
@@ -71,36 +72,63 @@ def simulate(
                 remedy="sw.simulate(f, mesh=mesh)(*args)",
             )
         )
-    around = None if mesh is None else abstract(mesh)
     _check_at_once(at_once)
-    traced: dict[Any, Any] = {}
-    takes_mesh = mesh is not None and _takes_mesh(f)
+    tracing = Tracing(f, mesh)
 
     @functools.wraps(f)
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        if takes_mesh:
-            kwargs.setdefault("mesh", mesh)
+        traced = tracing(args, kwargs)
+        return traced.finish(call(traced.program, _pace(at_once), traced.values))
+
+    return simulated
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A program, the values to run it on, and what to make of its results."""
+
+    program: Program
+    values: list[Any]
+    tree: Any
+    done: Callable[[Any], Any]
+
+    def finish(self, outs: list[Any]) -> Any:
+        """The result of the function, with objects among its arguments updated."""
+        return self.done(jax.tree.unflatten(self.tree, outs))
+
+
+class Tracing:
+    """A function on a mesh: traced once for each combination of argument types."""
+
+    def __init__(self, f: Callable[..., Any], mesh: Mesh | AbstractMesh | None):
+        self.f, self.mesh = f, mesh
+        self.takes_mesh = mesh is not None and _takes_mesh(f)
+        around = None if mesh is None else abstract(mesh)
+        self.around = None if self.takes_mesh else around
+        self.known: dict[Any, Any] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+        """The program for these arguments."""
+        if self.takes_mesh:
+            kwargs = {"mesh": self.mesh, **kwargs}
         static = {k: v for k, v in kwargs.items() if isinstance(v, Mesh | AbstractMesh)}
         arrays = {k: v for k, v in kwargs.items() if k not in static}
-        pure, values, finish = purely(functools.partial(f, **static), args, arrays)
+        pure, values, done = purely(functools.partial(self.f, **static), args, arrays)
         flat, tree = jax.tree.flatten(values)
 
         def flat_f(*flat: Any) -> Any:
             return pure(*jax.tree.unflatten(tree, flat))
 
         key = (tree, _types(flat, tree), tuple(sorted(static.items())), _jax.trace_context())
-        found = traced.get(key)
+        found = self.known.get(key)
         if found is None:
-            with _ambient(None if takes_mesh else around):
-                found = reading_errors(lambda: trace(flat_f, *flat), mesh)
+            with _ambient(self.around):
+                found = reading_errors(lambda: trace(flat_f, *flat), self.mesh)
             if not any(_jax.is_traced(const) for const in found[1]):
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
-                traced[key] = found
+                self.known[key] = found
         program, consts, out_tree = found
-        outs = call(program, _pace(at_once), [*consts, *flat])
-        return finish(jax.tree.unflatten(out_tree, outs))
-
-    return simulated
+        return Traced(program, [*consts, *flat], out_tree, done)
 
 
 def _takes_mesh(f: Callable[..., Any]) -> bool:

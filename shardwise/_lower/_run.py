@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from .. import _collectives, _jax
 from .._mesh import Axis
-from .._program import AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
 from ._context import Context, Env, read
 from ._control import control
 from ._loop import Loop
@@ -32,12 +32,19 @@ def execute(
     body: Body, args: Sequence[Any], watch: Watch, pace: Pace
 ) -> tuple[list[Any], Trouble | None]:
     """The results of a program, and its trouble if it can have any."""
+    outs, trouble = observe(body, args, watch, pace, body.outs)
+    return [out.first() for out in outs], trouble
+
+
+def observe(
+    body: Body, args: Sequence[Any], watch: Watch, pace: Pace, atoms: Sequence[Atom]
+) -> tuple[list[Value], Trouble | None]:
+    """Any values of a program, as all devices hold them."""
     cx = Context(run, watch, pace)
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
-    run(body.ops, list(axes), env, [a for a in body.outs if isinstance(a, Var)], cx)
-    outs = [read(env, atom).first() for atom in body.outs]
-    return outs, cx.trouble() if watch.sites else None
+    run(body.ops, list(axes), env, [atom for atom in atoms if isinstance(atom, Var)], cx)
+    return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 
 def run(

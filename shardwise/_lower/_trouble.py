@@ -98,7 +98,9 @@ def first_in(stack: Trouble) -> Trouble:
 # --- told to a person -------------------------------------------------------------------------
 
 
-def explain_trouble(found: Sequence[Op], site: int, ways: np.ndarray) -> DeadlockError | UnsupportedError:
+def explain_trouble(
+    found: Sequence[Op], site: int, ways: np.ndarray
+) -> DeadlockError | UnsupportedError:
     """The exception for a disagreement at `site`."""
     op = found[site - 1]
     shape = tuple(axis.size for axis in op.scope)

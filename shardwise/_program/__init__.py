@@ -1,6 +1,7 @@
 """From a function to a `Program`: one flat list of operations, and what is known of each."""
 
 from ._build import build as build
+from ._ir import Atom as Atom
 from ._ir import AxisIndex as AxisIndex
 from ._ir import Body as Body
 from ._ir import Collective as Collective
@@ -17,3 +18,4 @@ from ._ir import collectives_in as collectives_in
 from ._ir import walk as walk
 from ._vary import annotate as annotate
 from ._where import Where as Where
+from ._where import derivative_of as derivative_of

@@ -32,46 +32,19 @@ from ._ir import (
     Var,
     While,
 )
+from ._tables import (
+    AXIS_PARAMS,
+    COLLECTIVES,
+    DROPPED,
+    INLINED,
+    PLACED,
+    REFUSED,
+    REMOTE,
+    Form,
+)
 from ._where import where_of
 
 Scope = Mapping[str, Axis]
-
-INLINED = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "closed_call": "call_jaxpr",
-    "core_call": "call_jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "custom_vjp_call": "call_jaxpr",
-    "custom_vjp_call_jaxpr": "fun_jaxpr",
-    "eval_jaxpr": "call_jaxpr",
-    "remat2": "jaxpr",
-    "checkpoint": "jaxpr",
-    "linear_call": "callee",
-    "custom_vmap_call": "call",
-    "xla_metadata_call": "jaxpr",
-}
-"""Calls, and the parameter that holds what is called. Derivatives were taken before we came."""
-
-DROPPED = {
-    "pvary",
-    "pcast",
-    "pbroadcast_type",
-    "reduced_vary_cast",
-    "preduced",
-    "vary_unreduced_cast",
-    "vary_unreduced_cast_p",
-    "sharding_constraint",
-    "mesh_cast",
-    "reshard",
-    "device_put",
-    "copy",
-    "stop_gradient",
-}
-"""Equations that change where a value is or what JAX knows of it, not the value."""
-
-PLACED = ("sharding", "out_sharding", "dst_sharding")
-"""Parameters that only say where a result lives."""
 
 
 def build(jaxpr: Any) -> Body:
@@ -133,7 +106,7 @@ class _Walk:
     def call(self, jaxpr: Any, ins: list[Atom]) -> list[Atom]:
         opened = _jax.open_jaxpr(jaxpr)
         env: dict[Any, Atom] = {
-            v: Lit(c) for v, c in zip(opened.constvars, opened.consts, strict=True)
+            v: Lit(_jax.untyped(c)) for v, c in zip(opened.constvars, opened.consts, strict=True)
         }
         env.update(zip(opened.invars, ins, strict=True))
         return self.eqns(opened, env)
@@ -237,7 +210,7 @@ class _Walk:
         axis = self.scope[eqn.params["axis_name"]]
         return self.add(eqn, AxisIndex(ins, _outs(eqn), axis))
 
-    def collective(self, eqn: Any, form: _Form, ins: list[Atom]) -> list[Atom]:
+    def collective(self, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
         p = eqn.params
         names = p.get("axes", p.get("axis_name"))
         names = tuple(names) if isinstance(names, tuple | list) else (names,)
@@ -331,38 +304,6 @@ class _Walk:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Form:
-    """How a primitive of JAX reads in the table of collectives: our parameter, its parameter."""
-
-    name: str
-    params: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-_GATHER = _Form("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
-_SCATTER = _Form("psum_scatter", {"dimension": "scatter_dimension", "tiled": "tiled"})
-
-COLLECTIVES = {
-    "psum": _Form("psum"),
-    "psum_invariant": _Form("psum"),
-    "unreduced_psum": _Form("psum"),
-    "pmax": _Form("pmax"),
-    "pmin": _Form("pmin"),
-    "all_gather": _GATHER,
-    "all_gather_invariant": _GATHER,
-    "all_gather_reduced": _GATHER,
-    "reduce_scatter": _SCATTER,
-    "unreduced_reduce_scatter": _SCATTER,
-    "all_to_all": _Form("all_to_all", {"split": "split_axis", "concat": "concat_axis"}),
-    "ppermute": _Form("ppermute", {"perm": "perm"}),
-    "pbroadcast": _Form("pbroadcast", {"source": "source"}),
-}
-
-REFUSED = {"ragged_all_to_all", "psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
-
-AXIS_PARAMS = ("axis_name", "axis_names", "axes", "axis")
-
-
 def _mentions(value: Any, scope: Scope) -> bool:
     values = value if isinstance(value, tuple | list | frozenset | set) else (value,)
     return any(isinstance(v, str) and v in scope for v in values)
@@ -383,10 +324,6 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
     return False
 
 
-REMOTE = {"dma_start", "semaphore_signal", "semaphore_wait", "get_barrier_semaphore"}
-"""What a Pallas kernel uses to talk to other devices."""
-
-
 def _outs(eqn: Any) -> list[Var]:
     return [_var(v) for v in eqn.outvars]
 
@@ -396,4 +333,4 @@ def _barrier(x: Any) -> list[Any]:
 
 
 def _read(env: dict[Any, Atom], v: Any) -> Atom:
-    return Lit(v.val) if isinstance(v, _jax.Literal) else env[v]
+    return Lit(_jax.untyped(v.val)) if isinstance(v, _jax.Literal) else env[v]

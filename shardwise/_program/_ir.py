@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .. import _jax
 from .._mesh import Axis, Placement
 from ._where import Where
 
@@ -71,6 +72,11 @@ class Op:
     def bodies(self) -> tuple[Body, ...]:
         """The nested lists, for control flow."""
         return ()
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass of a derivative."""
+        return self.source is not None and _jax.is_backward(self.source)
 
     @property
     def effectful(self) -> bool:

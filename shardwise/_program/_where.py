@@ -38,6 +38,12 @@ def where_of(eqn: Any) -> Where:
     return choose(list(_jax.user_frames(eqn.source_info)))
 
 
+def derivative_of(source: Any) -> Where | None:
+    """The line that asked for the derivative that an operation belongs to."""
+    frame = _jax.derivative_frame(source) if source is not None else None
+    return _where(frame, "") if frame else None
+
+
 def choose(frames: list[_jax.Frame]) -> Where:
     """The innermost frame outside installed packages; failing that, the innermost of all."""
     inner = None
