@@ -12,6 +12,10 @@ from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from . import primitives as primitives
+    from ._check import Finding as Finding
+    from ._check import Verdict as Verdict
+    from ._check import case as case
+    from ._check import check as check
     from ._errors import DeadlockError as DeadlockError
     from ._errors import ShardingError as ShardingError
     from ._errors import ShardwiseError as ShardwiseError
@@ -20,6 +24,10 @@ if TYPE_CHECKING:
     from ._simulate import simulate as simulate
 
 _HOME = {
+    "Finding": "_check",
+    "Verdict": "_check",
+    "case": "_check",
+    "check": "_check",
     "DeadlockError": "_errors",
     "ShardingError": "_errors",
     "ShardwiseError": "_errors",

@@ -123,11 +123,24 @@ def apply(name: str, stack: Any, groups: tuple[tuple[int, ...], ...] | None, **p
     rule = RULES[name]
     if groups is None:
         return rule.apply(stack, **params)
+    if len({len(group) for group in groups}) > 1:
+        return _unequal(rule, stack, groups, params)
     index = np.array(groups)
     out = jax.vmap(lambda part: rule.apply(part, **params))(stack[index])
     if rule.agrees:
         out = jnp.repeat(out[:, None], index.shape[1], axis=1)
     return out.reshape((-1,) + out.shape[2:])[np.argsort(index.reshape(-1))]
+
+
+def _unequal(rule: Rule, stack: Any, groups: tuple[tuple[int, ...], ...], params: Any) -> Any:
+    """A reduction within groups of different sizes."""
+    parts = [
+        jnp.broadcast_to(out, (len(group), *out.shape))
+        for group in groups
+        for out in [rule.apply(stack[np.array(group)], **params)]
+    ]
+    order = np.argsort([member for group in groups for member in group])
+    return jnp.concatenate(parts)[order]
 
 
 def identity(name: str, dtype: Any) -> Any:

@@ -23,7 +23,7 @@ def purely(
     nnx = sys.modules.get("flax.nnx")
     objects = _objects(nnx, (args, kwargs)) if nnx else []
     if nnx is None or not objects:
-        return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), lambda out: out
+        return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), _as_it_is
     leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: _is_object(nnx, x))
     places = [_is_object(nnx, leaf) for leaf in leaves]
     arrays = [leaf for leaf, is_object in zip(leaves, places, strict=True) if not is_object]
@@ -43,6 +43,19 @@ def purely(
 
     graph, state = nnx.split(tuple(objects))
     return pure, (graph, state, arrays), finish
+
+
+def _as_it_is(out: Any) -> Any:
+    return out
+
+
+def name_result(finish: Finish, path: tuple[Any, ...]) -> str:
+    """A path in what the pure function returns, as the user of `f` would write it."""
+    if finish is _as_it_is:
+        return "result" + jax.tree_util.keystr(path)
+    if path[0] == jax.tree_util.SequenceKey(0):
+        return "result" + jax.tree_util.keystr(path[2:])
+    return "updated object " + jax.tree_util.keystr(path[1:])
 
 
 def _is_object(nnx: Any, x: Any) -> bool:

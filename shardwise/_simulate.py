@@ -18,7 +18,7 @@ from ._errors import ShardingError, explain_error
 from ._lower import Pace
 from ._mesh import AbstractMesh, Mesh, abstract
 from ._misuse import reading_errors
-from ._objects import purely
+from ._objects import name_result, purely
 
 SHARE = 0.25
 """The share of the device's memory that `at_once="auto"` lets the shards in flight take."""
@@ -95,6 +95,10 @@ class Traced:
     def finish(self, outs: list[Any]) -> Any:
         """The result of the function, with objects among its arguments updated."""
         return self.done(jax.tree.unflatten(self.tree, outs))
+
+    def name_of(self, path: tuple[Any, ...]) -> str:
+        """A path in the tree of results, in words."""
+        return name_result(self.done, path)
 
 
 class Tracing:

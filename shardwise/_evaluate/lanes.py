@@ -7,6 +7,7 @@ within the lane the way the state is split.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class Lanes:
 
     mesh: Mesh
     axis: str
-    devices: tuple[tuple[jax.Device, ...], ...]
+    devices: tuple[tuple[Any, ...], ...]
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -38,6 +39,24 @@ class Lanes:
     def split(self) -> NamedSharding:
         """The sharding of an array with one part per lane."""
         return NamedSharding(self.mesh, PartitionSpec(self.axis))
+
+    @property
+    def depth(self) -> int:
+        """Steps in flight per lane, from reading to result.
+
+        Four on their way to an accelerator, two waiting, two computing. To a CPU device there is
+        no way: its memory is the host's.
+        """
+        return 4 if self._on_host else 8
+
+    @property
+    def transfer_threads(self) -> int:
+        """Threads that copy to the devices: four fill the bus of one accelerator."""
+        return 2 if self._on_host else min(4 * len(self), max(4, os.cpu_count() or 4))
+
+    @property
+    def _on_host(self) -> bool:
+        return self.mesh.devices.flat[0].platform == "cpu"
 
     def join(self, parts: list[list[jax.Array]]) -> jax.Array:
         """Put arrays that are already on the devices together, without moving anything.

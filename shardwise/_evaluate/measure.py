@@ -47,7 +47,7 @@ def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
     if weights is not None and weights.dtype != jnp.bool_:
         terms = fold.multiply(terms, fold.split(weights, dtype))
     kept = counted & jnp.isfinite(terms[0])
-    total = fold.sum_floats(tuple(jnp.where(kept, term, 0) for term in terms))
+    total = fold.sum_floats((jnp.where(kept, terms[0], 0), jnp.where(kept, terms[1], 0)))
     record = {"high": total[0], "low": total[1]} | _weight(weights, counted)
     return record | _non_finite(terms[0], counted)
 

@@ -18,7 +18,6 @@ import jax
 from .._errors import ShardwiseError, explain_error
 from .lanes import Lanes
 from .source import Row
-from .stream import DEPTH
 
 _INPUT_BYTES = 64 << 20
 _EXAMPLES = 1 << 20
@@ -40,7 +39,7 @@ def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[
     free = free_memory(lanes) * _SHARE
     while batch > 1:
         try:
-            needed = _needed(compile_(batch), rows, batch)
+            needed = _needed(compile_(batch), rows, batch, lanes.depth)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -51,9 +50,9 @@ def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[
     return batch
 
 
-def _needed(compiled: Any, rows: list[Row], batch: int) -> float:
+def _needed(compiled: Any, rows: list[Row], batch: int, depth: int) -> float:
     """Bytes on one device: the inputs of all steps in flight, and what the program uses."""
-    inputs = DEPTH * batch * sum(row.size for row in rows)
+    inputs = depth * batch * sum(row.size for row in rows)
     figures = compiled.memory_analysis()
     temporary = getattr(figures, "temp_size_in_bytes", 0) or 0
     return float(inputs + temporary)

@@ -17,21 +17,6 @@ import jax.numpy as jnp
 from .._errors import ShardingError, explain_error
 
 
-def _register(cls: type) -> type:
-    """Make a pytree of a class of values and weights.
-
-    Not with `register_dataclass`: structures of different dataclasses with the same fields compare
-    as equal (JAX 0.10.2 to 0.12.0.1), and a cache of JAX then takes a `Sum` for a `Max`.
-    """
-    jax.tree_util.register_pytree_node(
-        cls,
-        lambda metric: ((metric.values, metric.weights), cls.__name__),
-        lambda _, leaves: cls(*leaves),
-    )
-    return cls
-
-
-@_register
 @dataclass(frozen=True)
 class Mean:
     """The weighted mean over all examples: the sum of `weights * values` over that of `weights`.
@@ -47,7 +32,6 @@ class Mean:
     weights: Any = None
 
 
-@_register
 @dataclass(frozen=True)
 class Sum:
     """The sum over all examples, of `weights * values` where there are weights (see `Mean`)."""
@@ -56,7 +40,6 @@ class Sum:
     weights: Any = None
 
 
-@_register
 @dataclass(frozen=True)
 class Min:
     """The least value over all examples; entries whose weight is zero are left out."""
@@ -65,7 +48,6 @@ class Min:
     weights: Any = None
 
 
-@_register
 @dataclass(frozen=True)
 class Max:
     """The greatest value over all examples; entries whose weight is zero are left out."""
@@ -75,6 +57,23 @@ class Max:
 
 
 Reduction = Mean | Sum | Min | Max
+
+
+def _register(kind: Any) -> None:
+    """Make a pytree of a class of values and weights.
+
+    Not with `register_dataclass`: structures of different dataclasses with the same fields compare
+    as equal (JAX 0.10.2 to 0.12.0.1), and a cache of JAX then takes a `Sum` for a `Max`.
+    """
+    jax.tree_util.register_pytree_node(
+        kind,
+        lambda metric: ((metric.values, metric.weights), kind.__name__),
+        lambda _, leaves: kind(*leaves),
+    )
+
+
+for _kind in (Mean, Sum, Min, Max):
+    _register(_kind)
 
 _REMEDY = (
     "return per-example values [batch], (values, weights), sw.Mean/Sum/Min/Max of those, "
@@ -93,7 +92,7 @@ def is_metric_object(value: Any) -> bool:
 
 def named(output: Any) -> dict[str, Any]:
     """Give every metric in what `fn` returned a name and a `Reduction` or metric object."""
-    if isinstance(output, Mapping):
+    if isinstance(output, Mapping) and output:
         found: dict[str, Any] = {}
         for key, value in output.items():
             for name, metric in named(value).items():
@@ -126,6 +125,8 @@ def _is_array(value: Any) -> bool:
 
 
 def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "an empty dictionary"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}"
@@ -143,8 +144,6 @@ def check_shapes(metrics: dict[str, Any], batch: int) -> None:
         for name, metric in metrics.items()
         if isinstance(metric, Reduction) and (problem := _problem(metric, batch))
     ]
-    if not metrics:
-        wrong = ["an empty dictionary"]
     if wrong:
         raise ShardingError(
             explain_error(
@@ -163,6 +162,8 @@ def _problem(metric: Reduction, batch: int) -> str:
         return f"a scalar ({values.dtype}), expected [{batch}] or [{batch}, ...]"
     if values.shape[0] != batch:
         return f"values of shape {list(values.shape)} for a batch of {batch}"
+    if 0 in values.shape:
+        return f"values of shape {list(values.shape)}, which hold nothing"
     if not _is_real(values.dtype):
         return f"values of dtype {values.dtype}, expected real numbers"
     if weights is None:

@@ -22,9 +22,12 @@ from jax.sharding import PartitionSpec
 
 from .._errors import ShardingError, explain_error
 from .lanes import Lanes
+from .metrics import check_shapes, named
 from .plan import Plan, make_plan
 from .source import Row, Source
 from .state import State
+
+Compiled = Any
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Function:
 
     Attributes:
         call: From the state's arrays, a batch's leaves and which rows are real, to metrics.
+        structure: The tree structure of a batch.
         fn: The caller's function.
         state: The state it is given.
         rows: The leaves of an example.
@@ -40,6 +44,7 @@ class Function:
     """
 
     call: Callable[[list[Any], list[Any], Any], Any]
+    structure: Any
     fn: Callable[..., Any]
     state: State
     rows: list[Row]
@@ -60,7 +65,7 @@ def bind(fn: Callable[..., Any], state: State, source: Source) -> Function:
         more = {"mask": valid} if masked else {}
         return fn(state.rebuild(arrays), batch, **more)
 
-    return Function(call, fn, state, source.rows, masked)
+    return Function(call, source.structure, fn, state, source.rows, masked)
 
 
 def _takes_mask(fn: Callable[..., Any]) -> bool:
@@ -75,16 +80,8 @@ def _takes_mask(fn: Callable[..., Any]) -> bool:
 
 
 def plan(function: Function, batch: int, length: int | None) -> Plan:
-    """Trace `fn` on shapes and plan for what it returns."""
-    try:
-        output = jax.eval_shape(function.call, *function.shapes(batch))
-    except Exception as error:
-        listed = ", ".join(
-            f"{row.label}: {row.dtype}{[batch, *row.shape]}" for row in function.rows
-        )
-        error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
-        raise
-    made = make_plan(output, batch)
+    """Plan for what `fn` returns for a batch of this size."""
+    made = _remembered(function, ("plan", batch), lambda: _trace(function, batch))
     if made.objects and not function.masked and (length is None or length % batch):
         raise ShardingError(
             explain_error(
@@ -98,42 +95,68 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
     return made
 
 
-Compiled = Any
+def _trace(function: Function, batch: int) -> Plan:
+    try:
+        output = jax.eval_shape(function.call, *function.shapes(batch))
+    except Exception as error:
+        listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
+        error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
+        raise
+    made = make_plan(output, batch)
+    check_shapes(_metrics_of_twice(function, batch), 2 * batch)
+    return made
 
-_programs: weakref.WeakKeyDictionary[Any, dict[Any, Compiled]] = weakref.WeakKeyDictionary()
+
+def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
+    """What `fn` returns for twice the batch, to tell `[batch]` from a length that happens to agree.
+
+    A function that takes one size only is not held to it.
+    """
+    try:
+        return named(jax.eval_shape(function.call, *function.shapes(2 * batch)))
+    except Exception:
+        return {}
 
 
 def compile_step(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
-    """Compile the step for all lanes, or find it compiled by an earlier call with the same `fn`.
+    """Compile the step for all lanes."""
+    return _remembered(
+        function, ("step", batch, lanes), lambda: _compile(function, made, lanes, batch)
+    )
+
+
+_memory: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _remembered(function: Function, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What an earlier call made for the same `fn` and the same shapes, or make it.
 
     As with `jax.jit`, a function is known by its identity: one that reads a changed global is not
-    traced again.
+    traced again. What was made goes when the function goes.
     """
-    known = _known(function.fn)
-    key = (function.state.static, *_types(function), lanes, batch, _settings())
+    whole = (*key, function.state.static, *_types(function), _settings())
     try:
-        if key in known:
-            return known[key]
-    except TypeError:  # the static part of the state cannot be hashed
-        return _compile(function, made, lanes, batch)
-    known[key] = _compile(function, made, lanes, batch)
-    return known[key]
-
-
-def _known(fn: Callable[..., Any]) -> dict[Any, Compiled]:
-    try:
-        return _programs.setdefault(fn, {})
-    except TypeError:  # neither hashable nor weakly referenced
-        return {}
+        held = _memory.setdefault(function.fn, {})
+        if whole in held:
+            return held[whole]
+    except TypeError:  # the function or the static part of its state cannot be hashed
+        return make()
+    made = held[whole] = make()
+    return made
 
 
 def _types(function: Function) -> tuple[Any, ...]:
     arrays = tuple((jax.typeof(a), a.sharding) for a in function.state.arrays)
-    return arrays, tuple(function.rows)
+    return arrays, tuple(function.rows), str(function.structure)
 
 
 def _settings() -> tuple[Any, ...]:
-    return jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_numpy_dtype_promotion,
+    )
 
 
 def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:

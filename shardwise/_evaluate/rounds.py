@@ -7,7 +7,7 @@ the host is started with it, and it is waited for only when two further rounds a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,9 @@ import numpy as np
 from .lanes import Lanes
 from .source import Source
 from .spans import Span
-from .stream import DEPTH, Staged, Stream
+from .stream import Staged, Stream
 
-_BEHIND = DEPTH // 2
+_BEHIND = 2
 
 
 def compute(
@@ -29,7 +29,7 @@ def compute(
     spans: Iterator[Span],
     batch: int,
     lanes: Lanes,
-) -> Iterator[tuple[Span, bytes]]:
+) -> Generator[tuple[Span, bytes], None, None]:
     """Run the steps; gives each with its numbers as bytes, in order.
 
     Args:
@@ -42,7 +42,7 @@ def compute(
     """
     rows = _Rows(lanes)
     fetching: deque[tuple[list[Span], jax.Array]] = deque()
-    with Stream(source, spans, batch, lanes, _transfer_threads(lanes)) as stream:
+    with Stream(source, spans, batch, lanes) as stream:
         while staged := stream.take():
             fetching.append(_start(step, arrays, staged, rows, lanes, source, batch))
             del staged
@@ -50,11 +50,6 @@ def compute(
                 yield from _fetch(*fetching.popleft(), stream, source, batch)
         while fetching:
             yield from _fetch(*fetching.popleft(), stream, source, batch)
-
-
-def _transfer_threads(lanes: Lanes) -> int:
-    """Four fill the bus of one accelerator; a virtual CPU device needs no copy at all."""
-    return 2 if lanes.mesh.devices.flat[0].platform == "cpu" else min(16, 2 + 2 * len(lanes))
 
 
 class _Rows:

@@ -21,6 +21,7 @@ import jax
 from .._errors import ShardingError, ShardwiseError, explain_error
 from .fingerprint import fingerprint
 from .journal import Journal
+from .kinds import open_source
 from .lanes import Lanes, find_lanes
 from .memory import choose_batch, is_out_of_memory, largest_useful, too_large
 from .plan import Plan
@@ -28,7 +29,7 @@ from .program import Compiled, Function, bind, compile_step, plan
 from .progress import Progress, Snapshot, choose_view
 from .result import Evaluation
 from .rounds import compute
-from .source import Source, open_source
+from .source import Source
 from .spans import Span, cut
 from .state import place
 from .totals import Total

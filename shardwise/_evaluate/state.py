@@ -91,10 +91,14 @@ def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
     if (
         isinstance(held, NamedSharding)
         and held.mesh.axis_names == mesh.axis_names
-        and held.mesh.devices.tolist() == mesh.devices.tolist()
+        and _devices(held.mesh) == mesh.devices.tolist()
     ):
         return NamedSharding(mesh, PartitionSpec(*(_without(e, lanes.axis) for e in held.spec)))
     return NamedSharding(mesh, PartitionSpec())
+
+
+def _devices(mesh: Any) -> Any:
+    return None if mesh.devices is None else mesh.devices.tolist()
 
 
 def _without(entry: Any, axis: str) -> Any:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._errors import ShardingError, explain_error
@@ -25,7 +26,6 @@ from .lanes import Lanes
 from .source import Row, Source
 from .spans import Span
 
-DEPTH = 4  # steps in flight per lane: one computing, one waiting to, two on their way
 _JOIN_SECONDS = 10.0
 
 
@@ -45,14 +45,11 @@ class Stream:
         spans: The steps to do, in order; the last may turn out shorter.
         batch: Rows of a step, padding included.
         lanes: The devices.
-        threads: Transfer threads.
     """
 
-    def __init__(
-        self, source: Source, spans: Iterator[Span], batch: int, lanes: Lanes, threads: int
-    ) -> None:
+    def __init__(self, source: Source, spans: Iterator[Span], batch: int, lanes: Lanes) -> None:
         self._source, self._spans, self._batch, self._lanes = source, spans, batch, lanes
-        self._slots = threading.Semaphore(DEPTH * len(lanes))
+        self._slots = threading.Semaphore(lanes.depth * len(lanes))
         self._read: queue.SimpleQueue[tuple[int, Span, list[Any]] | None] = queue.SimpleQueue()
         self._staged: dict[int, Staged] = {}
         self._ended_at: int | None = None
@@ -60,12 +57,16 @@ class Stream:
         self._stopping = False
         self._changed = threading.Condition()
         self._taken = 0
-        self._wide = bool(jax.config.jax_enable_x64)
-        self._transfers = threads
+        config: Any = jax.config
+        self._wide = bool(config.jax_enable_x64)
+        self._transfers = lanes.transfer_threads
         self._threads = [
             threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
             for work, name in [(self._read_all, "shardwise-reader")]
-            + [(self._transfer_all, f"shardwise-transfer-{k}") for k in range(threads)]
+            + [
+                (self._transfer_all, f"shardwise-transfer-{k}")
+                for k in range(lanes.transfer_threads)
+            ]
         ]
 
     def __enter__(self) -> Stream:
@@ -169,7 +170,7 @@ class Stream:
         return Staged(span, jax.block_until_ready(copies))
 
 
-def fit(leaf: np.ndarray, row: Row, batch: int) -> np.ndarray:
+def fit(leaf: Any, row: Row, batch: int) -> Any:
     """Bring rows to the device's dtype and to a full batch, by repeating the last real row.
 
     A repeated row is as harmless to `fn` as a real one; a row of zeros might divide by zero.
@@ -178,7 +179,12 @@ def fit(leaf: np.ndarray, row: Row, batch: int) -> np.ndarray:
         leaf = _converted(leaf, row)
     if len(leaf) == batch:
         return leaf
-    return np.concatenate([leaf, np.repeat(leaf[-1:], batch - len(leaf), axis=0)])
+    join, repeat = (
+        (jnp.concatenate, jnp.repeat)
+        if isinstance(leaf, jax.Array)
+        else (np.concatenate, np.repeat)
+    )
+    return join([leaf, repeat(leaf[-1:], batch - len(leaf), axis=0)])
 
 
 def _converted(leaf: np.ndarray, row: Row) -> np.ndarray:

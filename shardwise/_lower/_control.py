@@ -63,32 +63,53 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     first, second = op.cond_consts, op.cond_consts + op.body_consts
     cond_consts, body_consts, init = ins[:first], ins[first:second], ins[second:]
+    (test,) = op.cond.outs
+    batched = isinstance(test, Var) and test.shape != ()
     watched = cx.watch.concerns([op])
 
-    def decide(carry: list[Any]) -> tuple[Any, Trouble | None]:
+    def decide(carry: list[Any]) -> tuple[Any, Value, Trouble | None]:
         state = _unpack(carry, op.outs, axes)
         (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, cx)
-        return decision.first(), _agree(op, decision, trouble, cx) if watched else None
+        go = _any(decision) if batched else decision
+        return go.first(), decision, _agree(op, go, trouble, cx) if watched else None
 
     def body(state: Any) -> Any:
-        _, carry, old = state
-        outs, new = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx)
-        carry = _pack(outs, op.outs, axes)
-        go, trouble = decide(carry)
+        _, decision, carry, old = state
+        outs, inside = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx)
+        later = _pack(outs, op.outs, axes)
+        if batched:
+            rows = zip(later, carry, op.outs, strict=True)
+            later = [_where(decision, new, old, axes, var) for new, old, var in rows]
+        go, decision, trouble = decide(later)
         if trouble is None:
-            return go, carry, None
-        trouble = first_of([old, new, trouble])
+            return go, decision if batched else None, later, None
+        trouble = first_of([old, inside, trouble])
         # On a real mesh the loop would hang here.
-        return go & (trouble.site == 0), carry, trouble
+        return go & (trouble.site == 0), decision if batched else None, later, trouble
 
     carry = _pack(init, op.outs, axes)
-    go, trouble = decide(carry)
-    if watched:
-        assert trouble is not None
+    go, decision, trouble = decide(carry)
+    if trouble is not None:
         go = go & (trouble.site == 0)
-    _, carry, trouble = lax.while_loop(lambda state: state[0], body, (go, carry, trouble))
+    _, _, carry, trouble = lax.while_loop(
+        lambda state: state[0], body, (go, decision if batched else None, carry, trouble)
+    )
     _note(cx, trouble)
     return _unpack(carry, op.outs, axes)
+
+
+def _any(decision: Value) -> Value:
+    """Under vmap a loop goes on while any of its elements does."""
+    along = list(decision.dims)
+    array = decision.spread(along)
+    return stacked(array.any(axis=tuple(range(len(along), array.ndim))), along)
+
+
+def _where(decision: Value, new: Any, old: Any, axes: Axes, var: Var) -> Any:
+    """Under vmap an element that is done keeps what it has."""
+    along = _along(var.axes, axes)
+    go = decision.spread(along)
+    return jnp.where(go.reshape(go.shape + (1,) * (new.ndim - go.ndim)), new, old)
 
 
 def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:

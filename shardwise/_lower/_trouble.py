@@ -122,7 +122,7 @@ def explain_trouble(
     absent = ~groups[first] & (grid >= 0)
     head = (
         f"{devices(op.scope, groups[first])} at {arrivals[first]}, "
-        f"but {devices(op.scope, absent, verb=False)} never reach it"
+        f"but {devices(op.scope, absent, verb=False)} never {_reach(absent)} it"
     )
     return DeadlockError(
         explain_error(
@@ -134,6 +134,10 @@ def explain_trouble(
             "the predicate).",
         )
     )
+
+
+def _reach(mask: np.ndarray) -> str:
+    return "reaches" if mask.sum() == 1 else "reach"
 
 
 def _kind(op: Op) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .. import _jax
@@ -214,6 +216,13 @@ class _Walk:
         p = eqn.params
         names = p.get("axes", p.get("axis_name"))
         names = tuple(names) if isinstance(names, tuple | list) else (names,)
+        dims = tuple(name for name in names if isinstance(name, int))
+        if dims:
+            # What vmap leaves of a reduction over its own axis: a dimension of the local array.
+            ins = [self.reduce(eqn, form.name, atom, dims) for atom in ins]
+        names = tuple(name for name in names if not isinstance(name, int))
+        if not names:
+            return ins
         axes = tuple(self.scope[name] for name in names)
         groups = p.get("axis_index_groups")
         groups = tuple(map(tuple, groups)) if groups is not None else None
@@ -228,6 +237,14 @@ class _Walk:
             self.add(eqn, Collective([atom], [_var(v)], form.name, axes, own, groups))[0]
             for atom, v in zip(ins, eqn.outvars, strict=True)
         ]
+
+    def reduce(self, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) -> Var:
+        """A reduction over dimensions of the local array."""
+        run = partial(_reduce, name, dims)
+        shape = np.shape(atom.value) if isinstance(atom, Lit) else atom.shape
+        dtype = np.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
+        kept = tuple(size for d, size in enumerate(shape) if d not in dims)
+        return self.add(eqn, Leaf([atom], [Var(kept, dtype)], f"reduce_{name[1:]}", run))[0]
 
     def permuted(self, eqn: Any, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The order in which a permutation over several axes numbers its devices."""
@@ -326,6 +343,11 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
 
 def _outs(eqn: Any) -> list[Var]:
     return [_var(v) for v in eqn.outvars]
+
+
+def _reduce(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
+    reduce = {"psum": jnp.sum, "pmax": jnp.max, "pmin": jnp.min}[name]
+    return [reduce(x, axis=dims).astype(x.dtype)]
 
 
 def _barrier(x: Any) -> list[Any]:

@@ -26,6 +26,7 @@ DROPPED = {
     "pcast",
     "pbroadcast_type",
     "reduced_vary_cast",
+    "reduced_vary_cast_p",
     "preduced",
     "vary_unreduced_cast",
     "vary_unreduced_cast_p",

@@ -92,7 +92,8 @@ def _nested(op: Op, outs: list[Axes]) -> None:
     sources = _union(inside.needs | _made(inside) for inside in inner)
     op.meets = communicates(op) | _union(inside.meets for inside in inner)
     op.needs = op.needs | sources
-    _set(op, outs)
+    # What runs once for each coordinate has a result for each, be they all the same.
+    _set(op, [own | (op.needs - op.meets) for own in outs])
 
 
 def _made(op: Op) -> Axes:

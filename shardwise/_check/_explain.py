@@ -1,0 +1,254 @@
+"""From a wrong result to findings: what is wrong, how much, and where."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._lower import Value
+from .._program import Collective, Join, Op, Var, Where
+from ._compare import Tolerance, agree, difference, factor, whose
+from ._diagnose import ancestors, follows_sharding, mean_of_means, origin, place
+from ._lint import TWO_WAYS, maker_of
+from ._verdict import Finding
+
+if TYPE_CHECKING:
+    from ._run import Run
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wrong:
+    """One result on one mesh, beside what it should be."""
+
+    run: Run
+    base: Run
+    index: int
+    value: Value | None
+    want: np.ndarray | None
+    limit: Tolerance
+    structure: bool = False
+
+    @property
+    def path(self) -> str:
+        """The name of the result."""
+        return self.run.paths[self.index]
+
+    @functools.cached_property
+    def got(self) -> np.ndarray:
+        """What JAX returns."""
+        assert self.value is not None
+        return np.asarray(self.value.first())
+
+    @functools.cached_property
+    def right(self) -> bool:
+        """Whether there is nothing to say."""
+        return not self.structure and self._same_type and not self.apart and self._close(self.got)
+
+    @property
+    def _same_type(self) -> bool:
+        assert self.want is not None
+        return self.got.shape == self.want.shape and self.got.dtype == self.want.dtype
+
+    def _close(self, array: Any) -> bool:
+        return agree(array, self.want, self.limit)
+
+    @functools.cached_property
+    def apart(self) -> bool:
+        """Whether devices that should hold the same do not."""
+        assert self.value is not None
+        axes = sorted(self.value.dims)
+        if not axes or not np.issubdtype(self.got.dtype, np.number):
+            return False
+        rows = self._rows
+        return not all(agree(row, rows[0], self.limit) for row in rows[1:])
+
+    @functools.cached_property
+    def _rows(self) -> np.ndarray:
+        """What each device holds, one row each."""
+        assert self.value is not None
+        array = np.asarray(self.value.spread(sorted(self.value.dims)))
+        return array.reshape((-1, *self.got.shape))
+
+    @functools.cached_property
+    def origin(self) -> Op | None:
+        """Where it starts to depend on the number of devices."""
+        if self.structure or not self._same_type:
+            return None
+        return origin(
+            self.run.body,
+            self.base.body,
+            self.index,
+            self.run.first,
+            self.base.first,
+            lambda a, b: agree(a, b, self.limit),
+        )
+
+    @functools.cached_property
+    def suspect(self) -> tuple[str, Where] | None:
+        """The reduction of something already reduced on the way to this result, if there is one."""
+        for op in ancestors(self.run.body, self.run.body.outs[self.index]):
+            if isinstance(op, Collective) and op.name == "psum" and not op.backward:
+                atom = op.ins[0]
+                again = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
+                if again and isinstance(atom, Var):
+                    return "SW201", op.where
+        return None
+
+    @property
+    def where(self) -> Where:
+        """The line to name."""
+        if self.origin is not None and not isinstance(self.origin, Join):
+            return place(self.origin)
+        return place(self.maker)
+
+    @property
+    def maker(self) -> Op:
+        """The operation that made the result inside the sharded body."""
+        body = self.run.body
+        op = maker_of(body, body.outs[self.index], body.ops[-1])
+        while isinstance(op, Join):
+            inner = maker_of(body, op.ins[0], op)
+            if inner is op:
+                break
+            op = inner
+        return op
+
+
+def describe(wrong: Sequence[Wrong]) -> list[Finding]:
+    """One finding for each cause: results that fail alike at one line are told together."""
+    worst: dict[int, Wrong] = {}
+    for one in wrong:
+        worst[one.index] = one  # meshes come in order of size
+    groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
+    for one in worst.values():
+        finding = _finding(one)
+        groups.setdefault((finding.code, finding.where), []).append((one, finding))
+    return [_together(group) for group in groups.values()]
+
+
+def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
+    _, finding = group[0]
+    if len(group) == 1:
+        return finding
+    return dataclasses.replace(
+        finding, message=f"{finding.message} (and {len(group) - 1} more results likewise)"
+    )
+
+
+def _finding(one: Wrong) -> Finding:
+    code, what, remedy = _what(one)
+    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.run.mesh.shape.items()) + "}"
+    return Finding(code, f"{one.path} {what} on {mesh}", one.where, one.path, remedy, mesh=mesh)
+
+
+def _what(one: Wrong) -> tuple[str, str, str]:
+    if one.structure:
+        return "SW108", "has another structure than on one device", "return the same pytree."
+    assert one.want is not None
+    if not one._same_type:
+        return (
+            "SW108",
+            f"is {one.got.dtype}{list(one.got.shape)} and should be "
+            f"{one.want.dtype}{list(one.want.shape)}",
+            "look at out_specs: a dimension that is split comes back whole.",
+        )
+    if one.apart:
+        return _apart(one)
+    if np.isfinite(_float(one.want)).all() and not np.isfinite(_float(one.got)).all():
+        return "SW107", "is NaN or infinite", "look for an empty or masked shard: 0/0, log(0)."
+    return _by_factor(one) or _by_origin(one) or _otherwise(one)
+
+
+def _apart(one: Wrong) -> tuple[str, str, str]:
+    assert one.value is not None
+    axes = sorted(one.value.dims)
+    names = axes[0].name if len(axes) == 1 else tuple(axis.name for axis in axes)
+    rows = _float(one._rows)
+    for call, total in (("psum", rows.sum(0)), ("pmean", rows.mean(0))):
+        if agree(total, _float(one.want), one.limit):  # pyright: ignore[reportArgumentType]
+            return (
+                "SW104",
+                f"is only the first device's share; {call} over {names!r} gives the right result",
+                f"return jax.lax.{call}(..., {names!r}).",
+            )
+    return (
+        "SW105",
+        f"differs between devices along {names!r}, though out_specs declare it the same; JAX "
+        "returns the first device's",
+        f"reduce it over {names!r} (jax.lax.psum, pmean), or declare it split in out_specs.",
+    )
+
+
+def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
+    assert one.want is not None
+    times = factor(one.got, one.want, one.limit)
+    if times is None:
+        return None
+    sizes = dict(one.run.mesh.shape)
+    slack = max(16 * one.limit.rtol, 1e-6)
+    summed = isinstance(one.origin, Collective) and one.origin.backward
+    if axes := whose(times, sizes, slack):
+        n = math.prod(sizes[name] for name in axes)
+        why = "; autodiff has already summed it over the devices" if summed or one.suspect else ""
+        return (
+            "SW101",
+            f"is {n} times too large, the size of {_axes(axes)}{why}",
+            TWO_WAYS if summed or one.suspect else "average instead of summing: jax.lax.pmean.",
+        )
+    if axes := whose(1 / times, sizes, slack):
+        n = math.prod(sizes[name] for name in axes)
+        return (
+            "SW102",
+            f"is 1/{n} of what it should be, 1 over the size of {_axes(axes)}",
+            "sum instead of averaging (jax.lax.psum), or divide only once.",
+        )
+    return None
+
+
+def _axes(names: Sequence[str]) -> str:
+    return " times ".join(f"axis {name!r}" for name in names)
+
+
+def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
+    target = one.run.body.outs[one.index]
+    if follows_sharding(one.run.body, one.base.body, target) is not None:
+        return (
+            "SW106",
+            f"depends on random numbers that follow the sharding ({_much(one)})",
+            "draw them for the whole array and split them, or make one key per example from its "
+            "global index: jax.random.fold_in(key, index).",
+        )
+    if one.origin is not None and mean_of_means(one.run.body, one.origin) is not None:
+        return (
+            "SW103",
+            f"is a mean of unequal means ({_much(one)})",
+            "sum numerators and denominators apart and divide once: "
+            "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
+        )
+    return None
+
+
+def _otherwise(one: Wrong) -> tuple[str, str, str]:
+    return (
+        "SW109",
+        f"depends on the number of devices ({_much(one)})",
+        "this line is the first value that is the same on every device and yet depends on how "
+        "many there are: is the right collective there, over the right axis?",
+    )
+
+
+def _much(one: Wrong) -> str:
+    assert one.want is not None
+    gap = difference(one.got, one.want)
+    largest = float(np.abs(_float(one.got) - _float(one.want)).max())
+    return f"relative difference {gap:.2g}, largest {largest:.3g}"
+
+
+def _float(x: Any) -> np.ndarray:
+    x = np.asarray(x)
+    return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)

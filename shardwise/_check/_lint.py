@@ -1,0 +1,143 @@
+"""What can be said of a program by reading it, without running it.
+
+Each rule gives findings that may be right after all; none fails a verdict by itself. Running
+decides, and a finding here that explains a wrong result there becomes certain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from .._lower import Watch
+from .._mesh import Axis
+from .._program import (
+    Atom,
+    AxisIndex,
+    Body,
+    Collective,
+    Join,
+    Leaf,
+    Op,
+    Split,
+    Var,
+    collectives_in,
+    walk,
+)
+from ._verdict import Finding
+
+TWO_WAYS = (
+    "either differentiate the reduced loss, which autodiff handles:\n"
+    "    jax.grad(lambda w: jax.lax.pmean(loss(w, x), 'data'))(w)\n"
+    "or make the parameters differ first, and reduce the gradients yourself:\n"
+    "    w = jax.lax.pcast(w, 'data', to='varying')\n"
+    "    jax.lax.pmean(jax.grad(loss)(w, x), 'data')"
+)
+
+LARGE = 1 << 20
+"""From how many gathered bytes on it is worth a word."""
+
+
+def lint(body: Body, axes: list[Axis]) -> list[Finding]:
+    """All findings of all rules, in program order."""
+    return [finding for rule in RULES for finding in rule(body, axes)]
+
+
+def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    for op in collectives_in(body.ops):
+        again = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
+        if op.name == "psum" and again and isinstance(op.ins[0], Var) and not op.backward:
+            yield Finding(
+                "SW201",
+                f"{op.name} over {again[0].name!r} of a value that is already the same along it. "
+                "A gradient of replicated parameters is: autodiff has already summed it over the "
+                "devices, so a further sum or mean cannot mend it",
+                op.where,
+                remedy=TWO_WAYS,
+                certain=False,
+            )
+
+
+def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    for op in Watch(body.ops).sites:
+        inside = next(c for b in op.bodies for c in collectives_in(b.ops))
+        yield Finding(
+            "SW202",
+            f"{inside} stands under a decision that may differ between the devices; where it "
+            "does, some wait for ever",
+            op.where,
+            remedy="compute the collective on every device and select with jnp.where, or take the "
+            "decision from a reduced value.",
+            certain=False,
+        )
+
+
+def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    for op in walk(body.ops):
+        if isinstance(op, Join):
+            apart = [axis for axis in op.replicated if axis in op.ins[0].axes and axis.size > 1]
+            if apart:
+                yield Finding(
+                    "SW203",
+                    f"a result is declared the same along {apart[0].name!r} but is computed from "
+                    "values that differ along it",
+                    maker_of(body, op.ins[0], op).where,
+                    remedy=f"reduce it (jax.lax.psum or pmean over {apart[0].name!r}), or declare "
+                    "it split in out_specs.",
+                    certain=False,
+                )
+
+
+def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    used: set[Axis] = set()
+    for op in walk(body.ops):
+        if isinstance(op, Split | Join | Collective):
+            used |= set(op.axes)
+        if isinstance(op, AxisIndex):
+            used.add(op.axis)
+    first = next((op for op in walk(body.ops) if isinstance(op, Split | Join)), None)
+    for axis in axes:
+        if axis not in used and axis.size > 1:
+            yield Finding(
+                "SW204",
+                f"nothing in the program uses mesh axis {axis.name!r}: its devices all do the same "
+                "work",
+                first.where if first else body.ops[0].where,
+                remedy="name the axis in a spec or a collective, or leave it out of the mesh.",
+                certain=False,
+            )
+
+
+def _gathered_to_reduce(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    readers: dict[Var, list[Op]] = {}
+    for op in walk(body.ops):
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                readers.setdefault(atom, []).append(op)
+    for op in collectives_in(body.ops):
+        users = readers.get(op.outs[0], [])
+        reduces = [user for user in users if isinstance(user, Leaf) and user.name in REDUCTIONS]
+        if op.name == "all_gather" and users and reduces == users and op.outs[0].bytes >= LARGE:
+            yield Finding(
+                "SW205",
+                f"all_gather brings {op.outs[0].bytes / 1e6:.1f} MB to every device, and the "
+                "result is only reduced again",
+                op.where,
+                remedy="reduce first: jax.lax.psum (or pmax) sends the size of the result.",
+                certain=False,
+            )
+
+
+REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or"}
+
+RULES: tuple[Callable[[Body, list[Axis]], Iterator[Finding]], ...] = (
+    _reduced_again,
+    _may_part,
+    _differs,
+    _unused,
+    _gathered_to_reduce,
+)
+
+
+def maker_of(body: Body, atom: Atom, otherwise: Op) -> Op:
+    """The operation that made a value; `otherwise` for an input or a constant."""
+    return next((op for op in walk(body.ops) if any(out is atom for out in op.outs)), otherwise)

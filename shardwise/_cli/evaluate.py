@@ -1,0 +1,173 @@
+"""`shardwise evaluate`: a function over arrays on disk."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+
+from .._errors import ShardingError, ShardwiseError, explain_error
+
+
+def evaluate(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FN",
+            help="fn(state, batch), as package.module:fn or path/to/file.py:fn.",
+        ),
+    ],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[NAME=]FILE.npy",
+            help="An array, memory-mapped. Named ones make the batch a dict, several unnamed ones "
+            "a tuple.",
+        ),
+    ],
+    state: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:NAME",
+            help="The state: an object, or a function without arguments that gives it. "
+            "Left out: None.",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Examples per step. Left out: chosen to fit.")
+    ] = None,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="Record finished steps in this file, and go on from what it holds."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    progress: Annotated[
+        bool | None, typer.Option(help="Show how far it is, on standard error.")
+    ] = None,
+) -> None:
+    """Evaluate a function over arrays on disk: exactly, streamed, resumable."""
+    arrays = load_data(data)
+    fn = find(function)
+    if not callable(fn):
+        raise _not_found(function, f"{type(fn).__name__} is not a function.")
+    held: Any = None if state is None else find(state)
+    from .._evaluate import evaluate as run
+
+    result = run(
+        fn,
+        held() if _makes_state(held) else held,
+        arrays,
+        batch=batch,
+        journal=journal,
+        progress=progress,
+    )
+    typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
+
+
+def load_data(options: list[str]) -> Any:
+    """The data that the options name: one array, a tuple or a dict, all memory-mapped."""
+    pairs = [_split(option) for option in options]
+    names = [name for name, _ in pairs]
+    if any(names) and not all(names):
+        raise _wrong("some are named and some are not", "name all of them, or none.")
+    if len({*filter(None, names)}) < len([*filter(None, names)]):
+        raise _wrong("a name is given twice", "name each array differently.")
+    arrays = [_load(path) for _, path in pairs]
+    if all(names):
+        return dict(zip(names, arrays, strict=True))
+    return arrays[0] if len(arrays) == 1 else tuple(arrays)
+
+
+def find(name: str) -> Any:
+    """The object that `package.module:name` or `file.py:name` stands for."""
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        raise _not_found(name, "it is not of the form MODULE:NAME.")
+    module = _load_file(Path(place), name) if place.endswith(".py") else _load_module(place, name)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise _not_found(name, f"{place} has no {attribute!r}.")
+        found = getattr(found, part)
+    return found
+
+
+def _load_module(place: str, name: str) -> ModuleType:
+    sys.path.insert(0, "")  # as `python -m` does
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        if error.name and not f"{place}.".startswith(f"{error.name}."):
+            raise
+        raise _not_found(name, f"there is no module {place!r} here.") from error
+    finally:
+        sys.path.remove("")
+
+
+def _load_file(path: Path, name: str) -> ModuleType:
+    if not path.is_file():
+        raise _not_found(name, f"there is no file {str(path)!r}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _makes_state(held: Any) -> bool:
+    """A function makes the state; a module of Flax can be called as well, but is one."""
+    return callable(held) and (hasattr(held, "__code__") or isinstance(held, type))
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for both."""
+    if isinstance(value, dict):
+        return {key: _strict(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_strict(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _split(option: str) -> tuple[str, str]:
+    name, equals, path = option.partition("=")
+    return (name, path) if equals and not Path(option).exists() else ("", option)
+
+
+def _load(path: str) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise ShardingError(
+            explain_error(
+                f"cannot be read as an array: {error}",
+                where=f"--data {path}",
+                rule="Data is a .npy file.",
+                remedy="np.save('x.npy', x)",
+            )
+        ) from error
+
+
+def _wrong(what: str, remedy: str) -> ShardingError:
+    return ShardingError(explain_error(f"{what}.", where="--data", remedy=remedy))
+
+
+def _not_found(name: str, what: str) -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            what,
+            where=name,
+            rule="A function is named MODULE:FN, a file FILE.py:FN.",
+            remedy="shardwise evaluate my_model:loss --data x.npy",
+        )
+    )
