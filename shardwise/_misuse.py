@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from . import _jax
 from ._errors import ShardingError, ShardwiseError, explain_error
 from ._mesh import AbstractMesh, Mesh, near
-from ._program._where import choose
+from ._program.where import choose
 
 T = TypeVar("T")
 

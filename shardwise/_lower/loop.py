@@ -18,10 +18,10 @@ from jax import lax
 from .._collectives import RULES, identity, scatter, wide
 from .._mesh import Axis
 from .._program import Op, Var
-from ._context import Context, Env, read
-from ._plan import Fold, reads
-from ._trouble import Trouble, first_in, first_of
-from ._value import Value, stacked
+from .context import Context, Env, read
+from .plan import Fold, reads
+from .trouble import Trouble, first_in, first_of
+from .value import Value, stacked
 
 
 @dataclasses.dataclass

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import _jax
 from .._mesh import Axis, Placement
-from ._where import Where
+from .where import Where
 
 NOWHERE = Where("", 0, "")
 

@@ -20,12 +20,12 @@ import jax.numpy as jnp
 from .. import _collectives, _jax
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
-from ._context import Context, Env, read
-from ._control import control
-from ._loop import Loop
-from ._plan import Pace, concerned, count_uses, folds, outermost, stages
-from ._trouble import Trouble, Watch
-from ._value import Value, put_together, stacked, take_apart
+from .context import Context, Env, read
+from .control import control
+from .loop import Loop
+from .plan import Pace, concerned, count_uses, folds, outermost, stages
+from .trouble import Trouble, Watch
+from .value import Value, put_together, stacked, take_apart
 
 
 def execute(

@@ -18,7 +18,7 @@ import numpy as np
 from .._errors import DeadlockError, UnsupportedError, explain_error
 from .._mesh import Axis
 from .._program import Collective, Cond, Op, While, collectives_in, walk
-from ._value import Value
+from .value import Value
 
 
 class Trouble(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .._collectives import RULES
 from .._mesh import Axis
-from ._ir import AxisIndex, Body, Collective, Cond, Join, Leaf, Lit, Op, Scan, Split, While
+from .ir import AxisIndex, Body, Collective, Cond, Join, Leaf, Lit, Op, Scan, Split, While
 
 Axes = frozenset[Axis]
 NONE: Axes = frozenset()

@@ -19,7 +19,7 @@ from jax import lax
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
-from ._ir import (
+from .ir import (
     Atom,
     AxisIndex,
     Body,
@@ -34,7 +34,7 @@ from ._ir import (
     Var,
     While,
 )
-from ._tables import (
+from .tables import (
     AXIS_PARAMS,
     COLLECTIVES,
     DROPPED,
@@ -44,7 +44,7 @@ from ._tables import (
     REMOTE,
     Form,
 )
-from ._where import where_of
+from .where import where_of
 
 Scope = Mapping[str, Axis]
 

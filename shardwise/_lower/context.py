@@ -8,9 +8,9 @@ from typing import Any
 
 from .._mesh import Axis
 from .._program import Lit, Op, Var
-from ._plan import Pace
-from ._trouble import Trouble, Watch, first_of
-from ._value import Value
+from .plan import Pace
+from .trouble import Trouble, Watch, first_of
+from .value import Value
 
 Env = dict[Var, Value]
 Run = Callable[[Sequence[Op], Sequence[Axis], Env, Sequence[Var], "Context"], None]

@@ -14,9 +14,9 @@ from jax import lax
 
 from .._mesh import Axis
 from .._program import Body, Cond, Op, Scan, Var, While
-from ._context import Context, Env, read
-from ._trouble import Trouble, first_of
-from ._value import Value, is_extended, stacked
+from .context import Context, Env, read
+from .trouble import Trouble, first_of
+from .value import Value, is_extended, stacked
 
 Axes = Sequence[Axis]
 
