@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from ._errors import ShardingError as ShardingError
     from ._errors import ShardwiseError as ShardwiseError
     from ._errors import UnsupportedError as UnsupportedError
+    from ._evaluate import Evaluation as Evaluation
+    from ._evaluate import Max as Max
+    from ._evaluate import Mean as Mean
+    from ._evaluate import Min as Min
+    from ._evaluate import Sum as Sum
+    from ._evaluate import evaluate as evaluate
     from ._mesh import mesh as mesh
     from ._simulate import simulate as simulate
 
@@ -32,6 +38,12 @@ _HOME = {
     "ShardingError": "_errors",
     "ShardwiseError": "_errors",
     "UnsupportedError": "_errors",
+    "Evaluation": "_evaluate",
+    "Max": "_evaluate",
+    "Mean": "_evaluate",
+    "Min": "_evaluate",
+    "Sum": "_evaluate",
+    "evaluate": "_evaluate",
     "mesh": "_mesh",
     "simulate": "_simulate",
     "primitives": None,

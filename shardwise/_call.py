@@ -62,7 +62,7 @@ class Program:
         own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
         # A tangent program that JAX only wants to transpose need not be one that can be run.
         with contextlib.suppress(UnsupportedError):
-            own |= _jax.callback_effects() if self.watch.sites else set()
+            own |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
         return own
 
     def function(self, *args: Any) -> list[Any]:

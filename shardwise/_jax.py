@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import re
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -18,9 +17,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config as _config
+from jax._src import effects as _effects
 from jax._src import source_info_util as _source
 from jax.core import ShapedArray, Tracer, eval_jaxpr
-from jax.experimental import io_callback
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
 from jax.interpreters import ad, batching, mlir
@@ -261,7 +260,7 @@ def call_primitive(name: str, rules: CallRules) -> Any:
 
 
 def _zero(primal: Any) -> Any:
-    return ad.Zero.from_primal_value(primal)  # pyright: ignore[reportAttributeAccessIssue]
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
 
 
 def without_axes(effects: Any) -> set[Any]:
@@ -269,11 +268,22 @@ def without_axes(effects: Any) -> set[Any]:
     return {effect for effect in effects if type(effect).__name__ != "NamedAxisEffect"}
 
 
-@functools.cache
-def callback_effects() -> frozenset[Any]:
-    """The effects that an unordered `io_callback` has."""
-    none = jax.ShapeDtypeStruct((), "int32")
-    return frozenset(jax.make_jaxpr(lambda: io_callback(lambda: 0, none))().effects)
+class MayDeadlock(_effects.Effect):
+    """The effect of a program that may find a deadlock: it must run, and may raise."""
+
+    def __repr__(self) -> str:
+        return "MayDeadlock"
+
+
+MAY_DEADLOCK = MayDeadlock()
+
+for _allowed in (
+    _effects.lowerable_effects,
+    _effects.control_flow_allowed_effects,
+    _effects.custom_derivatives_allowed_effects,
+    _effects.remat_allowed_effects,
+):
+    _allowed.add_type(MayDeadlock)
 
 
 # --- an exception of ours out of a compiled program -------------------------------------------

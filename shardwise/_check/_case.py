@@ -9,7 +9,7 @@ from typing import Any
 Sizes = Mapping[str, int | Sequence[int]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """A function that returns `(f, args)`, and the meshes on which to check `f`."""
 

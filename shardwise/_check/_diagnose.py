@@ -1,64 +1,140 @@
 """Where a wrong result comes from.
 
 The program on the mesh in question and on the mesh of ones are the same list of operations with
-other sizes. Values that are the same on all devices can be compared between the two. Some differ
-on the way and are mended later (a sum over devices that is then divided by their number), so what
-counts is a value from which wrong values lead all the way to the wrong result: the first of these
-in program order is where the program starts to depend on the number of devices.
+other sizes, so that most values have a twin. A value that is right, or is a share that only has to
+be reduced, is not to blame, nor is anything before it. What is left leads from the mistake to the
+wrong result. If a value among these is the same on all devices, the first such one is where the
+program starts to depend on their number. If all of them differ between the devices, it is a share
+that was used without being reduced; failing that, the first operation that makes right values off.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _jax
 from .._program import (
     Atom,
     Body,
     Collective,
+    Join,
     Leaf,
     Op,
     Var,
     Where,
     derivative_of,
 )
+from .._program.where import choose
+from ._relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
-Observe = Callable[[Sequence[Var]], list[Any]]
-"""Runs a program and gives the values asked for, one device's each."""
+Beside = Mapping[Var, tuple[Held, np.ndarray]]
+"""Values as the devices hold them, each with its twin on one device."""
 
 LIMIT = 1 << 24
 """How many bytes of values are looked at, at most."""
 
 
-def origin(
-    body: Body,
-    ones: Body,
-    leaf: int,
-    observe: Observe,
-    observe_ones: Observe,
-    agree: Callable[[Any, Any], bool],
-) -> Op | None:
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """The operation to blame, and the reduction that its value lacks, if that is all."""
+
+    op: Op
+    lacks: Relation = OFF
+
+
+def origin(body: Body, leaf: int, beside: Beside, agree: Agree) -> Origin | None:
     """The operation from which a wrong result starts to depend on the number of devices."""
     target = body.outs[leaf]
     if not isinstance(target, Var):
         return None
-    pairs = _comparable(body, ones, ancestors(body, target))
-    got = observe([var for _, var, _ in pairs])
-    want = observe_ones([twin for _, _, twin in pairs])
-    wrong = {
-        var
-        for (_, var, _), a, b in zip(pairs, got, want, strict=True)
-        if not agree(np.asarray(a), np.asarray(b))
+    ops = ancestors(body, target)
+    known = {
+        var: relate(*beside[var], agree, _reductions(op, var))
+        for op in ops
+        for var in op.outs
+        if var in beside
     }
-    compared = {var for _, var, _ in pairs}
-    reached = _reaching(body, target, wrong, compared)
     constant = _constants(body)
-    return next((op for op, var, _ in pairs if var in reached and var not in constant), None)
+    path = [op for op in _blamed(ops, target, known) if not _apart_from(op, constant)]
+    same = (op for op in path if any(not v.axes and known.get(v) is OFF for v in op.outs))
+    off = (op for op in path if any(known.get(v) is OFF for v in op.outs))
+    if op := next(same, None):
+        return Origin(op)
+    makers = {out: op for op in ops for out in op.outs}
+    if known.get(target, OFF).share:
+        return _share(target, makers, known)
+    if op := next(off, None) or next(iter(path), None):
+        used = [a for a in op.ins if isinstance(a, Var) and a in makers]
+        share = next((a for a in used if known.get(a, OFF).share), None)
+        blame_share = share and not isinstance(op, Collective)
+        if share and blame_share:
+            return _share(_made(share, makers, known), makers, known)
+        return Origin(op)
+    return None
+
+
+def _reductions(op: Op, var: Var) -> tuple[str, ...]:
+    """What may be missing. That one number of several is the right one may be chance."""
+    compares = isinstance(op, Leaf) and op.name in {"reduce_max", "reduce_min"}
+    return tuple(REDUCE) if compares or math.prod(var.shape) > 1 else ("psum", "pmean")
+
+
+def _apart_from(op: Op, constant: set[Var]) -> bool:
+    return isinstance(op, Join) or constant.issuperset(op.outs)
+
+
+def _share(var: Var, makers: dict[Var, Op], known: dict[Var, Relation]) -> Origin:
+    """A share that is used as if it were the whole: where it was made, or differentiated."""
+    chain = [makers[var]]
+    while not chain[-1].backward:
+        before = [a for a in chain[-1].ins if isinstance(a, Var) and known.get(a, RIGHT).share]
+        if not before or before[0] not in makers:
+            return Origin(_inside(makers[var], makers), known[var])
+        chain.append(makers[before[0]])
+    return Origin(chain[-1], known[var])
+
+
+def _made(var: Var, makers: dict[Var, Op], known: dict[Var, Relation]) -> Var:
+    """Along sums, multiples and other shapes of a share back to where it was made."""
+    while True:
+        same = [
+            a
+            for a in makers[var].ins
+            if isinstance(a, Var) and a in makers and known.get(a, RIGHT).like(known[var])
+        ]
+        if not same:
+            return var
+        var = same[0]
+
+
+def _inside(op: Op, makers: dict[Var, Op]) -> Op:
+    """What made a result, where `op` only puts its parts together."""
+    while isinstance(op, Join) and op.ins[0] in makers:
+        op = makers[op.ins[0]]
+    return op
+
+
+def _blamed(ops: list[Op], target: Var, known: dict[Var, Relation]) -> list[Op]:
+    """The operations between the mistake and the target, in program order."""
+    open_ = {target}
+    found = []
+    for op in reversed(ops):
+        if any(out in open_ for out in op.outs):
+            found.append(op)
+            open_ |= {a for a in op.ins if isinstance(a, Var) and _to_blame(known.get(a))}
+    return found[::-1]
+
+
+def _to_blame(relation: Relation | None) -> bool:
+    return relation in (None, OFF, UNLIKE)
 
 
 def _constants(body: Body) -> set[Var]:
@@ -81,32 +157,37 @@ def ancestors(body: Body, target: Atom) -> list[Op]:
     return found[::-1]
 
 
-def _comparable(body: Body, ones: Body, ops: list[Op]) -> list[tuple[Op, Var, Var]]:
-    """Values that are the same on all devices, each with its twin on the mesh of ones."""
-    matcher = difflib.SequenceMatcher(
-        None, [_key(op) for op in body.ops], [_key(op) for op in ones.ops], autojunk=False
-    )
-    twins: dict[int, Op] = {}
-    for block in matcher.get_matching_blocks():
-        for offset in range(block.size):
-            twins[id(body.ops[block.a + offset])] = ones.ops[block.b + offset]
+def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
+    """The values worth a look that have a twin on the mesh of ones."""
+    twins = twins_of(body, ones)
+    needed = {out for atom in body.outs for op in ancestors(body, atom) for out in op.outs}
     found = []
     size = 0
-    for op in ops:
+    for op in body.ops:
         twin = twins.get(id(op))
-        if twin is None:
-            continue
-        for var, other in zip(op.outs, twin.outs, strict=True):
-            plain = not var.axes and var.shape == other.shape and var.dtype == other.dtype
-            if plain and not _is_key(var.dtype):
-                size += var.bytes
+        for var, other in zip(op.outs, twin.outs, strict=True) if twin else ():
+            if var in needed and var.dtype == other.dtype and not _is_random(var.dtype):
+                size += var.bytes * math.prod(axis.size for axis in var.axes)
                 if size <= LIMIT:
-                    found.append((op, var, other))
+                    found.append((var, other))
     return found
 
 
-def _is_key(dtype: Any) -> bool:
-    return jnp.issubdtype(dtype, jax.dtypes.extended)
+def twins_of(body: Body, ones: Body) -> dict[int, Op]:
+    """For each operation (by its id) the same one on the mesh of ones."""
+    matcher = difflib.SequenceMatcher(
+        None, [_key(op) for op in body.ops], [_key(op) for op in ones.ops], autojunk=False
+    )
+    return {
+        id(body.ops[block.a + offset]): ones.ops[block.b + offset]
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    }
+
+
+def _is_random(dtype: Any) -> bool:
+    """Keys and bits: there are many of them on the way to a random number, and all differ."""
+    return jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == np.uint32
 
 
 def _key(op: Op) -> tuple[Any, ...]:
@@ -114,23 +195,31 @@ def _key(op: Op) -> tuple[Any, ...]:
     return type(op).__name__, name, op.where.file, op.where.line, op.where.column
 
 
-def _reaching(body: Body, target: Var, wrong: set[Var], compared: set[Var]) -> set[Var]:
-    """The wrong values from which only wrong or uncomparable values lead to the target."""
-    open_ = {target}
-    reached = set()
-    for op in reversed(body.ops):
-        if not any(out in open_ for out in op.outs):
-            continue
-        for atom in op.ins:
-            if isinstance(atom, Var) and (atom in wrong or atom not in compared):
-                open_.add(atom)
-        reached |= {out for out in op.outs if out in wrong and out in open_}
-    return reached
-
-
-def place(op: Op) -> Where:
+def place(op: Op, body: Body) -> Where:
     """The line to name for an operation: for one that autodiff made, the line of the `grad`."""
-    return (derivative_of(op.source) if op.backward else None) or op.where
+    line = (_asked(op.source) if op.backward else None) or op.where
+    return line if line.file else _later(op, body)
+
+
+def _later(op: Op, body: Body) -> Where:
+    """The line of the first operation with a known one that uses what `op` gives."""
+    reached = set(op.outs)
+    for other in body.ops:
+        if any(isinstance(atom, Var) and atom in reached for atom in other.ins):
+            if other.where.file:
+                return other.where
+            reached |= set(other.outs)
+    return op.where
+
+
+def _asked(source: Any) -> Where | None:
+    """The user's line that asked for a derivative, also where a library's does it for him."""
+    line = derivative_of(source)
+    if line is None or not line.file.startswith(_jax.LIBRARIES):
+        return line
+    frames = list(_jax.user_frames(source))
+    at = next(i for i, f in enumerate(frames) if (f.file, f.line) == (line.file, line.line))
+    return choose(frames[at:])
 
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
@@ -150,21 +239,30 @@ def _draws(op: Op) -> bool:
 RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform"}
 
 
-def mean_of_means(body: Body, op: Op) -> Op | None:
-    """A division by something that differs between the devices, under a mean over them."""
+def mean_of_means(body: Body, op: Op, beside: Beside, agree: Agree) -> bool:
+    """Whether a sum over devices has a quotient in it that is right once both sides are summed."""
     if not isinstance(op, Collective) or op.name != "psum":
-        return None
+        return False
+    division = _division_under(body, op)
+    if division is None or any(v not in beside for v in [*division.ins, *division.outs]):
+        return False
+    above, below = (beside[atom][0] for atom in division.ins if isinstance(atom, Var))
+    right = beside[division.outs[0]][1]
+    with np.errstate(all="ignore"):
+        quotient = above.rows.sum(0) / below.rows.sum(0)
+    return quotient.shape == right.shape and agree(quotient, right)
+
+
+def _division_under(body: Body, op: Collective) -> Leaf | None:
+    """A division by something that differs between the devices, a few steps before a sum."""
     makers = {out: maker for maker in body.ops for out in maker.outs}
     atom = op.ins[0]
     for _ in range(8):
         maker = makers.get(atom) if isinstance(atom, Var) else None
         if not isinstance(maker, Leaf):
             return None
-        if (
-            maker.name == "div"
-            and isinstance(maker.ins[1], Var)
-            and maker.ins[1].axes & set(op.axes)
-        ):
+        below = maker.ins[1] if maker.name == "div" else None
+        if isinstance(below, Var) and below.axes & set(op.axes) and isinstance(maker.ins[0], Var):
             return maker
         atom = maker.ins[0]
     return None

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._lower import Value
+from .._mesh import Axis
 from .._program import Collective, Join, Op, Var, Where
 from ._compare import Tolerance, agree, difference, factor, whose
-from ._diagnose import ancestors, follows_sharding, mean_of_means, origin, place
+from ._diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
 from ._lint import TWO_WAYS, maker_of
+from ._relate import Held, share_of
 from ._verdict import Finding
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Wrong:
     run: Run
     base: Run
     index: int
-    value: Value | None
+    value: Held | None
     want: np.ndarray | None
     limit: Tolerance
     structure: bool = False
@@ -42,7 +43,7 @@ class Wrong:
     def got(self) -> np.ndarray:
         """What JAX returns."""
         assert self.value is not None
-        return np.asarray(self.value.first())
+        return self.value.first
 
     @functools.cached_property
     def right(self) -> bool:
@@ -61,32 +62,26 @@ class Wrong:
     def apart(self) -> bool:
         """Whether devices that should hold the same do not."""
         assert self.value is not None
-        axes = sorted(self.value.dims)
-        if not axes or not np.issubdtype(self.got.dtype, np.number):
-            return False
-        rows = self._rows
+        rows = self.value.rows
         return not all(agree(row, rows[0], self.limit) for row in rows[1:])
 
     @functools.cached_property
-    def _rows(self) -> np.ndarray:
-        """What each device holds, one row each."""
-        assert self.value is not None
-        array = np.asarray(self.value.spread(sorted(self.value.dims)))
-        return array.reshape((-1, *self.got.shape))
-
-    @functools.cached_property
-    def origin(self) -> Op | None:
+    def origin(self) -> Origin | None:
         """Where it starts to depend on the number of devices."""
         if self.structure or not self._same_type:
             return None
-        return origin(
-            self.run.body,
-            self.base.body,
-            self.index,
-            self.run.first,
-            self.base.first,
-            lambda a, b: agree(a, b, self.limit),
-        )
+        beside = self.run.beside(self.base)
+        return origin(self.run.body, self.index, beside, self.agree)
+
+    def agree(self, a: Any, b: Any) -> bool:
+        """Whether two arrays are the same, as far as this result goes."""
+        return agree(a, b, self.limit)
+
+    @property
+    def mean_of_means(self) -> bool:
+        """Whether it is a mean of unequal means."""
+        body, beside = self.run.body, self.run.beside(self.base)
+        return bool(self.origin) and mean_of_means(body, self.origin.op, beside, self.agree)
 
     @functools.cached_property
     def suspect(self) -> tuple[str, Where] | None:
@@ -102,9 +97,13 @@ class Wrong:
     @property
     def where(self) -> Where:
         """The line to name."""
-        if self.origin is not None and not isinstance(self.origin, Join):
-            return place(self.origin)
-        return place(self.maker)
+        return place(self.origin.op if self.origin else self.maker, self.run.body)
+
+    @property
+    def draw(self) -> Op | None:
+        """The random numbers that follow the sharding, if there are any."""
+        target = self.run.body.outs[self.index]
+        return follows_sharding(self.run.body, self.base.body, target)
 
     @property
     def maker(self) -> Op:
@@ -143,7 +142,8 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
 def _finding(one: Wrong) -> Finding:
     code, what, remedy = _what(one)
     mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.run.mesh.shape.items()) + "}"
-    return Finding(code, f"{one.path} {what} on {mesh}", one.where, one.path, remedy, mesh=mesh)
+    where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
+    return Finding(code, f"{one.path} {what} on {mesh}", where, one.path, remedy, mesh=mesh)
 
 
 def _what(one: Wrong) -> tuple[str, str, str]:
@@ -166,22 +166,36 @@ def _what(one: Wrong) -> tuple[str, str, str]:
 
 def _apart(one: Wrong) -> tuple[str, str, str]:
     assert one.value is not None
-    axes = sorted(one.value.dims)
-    names = axes[0].name if len(axes) == 1 else tuple(axis.name for axis in axes)
-    rows = _float(one._rows)
-    for call, total in (("psum", rows.sum(0)), ("pmean", rows.mean(0))):
-        if agree(total, _float(one.want), one.limit):  # pyright: ignore[reportArgumentType]
-            return (
-                "SW104",
-                f"is only the first device's share; {call} over {names!r} gives the right result",
-                f"return jax.lax.{call}(..., {names!r}).",
-            )
+    assert one.want is not None
+    lacks = share_of(one.value, one.want, one.agree)
+    if lacks:
+        names = _names(lacks.axes)
+        return (
+            "SW104",
+            f"is only the first device's share; {lacks.missing} over {names!r} gives the right "
+            "result",
+            f"return jax.lax.{lacks.missing}(..., {names!r}).",
+        )
+    if one.origin and one.origin.lacks.share:
+        lacks = one.origin.lacks
+        names = _names(lacks.axes)
+        return (
+            "SW104",
+            f"is computed from only the first device's share of this value; {lacks.missing} over "
+            f"{names!r} gives the whole",
+            f"reduce it before it is used: jax.lax.{lacks.missing}(..., {names!r}).",
+        )
+    names = _names(one.value.axes)
     return (
         "SW105",
         f"differs between devices along {names!r}, though out_specs declare it the same; JAX "
         "returns the first device's",
         f"reduce it over {names!r} (jax.lax.psum, pmean), or declare it split in out_specs.",
     )
+
+
+def _names(axes: Sequence[Axis]) -> str | tuple[str, ...]:
+    return axes[0].name if len(axes) == 1 else tuple(axis.name for axis in axes)
 
 
 def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
@@ -191,7 +205,8 @@ def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
         return None
     sizes = dict(one.run.mesh.shape)
     slack = max(16 * one.limit.rtol, 1e-6)
-    summed = isinstance(one.origin, Collective) and one.origin.backward
+    made = one.origin.op if one.origin else None
+    summed = isinstance(made, Collective) and made.backward
     if axes := whose(times, sizes, slack):
         n = math.prod(sizes[name] for name in axes)
         why = "; autodiff has already summed it over the devices" if summed or one.suspect else ""
@@ -215,15 +230,14 @@ def _axes(names: Sequence[str]) -> str:
 
 
 def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
-    target = one.run.body.outs[one.index]
-    if follows_sharding(one.run.body, one.base.body, target) is not None:
+    if one.draw is not None:
         return (
             "SW106",
             f"depends on random numbers that follow the sharding ({_much(one)})",
             "draw them for the whole array and split them, or make one key per example from its "
             "global index: jax.random.fold_in(key, index).",
         )
-    if one.origin is not None and mean_of_means(one.run.body, one.origin) is not None:
+    if one.mean_of_means:
         return (
             "SW103",
             f"is a mean of unequal means ({_much(one)})",
@@ -234,6 +248,14 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
 
 
 def _otherwise(one: Wrong) -> tuple[str, str, str]:
+    if one.origin and one.origin.lacks.share:
+        lacks = one.origin.lacks
+        return (
+            "SW109",
+            f"depends on the number of devices ({_much(one)}): each device uses its own share of "
+            "this value",
+            f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
+        )
     return (
         "SW109",
         f"depends on the number of devices ({_much(one)})",

@@ -21,8 +21,10 @@ from .._program import Atom, Body, Collective, Leaf, Var, walk
 from .._simulate import Traced, Tracing
 from ._case import Sizes
 from ._compare import Tolerance, tolerance
+from ._diagnose import comparable
 from ._explain import Wrong, describe
 from ._lint import lint
+from ._relate import Held
 from ._verdict import Finding, Verdict
 
 ALL = Pace(1 << 30)
@@ -127,6 +129,7 @@ class Run:
         self.mesh = mesh
         self.traced: Traced = Tracing(f, mesh)(args, {})
         self.program = self.traced.program
+        self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
 
     @property
     def body(self) -> Body:
@@ -139,27 +142,37 @@ class Run:
         tree = jax.tree.unflatten(self.traced.tree, list(range(self.traced.tree.num_leaves)))
         return [self.traced.name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
-    def observe(self, atoms: Sequence[Atom]) -> list[Value]:
+    def observe(self, atoms: Sequence[Atom]) -> list[Held]:
         """Values of the program as all devices hold them."""
         body, watch = self.body, self.program.watch
-        run = jax.jit(lambda *values: observe(body, values, watch, ALL, atoms))
-        outs, trouble = run(*self.traced.values)
+
+        def run(*values: Any) -> Any:
+            outs, trouble = observe(body, values, watch, ALL, atoms)
+            return [Value(_plain(out.array), out.dims) for out in outs], trouble
+
+        outs, trouble = jax.device_get(jax.jit(run)(*self.traced.values)) if atoms else ([], None)
         if trouble is not None and int(trouble.site):
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
-        return outs
-
-    def first(self, atoms: Sequence[Var]) -> list[Any]:
-        """The same, as device 0 holds them."""
-        return [value.first() for value in self.observe(atoms)] if atoms else []
+        return [_held(out) for out in outs]
 
     @functools.cached_property
-    def values(self) -> list[Value]:
+    def values(self) -> list[Held]:
         """The results as all devices hold them."""
         return self.observe(self.body.outs)
 
+    def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
+        """Values on the way to the results, each with its twin in `base`."""
+        if self._beside is None:
+            pairs = comparable(self.body, base.body)
+            got = self.observe([var for var, _ in pairs])
+            want = base.observe([twin for _, twin in pairs])
+            rows = zip(pairs, got, want, strict=True)
+            self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
+        return self._beside
+
     def results(self) -> list[np.ndarray]:
         """The results as JAX returns them."""
-        return [_array(value.first()) for value in self.values]
+        return [value.first for value in self.values]
 
     def limits(self, devices: int, rtol: float | None, atol: float | None) -> list[Tolerance]:
         """How far each result may be off."""
@@ -195,13 +208,19 @@ def _reference(reference: Any, base: Run, args: tuple[Any, ...]) -> list[np.ndar
                 remedy="return the same pytree from both.",
             )
         )
-    return [_array(leaf) for leaf in leaves]
+    return [np.asarray(_plain(jnp.asarray(leaf))) for leaf in leaves]
 
 
-def _array(x: Any) -> np.ndarray:
-    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        x = jax.random.key_data(x)
-    return np.asarray(x)
+def _plain(x: Any) -> Any:
+    """Random keys as the numbers they are made of."""
+    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _held(value: Value) -> Held:
+    axes = tuple(sorted(value.dims))
+    array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
+    return Held(array, axes)
 
 
 def _eps(dtype: Any) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import linecache
+from collections.abc import Sequence
 from typing import Any
 
 from .._errors import ShardwiseError
@@ -75,7 +76,7 @@ class Verdict:
     def __str__(self) -> str:
         tried = ", ".join(self.meshes)
         head = f"{self.name or 'the program'}: {'right' if self.ok else 'WRONG'} on {tried}"
-        return "\n\n".join([head, *map(str, self.findings)])
+        return "\n\n".join([head, *map(str, told_once(self.findings))])
 
     def __repr__(self) -> str:
         return str(self)
@@ -92,19 +93,44 @@ class Verdict:
 
     def raise_if_wrong(self) -> Verdict:
         """Raise `ShardwiseError` with the whole text if the program is wrong; else give itself."""
+        __tracebackhide__ = True  # pytest shows the caller's line
         if not self.ok:
             raise ShardwiseError(str(self))
         return self
 
     def _repr_html_(self) -> str:
-        color = "#1a7f37" if self.ok else "#cf222e"
-        items = "".join(f"<li><pre>{html.escape(str(f))}</pre></li>" for f in self.findings)
-        title = html.escape(f"{self.name or 'the program'}: {'right' if self.ok else 'wrong'}")
         tried = html.escape(", ".join(self.meshes))
+        title = html.escape(f"{self.name or 'the program'}: {'right' if self.ok else 'wrong'}")
+        items = "".join(map(_html, told_once(self.findings)))
         return (
-            f'<div><b style="color:{color}">{title}</b> on {tried}'
-            f'<ul style="list-style:none;padding-left:0">{items}</ul></div>'
+            f'<div><b style="color:{GREEN if self.ok else RED}">{title}</b> on {tried}{items}</div>'
         )
+
+
+GREEN, RED, AMBER = "#1a7f37", "#cf222e", "#9a6700"
+
+
+def _html(finding: Finding) -> str:
+    """A finding for notebooks: the head in colour, the line of source and the remedy below."""
+    head, *rest = (html.escape(line) for line in _lines(finding))
+    color = RED if finding.certain else AMBER
+    text = "\n".join(rest)
+    return (
+        f'<div style="border-left:3px solid {color};padding-left:.8em;margin:.8em 0">'
+        f'<span style="color:{color};white-space:pre-wrap">{head}</span>'
+        f'<pre style="margin:.3em 0 0">{text}</pre></div>'
+    )
+
+
+def told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with each remedy only the first time, for people who read from the top."""
+    seen: set[str] = set()
+    told = []
+    for finding in findings:
+        again = finding.remedy in seen
+        told.append(dataclasses.replace(finding, remedy="as above.") if again else finding)
+        seen |= {finding.remedy} - {""}
+    return told
 
 
 def _lines(finding: Finding) -> list[str]:
@@ -125,12 +151,23 @@ def _lines(finding: Finding) -> list[str]:
 
 
 def caret(where: Where) -> str:
-    """A line of carets under the call."""
+    """A line of carets under the call, to go below the line without its indentation."""
     raw = linecache.getline(where.file, where.line)
+    return underline(where)[len(raw) - len(raw.lstrip()) :]
+
+
+def underline(where: Where) -> str:
+    """The same, to go below the line as it stands in the file."""
+    raw = linecache.getline(where.file, where.line).rstrip()
+    # Python counts columns in bytes. A call that goes on below is marked up to the end of the line.
+    start, end = (len(raw.encode()[:at].decode(errors="ignore")) for at in _columns(where))
     indent = len(raw) - len(raw.lstrip())
-    start = max(0, where.column - indent)
-    length = max(1, where.end_column - where.column) if where.end_column > where.column else 0
-    text = where.text
-    if not length or start >= len(text):
-        return "^" * max(1, len(text))
-    return " " * start + "^" * min(length, len(text) - start)
+    if not indent <= start < min(end, len(raw)):
+        start, end = indent, len(raw)
+    blank = "".join(char if char == "\t" else " " for char in raw[:start])
+    return blank + "^" * max(1, min(end, len(raw)) - start)
+
+
+def _columns(where: Where) -> tuple[int, int]:
+    goes_on = 0 < where.end_column <= where.column
+    return where.column, 1 << 30 if goes_on else where.end_column

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import demo
+from . import check, demo
 from ._status import ExitCode
 
 
@@ -37,6 +37,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("check")(check.check)
 app.command("demo")(demo.demo)
 
 

@@ -21,14 +21,16 @@ def demo(
 ) -> None:
     """Show in about a minute what shardwise is for.
 
-    The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, a
-    deadlock found at once, and what 64 virtual devices cost in time and memory.
+    The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, what
+    check says of both, a deadlock found at once, and what 64 virtual devices cost in time and
+    memory.
     """
     from rich.console import Console
 
     console = Console(soft_wrap=False, highlight=False)
     programs = _load_programs()
     _show_gradients(console, programs)
+    _show_check(console, programs)
     _show_deadlock(console, programs)
     _show_cost(console, programs, *((512, 128) if quick else (8192, 512)))
     _show_next(console)
@@ -81,6 +83,22 @@ def _show_gradients(console: Console, programs: Any) -> None:
     )
 
 
+def _show_check(console: Console, programs: Any) -> None:
+    from .._check import check
+    from ._report import verdict_text
+
+    console.rule("2. Nobody has to look for it: check says what is wrong, and where")
+    args = programs.make_problem(64, 32)
+    for program in (programs.textbook, programs.right):
+        name = program.__name__
+        console.print(f"\nsw.check({name}, params, x, y, mesh={{'data': {list(DEVICES)}}})\n")
+        verdict = check(program, *args, mesh={"data": DEVICES})
+        console.print(verdict_text(verdict, name, verbose=True))
+    console.print(
+        "\nIn pytest: assert sw.check(...). On the command line: shardwise check FILE.py\n"
+    )
+
+
 def _show_deadlock(console: Console, programs: Any) -> None:
     import jax.numpy as jnp
 
@@ -88,7 +106,7 @@ def _show_deadlock(console: Console, programs: Any) -> None:
     from .._mesh import mesh
     from .._simulate import simulate
 
-    console.rule("2. A deadlock, at once")
+    console.rule("3. A deadlock, at once")
     console.print("\nOnly the first device reaches the psum. A real mesh waits for ever.\n")
     _show_code(console, programs.only_the_first, lines=True)
     try:
@@ -100,7 +118,7 @@ def _show_deadlock(console: Console, programs: Any) -> None:
 def _show_cost(console: Console, programs: Any, batch: int, width: int) -> None:
     from rich.table import Table
 
-    console.rule(f"3. What {VIRTUAL} virtual devices cost")
+    console.rule(f"4. What {VIRTUAL} virtual devices cost")
     console.print(
         f"\nA gradient of a perceptron {width} wide, batch {batch}, on this one device.\n"
     )
@@ -155,9 +173,10 @@ def _show_next(console: Console) -> None:
     console.rule("What to try next")
     console.print(
         """
-Simulate a function of yours that has jax.shard_map somewhere inside:
+Check a function of yours that has jax.shard_map somewhere inside, or run it:
 
     import shardwise as sw
+    print(sw.check(your_function, *args, mesh={"data": [1, 2, 4, 8]}))
     sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)
 
 If it takes no keyword mesh, it runs with that mesh as the ambient one.

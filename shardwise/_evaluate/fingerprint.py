@@ -57,8 +57,13 @@ def _content(arrays: list[Any]) -> str:
     """
     if not arrays:
         return "empty"
-    sums = jax.device_get(jax.jit(lambda xs: [_checksum(x) for x in xs])(arrays))
+    sums = jax.device_get(_checksums(arrays))
     return _digest("", *(np.asarray(s).tobytes() for s in sums))
+
+
+@jax.jit
+def _checksums(arrays: list[jax.Array]) -> list[jax.Array]:
+    return [_checksum(x) for x in arrays]
 
 
 def _checksum(x: jax.Array) -> jax.Array:

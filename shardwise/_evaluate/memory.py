@@ -39,7 +39,7 @@ def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[
     free = free_memory(lanes) * _SHARE
     while batch > 1:
         try:
-            needed = _needed(compile_(batch), rows, batch, lanes.depth)
+            needed = _needed(compile_(batch), rows, batch, lanes)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -50,9 +50,10 @@ def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[
     return batch
 
 
-def _needed(compiled: Any, rows: list[Row], batch: int, depth: int) -> float:
+def _needed(compiled: Any, rows: list[Row], batch: int, lanes: Lanes) -> float:
     """Bytes on one device: the inputs of all steps in flight, and what the program uses."""
-    inputs = depth * batch * sum(row.size for row in rows)
+    step = batch * sum(row.size for row in rows)
+    inputs = lanes.depth(step) * step
     figures = compiled.memory_analysis()
     temporary = getattr(figures, "temp_size_in_bytes", 0) or 0
     return float(inputs + temporary)

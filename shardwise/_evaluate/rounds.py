@@ -85,7 +85,8 @@ def _start(
     counts = rows(tuple(span.rows for span in spans))
     with _noted(spans, source, batch):  # on some platforms a program runs when it is called
         out = step(arrays, leaves, counts)
-        out.copy_to_host_async()
+        with jax.transfer_guard_device_to_host("allow"):  # as explicit as `device_get`
+            out.copy_to_host_async()
     return spans, out
 
 

@@ -30,9 +30,9 @@ from .progress import Progress, Snapshot, choose_view
 from .result import Evaluation
 from .rounds import compute
 from .source import Source
-from .spans import Span, cut
+from .spans import Span, cut, join
 from .state import place
-from .totals import Total
+from .totals import ObjectTotal, Total
 
 
 def evaluate(
@@ -119,6 +119,8 @@ class _Run:
         if self._source.length is not None:
             first = min(first, self._source.length)
         self._batch = held.get("batch", first)
+        if self._batch != first:
+            self._notes.append(f"the journal's run had halved the batch from {first}")
         self._totals = self._plan(first).totals()
         if self._journal:
             made = fingerprint(self._function, self._plan(first), self._source, first)
@@ -130,7 +132,7 @@ class _Run:
 
     def go(self, view: Any) -> None:
         """Compute what is left."""
-        progress = Progress(view, self._source.length, self._resumed, self._running)
+        progress = Progress(view, self._source.length, self._resumed, self._running_sums)
         finished = False
         try:
             while not self._try_pass(progress):
@@ -148,7 +150,7 @@ class _Run:
         weights = {name: total.weight() for name, total in totals.items()}
         bad = {name: total.non_finite() for name, total in totals.items()}
         return Evaluation(
-            metrics=self._running(),
+            metrics=self._values(),
             count=self._count,
             weight={name: weight for name, weight in weights.items() if weight is not None},
             nonfinite={name: found for name, found in bad.items() if found is not None},
@@ -181,7 +183,6 @@ class _Run:
     def _restore(self, journal: Journal) -> None:
         for span, batch, payload in journal.steps():
             self._add(span, batch, payload)
-            self._done.append(span)
         self._resumed = self._count
 
     def _add(self, span: Span, batch: int, payload: bytes) -> None:
@@ -189,12 +190,18 @@ class _Run:
         for name, total in self._totals.items():
             total.add(records[name], span)
         self._count += span.rows
+        join(self._done, span)
 
-    def _running(self) -> dict[str, Any]:
+    def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for name, total in self._totals.items():
             values |= total.values(name)
         return values
+
+    def _running_sums(self) -> dict[str, Any]:
+        """What can be read at any time; what a metric object computes may take long."""
+        totals = self._totals.items()
+        return {n: t.values(n)[n] for n, t in totals if not isinstance(t, ObjectTotal)}
 
     def _try_pass(self, progress: Progress) -> bool:
         """Compute what is left; False if it has to be tried again with a smaller batch."""
@@ -233,7 +240,6 @@ class _Run:
         with closing(steps):
             for span, payload in steps:
                 self._add(span, self._batch, payload)
-                self._done.append(span)
                 if self._journal:
                     self._journal.add(span, self._batch, payload)
                 progress.add(span.rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 _FOREVER = 1 << 62
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True, slots=True)
 class Span:
     """The examples of one step: `rows` of them, from `start` on."""
 
@@ -23,17 +23,25 @@ class Span:
         return f"examples {self.start} to {self.stop - 1}"
 
 
+def join(done: list[Span], span: Span) -> None:
+    """Note a span as finished; neighbours become one, so that the list stays short."""
+    if done and done[-1].stop == span.start:
+        done[-1] = Span(done[-1].start, done[-1].rows + span.rows)
+    else:
+        done.append(span)
+
+
 def cut(done: list[Span], length: int | None, batch: int) -> Iterator[Span]:
     """The steps that are left: what `done` leaves out, in pieces of `batch` examples.
 
     Args:
-        done: Finished spans, in order.
+        done: Finished spans, in any order.
         length: The number of examples; None for as many as there turn out to be.
         batch: Examples per step.
     """
     end = _FOREVER if length is None else length
     start = 0
-    for span in [*done, Span(end, 0)]:
+    for span in [*sorted(done), Span(end, 0)]:
         while start < span.start:
             rows = min(batch, span.start - start)
             yield Span(start, rows)

@@ -2,7 +2,7 @@
 
 One thread reads steps in order. A few threads pad them, put them on the device of their lane and
 wait until they are there; more than one, because a copy from ordinary memory does not fill the bus
-(on an H200: 31 GB/s with four threads, 6.7 with one). The caller's thread takes staged steps in
+(`benchmarks/evaluate_gpu.py` measures it). The caller's thread takes staged steps in
 order and computes. A step holds a slot from before it is read until its result has been fetched,
 so memory on the host and on the devices is bounded by the number of slots, whichever part is slow.
 
@@ -49,7 +49,7 @@ class Stream:
 
     def __init__(self, source: Source, spans: Iterator[Span], batch: int, lanes: Lanes) -> None:
         self._source, self._spans, self._batch, self._lanes = source, spans, batch, lanes
-        self._slots = threading.Semaphore(lanes.depth * len(lanes))
+        self._slots = threading.Semaphore(lanes.depth(_step_bytes(source, batch)) * len(lanes))
         self._read: queue.SimpleQueue[tuple[int, Span, list[Any]] | None] = queue.SimpleQueue()
         self._staged: dict[int, Staged] = {}
         self._ended_at: int | None = None
@@ -137,13 +137,29 @@ class Stream:
 
     def _read_one(self, span: Span) -> list[Any]:
         try:
-            return self._source.read(span.start, span.stop)
+            leaves = self._source.read(span.start, span.stop)
+            self._check(leaves, span)
+            return leaves
         except Exception as error:
             error.add_note(
                 f"shardwise.evaluate: while reading step {span.start // self._batch} ({span}) "
                 f"from {self._source.label}"
             )
             raise
+
+    def _check(self, leaves: list[Any], span: Span) -> None:
+        """An array that is shorter than it says would otherwise end the run early."""
+        for row, leaf in zip(self._source.rows, leaves, strict=True):
+            short = len(leaf) < span.rows and self._source.length is None
+            if tuple(leaf.shape[1:]) != row.shape or (len(leaf) != span.rows and not short):
+                raise ShardingError(
+                    explain_error(
+                        f"{span.rows} rows were asked for, {list(leaf.shape)} was given.",
+                        where=row.label,
+                        rule=f"A slice of it is [rows, ...] with rows of shape {list(row.shape)}.",
+                        remedy="check its shape and what slices of it return.",
+                    )
+                )
 
     def _transfer_all(self) -> None:
         while (item := self._read.get()) is not None and not self._stopping:
@@ -168,6 +184,10 @@ class Stream:
         ]
         copies = [jax.device_put(host, device) for device in self._lanes.devices[lane]]
         return Staged(span, jax.block_until_ready(copies))
+
+
+def _step_bytes(source: Source, batch: int) -> int:
+    return batch * sum(row.size for row in source.rows)
 
 
 def fit(leaf: Any, row: Row, batch: int) -> Any:

@@ -1,0 +1,210 @@
+"""Find the cases of files and folders: which files to import, how, and what they declare."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from .._errors import ShardwiseError, explain_error
+
+if TYPE_CHECKING:
+    from .._check import Case
+
+HOW = """import shardwise as sw
+
+    @sw.case(mesh={"data": [1, 2, 4, 8]})
+    def training_step():
+        return step, (params, batch)"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A case and the file that declares it; without a case, why the file could not be imported."""
+
+    file: Path
+    case: Case | None = None
+    error: BaseException | None = None
+
+    @property
+    def name(self) -> str:
+        """What the case is called: `train.py:training_step`."""
+        return f"{shown(self.file)}:{self.case.name}" if self.case else shown(self.file)
+
+    @property
+    def line(self) -> int:
+        """Where it is declared."""
+        code = getattr(self.case.make, "__code__", None) if self.case else None
+        return code.co_firstlineno if code else 1
+
+
+def find_cases(targets: list[str]) -> list[Found]:
+    """All cases of the files and folders named, each once.
+
+    Raises:
+        ShardwiseError: A target is not there, or declares no case.
+    """
+    found: dict[Any, Found] = {}
+    for target in targets:
+        for one in _cases_of(target):
+            found.setdefault((one.file, one.case and id(one.case)), one)
+    return list(found.values())
+
+
+def shown(file: Path | str) -> str:
+    """A path as people read it: from here, if it is below here."""
+    path = Path(file)
+    try:
+        return str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
+    except ValueError:
+        return str(path)
+
+
+def _cases_of(target: str) -> list[Found]:
+    place, name = _split(target)
+    path = Path(place)
+    if path.is_dir() and not name:
+        return _cases_below(path)
+    if not path.is_file():
+        raise _wrong(target, "there is no such file or folder.")
+    if path.suffix != ".py":
+        raise _wrong(target, "this is not a Python file.")
+    found = _cases_in(path.resolve())
+    if not found:
+        raise _no_cases(target)
+    return _named(found, name, target) if name else found
+
+
+def _split(target: str) -> tuple[str, str]:
+    """A file and the name of a case; `::` as pytest has it is understood as well."""
+    found = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
+    return (found[1], found[2]) if found else (target, "")
+
+
+def _named(found: list[Found], name: str, target: str) -> list[Found]:
+    if found[0].error:
+        return found
+    names = [one.case.name for one in found if one.case]
+    chosen = [one for one in found if one.case and one.case.name == name]
+    if not chosen:
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(names)}."
+        raise _wrong(target, f"there is no case {name!r} in this file.", remedy=hint)
+    return chosen
+
+
+def _cases_below(folder: Path) -> list[Found]:
+    files = [file for file in sorted(_python_files(folder.resolve())) if declares_cases(file)]
+    found = [one for file in files for one in _cases_in(file)]
+    if not found:
+        raise _no_cases(str(folder))
+    return found
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not _skipped(Path(root, name))]
+        yield from (Path(root, name) for name in files if name.endswith(".py"))
+
+
+def _skipped(folder: Path) -> bool:
+    """Hidden folders, virtual environments and installed packages are not the user's."""
+    foreign = folder.name in {"__pycache__", "node_modules", "site-packages"}
+    return foreign or folder.name.startswith(".") or (folder / "pyvenv.cfg").exists()
+
+
+def declares_cases(file: Path) -> bool:
+    """Whether a file declares cases, read off its text: a file without any is not imported."""
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if "shardwise" not in text or not re.search(r"\bcase\b", text):
+        return False
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return True  # importing it says what is wrong with it
+    return any(_names_case(node) for node in ast.walk(tree))
+
+
+def _names_case(node: ast.AST) -> bool:
+    """Whether this is a call of `sw.case`, or imports `case` by its name."""
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "shardwise" and any(alias.name == "case" for alias in node.names)
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr == "case"
+
+
+def _cases_in(file: Path) -> list[Found]:
+    from .._check import Case
+
+    try:
+        module = _load(file)
+    except (Exception, SystemExit) as error:
+        return [Found(file, error=error)]
+    cases = [value for value in vars(module).values() if isinstance(value, Case)]
+    own = [case for case in cases if case.make.__module__ == module.__name__]
+    return [Found(file, case) for case in {id(case): case for case in own}.values()]
+
+
+def _load(file: Path) -> ModuleType:
+    """Import a file under the name that others import it by, with its folder on the path."""
+    root, name = _module_name(file)
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if "." in name:
+        importlib.import_module(name.rpartition(".")[0])
+    # Another file of this name may be there already.
+    for free in (name, re.sub(r"\W", "_", str(file))):
+        known = sys.modules.get(free)
+        if known is None:
+            return _execute(file, free)
+        if getattr(known, "__file__", None) == str(file):
+            return known
+    raise ImportError(f"a module named {name!r} is there already")
+
+
+def _execute(file: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _module_name(file: Path) -> tuple[Path, str]:
+    """The folder that the import starts from, and the name: packages have an `__init__.py`."""
+    root, parts = file.parent, [file.stem] if file.stem != "__init__" else []
+    while (root / "__init__.py").exists() and root.parent != root:
+        parts.insert(0, root.name)
+        root = root.parent
+    return root, ".".join(parts)
+
+
+def _wrong(target: str, what: str, remedy: str = "") -> ShardwiseError:
+    remedy = remedy or "shardwise check FILE.py, FILE.py:NAME or a folder."
+    return ShardwiseError(explain_error(what, where=target, remedy=remedy))
+
+
+def _no_cases(target: str) -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            "no cases found.",
+            where=target,
+            rule="A case is a function that returns (f, args), decorated with sw.case.",
+            remedy=HOW,
+        )
+    )

@@ -1,0 +1,213 @@
+"""What `shardwise check` prints: data first; text, JSON and GitHub's commands are made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import linecache
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._errors import ShardwiseError
+from ._cases import Found, shown
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from .._check import Finding, Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A case with its verdict, or with the error that kept it from being run."""
+
+    found: Found
+    verdict: Verdict | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it was run and found wrong."""
+        return self.verdict is not None and not self.verdict.ok
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found, if it was run."""
+        return () if self.verdict is None else self.verdict.findings
+
+    @property
+    def reason(self) -> str:
+        """Why it could not be run."""
+        error = self.error
+        if isinstance(error, SyntaxError):
+            return "".join(traceback.format_exception_only(error)).strip()
+        if isinstance(error, SystemExit):
+            return f"it ends the process (SystemExit: {error.code})"
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The outcome as plain data."""
+        place = {"file": str(self.found.file), "line": self.found.line}
+        case = self.found.case.name if self.found.case else None
+        verdict = None if self.verdict is None else self.verdict.to_dict()
+        error = None
+        if self.error is not None:
+            error = {"type": type(self.error).__name__, "message": str(self.error)}
+        return {"case": case, **place, "verdict": verdict, "error": error}
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """All in one line: `3 cases, 1 wrong`."""
+    wrong = sum(one.wrong for one in outcomes)
+    not_run = sum(one.error is not None for one in outcomes)
+    maybe = sum(not finding.certain for one in outcomes for finding in one.findings)
+    parts = [f"{len(outcomes)} case{'s' * (len(outcomes) != 1)}"]
+    parts += [f"{wrong} wrong"] * bool(wrong) + [f"{not_run} could not be run"] * bool(not_run)
+    parts += ["all right" if len(outcomes) > 1 else "right"] * (not wrong and not not_run)
+    parts += [f"{maybe} warning{'s' * (maybe != 1)}"] * bool(maybe)
+    return ", ".join(parts)
+
+
+def as_json(outcomes: Sequence[Outcome]) -> str:
+    """Everything, for programs."""
+    data = {
+        "ok": all(one.verdict is not None and one.verdict.ok for one in outcomes),
+        "wrong": sum(one.wrong for one in outcomes),
+        "not_run": sum(one.error is not None for one in outcomes),
+        "cases": [one.to_dict() for one in outcomes],
+    }
+    return json.dumps(data, indent=2)
+
+
+def github_commands(outcome: Outcome) -> Iterator[str]:
+    """Workflow commands, from which GitHub makes annotations in the diff of a pull request."""
+    if outcome.error is not None:
+        found = outcome.found
+        yield _command("error", shown(found.file), found.line, "could not be run", outcome.reason)
+    for finding in outcome.findings:
+        file, line, column = _place(finding, outcome.found)
+        level = "error" if finding.certain else "warning"
+        remedy = f"\nRemedy: {finding.remedy}" if finding.remedy else ""
+        message = f"{finding.message}{remedy}\nCase: {outcome.found.name}"
+        yield _command(level, file, line, finding.code, message, column)
+
+
+def _command(level: str, file: str, line: int, title: str, message: str, column: int = 0) -> str:
+    where = f"file={_property(Path(file).as_posix())},line={line}"
+    at = f",col={column}" if column else ""
+    return f"::{level} {where}{at},title={_property(title)}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def short_lines(outcome: Outcome) -> Iterator[str]:
+    """One line for each thing that is wrong: `train.py:31:9: SW101 result is ...`."""
+    if outcome.error is not None:
+        found = outcome.found
+        yield f"{shown(found.file)}:{found.line}: {found.name} could not be run: {outcome.reason}"
+    for finding in outcome.findings:
+        if finding.certain:
+            file, line, column = _place(finding, outcome.found)
+            yield f"{file}:{line}:{column}: {finding.code} {finding.message}"
+
+
+def _place(finding: Finding, found: Found) -> tuple[str, int, int]:
+    where = finding.where
+    if not where.file:
+        return shown(found.file), found.line, 1
+    return shown(where.file), where.line, where.column + 1
+
+
+def full_text(outcome: Outcome, verbose: bool) -> Text:
+    """A case for people: a headline, then the findings or the error."""
+    from rich.text import Text
+
+    name = outcome.found.name
+    if outcome.verdict is not None:
+        return verdict_text(outcome.verdict, name, verbose, outcome.seconds)
+    assert outcome.error is not None
+    text = Text.assemble((name, "bold"), ": ", ("could not be run", "bold red"))
+    text.append(f"\n{_indented(outcome.reason)}\n")
+    lines = _traceback(outcome.error) if verbose else _last_line(outcome.error)
+    return text.append(f"{_indented(lines)}\n" if lines else "", style="dim")
+
+
+def verdict_text(verdict: Verdict, name: str, verbose: bool, seconds: float | None = None) -> Text:
+    """A headline, and each finding with its line of source."""
+    from rich.text import Text
+
+    from .._check import told_once
+
+    said = ("right", "bold green") if verdict.ok else ("WRONG", "bold red")
+    brief = len(verdict.meshes) > 1 and not verbose
+    meshes = f"{len(verdict.meshes)} meshes" if brief else ", ".join(verdict.meshes)
+    text = Text.assemble((name, "bold"), ": ", said, f" on {meshes}")
+    if verbose and seconds is not None:
+        results = f"{verdict.leaves} result{'s' * (verdict.leaves != 1)} compared"
+        text.append(f" ({results}, {seconds:.1f} s)", style="dim")
+    for finding in told_once(verdict.findings):
+        text.append("\n\n").append(_finding(finding))
+    return text.append("\n" if verdict.findings else "")
+
+
+def _finding(finding: Finding) -> Text:
+    from rich.text import Text
+
+    color = "red" if finding.certain else "yellow"
+    text = Text.assemble((finding.code, f"bold {color}"))
+    text.append("" if finding.certain else " (may be right)", style=color)
+    text.append(f": {finding.message}", style="bold")
+    if finding.where.file:
+        text.append(_excerpt(finding, color))
+    if finding.remedy:
+        remedy = finding.remedy.replace("\n", "\n    ")
+        text.append("\n  Remedy: ", style="bold cyan").append(remedy)
+    return text
+
+
+def _excerpt(finding: Finding, color: str) -> Text:
+    """The line with its neighbours and a caret under the call, as linters show it."""
+    from rich.text import Text
+
+    from .._check import underline
+
+    where = finding.where
+    place = f"{shown(where.file)}:{where.line}:{where.column + 1}"
+    text = Text.assemble("\n  ", ("-->", "blue"), f" {place}", (f" in {where.function}", "dim"))
+    width = len(str(where.line + 1))
+    for number in (where.line - 1, where.line, where.line + 1):
+        source = linecache.getline(where.file, number).rstrip()
+        if source:
+            text.append(f"\n  {number:>{width}} | ", style="blue").append(source)
+        if source and number == where.line:
+            text.append(f"\n  {'':>{width}} | ", style="blue")
+            text.append(underline(where), style=f"bold {color}")
+    return text.append(f"\n  through {where.through}" if where.through else "", style="dim")
+
+
+def _last_line(error: BaseException) -> str:
+    """The last line of the user's own code on the way to an error that is not ours."""
+    if isinstance(error, ShardwiseError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parents[1])
+    own = [f for f in frames if "site-packages" not in f.filename and f.line]
+    own = [f for f in own if not f.filename.startswith((here, "<"))]
+    return f"--> {shown(own[-1].filename)}:{own[-1].lineno}\n  {own[-1].line}" if own else ""
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())

@@ -1,0 +1,95 @@
+"""What the options of `shardwise check` select: the meshes of `--mesh`, the cases of `-k`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from .._errors import ShardingError, ShardwiseError, explain_error
+
+Matches = Callable[[str], bool]
+
+
+def parse_mesh(text: str) -> dict[str, list[int]]:
+    """The meshes that `data=1,2,4,8,model=2` asks for: sizes belong to the name before them."""
+    sizes: dict[str, list[int]] = {}
+    name = ""
+    for item in text.split(","):
+        head, equals, size = (part.strip() for part in item.rpartition("="))
+        if equals:
+            name = head
+            if not name.isidentifier():
+                raise _bad_mesh(text, f"{name!r} is not the name of an axis")
+            if name in sizes:
+                raise _bad_mesh(text, f"axis {name!r} is given twice")
+            sizes[name] = []
+        elif not name:
+            raise _bad_mesh(text, f"{size!r} comes before the name of an axis")
+        if not size.isascii() or not size.isdecimal() or int(size) < 1:
+            raise _bad_mesh(text, f"{size!r} is not a size of axis {name!r}")
+        sizes[name].append(int(size))
+    return sizes
+
+
+def _bad_mesh(text: str, what: str) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            what,
+            where=f"--mesh {text}",
+            rule="Each axis has a name and the sizes to try, which are whole numbers from 1.",
+            remedy="--mesh data=1,2,4,8,model=2",
+        )
+    )
+
+
+def parse_expression(text: str) -> Matches:
+    """What `-k` selects: words that a name contains, with `and`, `or`, `not` and parentheses."""
+    tokens = re.findall(r"[()]|[^\s()]+", text)
+    try:
+        matches = _any_of(tokens)
+        if tokens:
+            raise IndexError
+    except IndexError:
+        raise ShardwiseError(
+            explain_error(
+                "this is not an expression",
+                where=f"-k {text!r}",
+                rule="It has words that a name contains, 'and', 'or', 'not' and parentheses.",
+                remedy="-k 'gradient and not slow'",
+            )
+        ) from None
+    return matches
+
+
+def _any_of(tokens: list[str]) -> Matches:
+    terms = list(_separated(tokens, "or", _all_of))
+    return lambda name: any(term(name) for term in terms)
+
+
+def _all_of(tokens: list[str]) -> Matches:
+    terms = list(_separated(tokens, "and", _one))
+    return lambda name: all(term(name) for term in terms)
+
+
+def _separated(
+    tokens: list[str], word: str, parse: Callable[[list[str]], Matches]
+) -> Iterator[Matches]:
+    yield parse(tokens)
+    while tokens and tokens[0] == word:
+        tokens.pop(0)
+        yield parse(tokens)
+
+
+def _one(tokens: list[str]) -> Matches:
+    token = tokens.pop(0)
+    if token == "not":
+        inner = _one(tokens)
+        return lambda name: not inner(name)
+    if token == "(":
+        inner = _any_of(tokens)
+        if tokens.pop(0) != ")":
+            raise IndexError
+        return inner
+    if token in (")", "and", "or"):
+        raise IndexError
+    return lambda name: token.lower() in name.lower()

@@ -1,0 +1,137 @@
+"""The pytest plugin: a `mesh` fixture, and failures of `assert sw.check(...)` that can be read.
+
+pytest loads it in every project of an environment that has shardwise, so nothing here imports JAX
+until a test asks for a mesh.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import pytest
+
+MARKER = (
+    "mesh(**axes): run the test on every mesh of these sizes, given to it as the fixture 'mesh': "
+    "@pytest.mark.mesh(data=[1, 2, 4, 8], model=2)."
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.fixture
+def mesh(request: pytest.FixtureRequest) -> Any:
+    """A virtual mesh, one for each combination of the sizes that `@pytest.mark.mesh` names."""
+    if not hasattr(request, "param"):
+        pytest.fail(
+            f"{request.node.nodeid}: the fixture 'mesh' does not know the sizes of its axes.\n"
+            "  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])",
+            pytrace=False,
+        )
+    from ._mesh import mesh as make_mesh
+
+    return make_mesh(request.param)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that has the marker and takes `mesh` once for each mesh."""
+    marks = list(metafunc.definition.iter_markers("mesh"))
+    if marks and "mesh" in metafunc.fixturenames:
+        meshes = list(_combinations(_axes(marks, metafunc.definition.nodeid)))
+        ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
+        metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
+
+
+def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
+    """The sizes of each axis. The marks come closest first, and the closest one counts."""
+    axes: dict[str, list[int]] = {}
+    for mark in reversed(marks):
+        if mark.args or not mark.kwargs:
+            _refuse(test, f"mesh{mark.args!r} names no axes")
+        for name, sizes in mark.kwargs.items():
+            column = list(sizes) if isinstance(sizes, list | tuple | range) else [sizes]
+            if not column or not all(type(size) is int and size > 0 for size in column):
+                _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes")
+            axes[name] = column
+    return axes
+
+
+def _refuse(test: str, what: str) -> None:
+    pytest.fail(
+        f"{test}: {what}.\n  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8], model=2)", pytrace=False
+    )
+
+
+def _combinations(axes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+    for sizes in itertools.product(*axes.values()):
+        yield dict(zip(axes, sizes, strict=True))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Have a failed `assert verdict` say all that the verdict says.
+
+    pytest would show its repr, cut off, on one line. The message of the exception is replaced
+    before the report is made of it, so that every reporter and xdist show the same.
+    """
+    error = call.excinfo.value if call.excinfo else None
+    if call.excinfo is None or not isinstance(error, AssertionError):
+        return
+    entry = call.excinfo.traceback[-1]
+    verdicts = _asserted(str(entry.statement), entry.frame.raw)
+    if verdicts:
+        error.args = ("\n\n".join([*_own_words(error, verdicts), *map(str, verdicts)]),)
+
+
+def _asserted(statement: str, frame: FrameType) -> list[Any]:
+    """The wrong verdicts that an `assert` was about: no others that happen to be around."""
+    package = sys.modules.get("shardwise._check")
+    test = _test_of(statement)
+    if package is None or test is None or not _is_about_truth(test):
+        return []
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    # pytest's rewritten assert keeps the values of calls in variables of these names.
+    held = [
+        value
+        for name, value in frame.f_locals.items()
+        if name in names or name.startswith("@py_assert")
+    ]
+    wrong = [value for value in held if isinstance(value, package.Verdict) and not value.ok]
+    return list({id(value): value for value in wrong}.values())
+
+
+def _test_of(statement: str) -> ast.expr | None:
+    """What the one `assert` of a line asks for."""
+    try:
+        nodes = ast.walk(ast.parse(statement.strip()))
+    except SyntaxError:
+        return None
+    tests = [node.test for node in nodes if isinstance(node, ast.Assert)]
+    return tests[0] if len(tests) == 1 else None
+
+
+def _is_about_truth(test: ast.expr) -> bool:
+    """Whether it asks if something is right, and does not compare or negate."""
+    if isinstance(test, ast.BoolOp):
+        return all(map(_is_about_truth, test.values))
+    if isinstance(test, ast.NamedExpr):
+        return _is_about_truth(test.value)
+    if isinstance(test, ast.Attribute):
+        return test.attr == "ok" and _is_about_truth(test.value)
+    return isinstance(test, ast.Name | ast.Call | ast.Subscript)
+
+
+def _own_words(error: AssertionError, verdicts: Sequence[Any]) -> list[str]:
+    """The message that the user gave to `assert`, unless it is the verdict, which pytest cuts."""
+    said = str(error)
+    heads = [str(one).partition("\n")[0] for one in verdicts]
+    if not said or said.startswith(("assert ", *heads)):
+        return []
+    return [said.partition("\nassert ")[0]]
