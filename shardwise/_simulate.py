@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -136,11 +136,20 @@ class Tracing:
 
 
 def _takes_mesh(f: Callable[..., Any]) -> bool:
+    own = _parameters(f, follow_wrapped=False)
+    passes_on = own is None or any(p.kind is p.VAR_KEYWORD for p in own.values())
+    if passes_on:
+        # A decorator that hands on what it is given takes what the function inside takes.
+        own = _parameters(f, follow_wrapped=True)
+    mesh = (own or {}).get("mesh")
+    return mesh is not None and mesh.kind is not mesh.POSITIONAL_ONLY
+
+
+def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:
     try:
-        parameters = inspect.signature(f).parameters
+        return inspect.signature(f, follow_wrapped=follow_wrapped).parameters
     except (TypeError, ValueError):
-        return False
-    return "mesh" in parameters and parameters["mesh"].kind is not inspect.Parameter.POSITIONAL_ONLY
+        return None
 
 
 @contextlib.contextmanager

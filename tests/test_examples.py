@@ -13,7 +13,8 @@ from jax.sharding import Mesh
 
 import shardwise as sw
 
-FILES = sorted((Path(__file__).parent.parent / "examples").glob("[!_]*.py"))
+EXAMPLES = Path(__file__).parent.parent / "examples"
+FILES = sorted(file for file in EXAMPLES.glob("[!_]*.py") if "AXES =" in file.read_text())
 SHAPES = {1: [(2,), (8,)], 2: [(2, 2), (2, 4)]}
 
 

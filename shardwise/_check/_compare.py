@@ -3,13 +3,19 @@
 The rule: two arrays agree when the norm of their difference is at most `rtol` times the norm of
 the reference, plus `atol`. By default
 
-    rtol = 2 eps + 8 eps32 sqrt(terms)
+    rtol = eps (1 + 1 / sqrt(size)) + 8 eps32 sqrt(terms)
 
-where `eps` is that of the coarsest floating-point type the result passed through, `eps32` that of
-float32 (finer where the program computes in float64) and `terms` the largest number of terms the
-program adds up in one sum, devices included. The norm averages over an array, so that rounding in
-bfloat16 (0.1 % a value) stays below the limit and a gradient wrong by 1 % does not. Integers and
-booleans agree when they are equal.
+where `eps` is that of the coarsest floating-point type the result passed through, `size` its number
+of elements, `eps32` that of float32 (finer where the program computes in float64) and `terms` the
+largest number of terms the program adds up in one sum, devices included. The norm averages over an
+array, so that rounding in bfloat16 (0.1 % a value) stays below the limit and a gradient wrong by
+1 % does not. Integers and booleans agree when they are equal.
+
+A result of differences that cancel is mostly rounding. So before a float32 or float64 result is
+called wrong, the program is run on one device once more, with each input changed by its last bit:
+what moves by that much, 16 times over, is no evidence. (Where it moves by more than rounding can
+explain, a decision has flipped, and that is ignored.) With `rtol` or `atol` given, there is no such
+second look.
 """
 
 from __future__ import annotations
@@ -30,13 +36,37 @@ class Tolerance:
 
     rtol: float
     atol: float = 0.0
+    shaken: bool = False
+    """Whether a difference is looked at again in the light of the inputs' last bits."""
 
 
-def tolerance(eps: float, terms: int, rtol: float | None, atol: float | None) -> Tolerance:
+def tolerance(
+    eps: float, size: int, terms: int, rtol: float | None, atol: float | None
+) -> Tolerance:
     """The rule above, where the user does not say otherwise."""
     fine = min(eps, float(jnp.finfo(jnp.float32).eps))
-    default = 2 * eps + 8 * fine * math.sqrt(max(terms, 1))
-    return Tolerance(default if rtol is None else rtol, 0.0 if atol is None else atol)
+    own = eps * (1 + 1 / math.sqrt(max(size, 1)))
+    default = own + 8 * fine * math.sqrt(max(terms, 1))
+    return Tolerance(
+        default if rtol is None else rtol,
+        0.0 if atol is None else atol,
+        shaken=rtol is None and atol is None,
+    )
+
+
+def shaken(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """An input with its last bits changed, where it has enough of them."""
+    if x.dtype not in (np.float32, np.float64):
+        return x
+    return (x * (1 + np.finfo(x.dtype).eps * rng.choice([-1, 1], x.shape))).astype(x.dtype)
+
+
+def moved(got: np.ndarray, want: np.ndarray, scale: float) -> float:
+    """By how much a result moves with its inputs' last bits; 0 where that is not rounding."""
+    if not _inexact(want) or not np.isfinite(_wide(got)).all():
+        return 0.0
+    most = float(np.abs(_wide(got) - _wide(want)).max(initial=0))
+    return 16 * most if most <= 1e-4 * scale else 0.0
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:

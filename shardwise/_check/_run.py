@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _jax
 from .._errors import DeadlockError, ShardingError, explain_error
 from .._lower import Pace, Value, explain_trouble, observe
 from .._mesh import AbstractMesh, Axis, Mesh, axes_of
@@ -20,7 +21,7 @@ from .._mesh import mesh as make_mesh
 from .._program import Atom, Body, Collective, Leaf, Var, walk
 from .._simulate import Traced, Tracing
 from ._case import Sizes
-from ._compare import Tolerance, tolerance
+from ._compare import Tolerance, moved, shaken, tolerance
 from ._diagnose import comparable
 from ._explain import Wrong, describe
 from ._lint import lint
@@ -144,21 +145,43 @@ class Run:
 
     def observe(self, atoms: Sequence[Atom]) -> list[Held]:
         """Values of the program as all devices hold them."""
+        return self._observer(atoms)(self.traced.values) if atoms else []
+
+    def _observer(self, atoms: Sequence[Atom]) -> Callable[[Sequence[Any]], list[Held]]:
         body, watch = self.body, self.program.watch
 
         def run(*values: Any) -> Any:
             outs, trouble = observe(body, values, watch, ALL, atoms)
             return [Value(_plain(out.array), out.dims) for out in outs], trouble
 
-        outs, trouble = jax.device_get(jax.jit(run)(*self.traced.values)) if atoms else ([], None)
-        if trouble is not None and int(trouble.site):
-            raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
-        return [_held(out) for out in outs]
+        compiled = jax.jit(run)
+
+        def observed(values: Sequence[Any]) -> list[Held]:
+            outs, trouble = jax.device_get(compiled(*values))
+            if trouble is not None and int(trouble.site):
+                raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            return [_held(out) for out in outs]
+
+        return observed
+
+    @functools.cached_property
+    def _outs(self) -> Callable[[Sequence[Any]], list[Held]]:
+        return self._observer(self.body.outs)
 
     @functools.cached_property
     def values(self) -> list[Held]:
         """The results as all devices hold them."""
-        return self.observe(self.body.outs)
+        return self._outs(self.traced.values)
+
+    @functools.cached_property
+    def noise(self) -> list[float]:
+        """By how much each result moves when the inputs' last bits do."""
+        rng = np.random.default_rng(0)
+        values = [_shaken(value, rng) for value in self.traced.values]
+        floats = [np.abs(v).max(initial=0) for v in values if isinstance(v, np.ndarray)]
+        scale = float(max(floats, default=0.0))
+        rows = zip(self._outs(values), self.results(), strict=True)
+        return [moved(held.first, want, scale) for held, want in rows]
 
     def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
         """Values on the way to the results, each with its twin in `base`."""
@@ -179,7 +202,8 @@ class Run:
         eps = max((_eps(v.dtype) for op in walk(self.body.ops) for v in op.outs), default=0.0)
         terms = _terms(self.body) * devices
         return [
-            tolerance(max(eps, _eps(aval.dtype)), terms, rtol, atol) for aval in self.program.avals
+            tolerance(max(eps, _eps(aval.dtype)), math.prod(aval.shape), terms, rtol, atol)
+            for aval in self.program.avals
         ]
 
     def compare(
@@ -191,6 +215,9 @@ class Run:
         found = []
         for index, (value, want, limit) in enumerate(zip(self.values, wanted, limits, strict=True)):
             one = Wrong(self, base, index, value, want, limit)
+            if not one.right and limit.shaken:
+                limit = dataclasses.replace(limit, atol=max(limit.atol, base.noise[index]))
+                one = Wrong(self, base, index, value, want, limit)
             if not one.right:
                 found.append(one)
         return found
@@ -215,6 +242,11 @@ def _plain(x: Any) -> Any:
     """Random keys as the numbers they are made of."""
     is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
+
+
+def _shaken(x: Any, rng: np.random.Generator) -> Any:
+    is_float = not _jax.is_traced(x) and jnp.asarray(x).dtype in (jnp.float32, jnp.float64)
+    return shaken(np.asarray(x), rng) if is_float else x
 
 
 def _held(value: Value) -> Held:

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo
+from . import check, demo, evaluate
 from ._status import ExitCode
 
 
@@ -39,6 +39,7 @@ app = typer.Typer(
 )
 app.command("check")(check.check)
 app.command("demo")(demo.demo)
+app.command("evaluate")(evaluate.evaluate)
 
 
 def _show_version(wanted: bool) -> None:

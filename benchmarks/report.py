@@ -1,0 +1,65 @@
+"""Tables, as Markdown that also reads well in a terminal."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """A ratio to reach: `value` is to be at most `limit`."""
+
+    what: str
+    value: float
+    limit: float
+
+    def row(self) -> list[str]:
+        verdict = "reached" if self.value <= self.limit else "not reached"
+        return [self.what, ratio(self.value), f"<= {ratio(self.limit)}", verdict]
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, the first column to the left and the others to the right."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return "\n".join(_line(row, widths) for row in [header, rule, *rows])
+
+
+def targets(found: Sequence[Target]) -> str:
+    return table(["ratio", "measured", "target", "verdict"], [target.row() for target in found])
+
+
+def ratio(value: float) -> str:
+    """`0.93 x` near one, `1/37` where the point is how much smaller."""
+    return f"1/{1 / value:.1f}" if 0 < value < 0.2 else f"{value:.2f} x"
+
+
+def megabytes(size: float | None) -> str:
+    return "-" if size is None else f"{size / 1e6:,.0f} MB"
+
+
+def milliseconds(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1e3:,.1f} ms" if seconds < 0.1 else f"{seconds * 1e3:,.0f} ms"
+
+
+def machine(device: str, jax_version: str) -> str:
+    """Where and when the figures were taken, in one line."""
+    today = datetime.date.today().isoformat()
+    python = ".".join(str(part) for part in sys.version_info[:3])
+    cores = f"{os.cpu_count()} {platform.machine()} cores"
+    return f"{today}, Python {python}, JAX {jax_version}, {cores}, {device}"
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first, *rest = [
+        cell.ljust(width) if column == 0 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "| " + " | ".join([first, *rest]) + " |"

@@ -1,0 +1,227 @@
+"""The pytest plugin, by running pytest inside pytest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import pytest
+
+# The inner runs forget what they import; JAX cannot be imported twice.
+import shardwise._check
+
+pytest_plugins = ["pytester"]
+
+PROGRAM = """
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import P
+
+import shardwise as sw
+
+X = jnp.arange(4.0)
+
+
+def summed(x, *, mesh):
+    def per_device(x):
+        return jax.lax.psum(x.mean(), "data")
+
+    return jax.shard_map(per_device, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def verdict():
+    return sw.check(summed, X, mesh={"data": [1, 2]})
+
+"""
+SAID = [
+    "E   *summed: WRONG on {data: 1}, {data: 2}",
+    "E *SW101: result is 2 times too large, the size of axis 'data' on {data: 2}",
+    'E * | return jax.lax.psum(x.mean(), "data")',
+    "E * |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
+    "E *Remedy: average instead of summing: jax.lax.pmean.",
+]
+
+
+def installed() -> bool:
+    return any(
+        point.value == "shardwise._pytest_plugin"
+        for point in importlib.metadata.entry_points(group="pytest11")
+    )
+
+
+@pytest.fixture
+def run(pytester):
+    """Run pytest on a file of tests, with the plugin."""
+    plugin = [] if installed() else ["-p", "shardwise._pytest_plugin"]
+
+    def run_tests(code, *args):
+        pytester.makepyfile(code)
+        return pytester.runpytest(*plugin, "-p", "no:cacheprovider", "--strict-markers", *args)
+
+    return run_tests
+
+
+def test_the_plugin_does_not_import_jax():
+    code = "import sys, shardwise._pytest_plugin; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_run_without_meshes_does_not_import_jax(pytester):
+    pytester.makepyfile("import sys\ndef test(): assert 'jax' not in sys.modules")
+    plugin = [] if installed() else ["-p", "shardwise._pytest_plugin"]
+    pytester.runpytest_subprocess(*plugin).assert_outcomes(passed=1)
+
+
+def test_mesh_is_every_combination(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.mesh(data=[1, 4], model=2)
+        def test_it(mesh):
+            assert mesh.axis_names == ("data", "model")
+            assert mesh.shape["model"] == 2
+
+        @pytest.mark.parametrize("x", [3])
+        @pytest.mark.mesh(data=range(1, 3))
+        def test_more(mesh, x):
+            assert mesh.size in (1, 2)
+
+        @pytest.mark.mesh(data=8)
+        def test_without():
+            pass
+        """,
+        "-v",
+    )
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*::test_it[[]data=1-model=2[]] PASSED*",
+            "*::test_it[[]data=4-model=2[]] PASSED*",
+            "*::test_more[[]data=2-3[]] PASSED*",
+            "*::test_without PASSED*",
+        ]
+    )
+
+
+def test_the_closest_mark_counts(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.mesh(data=[1, 2], model=3)
+        class TestAll:
+            @pytest.mark.mesh(data=4)
+            def test_it(self, mesh):
+                assert dict(mesh.shape) == {"data": 4, "model": 3}
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_mesh_fixture_of_the_user_stands(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.fixture
+        def mesh():
+            return "mine"
+
+        def test_it(mesh):
+            assert mesh == "mine"
+        """
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_mesh_without_a_mark(run):
+    result = run("def test_it(mesh): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*::test_it: the fixture 'mesh' does not know the sizes of its axes.",
+            "  Remedy: @pytest.mark.mesh(data=[[]1, 2, 4, 8[]])",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("mark", "message"),
+    [
+        ("mesh(8)", "mesh(8,) names no axes."),
+        ("mesh", "mesh() names no axes."),
+        ("mesh(data=0)", "data=0 is not a size or a list of sizes."),
+        ("mesh(data='8')", "data='8' is not a size or a list of sizes."),
+        ("mesh(data=[])", "data=[[][]] is not a size or a list of sizes."),
+    ],
+)
+def test_a_mark_that_makes_no_sense(run, mark, message):
+    result = run(f"import pytest\n@pytest.mark.{mark}\ndef test_it(mesh): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"*::test_it: {message}"])
+
+
+def test_the_marker_is_documented(run):
+    run("", "--markers").stdout.fnmatch_lines(["@pytest.mark.mesh(*axes): run the test on every*"])
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "assert verdict()",
+        "assert sw.check(summed, X, mesh={'data': [1, 2]})",
+        "assert verdict().ok",
+        "v = verdict(); assert v",
+        "for v in [verdict()]: assert v",
+        "v = verdict()\n    assert v, v",
+        "v = verdict()\n    assert (\n        X.any() and\n        v.ok\n    )",
+        "assert [verdict()][0]",
+    ],
+)
+def test_a_failed_assert_says_what_the_verdict_says(run, statement):
+    result = run(f"{PROGRAM}def test_it():\n    {statement}\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(SAID)
+    shown = result.stdout.str()
+    assert shown.count("SW101") == 1
+    assert "where" not in shown
+
+
+def test_the_words_of_the_user_come_first(run):
+    result = run(f"{PROGRAM}def test_it():\n    assert verdict(), 'the step is wrong'\n")
+    result.stdout.fnmatch_lines(["E *AssertionError: the step is wrong", *SAID])
+
+
+@pytest.mark.parametrize(
+    ("statement", "shown"),
+    [
+        ("assert len(v.findings) == 7", "E *assert 1 == 7"),
+        ("assert not v.findings", "E *assert not (Finding(*"),
+        ("x = 0; assert x", "E *assert 0"),
+    ],
+)
+def test_other_asserts_are_left_alone(run, statement, shown):
+    result = run(f"{PROGRAM}def test_it():\n    v = verdict()\n    {statement}\n")
+    result.stdout.fnmatch_lines([shown])
+    assert "Remedy: average" not in result.stdout.str().partition("where")[0]
+
+
+def test_raise_if_wrong_shows_the_line_of_the_test(run):
+    result = run(f"{PROGRAM}def test_it():\n    verdict().raise_if_wrong()\n")
+    result.stdout.fnmatch_lines([">       verdict().raise_if_wrong()", *SAID])
+    assert "verdict.py" not in result.stdout.str()
+
+
+def test_it_works_under_xdist(run):
+    pytest.importorskip("xdist")
+    code = PROGRAM + (
+        "@pytest.mark.mesh(data=[1, 2])\ndef test_mesh(mesh):\n    assert mesh.size < 3\n\n"
+        "def test_it():\n    assert verdict()\n"
+    )
+    result = run(code, "-n", "1")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(SAID)
+    assert shardwise._check

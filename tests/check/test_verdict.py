@@ -1,0 +1,462 @@
+"""The verdict itself: its surface, tolerances, references, and programs of every shape."""
+
+import json
+import sys
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import P, lax
+
+import shardwise as sw
+from tests.support import normal
+
+from .marks import line_of
+
+MESH = {"data": [1, 2, 4]}
+
+
+def split(body, out_specs=P(), in_specs=P("data"), **options):
+    """A function of arrays that runs `body` on each part."""
+
+    def program(*args, mesh):
+        specs = {"in_specs": in_specs, "out_specs": out_specs, **options}
+        return jax.shard_map(body, mesh=mesh, **specs)(*args)
+
+    return program
+
+
+def total(x):
+    return lax.psum(x.sum(), "data")
+
+
+def too_large(x):
+    return lax.psum(x.mean(), "data")  # here
+
+
+X = normal(8, 3)
+
+
+def certain(verdict):
+    return [f for f in verdict.findings if f.certain]
+
+
+# --- the surface
+
+
+def test_a_right_program_is_true():
+    verdict = sw.check(split(total), X, mesh=MESH)
+    assert verdict.ok
+    assert verdict
+    assert verdict.findings == ()
+    assert verdict.meshes == ("{data: 1}", "{data: 2}", "{data: 4}")
+    assert verdict.leaves == 1
+    assert str(verdict) == "program: right on {data: 1}, {data: 2}, {data: 4}"
+    assert verdict.raise_if_wrong() is verdict
+
+
+def test_a_wrong_program_is_false_and_says_why():
+    verdict = sw.check(split(too_large), X, mesh=MESH)
+    assert not verdict
+    (finding,) = certain(verdict)
+    assert finding.code == "SW101"
+    assert finding.where.line == line_of(too_large, "# here")
+    assert finding.where.file == __file__
+    assert finding.where.text == 'return lax.psum(x.mean(), "data")  # here'
+    assert finding.leaf == "result"
+    assert finding.mesh == "{data: 4}"
+    assert "pmean" in finding.remedy
+    with pytest.raises(sw.ShardwiseError, match=r"SW101.*4 times too large"):
+        verdict.raise_if_wrong()
+
+
+def test_the_text_has_a_caret_under_the_call():
+    text = str(sw.check(split(too_large), X, mesh=MESH)).splitlines()
+    at = next(i for i, line in enumerate(text) if "# here" in line)
+    code, caret = text[at], text[at + 1]
+    start = caret.index("^")
+    assert code[start:].startswith("lax.psum(")
+    assert caret.count("^") == len('lax.psum(x.mean(), "data")')
+    assert text[at - 1].strip().startswith(f"--> {__file__}:{line_of(too_large, '# here')} in")
+
+
+def test_plain_data_is_json():
+    data = sw.check(split(too_large), X, mesh=MESH).to_dict()
+    again = json.loads(json.dumps(data))
+    assert again == data
+    assert again["ok"] is False
+    assert again["findings"][0]["code"] == "SW101"
+    assert set(again["findings"][0]["where"]) >= {"file", "line", "text", "function"}
+
+
+def test_html_is_escaped():
+    def program(x, *, mesh):
+        body = lambda x: {"<b>&": lax.psum(x.mean(), "data")}  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    program.__name__ = "<script>"
+    page = sw.check(program, X, mesh=MESH)._repr_html_()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+    assert "<b>&" not in page
+    assert "SW101" in page
+
+
+# --- tolerances
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_right_program_passes_on_64_devices(dtype):
+    x, w = normal(128, 8, dtype=dtype), normal(8, 4, dtype=dtype)
+
+    def body(w, x):
+        hidden = jnp.tanh(x @ w)
+        return lax.pmean(jnp.mean(hidden**2), "data"), lax.psum(x.T @ hidden, "data") / 128
+
+    step = split(body, in_specs=(P(), P("data")))
+    verdict = sw.check(step, w, x, mesh={"data": [1, 64]})
+    assert verdict, verdict
+
+
+def test_a_deep_right_program_passes():
+    x, w = normal(16, 8), normal(12, 8, 8) * 0.6
+
+    def loss(w, x):
+        out = lax.scan(lambda x, w: (x + jnp.tanh(x @ w), None), x, w)[0]
+        return lax.pmean(jnp.mean(out**2), "data")
+
+    step = split(jax.value_and_grad(loss), in_specs=(P(), P("data")))
+    verdict = sw.check(step, w, x, mesh={"data": [1, 16]})
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_gradient_wrong_by_one_percent_fails(dtype):
+    x, w = normal(64, 8, dtype=dtype), normal(8, 16, dtype=dtype)
+
+    def body(w, x):
+        slip = 1 if lax.axis_size("data") == 1 else 1.01
+        grads = jax.grad(lambda w: lax.pmean(jnp.mean((x @ w) ** 2), "data"))(w)
+        return (slip * grads.astype("float32")).astype(dtype)
+
+    verdict = sw.check(split(body, in_specs=(P(), P("data"))), w, x, mesh={"data": [1, 8]})
+    assert not verdict
+
+
+def test_tolerances_can_be_set():
+    def body(x):
+        slip = 1 if lax.axis_size("data") == 1 else 1.01
+        return slip * total(x)
+
+    assert not sw.check(split(body), X, mesh=MESH)
+    assert sw.check(split(body), X, mesh=MESH, rtol=0.02)
+    assert sw.check(split(body), X, mesh=MESH, atol=10.0)
+    assert not sw.check(split(body), X, mesh=MESH, atol=1e-6)
+
+
+def test_a_result_that_is_nothing_but_rounding_is_not_faulted():
+    """A sum that cancels has no size of its own to compare with."""
+
+    def body(x):
+        mean = lax.pmean(x.mean(0), "data")
+        return lax.psum((x - mean).sum(0), "data")
+
+    verdict = sw.check(split(body), normal(64, 3), mesh={"data": [1, 8]})
+    assert verdict, verdict
+
+
+def test_integers_agree_exactly_or_not():
+    x = np.arange(8, dtype="int32")
+    assert sw.check(split(total), x, mesh=MESH)
+    wrong = sw.check(split(lambda x: lax.psum(x.max(), "data")), x, mesh=MESH)
+    assert not wrong
+
+
+# --- references
+
+
+def test_a_reference_may_be_a_function_or_a_value():
+    mean = split(lambda x: lax.pmean(x.mean(), "data"))
+    assert sw.check(mean, X, mesh=MESH, reference=lambda x: jnp.mean(x))
+    assert sw.check(mean, X, mesh=MESH, reference=X.mean())
+    assert not sw.check(mean, X, mesh=MESH, reference=lambda x: jnp.sum(x))
+    assert not sw.check(mean, X, mesh=MESH, reference=2 * X.mean())
+
+
+def test_a_reference_shows_what_is_wrong_on_one_device_already():
+    total_of_two = split(lambda x: 2 * lax.psum(x.sum(), "data"))
+    assert sw.check(total_of_two, X, mesh=MESH)
+    verdict = sw.check(total_of_two, X, mesh=MESH, reference=jnp.sum)
+    assert not verdict
+
+
+def test_a_reference_of_another_structure_is_refused():
+    with pytest.raises(sw.ShardingError, match="structure of the program's result"):
+        sw.check(split(total), X, mesh=MESH, reference=lambda x: (x.sum(), x.sum()))
+
+
+# --- meshes
+
+
+def test_several_axes_are_tried_in_every_combination():
+    def body(x):
+        return lax.psum(x.sum(), ("data", "model"))
+
+    program = split(body, in_specs=P("data", "model"))
+    verdict = sw.check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 2, 4]})
+    assert verdict
+    assert len(verdict.meshes) == 6
+    assert verdict.meshes[-1] == "{data: 2, model: 4}"
+
+
+def test_the_axis_at_fault_is_named():
+    def body(x):
+        return lax.psum(lax.pmean(x.sum(), "model"), "data")
+
+    program = split(body, in_specs=P("data", "model"))
+    verdict = sw.check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 4]})
+    assert any("axis 'model'" in f.message and f.code == "SW102" for f in certain(verdict))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        ({}, "needs the axes and the sizes"),
+        ({"data": []}, "'data' has no sizes"),
+        ({"data": [0]}, "0"),
+        ({"data": 3}, "does not divide"),
+    ],
+)
+def test_bad_meshes_are_refused(mesh, words):
+    with pytest.raises(sw.ShardingError, match=words):
+        sw.check(split(total), X, mesh=mesh)
+
+
+def test_a_mesh_may_be_given_as_one():
+    assert sw.check(split(total), X, mesh=sw.mesh(data=4)).meshes == ("{data: 4}",)
+
+
+# --- structure, shape, type
+
+
+def test_another_shape():
+    gather = split(lambda x: x, out_specs=P("data"), in_specs=P())
+    (finding,) = certain(sw.check(gather, X, mesh=MESH))
+    assert finding.code == "SW108"
+    assert "float32[32, 3]" in finding.message
+    assert "float32[8, 3]" in finding.message
+
+
+def test_another_dtype():
+    def program(x, *, mesh):
+        return total_of(x, mesh).astype("int32" if mesh.size > 1 else "float32")
+
+    (finding,) = certain(sw.check(program, X, mesh=MESH))
+    assert finding.code == "SW108"
+    assert "int32[]" in finding.message
+
+
+def test_another_structure():
+    def program(x, *, mesh):
+        out = total_of(x, mesh)
+        return (out, out) if mesh.size > 1 else out
+
+    (finding,) = certain(sw.check(program, X, mesh=MESH))
+    assert finding.code == "SW108"
+    assert "structure" in finding.message
+
+
+def total_of(x, mesh):
+    return jax.shard_map(total, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def test_a_program_without_shard_map():
+    assert sw.check(lambda x: jnp.sin(x), X, mesh=MESH)
+    assert not sw.check(lambda x, *, mesh: x * mesh.size, X, mesh=MESH)
+
+
+def test_a_constant_result():
+    assert sw.check(lambda x, *, mesh: (total_of(x, mesh), 3.0, jnp.zeros(2)), X, mesh=MESH)
+
+
+def test_keys_as_results():
+    def program(key, x, *, mesh):
+        def body(key, x):
+            return jax.random.fold_in(key, 1), total(x)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(key, x)
+
+    def wrong(key, x, *, mesh):
+        def body(key, x):
+            return jax.random.fold_in(key, len(x)), total(x)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(key, x)
+
+    assert sw.check(program, jax.random.key(0), X, mesh=MESH)
+    assert not sw.check(wrong, jax.random.key(0), X, mesh=MESH)
+
+
+def test_nan_on_some_meshes_only():
+    def body(x):
+        count = (x > 0).sum()
+        return lax.pmean(jnp.where(x > 0, x, 0).sum() / count, "data")
+
+    x = np.float32([1, 2, 3, 4, -1, -2, -3, -4])
+    verdict = sw.check(split(body), x, mesh={"data": [1, 4]})
+    assert {f.code for f in certain(verdict)} == {"SW107"}
+
+
+def test_nan_everywhere_is_no_difference():
+    assert sw.check(split(lambda x: total(x) * jnp.nan), X, mesh=MESH)
+
+
+def test_leaves_are_named_by_their_path():
+    def body(x):
+        return {"metrics": {"loss": lax.psum(x.mean(), "data"), "total": total(x)}}
+
+    (finding,) = certain(sw.check(split(body), X, mesh=MESH))
+    assert finding.leaf == "result['metrics']['loss']"
+
+
+def test_results_that_fail_alike_are_told_once():
+    def body(x):
+        return lax.psum((x.mean(), x.mean(0)), "data")
+
+    (finding,) = certain(sw.check(split(body), X, mesh=MESH))
+    assert "1 more result" in finding.message
+
+
+# --- deadlocks
+
+
+def test_a_deadlock_is_a_finding():
+    def body(x):
+        def wait(x):
+            return lax.pcast(total(x), "data", to="varying")  # here
+
+        first = lax.axis_index("data") == 0
+        return lax.cond(first, wait, lambda x: x.sum(), x)[None]
+
+    verdict = sw.check(split(body, out_specs=P("data")), X, mesh=MESH)
+    assert [f.code for f in certain(verdict)] == ["SW301"] or {
+        f.code for f in certain(verdict)
+    } == {"SW301", "SW108"}
+    finding = next(f for f in certain(verdict) if f.code == "SW301")
+    assert "never reach" in finding.message
+    assert finding.where.file == __file__
+    assert "jnp.where" in finding.remedy
+
+
+def test_a_decision_that_may_differ_is_only_a_word_of_warning():
+    def body(x):
+        def wait(x):
+            return lax.pcast(total(x), "data", to="varying")
+
+        return lax.cond(x.sum() < 1e6, wait, lambda x: x.sum(), x)
+
+    def program(x, *, mesh):
+        out = jax.shard_map(
+            lambda x: lax.pmax(body(x), "data"), mesh=mesh, in_specs=P("data"), out_specs=P()
+        )
+        return out(x)
+
+    verdict = sw.check(program, X, mesh=MESH)
+    assert verdict.ok
+    assert "SW202" in {f.code for f in verdict.findings}
+
+
+# --- by reading
+
+
+def test_an_unused_axis_is_mentioned():
+    verdict = sw.check(split(total), X, mesh={"data": [1, 2], "model": 2})
+    assert verdict.ok
+    assert {f.code for f in verdict.findings} == {"SW204"}
+    assert "may be right" in str(verdict)
+
+
+def test_a_gather_that_is_only_reduced_is_mentioned():
+    def body(x):
+        return lax.all_gather(x, "data").sum(0)
+
+    x = np.ones((2, 1 << 18), "float32")
+    verdict = sw.check(split(body, check_vma=False), x, mesh={"data": [1, 2]})
+    assert "SW205" in {f.code for f in verdict.findings}
+
+
+def test_a_replicated_output_that_may_differ_is_mentioned():
+    """Here it does not: all devices compute the same from different parts."""
+
+    def body(x):
+        return x.sum() * 0 + 1
+
+    verdict = sw.check(split(body, check_vma=False), X, mesh=MESH)
+    assert verdict.ok
+    assert {f.code for f in verdict.findings} == {"SW203"}
+
+
+def test_a_mean_of_what_is_the_same_is_mentioned_but_right():
+    verdict = sw.check(split(lambda x: lax.pmean(total(x), "data"), check_vma=False), X, mesh=MESH)
+    assert verdict.ok
+    assert {f.code for f in verdict.findings} == {"SW201"}
+
+
+# --- lines
+
+
+def test_the_line_is_the_users_and_not_the_librarys():
+    """optax adds up the norm; the user's line called it."""
+
+    def body(grads):
+        norm = optax.tree.norm(grads)  # here
+        return lax.psum(norm, "data")  # or here
+
+    verdict = sw.check(split(body), X, mesh=MESH)
+    (finding,) = certain(verdict)
+    assert finding.where.file == __file__
+    assert finding.where.line in {line_of(body, "# here"), line_of(body, "# or here")}
+
+
+def test_a_library_in_site_packages_is_named_as_the_way_through(tmp_path, monkeypatch):
+    source = "from jax import lax\ndef reduce(x):\n    return lax.psum(x, 'data')\n"
+    file = tmp_path / "site-packages" / "somelib.py"
+    file.parent.mkdir()
+    file.write_text(source)
+    module = types.ModuleType("somelib")
+    exec(compile(source, str(file), "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "somelib", module)
+    monkeypatch.setattr("shardwise._jax.LIBRARIES", (str(file.parent),))
+
+    def body(x):
+        return module.reduce(x.mean())  # here
+
+    (finding,) = certain(sw.check(split(body), X, mesh=MESH))
+    assert finding.where.line == line_of(body, "# here")
+    assert finding.where.through == "somelib.reduce"
+    assert "through somelib.reduce" in str(finding)
+
+
+def test_the_line_inside_a_jitted_function():
+    @jax.jit
+    def loss(x):
+        return lax.psum(x.mean(), "data")  # here
+
+    (finding,) = certain(sw.check(split(lambda x: loss(x)), X, mesh=MESH))
+    assert finding.where.text.endswith("# here")
+
+
+def test_arguments_are_left_as_they_are():
+    x = jnp.asarray(X)
+    before = np.array(x)
+    sw.check(jax.jit(split(total), donate_argnums=0, static_argnames="mesh"), x, mesh=MESH)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_a_program_that_takes_the_ambient_mesh():
+    def program(x):
+        return jax.shard_map(total, in_specs=P("data"), out_specs=P())(x)
+
+    assert sw.check(program, X, mesh=MESH)

@@ -1,0 +1,237 @@
+"""What the simulator refuses, by name and line; and callbacks, which it does not refuse."""
+
+import inspect
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import io_callback
+from jax.sharding import PartitionSpec as P
+
+import shardwise as sw
+
+from ..support import assert_same, real_mesh, vary
+
+HERE = Path(__file__).name
+SIZES = [{"x": 4}, {"x": 2, "y": 3}]
+
+
+def simulated(body, sizes, *, at_once=1, jit=False, check_vma=False):
+    def program(x, *, mesh):
+        specs = {"in_specs": P("x"), "out_specs": P("x")}
+        return jax.shard_map(body, mesh=mesh, check_vma=check_vma, **specs)(x)
+
+    call = sw.simulate(program, mesh=sw.mesh(**sizes), at_once=at_once)
+    return jax.jit(call) if jit else call
+
+
+def ragged_all_to_all(x):
+    sizes = jnp.ones(4, jnp.int32)
+    starts = jnp.arange(4, dtype=jnp.int32)
+    return lax.ragged_all_to_all(  # refused: ragged_all_to_all
+        x, jnp.zeros(4), starts, sizes, starts, sizes, axis_name="x"
+    )
+
+
+def ordered_io_callback(x):
+    like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return io_callback(np.sin, like, x, ordered=True)  # refused: io_callback
+
+
+def ordered_debug_callback(x):
+    jax.debug.callback(print, x, ordered=True)  # refused: debug_callback
+    return x
+
+
+def ordered_print(x):
+    jax.debug.print("{}", x, ordered=True)  # refused: debug
+    return x
+
+
+def inside_a_scan(x):
+    def step(carry, _):
+        return carry + ragged_all_to_all(carry), None
+
+    return lax.scan(step, x, None, length=2)[0]
+
+
+def inside_a_branch_never_taken(x):
+    return lax.cond(jnp.array(False), ragged_all_to_all, jnp.sin, x)
+
+
+def inside_jit_and_remat(x):
+    return jax.jit(jax.checkpoint(ordered_io_callback))(x)
+
+
+REFUSED = {
+    ragged_all_to_all: ragged_all_to_all,
+    ordered_io_callback: ordered_io_callback,
+    ordered_debug_callback: ordered_debug_callback,
+    ordered_print: ordered_print,
+    inside_a_scan: ragged_all_to_all,
+    inside_a_branch_never_taken: ragged_all_to_all,
+    inside_jit_and_remat: ordered_io_callback,
+}
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "jit"])
+@pytest.mark.parametrize("body", REFUSED, ids=lambda b: b.__name__)
+def test_refused_by_name_and_line(body, jit):
+    lines, start = inspect.getsourcelines(REFUSED[body])
+    (number,) = [k for k, line in enumerate(lines) if "# refused: " in line]
+    name = lines[number].split("# refused: ")[1].strip()
+    with pytest.raises(sw.UnsupportedError) as caught:
+        simulated(body, {"x": 4}, jit=jit)(jnp.arange(16.0))
+    assert name in str(caught.value)
+    assert f"{HERE}:{start + number}" in str(caught.value)
+
+
+def test_sending_and_receiving_are_refused():
+    if "psend" not in dir(lax):
+        pytest.skip("this JAX deprecates psend and precv")
+
+    def body(x):
+        return lax.precv(lax.psend(x, "x", [(0, 1)]), x, "x", [(0, 1)])
+
+    with pytest.raises(sw.UnsupportedError, match=r"psend|precv"):
+        simulated(body, {"x": 4})(jnp.arange(16.0))
+
+
+def test_an_unsupported_error_is_also_a_not_implemented_error():
+    with pytest.raises(NotImplementedError):
+        simulated(ragged_all_to_all, {"x": 4})(jnp.arange(16.0))
+
+
+# --- callbacks: once for each virtual device
+
+
+def heard(body, sizes, **options):
+    """What the callbacks of a body say, and how often."""
+    said = []
+    call = simulated(body(said.append), sizes, **options)
+    jax.block_until_ready(call(jnp.arange(24.0)))
+    jax.effects_barrier()
+    return Counter(said)
+
+
+def really_heard(body, sizes, check_vma):
+    said = []
+    specs = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": check_vma}
+    call = jax.jit(jax.shard_map(body(said.append), mesh=real_mesh(**sizes), **specs))
+    jax.block_until_ready(call(jnp.arange(24.0)))
+    jax.effects_barrier()
+    return Counter(said)
+
+
+def telling(say):
+    return lambda value: say(float(value))
+
+
+def of_what_differs(say):
+    def body(x):
+        jax.debug.callback(telling(say), x.sum())
+        return x
+
+    return body
+
+
+def of_what_is_the_same(say):
+    def body(x):
+        jax.debug.callback(telling(say), lax.psum(x.sum(), "x"))
+        return x
+
+    return body
+
+
+def of_nothing(say):
+    def body(x):
+        jax.debug.callback(lambda: say("here"))
+        return x
+
+    return body
+
+
+def between_collectives_in_a_loop(say):
+    def body(x):
+        def step(carry, _):
+            jax.debug.callback(telling(say), carry.sum())
+            total = lax.pmean(carry, "x")
+            jax.debug.callback(telling(say), total.sum())
+            return carry + total, None
+
+        return lax.scan(step, x, None, length=2)[0]
+
+    return body
+
+
+def in_a_branch_that_some_devices_take(say):
+    def body(x):
+        def tell(x):
+            jax.debug.callback(telling(say), x.sum())
+            return x * 2
+
+        return lax.cond(lax.axis_index("x") == 1, tell, jnp.sin, x)
+
+    return body
+
+
+def in_a_loop_of_different_lengths(say):
+    def body(x):
+        def step(i, x):
+            jax.debug.callback(telling(say), x.sum())
+            return x + 1
+
+        return lax.fori_loop(0, lax.axis_index("x"), step, x)
+
+    return body
+
+
+CALLBACKS = [
+    of_what_differs,
+    of_what_is_the_same,
+    of_nothing,
+    between_collectives_in_a_loop,
+    in_a_branch_that_some_devices_take,
+    in_a_loop_of_different_lengths,
+]
+
+
+@pytest.mark.parametrize(("at_once", "jit"), [(1, False), (2, True), ("auto", False)])
+@pytest.mark.parametrize("body", CALLBACKS, ids=lambda b: b.__name__)
+def test_callbacks_run_once_per_device(body, at_once, jit):
+    sizes = SIZES[jit]
+    want = really_heard(body, sizes, check_vma=jit)
+    assert heard(body, sizes, at_once=at_once, jit=jit, check_vma=jit) == want
+
+
+def test_prints_run_once_per_device(capfd):
+    def body(x):
+        jax.debug.print("the sum is {}", lax.psum(x.sum(), "x"))
+        jax.debug.print("at {i}", i=lax.axis_index("x"))
+        return x
+
+    for at_once in (1, 2, "auto"):
+        jax.block_until_ready(simulated(body, {"x": 4}, at_once=at_once)(jnp.arange(4.0)))
+        jax.effects_barrier()
+        lines = capfd.readouterr().out.splitlines()
+        expected = ["the sum is 6.0"] * 4 + [f"at {i}" for i in range(4)]
+        assert sorted(lines) == sorted(expected)
+
+
+@pytest.mark.parametrize(("at_once", "jit"), [(1, True), (2, False), ("auto", True)])
+def test_callbacks_with_results(at_once, jit):
+    def body(x):
+        like = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        pure = jax.pure_callback(lambda a: np.sin(a), like, x)
+        impure = io_callback(lambda a: np.cos(a), like, x)
+        shared = jax.pure_callback(lambda a: np.exp(a), like, lax.pmean(x, "x") * 0.1)
+        return pure * impure + vary(shared, ["x"])
+
+    x = jnp.arange(24.0)
+    specs = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": False}
+    want = jax.jit(jax.shard_map(body, mesh=real_mesh(x=4), **specs))(x)
+    assert_same(simulated(body, {"x": 4}, at_once=at_once, jit=jit)(x), jax.device_get(want))

@@ -1,0 +1,16 @@
+"""Eight virtual CPU devices, asked for before JAX starts. Nothing here imports JAX."""
+
+from __future__ import annotations
+
+import os
+
+COUNT = 8
+
+
+def request_devices(count: int = COUNT) -> None:
+    """Ask XLA for `count` virtual CPU devices, keeping what `XLA_FLAGS` says already."""
+    flag = f"--xla_force_host_platform_device_count={count}"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_force_host_platform_device_count" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {flag}".strip()
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")

@@ -1,0 +1,231 @@
+"""Where data comes from: arrays, datasets, iterables, and what is wrong with them."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardwise import ShardingError, UnsupportedError
+from shardwise._evaluate import Sum, kinds
+
+from ..support import normal
+from .helpers import Lazy, devices, evaluate, linear_data, squared_error
+
+W = normal(3)
+DATA = linear_data(103)
+
+
+@pytest.fixture(scope="module")
+def want() -> float:
+    return run(DATA)
+
+
+def run(data, **options) -> float:
+    return evaluate(squared_error, W, data, batch=16, mesh=devices(2), **options)["mean"]
+
+
+def examples():
+    return [{"x": x, "y": y} for x, y in zip(DATA["x"], DATA["y"], strict=True)]
+
+
+def batches(*sizes):
+    """Batches of these sizes in turn, for as long as there is data."""
+    start = number = 0
+    while start < 103:
+        stop = start + sizes[number % len(sizes)]
+        yield {name: array[start:stop] for name, array in DATA.items()}
+        start, number = stop, number + 1
+
+
+class Dataset:
+    def __len__(self):
+        return 103
+
+    def __getitem__(self, index):
+        return {"x": DATA["x"][index], "y": float(DATA["y"][index])}
+
+
+class ManyAtOnce(Dataset):
+    def __init__(self):
+        self.calls = 0
+
+    def __getitems__(self, indices):
+        self.calls += 1
+        return [self[k] for k in indices]
+
+
+class Loader:
+    """Iterable, with a length in batches: the shape of a torch DataLoader."""
+
+    def __len__(self):
+        return 11
+
+    def __iter__(self):
+        return batches(10)
+
+
+class TestKinds:
+    def test_memory_mapped(self, tmp_path, want):
+        for name, array in DATA.items():
+            np.save(tmp_path / name, array)
+        mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in DATA}
+        assert run(mapped) == want
+
+    def test_jax_arrays(self, want):
+        assert run({name: jnp.asarray(array) for name, array in DATA.items()}) == want
+
+    def test_jax_arrays_on_an_accelerator(self, want, monkeypatch):
+        monkeypatch.setattr(kinds, "_is_on_accelerator", lambda leaf: True)
+        assert run({name: jnp.asarray(array) for name, array in DATA.items()}) == want
+
+    def test_anything_with_shape_dtype_and_slices(self):
+        data = Lazy(100)
+        assert evaluate(lambda _, b: Sum(b), None, data, batch=16)["sum"] == 4950
+        assert data.reads == [(k, min(k + 16, 100)) for k in range(0, 100, 16)]
+
+    def test_a_tuple_and_a_single_array(self):
+        x = normal(20)
+        got = evaluate(lambda _, b: Sum(b[0] * b[1]), None, (x, np.ones_like(x)), batch=8)
+        assert got["sum"] == evaluate(lambda _, b: Sum(b), None, x, batch=8)["sum"]
+
+    def test_a_dataset(self, want):
+        assert run(Dataset()) == want
+
+    def test_a_dataset_that_gives_many_at_once(self, want):
+        data = ManyAtOnce()
+        assert run(data) == want
+        assert data.calls == 7
+
+    def test_a_list_of_examples(self, want):
+        assert run(examples()) == want
+
+    @pytest.mark.parametrize("sizes", [(16,), (10,), (103,), (1,), (3, 40, 1, 16, 0), (200,)])
+    def test_batches_of_any_size(self, sizes, want):
+        assert run(batches(*sizes)) == want
+
+    def test_a_loader(self, want):
+        assert run(Loader()) == want
+
+    def test_the_batch_follows_the_first_of_an_iterable(self):
+        assert evaluate(squared_error, W, batches(10)).batch == 10
+
+    def test_hdf5(self, tmp_path, want):
+        h5py = pytest.importorskip("h5py")
+        with h5py.File(tmp_path / "data.h5", "w") as file:
+            for name, array in DATA.items():
+                file[name] = array
+            assert run({"x": file["x"], "y": file["y"]}) == want
+
+    def test_zarr(self, tmp_path, want):
+        zarr = pytest.importorskip("zarr")
+        stored = {}
+        for name, array in DATA.items():
+            chunks = (25, 3)[: array.ndim]
+            stored[name] = zarr.create_array(
+                str(tmp_path / name), shape=array.shape, dtype="float32", chunks=chunks
+            )
+            stored[name][:] = array
+        assert run(stored) == want
+
+    def test_torch(self, want):
+        torch = pytest.importorskip("torch")
+        tensors = {name: torch.from_numpy(array) for name, array in DATA.items()}
+        assert run(tensors) == want
+        dataset = torch.utils.data.TensorDataset(tensors["x"], tensors["y"])
+
+        def fn(w, batch):
+            return squared_error(w, {"x": batch[0], "y": batch[1]})
+
+        loader = torch.utils.data.DataLoader(dataset, batch_size=10)
+        for data in (dataset, loader):
+            assert evaluate(fn, W, data, batch=16)["mean"] == want
+
+    def test_grain(self, want):
+        grain = pytest.importorskip("grain")
+        source = grain.MapDataset.source(examples())
+        assert run(source) == want
+        assert run(source.batch(10).to_iter_dataset()) == want
+
+    def test_hugging_face(self, want):
+        datasets = pytest.importorskip("datasets")
+        data = datasets.Dataset.from_dict({k: v.tolist() for k, v in DATA.items()})
+        assert run(data.with_format("numpy")) == want
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("data", [np.zeros((0, 3)), {"x": np.zeros(0)}, [], iter([])])
+    def test_nothing(self, data):
+        with pytest.raises(ShardingError, match="there are no examples in it"):
+            run(data)
+
+    def test_an_empty_dataset(self):
+        class Empty(Dataset):
+            def __len__(self):
+                return 0
+
+        with pytest.raises(ShardingError, match=r"no examples in it .Empty of 0 examples"):
+            run(Empty())
+
+    def test_leaves_of_several_lengths(self):
+        with pytest.raises(ShardingError) as caught:
+            run({"x": np.zeros((4, 3)), "y": np.zeros(5), "z": np.float32(0)})
+        message = str(caught.value)
+        for line in ("data['x']: 4 rows", "data['y']: 5 rows", "data['z']: a scalar"):
+            assert line in message
+
+    def test_text(self):
+        data = {"x": normal(3), "name": np.array(["a", "b", "c"])}
+        with pytest.raises(UnsupportedError, match=r"data\['name'\]: its dtype is <U1"):
+            run(data)
+
+    @pytest.mark.parametrize("data", [None, 3, "a path", {"x": 3}, object()])
+    def test_what_is_no_data(self, data):
+        with pytest.raises(UnsupportedError, match="none of the kinds of data"):
+            run(data)
+
+    def test_a_list_of_arrays_could_be_two_things(self):
+        with pytest.raises(UnsupportedError, match="a list of 2 arrays"):
+            run([DATA["x"], DATA["y"]])
+
+    def test_a_batch_of_another_shape(self):
+        def stream():
+            yield from list(batches(20))[:2]
+            yield {"x": normal(20, 4), "y": normal(20)}
+
+        with pytest.raises(ShardingError) as caught:
+            run(stream())
+        message = str(caught.value)
+        assert "batch 2 of the data: data['x'] is [20, 4], expected [batch, 3]" in message
+        assert any("while reading step" in note for note in caught.value.__notes__)
+
+    def test_a_batch_of_another_dtype(self):
+        stream = iter([{"x": normal(4)}, {"x": np.arange(4, dtype=np.int32)}])
+        with pytest.raises(ShardingError, match=r"batch 1 of the data: data\['x'\] is int32, exp"):
+            evaluate(lambda _, b: b["x"], None, stream)
+
+    def test_a_batch_of_another_structure(self):
+        stream = iter([{"x": normal(4)}, {"y": normal(4)}])
+        with pytest.raises(ShardingError, match=r"batch 1 of the data: its structure is .*'y'"):
+            evaluate(lambda _, b: b["x"], None, stream)
+
+    def test_batches_that_are_single_examples(self):
+        with pytest.raises(ShardingError, match=r"(?s)batch 0, .*a scalar.*has to be batched"):
+            run(iter(examples()))
+
+    @pytest.mark.parametrize("given", [3, 20])
+    def test_an_array_that_is_not_as_long_as_it_says(self, given):
+        class Liar(Lazy):
+            def __getitem__(self, rows):
+                return np.zeros(given if rows.start >= 32 else rows.stop - rows.start, self.dtype)
+
+        with pytest.raises(ShardingError) as caught:
+            evaluate(lambda _, b: b, None, Liar(100), batch=16)
+        assert f"data: 16 rows were asked for, [{given}] was given" in str(caught.value)
+        assert "step 2 (examples 32 to 47)" in caught.value.__notes__[0]
+
+    def test_an_example_of_another_shape(self):
+        data = examples()
+        data[50]["x"] = normal(5)
+        with pytest.raises(ShardingError, match=r"example 50 of the data: data\['x'\] is \[5\]"):
+            run(data)

@@ -1,0 +1,255 @@
+"""The journal: resuming, refusing, and disks that are full, locked or read-only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardwise import ShardwiseError, _evaluate
+from shardwise._evaluate import Max, Sum
+from shardwise._evaluate.journal import Journal
+
+from ..support import normal
+from . import crash
+from .helpers import Average, Lazy, devices, evaluate, linear_data, squared_error
+
+W = normal(3)
+DATA = linear_data(1003)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    return tmp_path / "journal.db"
+
+
+def everything(w, batch, mask):
+    loss = squared_error(w, batch)
+    return {
+        "loss": loss,
+        "count": Sum(jnp.ones(loss.shape, jnp.int32)),
+        "worst": Max(loss),
+        "object": Average.from_values(loss, mask),
+    }
+
+
+class Stop(Exception):
+    pass
+
+
+def broken(fn, state, data, path, after, **options):
+    """Run until at least so many examples are finished, then break off."""
+
+    def stop(snapshot):
+        if snapshot.done >= after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        _evaluate.evaluate(fn, state, data, journal=path, progress=stop, **options)
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    """Snapshots and transactions after every step."""
+    from shardwise._evaluate import journal, progress
+
+    monkeypatch.setattr(progress.Call, "every", 0.0)
+    monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)
+
+
+class TestResuming:
+    @pytest.mark.parametrize(("before", "after"), [(1, 1), (8, 3), (3, 8)])
+    def test_the_same_bits_on_other_devices(self, path, eager, before, after):
+        want = evaluate(everything, W, DATA, batch=16, mesh=devices(1))
+        broken(everything, W, DATA, path, 400, batch=16, mesh=devices(before))
+        got = evaluate(everything, W, DATA, batch=16, mesh=devices(after), journal=path)
+        assert got.metrics == want.metrics
+        assert 400 <= got.resumed < 1003
+        assert got.resumed % 16 == 0
+
+    def test_nothing_finished_is_read_again(self, path, eager):
+        broken(lambda _, b: b, None, Lazy(1000), path, 500, batch=10, mesh=devices(1))
+        data = Lazy(1000)
+        result = evaluate(lambda _, b: b, None, data, batch=10, mesh=devices(1), journal=path)
+        steps = [start for start, stop in data.reads if stop - start == 10]
+        assert min(steps) == result.resumed
+        assert result["mean"] == 499.5
+
+    def test_a_finished_run_computes_nothing(self, path):
+        first = evaluate(everything, W, DATA, batch=64, journal=path)
+        again = evaluate(everything, W, DATA, batch=64, journal=path)
+        assert again.metrics == first.metrics
+        assert (again.resumed, again.examples_per_second) == (1003, 0)
+
+    def test_an_iterable_is_drawn_again_and_what_is_finished_is_skipped(self, path, eager):
+        def batches():
+            for start in range(0, 1003, 30):
+                yield {name: array[start : start + 30] for name, array in DATA.items()}
+
+        want = evaluate(everything, W, DATA, batch=16)
+        broken(everything, W, batches(), path, 300, batch=16)
+        got = evaluate(everything, W, batches(), batch=16, journal=path)
+        assert got.metrics == want.metrics
+        assert got.resumed >= 300
+
+    def test_a_longer_iterable_is_refused_at_its_end(self, path):
+        x = normal(100)
+        evaluate(lambda _, b: b, None, iter([x]), batch=32, journal=path)
+        with pytest.raises(ShardwiseError, match="finished with 100 examples, this run has 200"):
+            evaluate(lambda _, b: b, None, iter([x, x]), batch=32, journal=path)
+
+    def test_a_chosen_batch_is_taken_from_the_journal(self, path):
+        evaluate(everything, W, DATA, batch=48, journal=path)
+        assert evaluate(everything, W, DATA, journal=path).batch == 48
+
+    def test_holes_are_filled(self, path):
+        want = evaluate(everything, W, DATA, batch=16, journal=path)
+        with sqlite3.connect(path) as database:
+            database.execute("DELETE FROM steps WHERE start % 48 = 0")
+        database.close()
+        got = evaluate(everything, W, DATA, batch=16, journal=path)
+        assert got.metrics == want.metrics
+        assert 0 < got.resumed < 1003
+
+
+class TestRefusing:
+    def refused(self, path, *lines, fn=everything, state=W, data=DATA, batch=16):
+        evaluate(everything, W, DATA, batch=16, journal=path)
+        with pytest.raises(ShardwiseError, match="it belongs to another run") as caught:
+            evaluate(fn, state, data, batch=batch, journal=path)
+        message = str(caught.value)
+        differing = [line for line in message.splitlines() if line.startswith("    - ")]
+        assert len(differing) == len(lines), message
+        for line in lines:
+            assert f"    - {line}" in message
+        assert "delete the file to start over" in message
+
+    def test_another_length(self, path):
+        shorter = {name: np.concatenate([a[:500], a[-1:]]) for name, a in DATA.items()}
+        evaluate(everything, W, DATA, batch=16, journal=path)
+        with pytest.raises(
+            ShardwiseError, match=r"length of the data differs: the journal has 1003, this .*501"
+        ):
+            evaluate(everything, W, shorter, batch=16, journal=path)
+
+    def test_another_content(self, path):
+        changed = {"x": DATA["x"], "y": DATA["y"] + 1}
+        self.refused(path, "the content of data['y'] differs", data=changed)
+
+    def test_another_batch(self, path):
+        evaluate(everything, W, DATA, batch=16, journal=path)
+        with pytest.raises(ShardwiseError, match="batch differs: the journal has 16, this run 32"):
+            evaluate(everything, W, DATA, batch=32, journal=path)
+
+    def test_another_state(self, path):
+        changed = W.copy()
+        changed[1] = np.nextafter(changed[1], np.float32(9))
+        self.refused(path, "the content of the state differs", state=changed)
+
+    def test_another_function(self, path):
+        def other(w, batch, mask):
+            return everything(w * 2, batch, mask)
+
+        self.refused(path, "the program of fn differs", fn=other)
+
+    def test_another_set_of_metrics(self, path):
+        def other(w, batch, mask):
+            found = everything(w, batch, mask)
+            return {"loss": found["loss"]}
+
+        self.refused(
+            path, "the program of fn differs", "the metrics differs: the journal has", fn=other
+        )
+
+    def test_a_constant_that_fn_captured(self, path):
+        def fn(scale):
+            table = jnp.asarray(np.arange(16, dtype=np.float32) * scale)
+            return lambda _, b: b + table
+
+        x = normal(64)
+        evaluate(fn(1), None, x, batch=16, journal=path)
+        evaluate(fn(1), None, x, batch=16, journal=path)
+        with pytest.raises(ShardwiseError, match="the program of fn differs"):
+            evaluate(fn(2), None, x, batch=16, journal=path)
+
+    def test_the_fingerprint_does_not_depend_on_the_process(self, path):
+        evaluate(everything, W, DATA, batch=16, journal=path)
+        code = (
+            "from tests.evaluate.test_evaluate_journal import *\n"
+            f"r = evaluate(everything, W, DATA, batch=16, journal={str(path)!r})\n"
+            "print(r.resumed)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": "7"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.strip() == "1003", done.stderr
+
+    def test_a_journal_of_another_format(self, path):
+        with Journal(path) as journal:
+            journal.note(format="shardwise evaluate 99")
+        with pytest.raises(ShardwiseError, match="its format is 'shardwise evaluate 99'"):
+            evaluate(everything, W, DATA, batch=16, journal=path)
+
+
+class TestDisks:
+    def untouched(self, path, message):
+        data = Lazy(100)
+        with pytest.raises(ShardwiseError, match=message):
+            evaluate(lambda _, b: b, None, data, batch=10, journal=path)
+        assert not [read for read in data.reads if read[1] - read[0] == 10]
+
+    def test_a_folder_that_is_not_there(self, tmp_path):
+        self.untouched(tmp_path / "no" / "journal.db", "cannot be written: unable to open")
+
+    def test_a_file_that_is_something_else(self, path):
+        path.write_bytes(b"not a database at all" * 100)
+        self.untouched(path, "the file is not a journal")
+
+    @pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="needs a read-only file system")
+    def test_a_read_only_file_system(self):
+        self.untouched(Path("/sys/kernel/journal.db"), "cannot be written")
+
+    def test_one_process_at_a_time(self, path):
+        with Journal(path):
+            self.untouched(path, "another process is writing it")
+
+    def test_a_disk_without_room(self, path, monkeypatch):
+        usage = namedtuple("usage", "total used free")
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 1 << 30, 1 << 20))
+        self.untouched(path, "the disk has 1 MiB free, the run needs up to 8 MiB")
+
+    def test_a_disk_that_fills_up_on_the_way(self, path, eager, monkeypatch):
+        """What was written stays whole, and the next run goes on from there."""
+        want = evaluate(everything, W, DATA, batch=8, mesh=devices(1))
+        original = Journal._open
+
+        def small(self):
+            database = original(self)
+            database.execute("PRAGMA max_page_count = 6")
+            return database
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Journal, "_open", small)
+            with pytest.raises(ShardwiseError, match=r"(?s)writing failed: .*full.*make room"):
+                evaluate(everything, W, DATA, batch=8, mesh=devices(1), journal=path)
+        got = evaluate(everything, W, DATA, batch=8, mesh=devices(2), journal=path)
+        assert got.metrics == want.metrics
+        assert 0 < got.resumed < 1003
+
+
+def test_killed_at_random_moments(tmp_path):
+    lines: list[str] = []
+    found = crash.campaign(3, seed=1, folder=tmp_path, say=lines.append)
+    assert found["kills"] == 3
+    assert found["runs compared"] >= 1

@@ -1,0 +1,194 @@
+"""Statements with functions of their own: loops, branches, and transformations."""
+
+from __future__ import annotations
+
+from .language import NOWHERE, Statement
+from .meeting import over
+from .plain import place, unary
+from .scope import LARGEST, Scope
+
+
+def scan(s: Scope) -> None:
+    s.features.add("scan")
+    init = s.real(24)
+    kept = init.varying | set(s.draw.subset(list(s.sizes)))
+    start = s.cast(init, kept)
+    rows = [r for r in s.reals(48) if r.shape and r.shape[0] <= 4]
+    over_rows = bool(rows) and s.draw.chance(50)
+    xs = s.draw.pick(rows[::-1]) if over_rows else None
+    length = xs.shape[0] if xs else s.draw.integer(1, 3)
+    carry = s.new(start.shape, "float32", kept, kept, 2.0)
+    row = s.new(
+        xs.shape[1:] if xs else (),
+        "float32",
+        xs.varying if xs else NOWHERE,
+        xs.differs if xs else NOWHERE,
+        xs.bound if xs else 1.0,
+    )
+    inner = s.inner(s.fresh(), (carry, row))
+    inner.fill(3)
+    new = inner.within(carry.shape, kept)
+    new = inner.like(new, f"0.5 * {carry.name} + jnp.tanh({new.name})")
+    seen = inner.real(LARGEST // length)
+    inner.block.result = f"{new.name}, {seen.name}"
+    backwards = s.draw.chance(30)
+    s.features |= {"reverse scan"} if backwards else set()
+    source = xs.name if xs else f"jnp.arange(1.0, {length + 1})"
+    expression = f"lax.scan({inner.block.name}, {start.name}, {source}, reverse={backwards})"
+    last = s.new(start.shape, "float32", kept, kept, 2.0)
+    out = s.new((length, *seen.shape), "float32", seen.varying, seen.differs, seen.bound)
+    if len(out.shape) > 3:
+        inner.block.result = f"{new.name}, None"
+        s.write(last, f"{expression}[0]", inner.block)
+    else:
+        s.write_all((last, out), expression, inner.block)
+
+
+def counted(s: Scope) -> None:
+    """A fori_loop, of known length or as long as a register says."""
+    limit = s.whole()
+    dynamic = limit is not None and not s.smooth and s.draw.chance(60)
+    apart = limit.differs if dynamic else NOWHERE
+    s.features.add("fori_loop as long as data says" if dynamic else "fori_loop")
+    s.features |= {"loops of different lengths"} if apart else set()
+    until = f"{limit.name} % 3 + 1" if dynamic else str(s.draw.integer(1, 3))
+    init = s.real(24)
+    known = limit.varying if dynamic else NOWHERE
+    kept = init.varying | known | set(s.draw.subset(list(s.sizes)))
+    start = s.cast(init, kept)
+    index = s.new((), "int32", NOWHERE, NOWHERE)
+    carry = s.new(start.shape, "float32", kept, kept, 2.0)
+    inner = s.inner(s.fresh(), (index, carry), meet=s.meet - apart, split=s.split or bool(apart))
+    if dynamic:
+        inner.registers.remove(index)
+    inner.fill(3)
+    new = inner.within(carry.shape, kept)
+    inner.block.result = f"0.5 * {carry.name} + jnp.tanh({new.name})"
+    out = s.new(start.shape, "float32", kept, kept, 2.0)
+    s.write(out, f"lax.fori_loop(0, {until}, {inner.block.name}, {start.name})", inner.block)
+
+
+def while_loop(s: Scope) -> None:
+    limit = s.whole()
+    if limit is None or s.smooth:
+        return scan(s)
+    s.features.add("while_loop")
+    asked = s.draw.subset([a for a in s.sizes if a in s.meet - limit.differs])
+    apart = limit.differs
+    s.features |= {"loops of different lengths"} if apart else set()
+    s.features |= {"a collective in a loop's condition"} if asked else set()
+    init = s.real(24)
+    counter = s.cast(
+        s.write(s.new((), "int32", NOWHERE, NOWHERE), "jnp.int32(0)"), limit.varying | set(asked)
+    )
+    kept = init.varying | limit.varying | set(s.draw.subset(list(s.sizes)))
+    start = s.cast(init, kept)
+    n = s.new((), "int32", counter.varying, apart)
+    carry = s.new(start.shape, "float32", kept, kept, 2.0)
+    inner = s.inner(s.fresh(), (n, carry), meet=s.meet - apart, split=s.split or bool(apart))
+    inner.fill(3)
+    new = inner.within(carry.shape, kept)
+    inner.block.result = f"{n.name} + 1, 0.5 * {carry.name} + jnp.tanh({new.name})"
+    state = inner.block.params
+    inner.block.params = (f"state{n.name}",)
+    inner.block.statements.insert(0, Statement(state, f"state{n.name}"))
+    turns = f"lax.psum(state[0], {over(asked)}) // {s.size(asked)}" if asked else "state[0]"
+    decide = f"lambda state: {turns} < {limit.name} % 3 + 1"
+    expression = f"lax.while_loop({decide}, {inner.block.name}, ({counter.name}, {start.name}))"
+    last = s.new((), "int32", counter.varying, apart)
+    out = s.new(start.shape, "float32", kept, kept, 2.0)
+    s.write_all((last, out), expression, inner.block)
+    return None
+
+
+def branch(s: Scope) -> None:
+    """A cond or a switch, on a register that agrees along the axes used inside."""
+    index = s.whole()
+    if index is None:
+        return place(s)
+    ways = s.draw.integer(2, 3)
+    apart = index.differs
+    s.features.add("cond" if ways == 2 else "switch")
+    s.features |= {"branches that differ over other axes"} if apart else set()
+    operand = s.real(24)
+    scopes, results = [], []
+    for _ in range(ways):
+        param = s.new(operand.shape, "float32", operand.varying, operand.differs, operand.bound)
+        inner = s.inner(s.fresh(), (param,), meet=s.meet - apart, split=s.split or bool(apart))
+        inner.fill(3)
+        scopes.append(inner)
+        results.append(inner.fitted(inner.real(), operand.shape))
+    varying = index.varying.union(*(r.varying for r in results))
+    for inner, result in zip(scopes, results, strict=True):
+        inner.block.result = inner.cast(result, varying).name
+    differs = apart.union(*(r.differs for r in results))
+    new = s.new(operand.shape, "float32", varying, differs, max(r.bound for r in results))
+    names = ", ".join(inner.block.name for inner in scopes)
+    call = f"lax.switch({index.name} % {ways}, [{names}], {operand.name})"
+    if ways == 2:
+        call = f"lax.cond({index.name} % 2 == 0, {names}, {operand.name})"
+    s.write(new, call, *(inner.block for inner in scopes))
+    return None
+
+
+# --- transformations
+
+
+def derivative(s: Scope) -> None:
+    r = s.real(24)
+    param = s.new(r.shape, "float32", r.varying, r.differs, r.bound)
+    forward = s.draw.chance(30)
+    inner = s.inner(s.fresh(), (param,), smooth=True, forward=s.forward or forward)
+    inner.fill(3)
+    result = inner.real()
+    everywhere = frozenset(s.sizes)
+    if forward:
+        s.features.add("jvp in the body")
+        inner.block.result = result.name
+        tangent = f"jnp.cos({r.name})"
+        expression = f"jax.jvp({inner.block.name}, ({r.name},), ({tangent},))"
+        primal = s.new(result.shape, "float32", result.varying, result.differs, result.bound)
+        moved = s.new(result.shape, "float32", result.varying, result.varying, 9.0)
+        s.write_all((primal, moved), expression, inner.block)
+        s.tamed(moved)
+        return
+    s.features.add("grad in the body")
+    inner.block.result = f"jnp.mean({result.name} * 0.5)"
+    # With the check off, a gradient is each device's own.
+    varying = r.varying if s.check else everywhere
+    differs = r.varying if s.check else everywhere
+    new = s.new(r.shape, "float32", varying, differs, 9.0)
+    s.tamed(s.write(new, f"jax.grad({inner.block.name})({r.name})", inner.block))
+
+
+def batched(s: Scope) -> None:
+    rows = [r for r in s.reals(24) if r.shape and r.shape[0] <= 4]
+    if not rows:
+        return unary(s)
+    s.features.add("vmap in the body")
+    r = s.draw.pick(rows[::-1])
+    param = s.new(r.shape[1:], "float32", r.varying, r.differs, r.bound)
+    inner = s.inner(s.fresh(), (param,))
+    inner.fill(3)
+    result = inner.real(LARGEST // r.shape[0])
+    if len(result.shape) > 2:
+        result = inner.fitted(result, ())
+    inner.block.result = f"{result.name} + 0.0 * jnp.sum({param.name})"
+    varying, differs = result.varying | param.varying, result.differs | param.differs
+    new = s.new((r.shape[0], *result.shape), "float32", varying, differs, result.bound)
+    s.write(new, f"jax.vmap({inner.block.name})({r.name})", inner.block)
+    return None
+
+
+def called(s: Scope) -> None:
+    """A call through jit or remat."""
+    name = s.draw.pick(["jit", "checkpoint"])
+    s.features.add(f"{name} in the body")
+    r = s.real()
+    param = s.new(r.shape, "float32", r.varying, r.differs, r.bound)
+    inner = s.inner(s.fresh(), (param,))
+    inner.fill(3)
+    result = inner.real()
+    inner.block.result = result.name
+    new = s.new(result.shape, "float32", result.varying, result.differs, result.bound)
+    s.write(new, f"jax.{name}({inner.block.name})({r.name})", inner.block)

@@ -1,0 +1,154 @@
+"""A function being written: what it sees, and what is allowed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import count
+from math import prod
+
+from .draw import Draw
+from .language import NOWHERE, Axes, Block, Register, Statement
+
+LARGEST = 96
+"""The most entries a register may have."""
+
+
+@dataclass
+class Scope:
+    """A function being written: what it sees and what is allowed in it.
+
+    Attributes:
+        step: Writes one more statement, of a random kind.
+        meet: The axes along which its devices may communicate.
+        smooth: Whether it will be differentiated.
+        forward: Whether it will be differentiated forwards, which a custom_vjp does not allow.
+        split: Whether some devices may be elsewhere: XLA on the CPU then hangs in permutations.
+    """
+
+    draw: Draw
+    sizes: dict[str, int]
+    check: bool
+    block: Block
+    registers: list[Register]
+    meet: Axes
+    names: count
+    features: set[str]
+    step: Callable[[Scope], None]
+    smooth: bool = False
+    forward: bool = False
+    split: bool = False
+    depth: int = 0
+
+    # --- writing
+
+    def new(self, shape, dtype, varying, differs, bound=1.0, name=None) -> Register:
+        name = name or f"r{next(self.names)}"
+        differs = differs & varying
+        return Register(name, tuple(shape), dtype, frozenset(varying), frozenset(differs), bound)
+
+    def write(self, register: Register, expression: str, *blocks: Block) -> Register:
+        """Add a statement and the register it sets."""
+        self.write_all((register,), expression, *blocks)
+        return register
+
+    def write_all(self, registers: tuple[Register, ...], expression: str, *blocks: Block) -> None:
+        """Add a statement that sets several registers."""
+        names = tuple(r.name for r in registers)
+        self.block.statements.append(Statement(names, expression, blocks, registers))
+        self.registers += registers
+
+    def fill(self, most: int) -> None:
+        """Write a few statements."""
+        for _ in range(self.draw.integer(1, most)):
+            self.step(self)
+
+    def like(self, source: Register, expression: str, bound: float | None = None) -> Register:
+        """Set a register of the same type to an expression of it."""
+        bound = source.bound if bound is None else bound
+        new = self.new(source.shape, source.dtype, source.varying, source.differs, bound)
+        return self.write(new, expression)
+
+    def tamed(self, register: Register) -> Register:
+        """Keep numbers small, without saturating and without losing smoothness."""
+        if not register.real or register.bound <= 4:
+            return register
+        return self.like(register, f"{register.name} / (1.0 + {register.name} ** 2)", 0.5)
+
+    def cast(self, register: Register, axes: Axes) -> Register:
+        """The register, varying over `axes` as well."""
+        missing = tuple(a for a in self.sizes if a in axes and a not in register.varying)
+        if not missing:
+            return register
+        varying = register.varying | set(missing)
+        new = self.new(register.shape, register.dtype, varying, register.differs, register.bound)
+        if not self.check:
+            return replace(new, name=register.name)
+        return self.write(new, f"lax.pcast({register.name}, {missing}, to='varying')")
+
+    def inner(self, name: str, params: tuple[Register, ...], **changes) -> Scope:
+        """The scope of a function written inside this one."""
+        block = Block(name, tuple(p.name for p in params))
+        return replace(
+            self,
+            block=block,
+            registers=[*self.registers, *params],
+            depth=self.depth + 1,
+            **changes,
+        )
+
+    def fresh(self) -> str:
+        return f"f{next(self.names)}"
+
+    # --- choosing
+
+    def reals(self, most: int = LARGEST) -> list[Register]:
+        return [r for r in self.registers if r.real and r.size <= most]
+
+    def real(self, most: int = LARGEST) -> Register:
+        """A float register, more often a late one."""
+        options = self.reals(most)
+        late = options[-6:]
+        return self.draw.pick(late[::-1]) if self.draw.chance(70) else self.draw.pick(options)
+
+    def whole(self, shape: tuple[int, ...] | None = ()) -> Register | None:
+        options = [r for r in self.registers if r.dtype == "int32" and shape in (None, r.shape)]
+        return self.draw.pick(options[::-1]) if options else None
+
+    def axes(self, least: int = 1) -> tuple[str, ...]:
+        return self.draw.subset([a for a in self.sizes if a in self.meet], least)
+
+    def size(self, axes: tuple[str, ...]) -> int:
+        return prod(self.sizes[a] for a in axes)
+
+    # --- making things fit
+
+    def fitted(self, register: Register, shape: tuple[int, ...]) -> Register:
+        """The register in another shape."""
+        if register.shape == shape:
+            return register
+        new = self.new(shape, "float32", register.varying, register.differs, register.bound)
+        return self.write(new, f"jnp.resize({register.name}, {shape})")
+
+    def within(self, shape: tuple[int, ...], varying: Axes) -> Register:
+        """A float register of the given shape that varies over nothing but `varying`."""
+        options = [r for r in self.reals() if r.varying - varying <= self.meet]
+        register = self.draw.pick(options[-5:][::-1]) if options else self.constant()
+        return self.confined(self.fitted(register, shape), varying)
+
+    def confined(self, register: Register, varying: Axes) -> Register:
+        """The register, averaged over the axes it must not vary over, cast to those it must."""
+        extra = tuple(a for a in self.sizes if a in register.varying - varying)
+        if extra:
+            new = self.new(
+                register.shape,
+                "float32",
+                register.varying - set(extra),
+                register.differs - set(extra),
+                register.bound,
+            )
+            register = self.write(new, f"lax.pmean({register.name}, {extra})")
+        return self.cast(register, varying)
+
+    def constant(self) -> Register:
+        return self.write(self.new((), "float32", NOWHERE, NOWHERE), "jnp.float32(0.5)")

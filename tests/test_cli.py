@@ -1,0 +1,100 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from shardwise import ShardingError, __version__, _cli
+from shardwise._cli import app
+from shardwise._cli._status import ExitCode
+
+
+def run(*args: str):
+    return CliRunner().invoke(app, args, prog_name="shardwise", env={"COLUMNS": "100"})
+
+
+def test_help_names_every_command():
+    result = run("--help")
+    assert result.exit_code == ExitCode.OK
+    assert "Usage: shardwise [OPTIONS] COMMAND" in result.output
+    assert "demo" in result.output
+    assert "Exit codes: 0 right, 1 wrong, 2 could not be run." in result.output
+
+
+def test_no_arguments_show_the_help():
+    assert "Usage: shardwise" in run().output
+
+
+def test_version():
+    result = run("--version")
+    assert result.exit_code == ExitCode.OK
+    assert result.output == f"shardwise {__version__}\n"
+
+
+def test_an_unknown_command_is_refused():
+    result = run("dmo")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "No such command 'dmo'" in result.output
+
+
+def test_an_error_of_ours_is_a_message_and_code_2(monkeypatch):
+    def fail(*_):
+        raise ShardingError("argument 'x': 7 rows on 4 shards")
+
+    monkeypatch.setattr(_cli.demo, "_show_gradients", fail)
+    result = run("demo")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert result.output == "ShardingError: argument 'x': 7 rows on 4 shards\n"
+
+
+def test_an_error_of_others_is_not_hidden(monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_cli.demo, "_show_gradients", fail)
+    assert isinstance(run("demo").exception, ZeroDivisionError)
+
+
+def test_demo():
+    # One run for all that it shows: it takes seconds, and each worker would run it again.
+    result = run("demo", "--quick")
+    assert result.exit_code == ExitCode.OK, result.output
+    check_gradients(result.output)
+    check_verdicts(result.output)
+    check_deadlock(result.output)
+    check_cost(result.output)
+    assert "sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)" in result.output
+
+
+def check_gradients(shown: str) -> None:
+    number = r" ([+-][\d.]+) +│"
+    rows = re.findall(rf"│ (\d) +│{number * 3} (.*?) +│", shown)
+    assert [int(row[0]) for row in rows] == [1, 2, 4, 8]
+    for devices, textbook, right, unsharded, verdict in rows:
+        assert float(right) == pytest.approx(float(unsharded), abs=2e-5)
+        assert float(textbook) == pytest.approx(int(devices) * float(unsharded), rel=1e-3)
+        assert verdict == ("right" if devices == "1" else f"{devices}.000 times too large")
+
+
+def check_verdicts(shown: str) -> None:
+    wrong = shown[shown.index("textbook: WRONG on {data: 1}, {data: 2}, {data: 4}, {data: 8}") :]
+    assert "SW101: " in wrong
+    assert "--> _demo_programs.py:" in wrong
+    assert "grads = jax.grad(loss)(params, x, y)" in wrong
+    assert "\nright: right on {data: 1}, {data: 2}, {data: 4}, {data: 8}\n" in wrong
+
+
+def check_deadlock(shown: str) -> None:
+    message = shown[shown.index("DeadlockError: ") :]
+    assert "psum over 'data', _demo_programs.py:" in message
+
+
+def check_cost(shown: str) -> None:
+    rows = re.findall(r"│ (.+?) +│ +(\d+) ms +│ +([\d.]+) MB", shown)
+    whole, one, auto = (float(row[2]) for row in rows)
+    assert [row[0] for row in rows[1:]] == ["64 devices, at_once=1", "64 devices, at_once='auto'"]
+    assert one < whole / 8
+    assert auto > 0

@@ -1,0 +1,199 @@
+"""The documentation is true: its Python runs, what it shows is what is printed, nothing is missing.
+
+The blocks of a page run in order, in one process with eight virtual devices. A `text` block right
+after a `python` block is what that block prints; `...` in it stands for anything. A page can also
+be tried by hand, and after a change of what is printed its `text` blocks can be written anew:
+
+    python -m tests.test_docs docs/tutorial.md
+    python -m tests.test_docs --write docs/tutorial.md
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import doctest
+import inspect
+import io
+import linecache
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DEVICES = "--xla_force_host_platform_device_count=8"
+
+# The name that error messages give for the code of a page.
+PROGRAM = "program.py"
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A Python block of a page, and what the page says that it prints."""
+
+    code: str
+    line: int
+    shown: str | None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    fences = list(FENCE.finditer(text))
+    for fence, after in zip(fences, [*fences[1:], None], strict=False):
+        if fence[1] == "python":
+            line = text[: fence.start()].count("\n") + 2
+            yield Block(fence[2], line, _shown(text, fence, after))
+
+
+def _shown(text: str, fence: re.Match[str], after: re.Match[str] | None) -> str | None:
+    if after is None or after[1] != "text" or text[fence.end() : after.start()].strip():
+        return None
+    return after[2]
+
+
+def run_page(page: Path) -> None:
+    """Run the blocks of a page, and compare what they print with what it shows."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for block in blocks(page.read_text(encoding="utf-8")):
+        printed = _run(block.code, names, f"{page.name}:{block.line}")
+        if not _same(block.shown or "", printed):
+            diff = difflib.ndiff((block.shown or "").splitlines(), printed.splitlines())
+            raise SystemExit(
+                f"{page.name}:{block.line}: the page shows (-), the block prints (+):\n"
+                + "\n".join(diff)
+            )
+
+
+def write_page(page: Path) -> None:
+    """Put what the blocks print into the `text` blocks of a page."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    text = page.read_text(encoding="utf-8")
+    for block in blocks(text):
+        printed = _run(block.code, names, f"{page.name}:{block.line}")
+        if block.shown is not None and not _same(block.shown, printed):
+            before = f"```python\n{block.code}```\n\n```text\n"
+            text = text.replace(f"{before}{block.shown}```", f"{before}{printed}```")
+    page.write_text(text, encoding="utf-8")
+
+
+def _run(code: str, names: dict[str, object], where: str) -> str:
+    # Error messages quote source lines, which they look up by file name.
+    linecache.cache[PROGRAM] = (len(code), None, code.splitlines(keepends=True), PROGRAM)
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, PROGRAM, "exec"), names)
+    except Exception as error:
+        error.add_note(f"in the block at {where}")
+        raise
+    return printed.getvalue()
+
+
+def _same(shown: str, printed: str) -> bool:
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    return doctest.OutputChecker().check_output(shown, printed, flags)
+
+
+def _with_code() -> list[Path]:
+    return [page for page in PAGES if any(blocks(page.read_text(encoding="utf-8")))]
+
+
+@pytest.mark.parametrize("page", _with_code(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_page_runs_and_shows_what_it_prints(page):
+    done = run_apart(page)
+    assert done.returncode == 0, done.stderr
+
+
+def run_apart(page: Path) -> subprocess.CompletedProcess[str]:
+    """Run a page in a process of its own, as a reader would."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.test_docs", str(page)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```python\nprint(1)\n```\n\n```text\n2\n```\n", "page.md:2: the page shows"),
+        ("```python\nprint(1)\n```\n\nwords\n\n```text\n1\n```\n", "the page shows"),
+        ("# Title\n\n```python\n1 / 0\n```\n", "in the block at page.md:4"),
+    ],
+)
+def test_a_page_that_is_wrong_fails(tmp_path, text, message):
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    done = run_apart(page)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_every_public_name_is_documented():
+    import shardwise
+
+    reference = "\n".join(page.read_text() for page in (ROOT / "docs" / "reference").glob("*.md"))
+    missing = [
+        name
+        for name in dir(shardwise)
+        if name != "__version__" and f"::: shardwise.{name}\n" not in f"{reference}\n"
+    ]
+    assert missing == []
+
+
+def test_every_public_name_has_a_docstring():
+    import shardwise
+    from shardwise import primitives
+
+    functions = inspect.getmembers(primitives, inspect.isfunction)
+    public = {name: value for name, value in functions if not name.startswith("_")}
+    own = {name: value for name, value in public.items() if value.__module__ == primitives.__name__}
+    exported = {name: getattr(shardwise, name) for name in dir(shardwise) if name[0] != "_"}
+    bare = [name for name, value in {**own, **exported}.items() if not inspect.getdoc(value)]
+    assert bare == []
+
+
+def test_the_help_in_the_reference_is_the_help():
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    for command, help_text in _help_texts():
+        assert f"```text\n$ {command}\n{help_text}```\n" in page, (
+            f"docs/reference/cli.md differs from `{command}`; it should show:\n{help_text}"
+        )
+
+
+def _help_texts() -> Iterator[tuple[str, str]]:
+    import typer
+    from typer.testing import CliRunner
+
+    from shardwise._cli import app
+
+    commands = [command.name for command in app.registered_commands]
+    for args in [[], *([name] for name in commands if name)]:
+        env = {"COLUMNS": "90", "TERMINAL_WIDTH": "90"}
+        result = CliRunner().invoke(app, [*args, "--help"], prog_name="shardwise", env=env)
+        assert result.exit_code == 0, typer.unstyle(result.output)
+        yield " ".join(["shardwise", *args, "--help"]), result.output
+
+
+def test_no_page_names_a_file_that_is_not_there():
+    missing = [
+        f"{page.name}: {target}"
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+        if not (page.parent / target).exists()
+    ]
+    assert missing == []
+
+
+if __name__ == "__main__":
+    *options, page = sys.argv[1:]
+    (write_page if options == ["--write"] else run_page)(Path(page))

@@ -1,0 +1,69 @@
+"""`import shardwise` and `shardwise --help` answer at once: JAX is imported when first needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LIMIT = 0.3
+HEAVY = ("jax", "jaxlib", "flax", "optax", "numpy", "rich")
+
+IMPORT = "import shardwise"
+HELP = """
+import sys
+from shardwise._cli import main
+sys.argv = ["shardwise", "--help"]
+try:
+    main()
+except SystemExit as done:
+    assert not done.code
+"""
+
+
+def run(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def seconds(code: str) -> float:
+    """Processor time: on a busy machine the clock on the wall says little about the import."""
+    before = os.times()
+    run(code)
+    after = os.times()
+    user = after.children_user - before.children_user
+    return user + after.children_system - before.children_system
+
+
+@pytest.mark.parametrize("code", [IMPORT, HELP], ids=["import", "help"])
+def test_nothing_heavy_is_imported(code):
+    report = f"\nimport sys\nprint('loaded', *(n for n in {HEAVY} if n in sys.modules))"
+    assert run(code + report).splitlines()[-1].split() == ["loaded"]
+
+
+@pytest.mark.parametrize("code", [IMPORT, HELP], ids=["import", "help"])
+def test_it_is_fast(code):
+    # The best of several: what else runs on the machine can only make it slower.
+    assert min(seconds(code) for _ in range(5)) < LIMIT
+
+
+def test_names_are_found_when_first_used():
+    run("import shardwise, sys; shardwise.ShardwiseError; assert 'jax' not in sys.modules")
+    run("import shardwise, sys; shardwise.mesh; assert 'jax' in sys.modules")
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    import shardwise
+
+    with pytest.raises(AttributeError, match="module 'shardwise' has no attribute 'simulat'"):
+        _ = shardwise.simulat
+
+
+def test_dir_lists_what_can_be_used():
+    import shardwise
+
+    assert {"mesh", "simulate", "primitives", "DeadlockError", "__version__"} <= set(dir(shardwise))
+    for name in dir(shardwise):
+        assert getattr(shardwise, name) is not None

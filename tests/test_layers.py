@@ -1,0 +1,201 @@
+"""The layers of the package: a row imports only from the rows above it.
+
+The rules are read off the source with `ast`, so that an import inside a function counts too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "shardwise"
+
+# Each name is a module or a package right under shardwise/.
+ROWS = (
+    ("_version",),
+    ("_errors",),
+    ("_jax",),
+    ("_mesh",),
+    ("_collectives",),
+    ("_program",),
+    ("_lower",),
+    ("_call", "_misuse", "_objects"),
+    ("_simulate",),
+    ("_check", "_explain"),
+    ("_evaluate", "_train"),
+    ("primitives", "nnx"),
+    ("_cli", "_pytest_plugin"),
+)
+ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}
+ENGINE = {name for row in ROWS[ROW_OF["_collectives"] : ROW_OF["_evaluate"]] for name in row}
+RUNS_IN_PRODUCTION = {"_evaluate", "_train"}
+TOUCHES_INTERNALS = {"_jax"}
+INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, by its absolute name, and whether it is imported with its importer."""
+
+    name: str
+    line: int
+    eager: bool
+
+
+def broken_rules(package: Path) -> list[str]:
+    """Every broken rule of the package in that folder, as `file:line: sentence`."""
+    files = sorted(package.rglob("*.py"))
+    return [message for file in files for message in _broken_in(file, package)]
+
+
+def _broken_in(file: Path, package: Path) -> Iterator[str]:
+    parts = file.relative_to(package).with_suffix("").parts
+    home = parts[0]
+    if home == "__init__":
+        return
+    where = file.relative_to(package.parent)
+    if home not in ROW_OF:
+        yield f"{where}: {home!r} is in no row. Add it to ROWS in tests/test_layers.py."
+        return
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for found in _imports(tree, parts, package):
+        for sentence in _broken_by(found, home, package.name):
+            yield f"{where}:{found.line}: {sentence}"
+    if home not in TOUCHES_INTERNALS:
+        for name, line in _internals(tree):
+            yield f"{where}:{line}: only _jax touches {name}; add what is needed there."
+
+
+def _broken_by(found: Import, home: str, root: str) -> Iterator[str]:
+    top, _, rest = found.name.partition(".")
+    if top != root:
+        return
+    target = rest.partition(".")[0]
+    if not target:
+        yield "imports the package root; import from the module that defines the name."
+    elif target == home:
+        return
+    elif target not in ROW_OF:
+        yield f"imports {target!r}, which is in no row. Add it to ROWS in tests/test_layers.py."
+    elif ROW_OF[target] >= ROW_OF[home]:
+        yield f"{home} imports {target}, which is not in a row above it."
+    elif home in RUNS_IN_PRODUCTION and target in ENGINE and found.eager:
+        yield f"{home} imports {target} eagerly; import it in the function that simulates."
+
+
+def _imports(tree: ast.Module, parts: tuple[str, ...], package: Path) -> Iterator[Import]:
+    lazy = _lazy_nodes(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = _names_of_from(node, parts, package)
+        else:
+            continue
+        for name in names:
+            yield Import(name, node.lineno, eager=node not in lazy)
+
+
+def _names_of_from(node: ast.ImportFrom, parts: tuple[str, ...], package: Path) -> list[str]:
+    base = node.module or ""
+    if node.level:
+        # For a package's own __init__.py the last part is dropped like any module name, so that
+        # one dot means the package in both.
+        above = (package.name, *parts)[: -node.level]
+        base = ".".join((*above, *filter(None, [node.module])))
+    if base != package.name:
+        return [base]
+    return [f"{base}.{a.name}" if _is_module(package / a.name) else base for a in node.names]
+
+
+def _is_module(path: Path) -> bool:
+    return path.with_suffix(".py").is_file() or path.is_dir()
+
+
+def _lazy_nodes(tree: ast.Module) -> set[ast.AST]:
+    """What does not run on import: bodies of functions and of `if TYPE_CHECKING`."""
+    blocks = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    return {inner for block in blocks for inner in ast.walk(block)}
+
+
+def _internals(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Imports of JAX's internals, and attributes that reach into them."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in INTERNALS:
+            names = [ast.unparse(node)]
+        else:
+            continue
+        for internal in INTERNALS:
+            if any(f"{name}.".startswith(f"{internal}.") for name in names):
+                yield internal, node.lineno
+
+
+def test_the_layers_hold():
+    assert broken_rules(PACKAGE) == []
+
+
+GOOD = {
+    "__init__.py": "from ._simulate import simulate as simulate\n",
+    "_version.py": "__version__ = '1'\n",
+    "_jax.py": "from jax._src import core\nimport jax.extend.core\n",
+    "_errors.py": "import jax\n",
+    "_lower/__init__.py": "from ._walk import walk as walk\nfrom .. import _jax\n",
+    "_lower/_walk.py": "from .._errors import E\nfrom . import _rules\n",
+    "_lower/_rules.py": "def f():\n    from shardwise._jax import core\n",
+    "_simulate.py": "from ._lower import walk\nfrom ._version import __version__\n",
+    "_evaluate/__init__.py": "def run():\n    from .._simulate import simulate\n",
+}
+
+
+def _write(package: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return package
+
+
+def test_a_good_tree_passes(tmp_path):
+    assert broken_rules(_write(tmp_path / "shardwise", GOOD)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "_errors.py",
+            "from ._simulate import simulate",
+            "_errors imports _simulate",
+        ),
+        ("_lower/_walk.py", "def f():\n    from .._simulate import s", "_lower imports _simulate"),
+        ("_lower/_walk.py", "import shardwise._simulate", "_lower imports _simulate"),
+        ("_check/__init__.py", "from .._explain import x", "_check imports _explain"),
+        ("_simulate.py", "import shardwise as sw", "imports the package root"),
+        ("_simulate.py", "from shardwise import mesh", "imports the package root"),
+        ("_lower/_walk.py", "from .. import mesh", "imports the package root"),
+        ("_simulate.py", "from jax._src import core", "only _jax touches jax._src"),
+        ("_simulate.py", "from jax import extend", "only _jax touches jax.extend"),
+        ("_simulate.py", "import jax\njax.interpreters.ad.x()", "only _jax touches jax.interp"),
+        ("_evaluate/__init__.py", "from .._simulate import simulate", "_simulate eagerly"),
+        ("_new.py", "", "'_new' is in no row. Add it to ROWS in tests/test_layers.py."),
+        ("_simulate.py", "from ._new import x", "imports '_new', which is in no row"),
+    ],
+)
+def test_a_broken_tree_fails(tmp_path, name, text, message):
+    broken = broken_rules(_write(tmp_path / "shardwise", {**GOOD, name: text}))
+    assert len(broken) == 1
+    assert message in broken[0]
+    assert broken[0].startswith(f"shardwise/{name}")

@@ -1,0 +1,248 @@
+"""Misuse reads well: each message has the facts that somebody needs to act on it.
+
+The tests name the facts, not the wording.
+"""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import shardwise as sw
+
+HERE = Path(__file__).name
+X = jnp.ones((12, 4))
+
+
+DATA = P("data")
+
+
+def step(in_specs=DATA, out_specs=DATA, body=lambda *xs: xs[0]):
+    def f(*args, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs)(*args)
+
+    return f
+
+
+def message(f, *args, mesh=None, **options):
+    """The text of the ShardingError, which is a ValueError as well."""
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(f, mesh=mesh or sw.mesh(data=8, model=2), **options)(*args)
+    assert isinstance(caught.value, ValueError)
+    assert isinstance(caught.value, sw.ShardwiseError)
+    return str(caught.value)
+
+
+def assert_facts(text, *facts):
+    for fact in facts:
+        assert re.search(fact, text), f"{fact!r} is not in:\n{text}"
+
+
+# --- arrays that do not divide
+
+
+def test_a_dimension_that_does_not_divide():
+    text = message(step(), X)
+    assert_facts(text, r"args\[0\]|argument 0", r"dimension 0", r"\b12\b", r"'data'", r"\b8\b")
+    assert_facts(text, r"\b8 or 16\b", HERE)
+
+
+def test_a_later_argument_and_dimension_that_does_not_divide():
+    def body(first, second):
+        return first
+
+    f = step((P("data"), P(None, "model")), body=body)
+    text = message(f, jnp.ones((8, 2)), jnp.ones((3, 5)))
+    assert_facts(text, "second", r"dimension 1", r"\b5\b", "'model'", r"\b2\b", r"\b4 or 6\b")
+    assert "first of shape" not in text
+
+
+def test_a_dimension_split_over_two_axes():
+    text = message(step(P(("data", "model")), P(("data", "model"))), X)
+    assert_facts(text, r"\b12\b", "'data'", "'model'", r"\b16\b")
+    assert not re.search(r"\b0 or 16\b", text)
+
+
+def test_a_dimension_smaller_than_the_axis_offers_no_zero():
+    text = message(step(), jnp.ones((3,)))
+    assert_facts(text, r"\b3\b", r"\b8\b")
+    assert not re.search(r"\b0 or 8\b", text)
+
+
+def test_every_argument_that_does_not_divide_is_named():
+    text = message(step((P("data"), P("model"))), X, jnp.ones(7))
+    assert_facts(text, r"args\[0\]|argument 0", r"args\[1\]|argument 1", r"\b12\b", r"\b7\b")
+
+
+def test_a_leaf_of_a_tree_is_named_by_its_path():
+    text = message(step(), {"w": jnp.ones(8), "b": jnp.ones(5)})
+    assert_facts(text, r"\['b'\]", r"\b5\b")
+
+
+# --- axes that are not on the mesh
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("dat", "data"), ("Data", "data"), ("modle", "model")]
+)
+@pytest.mark.parametrize("check_vma", [True, False])
+def test_a_collective_over_an_axis_that_is_not_there(wrong, meant, check_vma):
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(x, wrong)  # noqa: E731
+        specs = {"in_specs": P("data"), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, check_vma=check_vma, **specs)(x)
+
+    text = message(f, jnp.ones(8))
+    assert_facts(text, repr(wrong), f"did you mean {meant!r}", "'data'", "'model'", HERE)
+
+
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x: lax.pmax(x, "dta"),
+        lambda x: lax.all_gather(x, "dta"),
+        lambda x: lax.ppermute(x, "dta", [(0, 1)]),
+        lambda x: lax.all_to_all(x, "dta", 0, 0),
+        lambda x: lax.psum_scatter(x, "dta"),
+        lambda x: x * lax.axis_index("dta"),
+        lambda x: x * lax.axis_size("dta"),
+        lambda x: lax.psum(x, ("data", "dta")),
+    ],
+    ids=["pmax", "all_gather", "ppermute", "all_to_all", "psum_scatter", "index", "size", "tuple"],
+)
+def test_every_collective_over_an_axis_that_is_not_there(collective):
+    text = message(step(body=collective), jnp.ones(8))
+    assert_facts(text, "'dta'", "did you mean 'data'")
+
+
+@pytest.mark.parametrize("specs", [(P("dat"), P("data")), (P("data"), P("dat"))], ids=["in", "out"])
+def test_a_spec_with_an_axis_that_is_not_there(specs):
+    text = message(step(*specs), jnp.ones(8))
+    assert_facts(text, "'dat'", "did you mean 'data'", "'model'")
+
+
+def test_an_axis_that_is_like_none_there_gets_no_hint():
+    text = message(step(body=lambda x: lax.psum(x, "pipeline")), jnp.ones(8))
+    assert_facts(text, "'pipeline'", "'data'", "'model'")
+    assert "did you mean" not in text
+
+
+# --- specs
+
+
+def test_too_many_specs():
+    text = message(step((P("data"), P(), P()), body=lambda x, y: x), jnp.ones(8), jnp.ones(2))
+    assert_facts(text, "in_specs", r"\b3\b", r"\b2\b", HERE)
+
+
+def test_too_few_specs():
+    text = message(step((P("data"),), body=lambda x, y: x), jnp.ones(8), jnp.ones(2))
+    assert_facts(text, "in_specs", r"\b1\b", r"\b2\b")
+
+
+def test_wrong_number_of_output_specs():
+    text = message(step(P("data"), (P("data"), P())), jnp.ones(8))
+    assert_facts(text, "out_specs")
+
+
+def test_a_spec_longer_than_the_array():
+    text = message(step(P("data", None, "model")), jnp.ones(8))
+    assert_facts(text, "rank|dimension", r"\b1\b", r"\b3\b")
+
+
+def test_an_axis_twice_in_a_spec():
+    with pytest.raises(ValueError, match="data"):
+        sw.simulate(step(P("data", "data")), mesh=sw.mesh(data=2))(jnp.ones((4, 4)))
+
+
+def test_a_result_that_is_not_replicated():
+    text = message(step(out_specs=P(), body=lambda x: x.sum()), jnp.ones(8))
+    assert_facts(text, "data", HERE)
+
+
+# --- meshes
+
+
+frozen = jax.shard_map(lambda x: lax.psum(x, "data"), in_specs=P("data"), out_specs=P())
+
+
+def test_a_mesh_frozen_by_an_earlier_call():
+    def f(x):
+        return frozen(x)
+
+    x = jnp.arange(8.0)
+    np.testing.assert_array_equal(sw.simulate(f, mesh=sw.mesh(data=2))(x), x[:4] + x[4:])
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(f, mesh=sw.mesh(data=4))(x)
+    assert_facts(str(caught.value), "first call", "mesh=", HERE)
+
+
+def test_no_mesh_at_all():
+    def f(x):
+        return jax.shard_map(lambda x: x, in_specs=P("data"), out_specs=P("data"))(x)
+
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(f)(jnp.ones(8))
+    assert_facts(str(caught.value), "mesh", r"sw\.mesh")
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, "two", None, True])
+def test_axis_sizes_that_are_none(size):
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.mesh(data=4, model=size)
+    assert_facts(str(caught.value), "'model'", re.escape(repr(size)), "whole")
+
+
+def test_a_whole_size_of_another_integer_type():
+    assert dict(sw.mesh(data=np.int64(4)).shape) == {"data": 4}
+
+
+def test_no_axes():
+    with pytest.raises(sw.ShardingError, match="axis"):
+        sw.mesh()
+
+
+def test_an_axis_given_twice():
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.mesh({"data": 4}, data=2)
+    assert_facts(str(caught.value), "'data'", "twice", "4", "2")
+
+
+@pytest.mark.parametrize("mesh", [8, {"data": 8}, "data", ("data", 8)])
+def test_a_mesh_that_is_none(mesh):
+    with pytest.raises((sw.ShardingError, TypeError)) as caught:
+        sw.simulate(step(), mesh=mesh)(jnp.ones(8))
+    assert_facts(str(caught.value), "mesh", r"sw\.mesh")
+
+
+# --- the call itself
+
+
+@pytest.mark.parametrize("at_once", [0, -1, 1.5, "fast", None, True])
+def test_at_once_that_is_no_count(at_once):
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(step(), mesh=sw.mesh(data=2), at_once=at_once)
+    assert_facts(str(caught.value), "at_once", re.escape(repr(at_once)), "auto", "positive")
+
+
+def test_what_is_not_a_function():
+    with pytest.raises(TypeError, match="function"):
+        sw.simulate(jnp.ones(3), mesh=sw.mesh(data=2))
+
+
+def test_errors_of_the_program_pass_unchanged():
+    def body(x):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        sw.simulate(step(body=body), mesh=sw.mesh(data=2))(jnp.ones(8))
+
+
+def test_shape_errors_of_the_body_pass_unchanged():
+    with pytest.raises(TypeError, match="incompatible shapes"):
+        sw.simulate(step(body=lambda x: x + jnp.ones(7)), mesh=sw.mesh(data=2))(jnp.ones(8))
