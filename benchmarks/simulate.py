@@ -99,7 +99,7 @@ class Worker:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise SystemExit(f"a worker ended with status {self.process.wait()}")
+            raise SystemExit(f"a process ended with status {self.process.wait()}")
         return json.loads(answer)
 
     def close(self) -> None:

@@ -191,6 +191,9 @@ FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard
 """JAX's message when a `shard_map` object meets a second mesh."""
 
 
+STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
+"""JAX's message about a reduction over several axes of which one is not there."""
+
 SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 """JAX's message about a spec that names an axis the mesh lacks."""
 

@@ -62,13 +62,19 @@ def _reword(error: Exception, mesh: Mesh | AbstractMesh | None) -> str | None:
         return _indivisible(text, where)
     if match := _jax.UNBOUND_AXIS.search(text) or _jax.SPEC_AXIS.search(text):
         return _no_axis(match["axis"], where, known)
+    if match := _jax.STATELESS_AXES.search(text):
+        missing = [name for name in re.findall(r"'(\w+)'", match["axes"]) if name not in known]
+        return _no_axis(missing[0], where, known) if missing else None
     if _jax.FROZEN_MESH.search(text):
         return explain_error(
-            "this shard_map was first called on another mesh and is bound to it",
+            "this shard_map is bound to another mesh than the one it is to run on: its own, or "
+            "that of the first call",
             where=where,
-            rule="A jax.shard_map made without a mesh takes the mesh of its first call for good.",
-            remedy="make it inside the function, or pass mesh=: "
-            "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...).",
+            rule="A jax.shard_map keeps the mesh it was made with; one made without a mesh takes "
+            "that of its first call for good.",
+            remedy="make it inside the function, on the mesh that is passed: "
+            "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). A program that is to run "
+            "on its own mesh is simulated without mesh=.",
         )
     if _jax.NO_MESH.search(text):
         return explain_error(
@@ -136,8 +142,7 @@ def _mesh_of(error: BaseException, mesh: Mesh | AbstractMesh | None) -> tuple[st
 
 
 def _place(error: BaseException) -> str:
-    frames = [
-        _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
-        for s in reversed(traceback.extract_tb(error.__traceback__))
-    ]
+    """The user's line: on the way to the error, or else the one that called us."""
+    way = [*traceback.extract_stack(), *traceback.extract_tb(error.__traceback__)]
+    frames = [_jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0) for s in reversed(way)]
     return str(choose(frames))

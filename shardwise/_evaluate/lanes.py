@@ -17,7 +17,6 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from .._errors import ShardingError, UnsupportedError, explain_error
 
-
 _COPIERS = 16
 
 

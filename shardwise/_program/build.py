@@ -142,6 +142,8 @@ class _Walk:
         inner = _Walk(self.ops, ordered, self.joins)
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
+        for spec in [*params["in_specs"], *params["out_specs"]]:
+            self.check_spec(eqn, spec)
         for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
             place = placement(spec, len(v.aval.shape), new)
             parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)
@@ -150,6 +152,21 @@ class _Walk:
             inner.join(eqn, atom, spec, v, new)
             for atom, spec, v in zip(outs, params["out_specs"], eqn.outvars, strict=True)
         ]
+
+    def check_spec(self, eqn: Any, spec: Any) -> None:
+        """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
+        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
+        names = [name for entry in entries for name in entry if name is not None]
+        for name in names:
+            if names.count(name) > 1:
+                raise ShardingError(
+                    explain_error(
+                        f"{spec} names mesh axis {name!r} twice",
+                        where=str(where_of(eqn)),
+                        rule="An axis splits one dimension of an array.",
+                        remedy="name it once, and another axis or None for the other dimension.",
+                    )
+                )
 
     def split(self, eqn: Any, atom: Atom, place: Any, v: Any) -> Atom:
         made = self.joins.get(atom) if isinstance(atom, Var) else None

@@ -19,7 +19,10 @@ from .marks import line_of
 MESH = {"data": [1, 2, 4]}
 
 
-def split(body, out_specs=P(), in_specs=P("data"), **options):
+WHOLE, PARTS = P(), P("data")
+
+
+def split(body, out_specs=WHOLE, in_specs=PARTS, **options):
     """A function of arrays that runs `body` on each part."""
 
     def program(*args, mesh):

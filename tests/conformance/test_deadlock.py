@@ -277,6 +277,28 @@ def test_deadlock_in_a_derivative_of_the_simulated(around, jit):
         run(cond_on_the_index, jit=jit, around=wrap)
 
 
+# The program is legal; its derivative is not. With the check on, a cast of replicated parameters
+# transposes to a psum, here in a branch that only one device takes. Real devices hang.
+def test_a_deadlock_that_only_the_derivative_has():
+    def loss(w, x):
+        local = lambda: jnp.sum(vary(w, ["x"]) * x)  # noqa: E731
+        return lax.cond(index() == 0, local, lambda: jnp.sum(x))
+
+    def simulated(body, out_specs):
+        def program(w, x, *, mesh):
+            specs = {"in_specs": (P(), P("x")), "out_specs": out_specs}
+            return jax.shard_map(body, mesh=mesh, **specs)(w, x)
+
+        return sw.simulate(program, mesh=sw.mesh(**X4))
+
+    w, x = normal(2), normal(8)
+    values = simulated(lambda w, x: loss(w, x)[None], P("x"))(w, x)
+    want = x.reshape(4, 2) * np.array([w, *np.ones((3, 2))], "float32")
+    assert_same(values, want.sum(1))
+    with pytest.raises(sw.DeadlockError, match="psum over 'x'"):
+        simulated(jax.grad(loss), P())(w, x)
+
+
 def test_deadlock_under_an_outer_scan():
     def twice(f):
         return lambda x: lax.scan(lambda c, _: (f(c), None), x, None, length=2)[0]

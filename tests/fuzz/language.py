@@ -184,10 +184,11 @@ def digest(*values):
     weights = [jnp.linspace(0.5, 1.5, v.size).reshape(v.shape) for v in values]
     return jnp.stack([jnp.mean(v * w) for v, w in zip(values, weights, strict=True)])"""
 
+# Linear: of an output that only seems replicated, each device would bend its own.
 _LOSS = """\
     def loss(*args):
         outs = [out for out in run(*args) if out.dtype == jnp.float32]
-        return sum(jnp.sum(jnp.sin(out + 0.1 * k)) / max(out.size, 1) for k, out in enumerate(outs))
+        return jnp.sum(digest(*outs))
 
 """
 
