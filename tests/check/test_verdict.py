@@ -451,6 +451,30 @@ def test_the_line_inside_a_jitted_function():
     assert finding.where.text.endswith("# here")
 
 
+def test_the_line_of_a_function_that_jax_jits_itself():
+    """Inside `jnp.cumsum` JAX keeps no trace of the caller; the call has it."""
+
+    def body(x):
+        return jnp.cumsum(x)  # here
+
+    (finding,) = certain(sw.check(split(body, out_specs=P("data")), X[:, 0], mesh=MESH))
+    assert finding.where.line == line_of(body, "# here")
+
+
+@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint])
+def test_the_line_of_the_gradient_of_a_wrapped_loss(wrap):
+    loss = wrap(lambda w, x: jnp.mean(jax.nn.relu(x @ w) ** 2))
+
+    def body(w, x):
+        return jax.grad(loss)(w, x)  # here
+
+    step = split(body, in_specs=(P(), P("data")))
+    (finding,) = certain(sw.check(step, normal(3), X, mesh=MESH))
+    assert finding.code == "SW101"
+    assert finding.where.line == line_of(body, "# here")
+    assert "autodiff has already summed it" in finding.message
+
+
 def test_arguments_are_left_as_they_are():
     x = jnp.asarray(X)
     before = np.array(x)
