@@ -40,8 +40,9 @@ lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## Measure simulate and evaluate against the alternatives.
+bench: $(READY)  ## Measure simulate, check and evaluate.
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
+	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/evaluate.py
 
 docs: $(READY)  ## Build the documentation into site/, strictly.

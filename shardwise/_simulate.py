@@ -190,7 +190,7 @@ def _check_at_once(at_once: Any) -> None:
                 f"at_once is {at_once!r}",
                 where="sw.simulate",
                 rule="The number of shards computed at once is a positive whole number or 'auto'.",
-                remedy="at_once=1 takes the least memory, at_once='auto' is fastest.",
+                remedy="at_once=1 takes the least memory, at_once='auto' as many shards as fit.",
             )
         )
 

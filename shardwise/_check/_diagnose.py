@@ -192,7 +192,8 @@ def _is_random(dtype: Any) -> bool:
 
 def _key(op: Op) -> tuple[Any, ...]:
     name = op.name if isinstance(op, Leaf | Collective) else ""
-    return type(op).__name__, name, op.where.file, op.where.line, op.where.column
+    where = op.where.file, op.where.line, op.where.column
+    return type(op).__name__, name, len(op.outs), *where
 
 
 def place(op: Op, body: Body) -> Where:

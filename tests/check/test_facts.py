@@ -157,6 +157,7 @@ NNX_CELLS = {
     (nnx_mean_of_local_gradient, False): set(),
 }
 
+NNX_MESH = {"data": [1, 4]}
 DATA = jnp.sin(jnp.arange(24.0)).reshape(8, 3), jnp.cos(jnp.arange(16.0)).reshape(8, 2)
 
 nnx_cells = pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def lines(body, cell):
 def test_nnx_shard_map(body, check_vma):
     model, _ = make()
     before = jax.tree.map(np.array, nnx.state(model))
-    verdict = sw.check(through_nnx_shard_map(body, check_vma), model, *DATA, mesh=MESH)
+    verdict = sw.check(through_nnx_shard_map(body, check_vma), model, *DATA, mesh=NNX_MESH)
     assert certain(verdict) == lines(body, NNX_CELLS[body, check_vma]), verdict
     assert_unchanged(before, nnx.state(model))
 
@@ -218,7 +219,7 @@ def test_nnx_optimizer(body, check_vma):
     """The new parameters are wrong; the line is still that of the gradient."""
     model, optimizer = make()
     before = jax.tree.map(np.array, nnx.state((model, optimizer)))
-    verdict = sw.check(training_step(body, check_vma), model, optimizer, *DATA, mesh=MESH)
+    verdict = sw.check(training_step(body, check_vma), model, optimizer, *DATA, mesh=NNX_MESH)
     wanted = NNX_CELLS[body, check_vma]
     assert verdict.ok == (not wanted), verdict
     places = {line for _, line in certain(verdict)}
@@ -235,6 +236,6 @@ def assert_unchanged(before, after):
 
 def test_results_of_nnx_are_named_by_their_path():
     model, optimizer = make()
-    verdict = sw.check(training_step(nnx_gradient, True), model, optimizer, *DATA, mesh=MESH)
+    verdict = sw.check(training_step(nnx_gradient, True), model, optimizer, *DATA, mesh=NNX_MESH)
     leaves = {f.leaf for f in verdict.findings if f.certain}
     assert any("inner" in leaf or "outer" in leaf for leaf in leaves), leaves

@@ -4,7 +4,7 @@ from collections import Counter
 
 import jax
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from . import trial
@@ -12,9 +12,9 @@ from .draw import Drawn, Seeded
 from .generate import generate
 from .shrink import shrink
 
-PROGRAMS = 120
+PARTS = 4
+PROGRAMS = 40
 HANGS = 20
-COUNTS: Counter = Counter()
 
 # Each new program is compiled twice; explaining and reproducing would compile hundreds more.
 OPTIONS = settings(
@@ -25,48 +25,38 @@ OPTIONS = settings(
 )
 
 
-@st.composite
-def programs(draw, hangs=False):
-    return generate(Drawn(draw), hangs=hangs)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _small_caches():
+@pytest.fixture(autouse=True)
+def _strict(strict_promotion):
     yield
     jax.clear_caches()
 
 
-@pytest.fixture(autouse=True)
-def _strict(strict_promotion):
-    pass
+def run(count, part, hangs=False):
+    """Draw and try `count` programs; what came of them."""
+    kinds = Counter()
+
+    @seed(part)
+    @settings(OPTIONS, max_examples=count)
+    @given(st.data())
+    def each(data):
+        program = generate(Drawn(data.draw), hangs=hangs)
+        outcome = trial.attempt(program)
+        kinds[outcome.kind] += 1
+        assert outcome.kind != "wrong", f"{outcome.why}\n\n{program.script()}"
+
+    each()
+    return kinds
 
 
-def check(program):
-    outcome = trial.attempt(program)
-    COUNTS[outcome.kind] += 1
-    if sum(COUNTS.values()) % 50 == 0:
-        jax.clear_caches()
-    assert outcome.kind != "wrong", f"{outcome.why}\n\n{program.script()}"
+@pytest.mark.parametrize("part", range(PARTS))
+def test_simulated_is_real(part):
+    kinds = run(PROGRAMS, part)
+    # Programs that JAX refuses prove nothing.
+    assert kinds["refused"] < 0.3 * PROGRAMS, kinds
 
 
-@settings(OPTIONS, max_examples=PROGRAMS)
-@given(programs())
-def test_simulated_is_real(program):
-    check(program)
-
-
-def test_jax_refuses_few_of_the_programs():
-    """Runs after the programs: too many refused ones would prove nothing."""
-    tried = COUNTS["right"] + COUNTS["refused"]
-    if tried < PROGRAMS // 2:
-        pytest.skip("the programs have not been run in this process")
-    assert COUNTS["refused"] < 0.3 * tried, COUNTS
-
-
-@settings(OPTIONS, max_examples=HANGS)
-@given(programs(hangs=True))
-def test_every_deadlock_is_found(program):
-    check(program)
+def test_every_deadlock_is_found():
+    run(HANGS, PARTS, hangs=True)
 
 
 # --- the generator itself
