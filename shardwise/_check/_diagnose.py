@@ -198,7 +198,7 @@ def _key(op: Op) -> tuple[Any, ...]:
 
 def place(op: Op, body: Body) -> Where:
     """The line to name for an operation: for one that autodiff made, the line of the `grad`."""
-    around = (op.source, *getattr(op, "calls", ()))
+    around = (op.source, *op.calls)
     asked = (_asked(source) for source in around) if op.backward else ()
     line = next((line for line in asked if line), op.where)
     return line if line.file else _later(op, body)

@@ -20,6 +20,7 @@ from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
 from .ir import (
+    NOWHERE,
     Atom,
     AxisIndex,
     Body,
@@ -44,7 +45,7 @@ from .tables import (
     REMOTE,
     Form,
 )
-from .where import where_of
+from .where import Where, where_of
 
 Scope = Mapping[str, Axis]
 
@@ -82,6 +83,8 @@ class _Walk:
     ops: list[Op]
     scope: Scope
     joins: dict[Var, Join] = dataclasses.field(default_factory=dict)
+    calls: tuple[Any, ...] = ()
+    """The calls around, the innermost last: JAX cuts tracebacks inside a call off at it."""
 
     def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
         for eqn in jaxpr.eqns:
@@ -116,7 +119,8 @@ class _Walk:
     def inline(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
         if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
             ins = [self.apart(eqn, atom) for atom in ins]
-        return self.call(eqn.params[INLINED[name]], ins)
+        inner = dataclasses.replace(self, calls=(*self.calls, eqn))
+        return inner.call(eqn.params[INLINED[name]], ins)
 
     def apart(self, eqn: Any, atom: Atom) -> Atom:
         """Keep XLA from merging a rematerialised value with the one computed first."""
@@ -139,7 +143,7 @@ class _Walk:
         new = axes_of(params["mesh"], params["newly_manual_axes"])
         around = {**self.scope, **new}
         ordered = {name: around[name] for name in params["mesh"].axis_names if name in around}
-        inner = _Walk(self.ops, ordered, self.joins)
+        inner = _Walk(self.ops, ordered, self.joins, self.calls)
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         for spec in [*params["in_specs"], *params["out_specs"]]:
@@ -162,7 +166,7 @@ class _Walk:
                 raise ShardingError(
                     explain_error(
                         f"{spec} names mesh axis {name!r} twice",
-                        where=str(where_of(eqn)),
+                        where=str(self.where(eqn)),
                         rule="An axis splits one dimension of an array.",
                         remedy="name it once, and another axis or None for the other dimension.",
                     )
@@ -187,7 +191,7 @@ class _Walk:
 
     def body(self, jaxpr: Any) -> Body:
         opened = _jax.open_jaxpr(jaxpr)
-        inner = _Walk([], self.scope)
+        inner = _Walk([], self.scope, calls=self.calls)
         ins = [_var(v) for v in opened.invars]
         outs = inner.call(jaxpr, list(ins))
         return Body(ins, live(inner.ops, outs), outs)
@@ -274,7 +278,7 @@ class _Walk:
         raise ShardingError(
             explain_error(
                 f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
-                where=str(where_of(eqn)),
+                where=str(self.where(eqn)),
                 rule="JAX refuses a permutation over several axes in another order than the "
                 "mesh's.",
                 remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
@@ -290,7 +294,7 @@ class _Walk:
                 raise ShardingError(
                     explain_error(
                         f"ppermute with perm={tuple(perm)}",
-                        where=str(where_of(eqn)),
+                        where=str(self.where(eqn)),
                         rule="No device sends twice and none receives twice.",
                         remedy="give each source and each destination once.",
                     )
@@ -321,16 +325,22 @@ class _Walk:
         return any(_jaxpr_speaks(value, self.scope) for value in eqn.params.values())
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
-        op.where, op.scope = where_of(eqn), tuple(self.scope.values())
+        op.where, op.scope = self.where(eqn), tuple(self.scope.values())
         op.source = eqn.source_info
+        op.calls = tuple(call.source_info for call in reversed(self.calls))
         self.ops.append(op)
         return list(op.outs)
+
+    def where(self, eqn: Any) -> Where:
+        """The line of an equation, or of the innermost call around it that has one."""
+        places = (where_of(one) for one in (eqn, *reversed(self.calls)))
+        return next((place for place in places if place.file), NOWHERE)
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
         return UnsupportedError(
             explain_error(
                 f"the simulator does not support {name}",
-                where=str(where_of(eqn)),
+                where=str(self.where(eqn)),
                 rule="What it cannot simulate exactly it refuses.",
                 remedy="write it with the collectives of jax.lax that the documentation lists "
                 "under 'What is supported'.",

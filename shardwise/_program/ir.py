@@ -62,6 +62,8 @@ class Op:
     where: Where = dataclasses.field(default=NOWHERE, kw_only=True)
     scope: tuple[Axis, ...] = dataclasses.field(default=(), kw_only=True)
     source: Any = dataclasses.field(default=None, kw_only=True, repr=False)
+    calls: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
+    """The sources of the calls around it, from the inside out."""
     # Filled in by `annotate`:
     needs: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
     """It has to run once for each coordinate along these axes."""
@@ -76,7 +78,8 @@ class Op:
     @property
     def backward(self) -> bool:
         """Whether it belongs to the backward pass of a derivative."""
-        return self.source is not None and _jax.is_backward(self.source)
+        sources = (self.source, *self.calls) if self.source is not None else ()
+        return any(_jax.is_backward(source) for source in sources)
 
     @property
     def effectful(self) -> bool:
