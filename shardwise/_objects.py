@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -34,12 +35,12 @@ def purely(
         mixed = [next(own) if is_object else next(rest) for is_object in places]
         new_args, new_kwargs = jax.tree.unflatten(tree, mixed)
         out = f(*new_args, **new_kwargs)
-        return _split_out(nnx, out), nnx.state(new)
+        return _split_out(nnx, out, new), nnx.state(new)
 
     def finish(result: Any) -> Any:
         out, state = result
         nnx.update(tuple(objects), state)
-        return _merge_out(nnx, out)
+        return _merge_out(nnx, out, objects)
 
     graph, state = nnx.split(tuple(objects))
     return pure, (graph, state, arrays), finish
@@ -67,11 +68,30 @@ def _objects(nnx: Any, tree: Any) -> list[Any]:
     return [leaf for leaf in leaves if _is_object(nnx, leaf)]
 
 
-def _split_out(nnx: Any, out: Any) -> Any:
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """In a result: the object that was given as an argument, by its number."""
+
+    index: int
+
+
+def _split_out(nnx: Any, out: Any, given: Sequence[Any]) -> Any:
     """Objects that `f` returns travel as graph and state; all else as it is."""
+    number = {id(one): index for index, one in enumerate(given)}
+
+    def mark(leaf: Any) -> Any:
+        return Given(number[id(leaf)]) if id(leaf) in number else leaf
+
+    out = jax.tree.map(mark, out, is_leaf=lambda x: _is_object(nnx, x))
     return nnx.split(out) if _objects(nnx, out) else (None, out)
 
 
-def _merge_out(nnx: Any, parts: Any) -> Any:
+def _merge_out(nnx: Any, parts: Any, objects: Sequence[Any]) -> Any:
     graph, out = parts
-    return out if graph is None else nnx.merge(graph, out)
+    out = out if graph is None else nnx.merge(graph, out)
+
+    def restore(leaf: Any) -> Any:
+        return objects[leaf.index] if isinstance(leaf, Given) else leaf
+
+    return jax.tree.map(restore, out, is_leaf=lambda x: isinstance(x, Given) or _is_object(nnx, x))

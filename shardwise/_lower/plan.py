@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from .._collectives import foldable
 from .._mesh import Axis
-from .._program import Collective, Leaf, Lit, Op, Var
+from .._program import Collective, Cond, Leaf, Lit, Op, Var, While, walk
 
 
 @dataclasses.dataclass
@@ -170,6 +170,21 @@ def footprint(ops: Sequence[Op]) -> int:
     return peak
 
 
+ONE_BY_ONE = {"rng_bit_generator", "pure_callback", "ragged_dot", "ragged_dot_general"}
+"""Primitives that JAX cannot batch, or that give other numbers when it does."""
+
+
+def _alone(op: Op) -> bool:
+    """Whether an operation gives a device's own result only if run for one device at a time."""
+    if isinstance(op, Leaf):
+        drawn = op.name == "random_bits" and "rbg" in str(op.ins[0].dtype)  # pyright: ignore
+        return op.effect or op.name in ONE_BY_ONE or drawn
+    if isinstance(op, Cond) and op.ins[0].axes:
+        # A vmapped cond runs both branches, so a loop that the branch guards may never end.
+        return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
+    return False
+
+
 @dataclasses.dataclass(frozen=True)
 class Pace:
     """How many shards to compute at once: a number, or as many as fit into `bytes`."""
@@ -179,8 +194,7 @@ class Pace:
 
     def chunk(self, axis: Axis, ops: Sequence[Op]) -> tuple[int, Pace]:
         """How many coordinates of `axis` at once, and what that leaves for the loops inside."""
-        if any(op.effectful for op in ops):
-            # A vmapped cond runs both branches: what a device does for effect would be done twice.
+        if any(_alone(op) for op in walk(list(ops))):
             return 1, Pace(1)
         if self.shards is not None:
             size = min(self.shards, axis.size)
