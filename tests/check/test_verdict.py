@@ -487,3 +487,14 @@ def test_a_program_that_takes_the_ambient_mesh():
         return jax.shard_map(total, in_specs=P("data"), out_specs=P())(x)
 
     assert sw.check(program, X, mesh=MESH)
+
+
+def test_an_absolute_tolerance_also_holds_where_the_reference_is_zero():
+    def noise(x, *, mesh):
+        body = lambda x: lax.psum(x.sum() * 0.0 + 1e-9 * (mesh.size - 1), "data")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    x, sizes = jnp.ones(8), {"data": [1, 2]}
+    assert not sw.check(noise, x, mesh=sizes)
+    assert sw.check(noise, x, mesh=sizes, atol=1e-6)
+    assert not sw.check(noise, x, mesh=sizes, atol=1e-12)
