@@ -24,7 +24,6 @@ INLINED = {
 DROPPED = {
     "pvary",
     "pcast",
-    "pbroadcast_type",
     "reduced_vary_cast",
     "reduced_vary_cast_p",
     "preduced",
