@@ -52,8 +52,11 @@ def installed() -> bool:
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, monkeypatch):
     """Run pytest on a file of tests, with the plugin."""
+    for variable in ("CI", "BUILD_NUMBER"):
+        # With either set, pytest's summary repeats messages in full.
+        monkeypatch.delenv(variable, raising=False)
     plugin = [] if installed() else ["-p", "shardwise._pytest_plugin"]
 
     def run_tests(code, *args):
