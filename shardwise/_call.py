@@ -21,7 +21,7 @@ from jax import lax
 from jax.experimental import io_callback
 
 from . import _jax
-from ._errors import DeadlockError, UnsupportedError
+from ._errors import DeadlockError, UnsupportedError, explain_error
 from ._lower import Pace, Watch, execute, explain_trouble
 from ._program import Body, annotate, build
 
@@ -178,6 +178,7 @@ def _jvp(
         return outs, residuals
 
     made, consts, tree = _derive(program, ("forward", moving), forward, primals, lambda: tree)
+    _refuse_split_residuals(made.body.outs[len(smooth) :])
     results = call(made, pace, [*consts, *primals])
     outs, residuals = results[: len(smooth)], results[len(smooth) :]
 
@@ -189,6 +190,24 @@ def _jvp(
     made, consts, _ = _derive(program, ("linear", moving), linear, (residuals, directions))
     found = iter(call(made, pace, [*consts, *residuals, *directions]))
     return outs, [next(found) if real else None for real in smooth]
+
+
+def _refuse_split_residuals(residuals: Sequence[Any]) -> None:
+    """Only one value per array leaves a simulated call; a derivative may need every device's."""
+    split = sorted({axis.name for value in residuals for axis in value.axes})
+    if split:
+        raise UnsupportedError(
+            explain_error(
+                f"it needs an output of the function that is declared the same along {split} "
+                "and is not",
+                where="a derivative of a simulated function",
+                rule="With check_vma=False nobody holds an output to its spec; what leaves a "
+                "simulated function is the first device's value, and the derivative on the mesh "
+                "follows every device's.",
+                remedy="name the axis in the output's spec, or simulate the derivative instead: "
+                "sw.simulate(jax.grad(f)). sw.check names the output.",
+            )
+        )
 
 
 def _transpose(
