@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from ._evaluate import Min as Min
     from ._evaluate import Sum as Sum
     from ._evaluate import evaluate as evaluate
+    from ._explain import Hardware as Hardware
+    from ._explain import Report as Report
+    from ._explain import explain as explain
     from ._mesh import mesh as mesh
     from ._simulate import simulate as simulate
 
@@ -44,6 +47,9 @@ _HOME = {
     "Min": "_evaluate",
     "Sum": "_evaluate",
     "evaluate": "_evaluate",
+    "Hardware": "_explain",
+    "Report": "_explain",
+    "explain": "_explain",
     "mesh": "_mesh",
     "simulate": "_simulate",
     "primitives": None,

@@ -2,7 +2,7 @@
 
 A rule sees the values of all devices of a group stacked in front, in the order of the axes it was
 called with, and gives either one result for all of them (`agrees`) or one for each, stacked again.
-What a group sends is the business of `explain`.
+What a device sends is counted for the algorithms that devices on a ring use.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from jax import lax
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a collective does to a stack."""
+    """What a collective does to a stack, and what it sends."""
 
     apply: Callable[..., Any]
     """`(stack, **params)`: the result."""
     agrees: bool
     """Whether all devices of the group get the same."""
+    sends: Callable[[int, int], int]
+    """`(bytes, n)`: how much of its operand's bytes a device sends, in a group of `n`."""
     fold: Callable[[Any, Any], Any] | None = None
     """For a reduction: how two partial results combine, so that a loop can accumulate them."""
     same: Callable[[Any, int], Any] | None = None
@@ -106,15 +108,32 @@ def _times(x: Any, n: int) -> Any:
     return (x.astype(wide(x.dtype)) * n).astype(x.dtype)
 
 
+def _all_reduce_bytes(size: int, n: int) -> int:
+    """A reduce-scatter and an all-gather of the parts."""
+    return -(-2 * (n - 1) * size // n)
+
+
+def _gather_bytes(size: int, n: int) -> int:
+    return (n - 1) * size
+
+
+def _scatter_bytes(size: int, n: int) -> int:
+    return -(-(n - 1) * size // n)
+
+
+def _pass_on_bytes(size: int, n: int) -> int:
+    return size if n > 1 else 0
+
+
 RULES: dict[str, Rule] = {
-    "psum": Rule(_psum, agrees=True, fold=lax.add, same=_times),
-    "pmax": Rule(_pmax, agrees=True, fold=lax.max, same=lambda x, n: x),
-    "pmin": Rule(_pmin, agrees=True, fold=lax.min, same=lambda x, n: x),
-    "all_gather": Rule(_all_gather, agrees=True),
-    "psum_scatter": Rule(_psum_scatter, agrees=False),
-    "all_to_all": Rule(_all_to_all, agrees=False),
-    "ppermute": Rule(_ppermute, agrees=False),
-    "pbroadcast": Rule(_pbroadcast, agrees=True),
+    "psum": Rule(_psum, True, _all_reduce_bytes, fold=lax.add, same=_times),
+    "pmax": Rule(_pmax, True, _all_reduce_bytes, fold=lax.max, same=lambda x, n: x),
+    "pmin": Rule(_pmin, True, _all_reduce_bytes, fold=lax.min, same=lambda x, n: x),
+    "all_gather": Rule(_all_gather, True, _gather_bytes),
+    "psum_scatter": Rule(_psum_scatter, False, _scatter_bytes),
+    "all_to_all": Rule(_all_to_all, False, _scatter_bytes),
+    "ppermute": Rule(_ppermute, False, _pass_on_bytes),
+    "pbroadcast": Rule(_pbroadcast, True, _pass_on_bytes),
 }
 
 

@@ -59,6 +59,18 @@ def name_result(finish: Finish, path: tuple[Any, ...]) -> str:
     return "updated object " + jax.tree_util.keystr(path[1:])
 
 
+def name_argument(finish: Finish, path: tuple[Any, ...], names: Sequence[str]) -> str:
+    """A path in what the pure function is called with, as the user of `f` would write it."""
+    group, rest = path[0].idx, path[1:]
+    if finish is _as_it_is and group == 0:
+        index = rest[0].idx
+        name = names[index] if index < len(names) else f"args[{index}]"
+        return name + jax.tree_util.keystr(rest[1:])
+    if finish is _as_it_is:
+        return f"{rest[0].key}{jax.tree_util.keystr(rest[1:])}"
+    return ("object " if group == 1 else "argument ") + jax.tree_util.keystr(rest)
+
+
 def _is_object(nnx: Any, x: Any) -> bool:
     return isinstance(x, nnx.Pytree | nnx.Variable)
 

@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from ._errors import ShardingError, explain_error
 from ._lower import Pace
 from ._mesh import AbstractMesh, Mesh, abstract
 from ._misuse import reading_errors
-from ._objects import name_result, purely
+from ._objects import name_argument, name_result, purely
 
 SHARE = 0.25
 """The share of the device's memory that `at_once="auto"` lets the shards in flight take."""
@@ -91,6 +91,8 @@ class Traced:
     values: list[Any]
     tree: Any
     done: Callable[[Any], Any]
+    given: Any
+    """The tree of the arguments."""
 
     def finish(self, outs: list[Any]) -> Any:
         """The result of the function, with objects among its arguments updated."""
@@ -99,6 +101,20 @@ class Traced:
     def name_of(self, path: tuple[Any, ...]) -> str:
         """A path in the tree of results, in words."""
         return name_result(self.done, path)
+
+    @functools.cached_property
+    def result_paths(self) -> list[str]:
+        """A name for each result."""
+        return [self.name_of(path) for path in _paths(self.tree)]
+
+    def argument_paths(self, names: Sequence[str]) -> list[str]:
+        """A name for each argument; `names` are those of the positional parameters."""
+        return [name_argument(self.done, path, names) for path in _paths(self.given)]
+
+
+def _paths(tree: Any) -> list[tuple[Any, ...]]:
+    numbered = jax.tree.unflatten(tree, list(range(tree.num_leaves)))
+    return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
 
 
 class Tracing:
@@ -132,7 +148,7 @@ class Tracing:
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 self.known[key] = found
         program, consts, out_tree = found
-        return Traced(program, [*consts, *flat], out_tree, done)
+        return Traced(program, [*consts, *flat], out_tree, done, tree)
 
 
 def _takes_mesh(f: Callable[..., Any]) -> bool:

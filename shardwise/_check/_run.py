@@ -137,11 +137,10 @@ class Run:
         """The operations."""
         return self.program.body
 
-    @functools.cached_property
+    @property
     def paths(self) -> list[str]:
         """A name for each result."""
-        tree = jax.tree.unflatten(self.traced.tree, list(range(self.traced.tree.num_leaves)))
-        return [self.traced.name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+        return self.traced.result_paths
 
     def observe(self, atoms: Sequence[Atom]) -> list[Held]:
         """Values of the program as all devices hold them."""

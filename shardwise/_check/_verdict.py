@@ -39,14 +39,7 @@ class Finding:
             "leaf": self.leaf,
             "mesh": self.mesh,
             "remedy": self.remedy,
-            "where": {
-                "file": self.where.file,
-                "line": self.where.line,
-                "column": self.where.column,
-                "function": self.where.function,
-                "text": self.where.text,
-                "through": self.where.through,
-            },
+            "where": self.where.to_dict(),
         }
 
     def __str__(self) -> str:

@@ -32,6 +32,24 @@ class Where:
         """The source line itself."""
         return linecache.getline(self.file, self.line).strip()
 
+    @property
+    def excerpt(self) -> list[tuple[int, str]]:
+        """The line with its neighbours, numbered; lines that are not there are left out."""
+        numbers = range(max(1, self.line - 2), self.line + 3) if self.file else ()
+        lines = [(number, linecache.getline(self.file, number).rstrip("\n")) for number in numbers]
+        return [(number, line) for number, line in lines if line or number == self.line]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The place as plain data, with the text of the line."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "function": self.function,
+            "text": self.text,
+            "through": self.through,
+        }
+
 
 def where_of(eqn: Any) -> Where:
     """The innermost frame of the user's own code that an equation comes from."""

@@ -1,0 +1,188 @@
+"""`explain`: what a sharded program sends, holds and costs. Traces it; runs nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._errors import explain_error
+from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
+from .._program import Body, Var, walk
+from .._simulate import Traced, Tracing
+from .hardware import Hardware
+from .memory import memory_of
+from .placing import Layouts
+from .record import Around, Recorder, Tally
+from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
+
+
+def explain(
+    f: Callable[..., Any],
+    *args: Any,
+    mesh: Mesh | AbstractMesh | None = None,
+    hardware: str | Hardware | None = None,
+) -> Report:
+    """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
+
+    `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s and the mesh of any size.
+
+    Args:
+        f: The function, with `jax.shard_map` somewhere inside.
+        *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
+        mesh: The mesh. If `f` takes a keyword `mesh`, it is given it; otherwise `f` runs under it
+            as the ambient mesh. Left out, `f` has its own mesh.
+        hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
+            `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
+
+    Returns:
+        The report. `print(report)` is for people, `report.to_dict()` for programs,
+        `report.save("step.html")` for a design review.
+
+    Raises:
+        ShardingError: Mesh, specs and arrays do not fit each other.
+        UnsupportedError: The program uses a collective that is not known.
+        ShardwiseError: There is no hardware of that name.
+
+    Example:
+        ```python
+        report = sw.explain(step, params, batch, mesh=sw.mesh(data=1024, model=64))
+        print(report)
+        ```
+    """
+    if not callable(f):
+        raise TypeError(
+            explain_error(
+                f"f is a {type(f).__name__}",
+                where="sw.explain",
+                rule="explain takes a function and its arguments.",
+                remedy="sw.explain(f, *args, mesh=mesh)",
+            )
+        )
+    traced = Tracing(f, mesh)(args, {})
+    report = _report(f, traced, mesh)
+    return report if hardware is None else report.on(hardware)
+
+
+def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:
+    body = traced.program.body
+    axes = _axes(body, mesh)
+    paths = traced.argument_paths(_parameters(f))
+    given = body.ins[len(body.ins) - len(paths) :]
+    layouts = Layouts(body, _shardings(traced, given, axes))
+    recorder = Recorder(layouts)
+    steps, tally = recorder.steps(body, Around())
+    read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
+    arguments = tuple(
+        _held(path, var, layouts, axes, var in read) for path, var in zip(paths, given, strict=True)
+    )
+    results = tuple(
+        _held(path, _as_var(atom, aval), layouts, axes)
+        for path, atom, aval in zip(
+            traced.result_paths, body.outs, traced.program.avals, strict=True
+        )
+    )
+    names = dict.fromkeys((var for var in body.ins if var in read), "constant")
+    names |= {var: path for path, var in zip(paths, given, strict=True) if var in read}
+    memory = memory_of(
+        body,
+        layouts,
+        names,
+        sum(one.bytes for one in arguments if one.used),
+        sum(one.bytes for one in results),
+    )
+    devices = _product(axes)
+    return Report(
+        name=getattr(f, "__name__", type(f).__name__),
+        mesh=tuple(MeshAxis(axis.name, axis.size) for axis in axes),
+        arguments=arguments,
+        results=results,
+        collectives=tuple(recorder.collectives),
+        steps=steps,
+        traffic=_traffic(recorder.collectives, axes),
+        memory=memory,
+        work=_work(tally, devices),
+    )
+
+
+def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
+    """The axes of the mesh, and those of meshes that the program has itself."""
+    found = dict.fromkeys(axes_of(mesh).values() if mesh is not None else ())
+    for op in walk(body.ops):
+        found |= dict.fromkeys(op.scope)
+    return tuple(found)
+
+
+def _product(axes: tuple[Axis, ...]) -> int:
+    size = 1
+    for axis in axes:
+        size *= axis.size
+    return size
+
+
+def _parameters(f: Callable[..., Any]) -> list[str]:
+    """Names for the positional arguments."""
+    try:
+        own = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in own if one.kind in named]
+
+
+def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
+    """How arguments that say so themselves are laid out."""
+    by_name = {axis.name: axis for axis in axes}
+    values = traced.values[len(traced.values) - len(given) :]
+    found = {}
+    for var, value in zip(given, values, strict=True):
+        sharding = getattr(value, "sharding", None)
+        if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size > 1:
+            found[var] = placement(sharding.spec, len(var.shape), by_name)
+    return found
+
+
+def _as_var(atom: Any, aval: Any) -> Var:
+    return atom if isinstance(atom, Var) else Var(tuple(aval.shape), aval.dtype)
+
+
+def _held(path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: bool = True) -> Held:
+    split = set(layouts.axes(var))
+    return Held(
+        path=path,
+        shape=var.shape,
+        dtype=str(var.dtype),
+        spec=tuple(tuple(axis.name for axis in row) for row in layouts.of(var)),
+        local_shape=layouts.local_shape(var),
+        bytes=layouts.bytes(var),
+        replicated=tuple(axis.name for axis in axes if axis not in split),
+        used=used,
+    )
+
+
+def _traffic(uses: list[CollectiveUse], axes: tuple[Axis, ...]) -> tuple[Traffic, ...]:
+    """What is sent along each axis, and along several at once where a collective has several."""
+    counted = [use for use in uses if use.counted]
+    rows = dict.fromkeys([*((axis.name,) for axis in axes), *(use.axes for use in counted)])
+    total = sum(use.total_bytes for use in counted)
+    found = []
+    for names in rows:
+        own = [use for use in counted if use.axes == names]
+        sent = sum(use.total_bytes for use in own)
+        times = sum(use.count if use.count is not None else 1 for use in own)
+        found.append(Traffic(names, len(own), times, sent, sent / total if total else 0.0))
+    return tuple(found)
+
+
+def _work(tally: Tally, devices: int) -> Work:
+    total = tally.flops * devices
+    return Work(
+        flops=tally.flops,
+        total=total,
+        redundant=max(0.0, total - tally.distinct),
+        by_kind=dict(tally.kinds),
+        moved=tally.moved,
+        uncounted=tuple(sorted(tally.uncounted)),
+    )

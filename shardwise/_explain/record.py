@@ -1,0 +1,297 @@
+"""From the operations of a program to its collectives and steps, with counts, bytes and FLOPs."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import re
+
+from .._collectives import RULES
+from .._program import Body, Collective, Cond, Leaf, Op, Scan, Var, While, collectives_in
+from .flops import flops_of
+from .memory import fused, is_view
+from .placing import Layouts
+from .report import CollectiveUse, Step
+
+READS_A_PART = {"slice", "dynamic_slice", "gather"}
+"""Operations that read as much as they give."""
+
+
+@dataclasses.dataclass
+class Tally:
+    """Work added up: of one device, and over the mesh what no other device does as well."""
+
+    kinds: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    dots: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    distinct: float = 0.0
+    moved: int = 0
+    sent: int = 0
+    operations: int = 0
+    uncounted: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def flops(self) -> float:
+        """Of one device."""
+        return float(sum(self.kinds.values()))
+
+    def add(self, other: Tally, times: int = 1) -> None:
+        """Add what another has counted, so many times."""
+        self.kinds.update({kind: times * flops for kind, flops in other.kinds.items()})
+        self.dots.update({dtype: times * flops for dtype, flops in other.dots.items()})
+        self.distinct += times * other.distinct
+        self.moved += times * other.moved
+        self.sent += times * other.sent
+        self.operations += other.operations
+        self.uncounted |= other.uncounted
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """The loops and branches around a list of operations."""
+
+    count: int | None = 1
+    """How often the list is run through; None where a `while` decides."""
+    backward: bool = False
+    module: str = ""
+
+    def inside(self, op: Op, length: int | None = 1) -> Around:
+        """Within the body of `op`, which runs so often."""
+        unknown = length is None or self.count is None
+        count = None if unknown else self.count * length
+        return Around(count, self.backward or op.backward, self.module_of(op))
+
+    def direction(self, op: Op) -> str:
+        """`forward` or `backward`."""
+        return "backward" if self.backward or op.backward else "forward"
+
+    def module_of(self, op: Op) -> str:
+        """The Flax module that an operation belongs to, or the user's own `jax.named_scope`."""
+        sources = () if op.source is None else (*reversed(op.calls), op.source)
+        stacks = [str(source.name_stack) for source in sources]
+        return "/".join(filter(None, [self.module, *map(_module, stacks)]))
+
+
+class Recorder:
+    """One walk over a program; collectives are gathered in program order."""
+
+    def __init__(self, layouts: Layouts):
+        self.layouts = layouts
+        self.collectives: list[CollectiveUse] = []
+        self.launch = 0
+
+    def steps(self, body: Body, around: Around) -> tuple[tuple[Step, ...], Tally]:
+        """The steps of a list of operations, and the work of one run through it."""
+        skip = fused(body)
+        found: list[Step] = []
+        total, part, ops = Tally(), Tally(), []
+
+        def close() -> None:
+            nonlocal part, ops
+            if part.operations:
+                found.append(_compute(ops, part, around))
+                total.add(part)
+            part, ops = Tally(), []
+
+        for op in body.ops:
+            if ops and around.direction(ops[0]) != around.direction(op):
+                close()
+            if not _talks(op):
+                part.add(self._alone(op, skip))
+                ops.append(op)
+                continue
+            close()
+            step, tally = self._meeting(op, around, found)
+            found.append(step)
+            total.add(tally)
+        close()
+        return tuple(found), total
+
+    def _meeting(self, op: Op, around: Around, before: list[Step]) -> tuple[Step, Tally]:
+        match op:
+            case Collective():
+                return self._collective(op, around, before)
+            case Scan():
+                steps, once = self.steps(op.body, around.inside(op, op.length))
+                tally = Tally()
+                tally.add(once, op.length)
+                return _nested("scan", op, around, (steps,), tally, length=op.length), tally
+            case While():
+                inner = around.inside(op, None)
+                steps, tally = self.steps(op.cond, inner)
+                more, rest = self.steps(op.body, inner)
+                tally.add(rest)
+                return _nested("while", op, around, ((*steps, *more),), tally), tally
+            case Cond():
+                return self._cond(op, around)
+        raise AssertionError(f"no rule for {type(op).__name__}")
+
+    def _cond(self, op: Cond, around: Around) -> tuple[Step, Tally]:
+        """Both branches are shown; the one that sends most, or computes most, is counted."""
+        starts = []
+        branches = []
+        for branch in op.branches:
+            starts.append(len(self.collectives))
+            branches.append(self.steps(branch, around.inside(op)))
+        starts.append(len(self.collectives))
+        costs = [(tally.sent, tally.flops, tally.moved) for _, tally in branches]
+        chosen = costs.index(max(costs))
+        for number in range(len(branches)):
+            if number != chosen:
+                for index in range(starts[number], starts[number + 1]):
+                    use = self.collectives[index]
+                    self.collectives[index] = dataclasses.replace(use, counted=False)
+        tally = branches[chosen][1]
+        bodies = tuple(steps for steps, _ in branches)
+        return _nested("cond", op, around, bodies, tally, counted=chosen), tally
+
+    def _collective(self, op: Collective, around: Around, before: list[Step]) -> tuple[Step, Tally]:
+        (operand,) = op.ins
+        shape, dtype, size = _type(operand, op)
+        n = group_size(op)
+        sent = RULES[op.name].sends(size, n) if _moves(op) else 0
+        names = tuple(axis.name for axis in op.axes)
+        direction = around.direction(op)
+        if not self._together(op.name, names, direction, before):
+            self.launch += 1
+        module = around.module_of(op)
+        use = CollectiveUse(
+            name=op.name,
+            axes=names,
+            group_size=n,
+            shape=shape,
+            dtype=dtype,
+            count=around.count,
+            bytes_sent=sent,
+            direction=direction,
+            where=op.where,
+            module=module,
+            launch=self.launch,
+        )
+        self.collectives.append(use)
+        index = len(self.collectives) - 1
+        step = Step("collective", op.where, collective=index, direction=direction, module=module)
+        return step, Tally(sent=sent)
+
+    def _together(
+        self, name: str, axes: tuple[str, ...], direction: str, before: list[Step]
+    ) -> bool:
+        """Whether it stands right behind one of the same kind."""
+        last = before[-1].collective if before else None
+        if last is None:
+            return False
+        use = self.collectives[last]
+        return (use.name, use.axes, use.direction) == (name, axes, direction)
+
+    def _alone(self, op: Op, skip: set[Var]) -> Tally:
+        """The work of an operation without a collective inside."""
+        tally = Tally(operations=1, moved=self._moved(op, skip))
+        match op:
+            case Leaf():
+                self._leaf(op, tally)
+            case Scan():
+                tally.add(self.steps(op.body, Around())[1], op.length)
+            case While():
+                tally.add(self.steps(op.cond, Around())[1])
+                tally.add(self.steps(op.body, Around())[1])
+            case Cond():
+                inner = [self.steps(branch, Around())[1] for branch in op.branches]
+                tally.add(max(inner, key=lambda one: (one.flops, one.moved)))
+        return tally
+
+    def _leaf(self, op: Leaf, tally: Tally) -> None:
+        counted = flops_of(op)
+        if counted is None:
+            tally.uncounted.add(op.name)
+            return
+        kind, flops = counted
+        over = op.needs
+        if not op.scope:
+            split = self.layouts.axes(op.outs[0]) if op.outs else ()
+            flops /= math.prod(axis.size for axis in split)
+            over = frozenset(split)
+        tally.kinds[kind] += flops
+        tally.distinct += flops * math.prod(axis.size for axis in over)
+        if kind in ("dot", "convolution"):
+            operand = next((atom for atom in op.ins if isinstance(atom, Var)), op.outs[0])
+            tally.dots[str(operand.dtype)] += flops
+
+    def _moved(self, op: Op, skip: set[Var]) -> int:
+        """Bytes read and written, where the values are in memory at all."""
+        if is_view(op) or op.bodies:
+            return 0
+        written = sum(self.layouts.bytes(var) for var in op.outs if var not in skip)
+        name = op.name if isinstance(op, Leaf) else ""
+        if name in READS_A_PART:
+            return 2 * written
+        if name == "dynamic_update_slice":
+            update = op.ins[1]
+            return 2 * self.layouts.bytes(update) if isinstance(update, Var) else 0
+        inside = {atom for atom in op.ins if isinstance(atom, Var) and atom not in skip}
+        return written + sum(self.layouts.bytes(var) for var in inside)
+
+
+def _talks(op: Op) -> bool:
+    inside = any(True for body in op.bodies for _ in collectives_in(body.ops))
+    return isinstance(op, Collective) or inside
+
+
+def _moves(op: Collective) -> bool:
+    """Whether anything goes to another device."""
+    pairs = op.params.get("perm")
+    return pairs is None or any(source != target for source, target in pairs)
+
+
+def group_size(op: Collective) -> int:
+    """How many devices exchange something; the largest group where they differ."""
+    if op.groups is not None:
+        return max(len(group) for group in op.groups)
+    return math.prod(axis.size for axis in op.axes)
+
+
+def _module(stack: str) -> str:
+    """The names in a name stack, the transformations around them taken off."""
+    stack = re.sub(r"\bjit\([^()]*\)", "", stack)
+    while (inner := re.sub(r"\b\w+\(([^()]*)\)", r"\1", stack)) != stack:
+        stack = inner
+    return "/".join(part for part in stack.split("/") if part.isidentifier())
+
+
+def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:
+    value = operand if isinstance(operand, Var) else op.outs[0]
+    return value.shape, str(value.dtype), value.bytes
+
+
+def _compute(ops: list[Op], tally: Tally, around: Around) -> Step:
+    first = next((op for op in ops if op.where.file and not is_view(op)), ops[0])
+    return Step(
+        "compute",
+        first.where,
+        flops=tally.flops,
+        moved=tally.moved,
+        dots=dict(tally.dots),
+        operations=tally.operations,
+        direction=around.direction(first),
+        module=around.module_of(first),
+    )
+
+
+def _nested(
+    kind: str,
+    op: Op,
+    around: Around,
+    bodies: tuple[tuple[Step, ...], ...],
+    tally: Tally,
+    **more: int,
+) -> Step:
+    return Step(
+        kind,
+        op.where,
+        flops=tally.flops,
+        moved=tally.moved,
+        dots=dict(tally.dots),
+        bodies=bodies,
+        direction=around.direction(op),
+        module=around.module_of(op),
+        **more,
+    )

@@ -1,0 +1,53 @@
+"""Write a report to a file: the name of the file says as what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .._errors import ShardwiseError, explain_error
+
+if TYPE_CHECKING:
+    from .report import Report
+
+
+def save(report: Report, path: Path) -> Path:
+    """Write the report; give the path."""
+    match path.suffix:
+        case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
+            from .trace import trace
+
+            path.write_text(json.dumps(trace(report)), encoding="utf-8")
+        case ".json":
+            path.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
+        case ".txt":
+            path.write_text(str(report), encoding="utf-8")
+        case ".html":
+            from .page import html  # pyright: ignore
+
+            path.write_text(html(report), encoding="utf-8")
+        case ".svg":
+            from .figures import svg  # pyright: ignore
+
+            path.write_text(svg(report, _figure(path)), encoding="utf-8")
+        case ".png":
+            from .figures import png  # pyright: ignore
+
+            path.write_bytes(png(report, _figure(path)))
+        case _:
+            raise ShardwiseError(
+                explain_error(
+                    f"{path.suffix or 'no suffix'!r} is not a format of a report",
+                    where=str(path),
+                    rule="The suffix says what is written.",
+                    remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "
+                    "mesh.svg or mesh.png.",
+                )
+            )
+    return path
+
+
+def _figure(path: Path) -> str:
+    """The figure that a file is named after: `mesh` for `mesh.svg` and for `step.mesh.svg`."""
+    return path.stem.rpartition(".")[2]
