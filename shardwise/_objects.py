@@ -63,7 +63,7 @@ def name_argument(finish: Finish, path: tuple[Any, ...], names: Sequence[str]) -
     """A path in what the pure function is called with, as the user of `f` would write it."""
     group, rest = path[0].idx, path[1:]
     if finish is _as_it_is and group == 0:
-        index = rest[0].idx
+        index: int = rest[0].idx
         name = names[index] if index < len(names) else f"args[{index}]"
         return name + jax.tree_util.keystr(rest[1:])
     if finish is _as_it_is:

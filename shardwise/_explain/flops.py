@@ -13,40 +13,40 @@ import jax.numpy as jnp
 
 from .._program import Leaf, Lit, Var
 
-MOVES = frozenset(
-    """
-    broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice dynamic_update_slice
-    concatenate pad gather scatter iota rev convert_element_type bitcast_convert_type copy_p
-    select_n split tile optimization_barrier real imag complex conj is_finite
-    eq ne lt le gt ge and or not xor sort top_k argmax argmin reduce_and reduce_or reduce_xor
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+MOVES = _words("""
+    broadcast_in_dim reshape transpose squeeze slice dynamic_slice dynamic_update_slice concatenate
+    pad gather scatter iota rev convert_element_type bitcast_convert_type select_n split stack
+    unstack tile optimization_barrier name real imag complex conj is_finite eq ne lt le gt ge and or
+    not xor eq_to le_to lt_to sort top_k approx_top_k argmax argmin reduce_and reduce_or reduce_xor
+    shift_left shift_right_logical shift_right_arithmetic population_count clz mulhi
     random_seed random_wrap random_unwrap random_bits random_split random_fold_in random_clone
-    threefry2x32 rng_bit_generator rng_uniform create_token pure_callback io_callback debug_callback
-    debug_print shift_left shift_right_logical shift_right_arithmetic population_count clz
-    full_like
-    """.split()
-)
+    threefry2x32 iota_2x32_shape rng_bit_generator rng_uniform create_token after_all
+    pure_callback io_callback debug_callback debug_print lu_pivots_to_permutation platform_index
+""")
 """No floating-point arithmetic, or none worth counting."""
 
-ELEMENTWISE = frozenset(
-    """
-    add sub mul div rem neg sign abs max min pow integer_pow exp exp2 expm1 log log1p sqrt rsqrt
-    cbrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh logistic erf erfc erf_inv
-    lgamma digamma polygamma igamma igammac igamma_grad_a random_gamma_grad regularized_incomplete_beta
-    bessel_i0e bessel_i1e floor ceil round clamp square nextafter add_any mul_add reduce_precision
-    one_minus_square log_softmax zeta nan_to_num
-    """.split()
-)
+ELEMENTWISE = _words("""
+    add sub mul div rem neg sign abs max min pow integer_pow exp exp2 expm1 log log2 log1p sqrt
+    rsqrt cbrt sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh logistic erf erfc
+    erf_inv lgamma digamma polygamma igamma igammac igamma_grad_a random_gamma zeta
+    regularized_incomplete_beta bessel_i0e bessel_i1e floor ceil round clamp square nextafter
+    add_any reduce_precision one_minus_square polynomial
+""")
 """One FLOP for each element of the result."""
 
-REDUCTIONS = frozenset(
-    """
+REDUCTIONS = _words("""
     reduce_sum reduce_max reduce_min reduce_prod reduce cumsum cumprod cummax cummin cumlogsumexp
     reduce_window reduce_window_sum reduce_window_max reduce_window_min
-    """.split()
-)
+    select_and_scatter_add select_and_gather_add
+""")
 """One FLOP for each element of the operand."""
 
-SCATTERS = frozenset({"scatter_add", "scatter-add", "scatter_mul", "scatter_min", "scatter_max"})
+SCATTERS = _words("scatter-add scatter-sub scatter-mul scatter-min scatter-max")
 """One FLOP for each element that is put in."""
 
 
@@ -113,8 +113,8 @@ def _lu(op: Leaf) -> float:
 
 
 def _triangular(op: Leaf) -> float:
-    count, n = _square(op)
-    return count * n * _size(op.ins[1]) / max(1.0, count)
+    _, n = _square(op)
+    return n * _size(op.ins[1])
 
 
 _LINEAR_ALGEBRA = {"cholesky": _cholesky, "lu": _lu, "triangular_solve": _triangular}

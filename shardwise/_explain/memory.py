@@ -12,19 +12,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from .._program import Atom, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, Var, Where, While
+from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, Where, While
 from .._program.ir import NOWHERE
 from .flops import ELEMENTWISE, REDUCTIONS
 from .placing import KEEPS_LAYOUT, Layouts
 from .report import Live, Memory
 
-VIEWS = {"reshape", "squeeze", "expand_dims", "optimization_barrier", "bitcast_convert_type"}
+VIEWS = {"reshape", "squeeze", "optimization_barrier", "bitcast_convert_type", "name"}
 """Leaves whose result is the operand under another shape."""
 
 FREE = {"broadcast_in_dim", "iota"}
 """Made again wherever they are read."""
 
-FUSES = KEEPS_LAYOUT | FREE | {"clamp", "exp2", "transpose", "rev", "slice", "pad", "real", "imag"}
+FUSES = KEEPS_LAYOUT | FREE | {"transpose", "rev", "slice", "pad", "real", "imag"}
 """Leaves that are computed where their result is read."""
 
 READS_FUSED = FUSES | ELEMENTWISE | REDUCTIONS | VIEWS
@@ -177,6 +177,3 @@ def _thinned(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     width = -(-len(points) // POINTS) or 1
     stretches = (points[at : at + width] for at in range(0, len(points), width))
     return tuple(max(stretch, key=lambda point: point[1]) for stretch in stretches)
-
-
-__all__ = ["Collective", "fused", "is_view", "memory_of"]

@@ -15,8 +15,9 @@ from .._mesh import Axis, Placement
 from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, While
 from .flops import ELEMENTWISE
 
-KEEPS_LAYOUT = ELEMENTWISE | {"convert_element_type", "select_n", "copy_p", "is_finite"}
-KEEPS_LAYOUT |= {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not"}
+COMPARES = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
+KEEPS_LAYOUT = ELEMENTWISE | COMPARES | {"convert_element_type", "select_n", "name"}
+"""Leaves whose result is laid out as their operands are."""
 
 
 class Layouts:

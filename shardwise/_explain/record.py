@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 import re
@@ -22,8 +21,8 @@ READS_A_PART = {"slice", "dynamic_slice", "gather"}
 class Tally:
     """Work added up: of one device, and over the mesh what no other device does as well."""
 
-    kinds: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    dots: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    kinds: dict[str, float] = dataclasses.field(default_factory=dict)
+    dots: dict[str, float] = dataclasses.field(default_factory=dict)
     distinct: float = 0.0
     moved: int = 0
     sent: int = 0
@@ -37,8 +36,10 @@ class Tally:
 
     def add(self, other: Tally, times: int = 1) -> None:
         """Add what another has counted, so many times."""
-        self.kinds.update({kind: times * flops for kind, flops in other.kinds.items()})
-        self.dots.update({dtype: times * flops for dtype, flops in other.dots.items()})
+        for kind, flops in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0.0) + times * flops
+        for dtype, flops in other.dots.items():
+            self.dots[dtype] = self.dots.get(dtype, 0.0) + times * flops
         self.distinct += times * other.distinct
         self.moved += times * other.moved
         self.sent += times * other.sent
@@ -57,8 +58,7 @@ class Around:
 
     def inside(self, op: Op, length: int | None = 1) -> Around:
         """Within the body of `op`, which runs so often."""
-        unknown = length is None or self.count is None
-        count = None if unknown else self.count * length
+        count = None if length is None or self.count is None else self.count * length
         return Around(count, self.backward or op.backward, self.module_of(op))
 
     def direction(self, op: Op) -> str:
@@ -161,6 +161,7 @@ class Recorder:
             group_size=n,
             shape=shape,
             dtype=dtype,
+            bytes=size,
             count=around.count,
             bytes_sent=sent,
             direction=direction,
@@ -210,11 +211,11 @@ class Recorder:
             split = self.layouts.axes(op.outs[0]) if op.outs else ()
             flops /= math.prod(axis.size for axis in split)
             over = frozenset(split)
-        tally.kinds[kind] += flops
+        tally.kinds[kind] = flops
         tally.distinct += flops * math.prod(axis.size for axis in over)
         if kind in ("dot", "convolution"):
             operand = next((atom for atom in op.ins if isinstance(atom, Var)), op.outs[0])
-            tally.dots[str(operand.dtype)] += flops
+            tally.dots[str(operand.dtype)] = flops
 
     def _moved(self, op: Op, skip: set[Var]) -> int:
         """Bytes read and written, where the values are in memory at all."""

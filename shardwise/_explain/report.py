@@ -76,6 +76,8 @@ class CollectiveUse(_Plain):
     shape: tuple[int, ...]
     """Of one device's operand."""
     dtype: str
+    bytes: int
+    """Of one device's operand."""
     count: int | None
     """How often it happens, trip counts of loops multiplied out; None where a `while` decides."""
     bytes_sent: int

@@ -1,0 +1,111 @@
+"""Two reports side by side: what changes in traffic, memory, work and time."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Iterator
+from typing import Any
+
+from . import units
+from .report import Report, _Plain
+
+
+@dataclasses.dataclass(frozen=True)
+class Change(_Plain):
+    """One figure in both reports."""
+
+    what: str
+    unit: str
+    """`bytes`, `FLOP`, `seconds`, or empty for a count."""
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float | None:
+        """The later one by the earlier one; None where that one is zero."""
+        return self.after / self.before if self.before else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {**super().to_dict(), "ratio": self.ratio}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison(_Plain):
+    """What changes from one report to another."""
+
+    before: str
+    after: str
+    changes: tuple[Change, ...]
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def compare(before: Report, after: Report) -> Comparison:
+    """All figures of both, in the order of the report."""
+    return Comparison(_title(before), _title(after), tuple(_changes(before, after)))
+
+
+def _title(report: Report) -> str:
+    sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
+    machine = f", {report.cost.hardware.name}" if report.cost else ""
+    return f"{report.name} on {sizes}{machine}"
+
+
+def _changes(before: Report, after: Report) -> Iterator[Change]:
+    yield Change("devices", "", before.devices, after.devices)
+    yield Change("collectives", "", _times(before), _times(after))
+    yield Change("sent by one device", "bytes", before.bytes_sent, after.bytes_sent)
+    sent = [{one.axes: one.bytes for one in report.traffic} for report in (before, after)]
+    for axes in dict.fromkeys([*sent[0], *sent[1]]):
+        name = f"  over {units.axes(axes)}"
+        yield Change(name, "bytes", sent[0].get(axes, 0), sent[1].get(axes, 0))
+    one, other = before.memory, after.memory
+    yield Change("arguments", "bytes", one.arguments, other.arguments)
+    yield Change("results", "bytes", one.results, other.results)
+    yield Change("peak of live values", "bytes", one.peak, other.peak)
+    yield Change("work of one device", "FLOP", before.work.flops, after.work.flops)
+    yield Change("work in all", "FLOP", before.work.total, after.work.total)
+    yield Change("computed alike by several", "FLOP", before.work.redundant, after.work.redundant)
+    if before.cost is not None and after.cost is not None:
+        for name in ("compute", "communication", "serial", "overlapped"):
+            yield Change(name, "seconds", getattr(before.cost, name), getattr(after.cost, name))
+
+
+def _times(report: Report) -> int:
+    return sum(one.count for one in report.traffic)
+
+
+def _text(comparison: Comparison) -> str:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "before", "after", "ratio"):
+        table.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for change in comparison.changes:
+        ratio = "" if change.ratio is None else f"× {change.ratio:.3g}"
+        table.add_row(
+            change.what, _shown(change, change.before), _shown(change, change.after), ratio
+        )
+    out = io.StringIO()
+    console = Console(file=out, width=110, no_color=True, highlight=False, force_terminal=False)
+    console.print(f"before: {comparison.before}\nafter:  {comparison.after}\n", markup=False)
+    console.print(table)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+
+
+def _shown(change: Change, value: float) -> str:
+    match change.unit:
+        case "bytes":
+            return units.size(value)
+        case "seconds":
+            return units.duration(value)
+        case "FLOP":
+            return units.large(value, "FLOP")
+    return f"{value:,}"

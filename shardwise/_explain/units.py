@@ -1,0 +1,65 @@
+"""Numbers as people read them: `1.5 GB`, `3.2 TFLOP`, `12 ms`; arrays as `f32[8, 16]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_LARGE = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+_SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+
+
+def large(value: float, unit: str) -> str:
+    """A count with a decimal prefix, three digits at most: `1.05 MB`."""
+    step = 0
+    while abs(value) >= 999.5 and step < len(_LARGE) - 1:
+        value, step = value / 1000, step + 1
+    number = f"{value:.3g}" if step or value != int(value) else f"{int(value)}"
+    return f"{number} {_LARGE[step]}{unit}".strip()
+
+
+def size(value: float) -> str:
+    """Bytes."""
+    return large(value, "B")
+
+
+def duration(value: float) -> str:
+    """Seconds."""
+    if value <= 0:
+        return "0 s"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= 0.9995 * scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value / 1e-9:.3g} ns"
+
+
+def share(value: float) -> str:
+    """A part of a whole, in percent; what is there is never shown as nothing."""
+    return "< 1 %" if 0 < value < 0.005 else f"{100 * value:.0f} %"
+
+
+def array(shape: Sequence[int], dtype: str) -> str:
+    """A type in short: `f32[8, 16]`."""
+    name = dtype.rstrip("0123456789")
+    short = _SHORT.get(name, name) + dtype[len(name) :]
+    return f"{short}[{', '.join(map(str, shape))}]"
+
+
+def spec(rows: Sequence[Sequence[str]]) -> str:
+    """A spec as one writes it: `P('data', None)`."""
+    rows = list(rows)
+    while rows and not rows[-1]:
+        rows.pop()
+    entries = [
+        "None" if not row else repr(row[0]) if len(row) == 1 else str(tuple(row)) for row in rows
+    ]
+    return f"P({', '.join(entries)})"
+
+
+def axes(names: Sequence[str]) -> str:
+    """The axes of a collective: `data`, or `data, model`."""
+    return ", ".join(names)
+
+
+def mesh(sizes: Sequence[tuple[str, int]]) -> str:
+    """A mesh in words: `{data: 4, model: 2}`."""
+    return "{" + ", ".join(f"{name}: {size}" for name, size in sizes) + "}"
