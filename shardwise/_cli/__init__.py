@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate
+from . import check, demo, evaluate, explain
 from ._status import ExitCode
 
 
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.command("check")(check.check)
 app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
+app.command("explain")(explain.explain)
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -194,8 +194,27 @@ def _module_name(file: Path) -> tuple[Path, str]:
     return root, ".".join(parts)
 
 
+def program_of(case: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a case returns: a function and the tuple or list of its arguments."""
+    made = case()
+    if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
+        got = f"it returns {type(made).__name__}"
+    elif not isinstance(made[1], tuple | list):
+        got = f"the arguments are {type(made[1]).__name__}"
+    else:
+        return made[0], tuple(made[1])
+    raise ShardwiseError(
+        explain_error(
+            f"{got}.",
+            where=f"case {case.name!r}",
+            rule="A case returns (f, args): a function and the tuple of its arguments.",
+            remedy="return f, (x,)",
+        )
+    )
+
+
 def _wrong(target: str, what: str, remedy: str = "") -> ShardwiseError:
-    remedy = remedy or "shardwise check FILE.py, FILE.py:NAME or a folder."
+    remedy = remedy or "name FILE.py, FILE.py:NAME or a folder."
     return ShardwiseError(explain_error(what, where=target, remedy=remedy))
 
 

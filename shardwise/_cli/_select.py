@@ -10,7 +10,7 @@ from .._errors import ShardingError, ShardwiseError, explain_error
 Matches = Callable[[str], bool]
 
 
-def parse_mesh(text: str) -> dict[str, list[int]]:
+def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
     """The meshes that `data=1,2,4,8,model=2` asks for: sizes belong to the name before them."""
     sizes: dict[str, list[int]] = {}
     name = ""
@@ -19,23 +19,23 @@ def parse_mesh(text: str) -> dict[str, list[int]]:
         if equals:
             name = head
             if not name.isidentifier():
-                raise _bad_mesh(text, f"{name!r} is not the name of an axis")
+                raise _bad_mesh(f"{option} {text}", f"{name!r} is not the name of an axis")
             if name in sizes:
-                raise _bad_mesh(text, f"axis {name!r} is given twice")
+                raise _bad_mesh(f"{option} {text}", f"axis {name!r} is given twice")
             sizes[name] = []
         elif not name:
-            raise _bad_mesh(text, f"{size!r} comes before the name of an axis")
+            raise _bad_mesh(f"{option} {text}", f"{size!r} comes before the name of an axis")
         if not size.isascii() or not size.isdecimal() or int(size) < 1:
-            raise _bad_mesh(text, f"{size!r} is not a size of axis {name!r}")
+            raise _bad_mesh(f"{option} {text}", f"{size!r} is not a size of axis {name!r}")
         sizes[name].append(int(size))
     return sizes
 
 
-def _bad_mesh(text: str, what: str) -> ShardingError:
+def _bad_mesh(where: str, what: str) -> ShardingError:
     return ShardingError(
         explain_error(
             what,
-            where=f"--mesh {text}",
+            where=where,
             rule="Each axis has a name and the sizes to try, which are whole numbers from 1.",
             remedy="--mesh data=1,2,4,8,model=2",
         )

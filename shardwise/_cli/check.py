@@ -4,27 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import os
-import re
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
 
 import typer
 
 from .._errors import ShardwiseError, explain_error
-from ._cases import Found, find_cases
+from ._cases import Found, find_cases, program_of
 from ._report import Outcome, as_json, full_text, github_commands, short_lines, summary
+from ._running import console, path_as_it_was, patience, start_devices
 from ._select import parse_expression, parse_mesh
 from ._status import ExitCode
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-PATIENCE = 1.0
-"""Seconds after which a line says what is going on."""
 
 
 class Format(enum.StrEnum):
@@ -86,8 +78,8 @@ def check(
     chosen = None if select is None else parse_expression(select)
     if devices is not None:
         start_devices(devices)
-    with _path_as_it_was():
-        with contextlib.redirect_stdout(sys.stderr), _patience("importing"):
+    with path_as_it_was():
+        with contextlib.redirect_stdout(sys.stderr), patience("importing"):
             cases = find_cases(targets)
         if chosen is not None:
             cases = _selected(cases, chosen, select or "")
@@ -97,35 +89,6 @@ def check(
     elif not quiet:
         _show_summary(outcomes)
     raise typer.Exit(_exit_code(outcomes))
-
-
-def start_devices(count: int) -> None:
-    """Have JAX start with that many virtual CPU devices; it reads the flags when it starts."""
-    flag = "--xla_force_host_platform_device_count"
-    others = re.sub(rf"{flag}=\S*", "", os.environ.get("XLA_FLAGS", ""))
-    os.environ["XLA_FLAGS"] = f"{others} {flag}={count}".strip()
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    import jax
-
-    if jax.device_count() != count:
-        raise ShardwiseError(
-            explain_error(
-                f"JAX had started before, with {jax.device_count()} devices.",
-                where=f"--devices {count}",
-                rule="The number of devices is fixed when JAX starts.",
-                remedy="run shardwise check in a process of its own.",
-            )
-        )
-
-
-@contextlib.contextmanager
-def _path_as_it_was() -> Iterator[None]:
-    """Cases are imported from their folders, which stay on the path until all have run."""
-    path = sys.path[:]
-    try:
-        yield
-    finally:
-        sys.path[:] = path
 
 
 def _selected(cases: list[Found], matches: Callable[[str], bool], text: str) -> list[Found]:
@@ -145,7 +108,7 @@ def _run_all(cases: list[Found], mesh: Any, show: Callable[[Outcome], None]) -> 
     for number, one in enumerate(cases, 1):
         # What a program prints goes to standard error: standard output is for the outcome.
         line = f"checking {number} of {len(cases)}: {one.name}"
-        with _patience(line), contextlib.redirect_stdout(sys.stderr):
+        with patience(line), contextlib.redirect_stdout(sys.stderr):
             outcome = _run(one, mesh)
         outcomes.append(outcome)
         show(outcome)
@@ -159,30 +122,11 @@ def _run(found: Found, mesh: Any) -> Outcome:
         return Outcome(found, error=found.error)
     began = time.perf_counter()
     try:
-        f, args = _program(found.case)
+        f, args = program_of(found.case)
         verdict = run(f, *args, mesh=mesh or found.case.mesh, **found.case.options)
     except (Exception, SystemExit) as error:
         return Outcome(found, error=error)
     return Outcome(found, verdict, seconds=time.perf_counter() - began)
-
-
-def _program(case: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a case returns: a function and the tuple or list of its arguments."""
-    made = case()
-    if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
-        got = f"it returns {type(made).__name__}"
-    elif not isinstance(made[1], tuple | list):
-        got = f"the arguments are {type(made[1]).__name__}"
-    else:
-        return made[0], tuple(made[1])
-    raise ShardwiseError(
-        explain_error(
-            f"{got}.",
-            where=f"case {case.name!r}",
-            rule="A case returns (f, args): a function and the tuple of its arguments.",
-            remedy="return f, (x,)",
-        )
-    )
 
 
 def _printer(output: Format, quiet: bool, verbose: bool) -> Callable[[Outcome], None]:
@@ -193,8 +137,8 @@ def _printer(output: Format, quiet: bool, verbose: bool) -> Callable[[Outcome], 
         return lambda outcome: _echo_all(github_commands(outcome))
     if quiet:
         return lambda outcome: _echo_all(short_lines(outcome))
-    console = _console()
-    return lambda outcome: console.print(full_text(outcome, verbose))
+    out = console()
+    return lambda outcome: out.print(full_text(outcome, verbose))
 
 
 def _echo_all(lines: Iterable[str]) -> None:
@@ -202,16 +146,9 @@ def _echo_all(lines: Iterable[str]) -> None:
         typer.echo(line)
 
 
-def _console() -> Console:
-    """Colour only on a terminal, and none with NO_COLOR; lines are never broken."""
-    from rich.console import Console
-
-    return Console(highlight=False, soft_wrap=True)
-
-
 def _show_summary(outcomes: list[Outcome]) -> None:
     right = _exit_code(outcomes) is ExitCode.OK
-    _console().print(summary(outcomes), style="bold green" if right else "bold red")
+    console().print(summary(outcomes), style="bold green" if right else "bold red")
 
 
 def _exit_code(outcomes: list[Outcome]) -> ExitCode:
@@ -219,27 +156,3 @@ def _exit_code(outcomes: list[Outcome]) -> ExitCode:
     if any(one.wrong for one in outcomes):
         return ExitCode.WRONG
     return ExitCode.NOT_RUN if any(one.error for one in outcomes) else ExitCode.OK
-
-
-@contextlib.contextmanager
-def _patience(message: str) -> Iterator[None]:
-    """Show on a terminal what is going on, once it takes long; the line goes away by itself."""
-    if not _is_terminal(sys.stderr):
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    status = Console(stderr=True).status(Text(message))
-    timer = threading.Timer(PATIENCE, status.start)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()

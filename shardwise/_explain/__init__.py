@@ -3,3 +3,6 @@
 from .explain import explain as explain
 from .hardware import Hardware as Hardware
 from .report import Report as Report
+from .save import save_page as save_page
+from .save import save_trace as save_trace
+from .text import show as show

@@ -14,6 +14,7 @@ from .._program import Body, Var, walk
 from .._simulate import Traced, Tracing
 from .hardware import Hardware
 from .memory import memory_of
+from .notes import notes_of
 from .placing import Layouts
 from .record import Around, Recorder, Tally
 from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
@@ -104,6 +105,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         traffic=_traffic(recorder.collectives, axes),
         memory=memory,
         work=_work(tally, devices),
+        notes=notes_of(body, layouts, axes, recorder.collectives),
     )
 
 

@@ -16,17 +16,13 @@ def save(report: Report, path: Path) -> Path:
     """Write the report; give the path."""
     match path.suffix:
         case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
-            from .trace import trace
-
-            path.write_text(json.dumps(trace(report)), encoding="utf-8")
+            save_trace(report, path)
         case ".json":
             path.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
         case ".txt":
             path.write_text(str(report), encoding="utf-8")
         case ".html":
-            from .page import html  # pyright: ignore
-
-            path.write_text(html(report), encoding="utf-8")
+            save_page(report, path)
         case ".svg":
             from .figures import svg  # pyright: ignore
 
@@ -45,6 +41,22 @@ def save(report: Report, path: Path) -> Path:
                     "mesh.svg or mesh.png.",
                 )
             )
+    return path
+
+
+def save_page(report: Report, path: Path) -> Path:
+    """Write the page, whatever the file is called; give the path."""
+    from .page import html  # pyright: ignore
+
+    path.write_text(html(report), encoding="utf-8")
+    return path
+
+
+def save_trace(report: Report, path: Path) -> Path:
+    """Write the trace for Perfetto, whatever the file is called; give the path."""
+    from .trace import trace
+
+    path.write_text(json.dumps(trace(report)), encoding="utf-8")
     return path
 
 

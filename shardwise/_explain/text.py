@@ -31,13 +31,17 @@ def plain_text(report: Report) -> str:
     """The report as text without colour."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
-    console.print(rich_text(report))
+    console.print(Group(*_parts(report)))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
-def rich_text(report: Report) -> RenderableType:
-    """The report for a terminal."""
-    return Group(*(part for part in _parts(report)))
+def show(report: Report) -> None:
+    """Print the report: in colour and as wide as it is on a terminal, plain elsewhere."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        console.print(Group(*_parts(report)))
+    else:
+        print(plain_text(report))
 
 
 def _parts(report: Report) -> Iterator[RenderableType]:
@@ -174,9 +178,7 @@ def _collectives(report: Report) -> Iterator[RenderableType]:
         yield text
         yield Text(f"    {_source(row.first)}", style="dim", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
-        yield Text("  In brackets: in a branch of a cond that sends less; not in the totals.")
-    if report.unknown:
-        yield Text("  unknown: a while decides how often; the totals take it once.")
+        yield Text("  In brackets: not in the totals.")
     yield Text("")
 
 

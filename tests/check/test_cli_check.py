@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from shardwise import Finding, ShardwiseError, Verdict
 from shardwise._check import underline
-from shardwise._cli import _cases, app, check
+from shardwise._cli import _cases, _running, app, check
 from shardwise._cli._select import parse_expression, parse_mesh
 from shardwise._cli._status import ExitCode
 from shardwise._program import Where
@@ -146,8 +146,8 @@ def test_the_page_shows_what_is_printed(here):
 
 def test_a_line_appears_on_a_terminal_once_it_takes_long(here, monkeypatch):
     write(here, PROGRAMS)
-    monkeypatch.setattr(check, "PATIENCE", 0.0)
-    monkeypatch.setattr(check, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(_running, "PATIENCE", 0.0)
+    monkeypatch.setattr(_running, "_is_terminal", lambda stream: True)
     result = run("steps.py", color=True)
     assert "checking 1 of 1: steps.py:right" in result.stderr
     assert "checking" not in result.stdout

@@ -1,0 +1,79 @@
+"""What the commands that run cases share: import path, devices, a word while it takes long."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TextIO
+
+from .._errors import ShardwiseError, explain_error
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PATIENCE = 1.0
+"""Seconds after which a line says what is going on."""
+
+
+def start_devices(count: int) -> None:
+    """Have JAX start with that many virtual CPU devices; it reads the flags when it starts."""
+    flag = "--xla_force_host_platform_device_count"
+    others = re.sub(rf"{flag}=\S*", "", os.environ.get("XLA_FLAGS", ""))
+    os.environ["XLA_FLAGS"] = f"{others} {flag}={count}".strip()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    import jax
+
+    if jax.device_count() != count:
+        raise ShardwiseError(
+            explain_error(
+                f"JAX had started before, with {jax.device_count()} devices.",
+                where=f"--devices {count}",
+                rule="The number of devices is fixed when JAX starts.",
+                remedy="run shardwise in a process of its own.",
+            )
+        )
+
+
+@contextlib.contextmanager
+def path_as_it_was() -> Iterator[None]:
+    """Cases are imported from their folders, which stay on the path until all have run."""
+    path = sys.path[:]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+
+
+def console() -> Console:
+    """Colour only on a terminal, and none with NO_COLOR; lines are never broken."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def patience(message: str) -> Iterator[None]:
+    """Show on a terminal what is going on, once it takes long; the line goes away by itself."""
+    if not _is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    status = Console(stderr=True).status(Text(message))
+    timer = threading.Timer(PATIENCE, status.start)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()

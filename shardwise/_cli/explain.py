@@ -1,0 +1,209 @@
+"""`shardwise explain`: what the cases of a file send, hold and cost."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .._errors import ShardwiseError, explain_error
+from ._cases import Found, find_cases, program_of
+from ._report import Outcome, full_text
+from ._running import console, path_as_it_was, patience, start_devices
+from ._select import parse_mesh
+from ._status import ExitCode
+
+if TYPE_CHECKING:
+    from .._explain import Report
+
+Mesh = Mapping[str, int]
+
+MACHINE = "h200-node"
+"""The machine of a trace where none is named."""
+
+
+class Format(enum.StrEnum):
+    """How the reports are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def explain(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE.py[:NAME]|DIR",
+            help="Files, one case of a file, or folders: all cases below.",
+            show_default=False,
+        ),
+    ],
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AXIS=SIZE,...",
+            help="The mesh: data=8,model=2. Left out, the largest that the case names.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AXIS=SIZE,...", help="A second mesh: what changes from the first to it."
+        ),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A machine, for seconds: h100-node, h200-node, h200-network, tpu-v5e, tpu-v5p.",
+        ),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="Text for people, or JSON.")
+    ] = Format.TEXT,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option("--trace", metavar="FILE", help="Write a trace.json for ui.perfetto.dev."),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Start JAX with N virtual CPU devices, for programs that make a mesh of "
+            "jax.devices().",
+        ),
+    ] = None,
+) -> None:
+    """Say what programs send, hold and cost on a mesh of any size. Runs nothing.
+
+    Takes the cases of shardwise check: functions decorated with @sw.case(mesh=...) that return
+    (f, args).
+    """
+    sizes = None if mesh is None else one_mesh(mesh, "--mesh")
+    other = None if against is None else one_mesh(against, "--against")
+    if devices is not None:
+        start_devices(devices)
+    machine = hardware or (MACHINE if trace is not None else None)
+    with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
+        with patience("importing"):
+            cases = find_cases(targets)
+        _one_case_for_files(cases, page, trace)
+        outcomes = [_explain(one, sizes, other, machine) for one in cases]
+    if output is Format.JSON:
+        typer.echo(json.dumps([one.to_dict() for one in outcomes], indent=2))
+    else:
+        for one in outcomes:
+            one.show()
+    for one in outcomes:
+        if one.report is not None:
+            _write(one.report, page, trace)
+    failed = any(one.report is None for one in outcomes)
+    raise typer.Exit(ExitCode.NOT_RUN if failed else ExitCode.OK)
+
+
+def one_mesh(text: str, option: str) -> Mesh:
+    """The mesh that `data=8,model=2` asks for."""
+    sizes = parse_mesh(text, option)
+    for name, column in sizes.items():
+        if len(column) != 1:
+            raise ShardwiseError(
+                explain_error(
+                    f"axis {name!r} has {len(column)} sizes",
+                    where=f"{option} {text}",
+                    rule="explain takes one mesh, with one size for each axis.",
+                    remedy=f"{option} {name}={max(column)}; --against sets a second one beside it.",
+                )
+            )
+    return {name: column[0] for name, column in sizes.items()}
+
+
+def _one_case_for_files(cases: Sequence[Found], *paths: Path | None) -> None:
+    if len(cases) > 1 and any(paths):
+        names = ", ".join(one.name for one in cases)
+        raise ShardwiseError(
+            explain_error(
+                f"there are {len(cases)} cases: {names}",
+                where=str(next(path for path in paths if path)),
+                rule="A file holds the report of one case.",
+                remedy=f"name it: shardwise explain {cases[0].name}",
+            )
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Explained:
+    """A case with its report, and a second one beside it if asked for; or with an error."""
+
+    outcome: Outcome
+    report: Report | None = None
+    beside: Report | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        case = {key: value for key, value in self.outcome.to_dict().items() if key != "verdict"}
+        found = {**case, "report": self.report.to_dict() if self.report else None}
+        if self.report and self.beside:
+            found["comparison"] = self.report.compare(self.beside).to_dict()
+        return found
+
+    def show(self) -> None:
+        """Print it for people."""
+        if self.report is None:
+            console().print(full_text(self.outcome, verbose=False))
+        elif self.beside is not None:
+            typer.echo(self.report.compare(self.beside))
+        else:
+            from .._explain import show
+
+            show(self.report)
+
+
+def _explain(found: Found, mesh: Mesh | None, other: Mesh | None, machine: str | None) -> Explained:
+    if found.case is None:
+        return Explained(Outcome(found, error=found.error))
+    with patience(f"tracing {found.name}"):
+        try:
+            f, args = program_of(found.case)
+            first = _report(f, args, mesh or largest(found.case.mesh), machine)
+            second = None if other is None else _report(f, args, other, machine)
+        except (Exception, SystemExit) as error:
+            return Explained(Outcome(found, error=error))
+    return Explained(Outcome(found), first, second)
+
+
+def _report(f: Any, args: Sequence[Any], mesh: Mesh, machine: str | None) -> Report:
+    from .._explain import explain as run
+    from .._mesh import mesh as make_mesh
+
+    return run(f, *args, mesh=make_mesh(mesh), hardware=machine)
+
+
+def largest(sizes: Any) -> Mesh:
+    """The largest mesh that a case names."""
+    if isinstance(sizes, Mapping):
+        return {
+            name: max(column) if isinstance(column, Sequence) else column
+            for name, column in sizes.items()
+        }
+    return dict(sizes.shape)
+
+
+def _write(report: Report, page: Path | None, trace: Path | None) -> None:
+    """The files that were asked for, whatever they are called."""
+    from .._explain import save_page, save_trace
+
+    if page is not None:
+        save_page(report, page)
+    if trace is not None:
+        save_trace(report, trace)

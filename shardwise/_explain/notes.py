@@ -1,0 +1,75 @@
+"""What the numbers of a report do not cover, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from .._mesh import Axis, Placement
+from .._program import Body, Join, Op, Split, Var, walk
+from . import units
+from .placing import Layouts
+from .report import CollectiveUse
+
+
+def notes_of(
+    body: Body, layouts: Layouts, axes: Sequence[Axis], uses: Sequence[CollectiveUse]
+) -> tuple[str, ...]:
+    """Each thing once, in program order."""
+    ops = list(walk(body.ops))
+    found = [*_no_body(ops), *_left_to_compiler(ops, axes), *_moved(ops, layouts), *_counts(uses)]
+    return tuple(dict.fromkeys(found))
+
+
+def _no_body(ops: list[Op]) -> Iterator[str]:
+    if not any(op.scope or isinstance(op, Split | Join) for op in ops):
+        yield (
+            "there is no shard_map in the program, so the compiler alone decides who holds and "
+            "sends what; explain sees only what shard_map says."
+        )
+
+
+def _left_to_compiler(ops: list[Op], axes: Sequence[Axis]) -> Iterator[str]:
+    inside = [op for op in ops if op.scope]
+    for axis in axes:
+        apart = next((op for op in inside if axis not in op.scope), None)
+        if apart is not None and axis.size > 1:
+            yield (
+                f"axis {axis.name!r} is left to the compiler in the shard_map around "
+                f"{apart.where}; what it sends along that axis is not counted."
+            )
+
+
+def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
+    """Arrays that one `shard_map` leaves in another layout than the next one takes them in."""
+    for op in ops:
+        if isinstance(op, Split):
+            pairs = [(op.ins[0], op.placement)]
+        elif op.scope and not isinstance(op, Join):
+            pairs = [(atom, ()) for atom in op.ins]
+        else:
+            continue
+        for atom, wanted in pairs:
+            held = layouts.known.get(atom) if isinstance(atom, Var) else None
+            if held is not None and _rows(held) != _rows(wanted):
+                yield (
+                    f"{op.where}: an array is held as {_spec(held)} and needed as "
+                    f"{_spec(wanted)}; the compiler moves it, and what that sends is not counted."
+                )
+
+
+def _rows(placement: Placement) -> list[tuple[Axis, ...]]:
+    rows = [tuple(axis for axis in row if axis.size > 1) for row in placement]
+    while rows and not rows[-1]:
+        rows.pop()
+    return rows
+
+
+def _spec(placement: Placement) -> str:
+    return units.spec([[axis.name for axis in row] for row in placement])
+
+
+def _counts(uses: Sequence[CollectiveUse]) -> Iterator[str]:
+    if any(use.count is None for use in uses):
+        yield "a while decides how often its collectives happen; the totals take them once."
+    if any(not use.counted for use in uses):
+        yield "of the branches of a cond the totals count the one that sends most."
