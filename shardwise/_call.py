@@ -23,7 +23,7 @@ from jax.experimental import io_callback
 from . import _jax
 from ._errors import DeadlockError, UnsupportedError, explain_error
 from ._lower import Pace, Watch, execute, explain_trouble
-from ._program import Body, annotate, build
+from ._program import Body, Join, annotate, build
 
 
 class Program:
@@ -178,7 +178,7 @@ def _jvp(
         return outs, residuals
 
     made, consts, tree = _derive(program, ("forward", moving), forward, primals, lambda: tree)
-    _refuse_split_residuals(made.body.outs[len(smooth) :])
+    _refuse_split_residuals(made.body, made.body.outs[len(smooth) :])
     results = call(made, pace, [*consts, *primals])
     outs, residuals = results[: len(smooth)], results[len(smooth) :]
 
@@ -192,9 +192,11 @@ def _jvp(
     return outs, [next(found) if real else None for real in smooth]
 
 
-def _refuse_split_residuals(residuals: Sequence[Any]) -> None:
+def _refuse_split_residuals(body: Body, residuals: Sequence[Any]) -> None:
     """Only one value per array leaves a simulated call; a derivative may need every device's."""
-    split = sorted({axis.name for value in residuals for axis in value.axes})
+    promised = [op for op in body.ops if isinstance(op, Join) and not op.checked]
+    broken = {axis for op in promised for axis in op.replicated if axis in op.ins[0].axes}
+    split = sorted({axis.name for value in residuals for axis in value.axes & broken})
     if split:
         raise UnsupportedError(
             explain_error(

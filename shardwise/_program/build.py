@@ -183,7 +183,7 @@ class _Walk:
         place = placement(spec, len(v.aval.shape), new)
         mentioned = {axis for row in place for axis in row}
         rest = tuple(axis for axis in new.values() if axis not in mentioned)
-        op = Join([atom], [_var(v)], place, rest)
+        op = Join([atom], [_var(v)], place, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
         return self.add(eqn, op)[0]
 

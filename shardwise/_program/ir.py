@@ -136,6 +136,8 @@ class Join(Op):
     placement: Placement
     replicated: tuple[Axis, ...] = ()
     """Axes that the spec does not mention: the parts are promised to be the same along them."""
+    checked: bool = True
+    """Whether JAX has held the program to that promise."""
 
     axes = Split.axes
 

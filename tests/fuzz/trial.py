@@ -21,7 +21,7 @@ from .language import Argument, Program
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a program: right, refused by JAX, or wrong, and why; `error` is the distance."""
+    """What came of a program: right, refused (by JAX, or by name), or wrong, and why; `error` is the distance."""
 
     kind: str
     why: str = ""
@@ -43,8 +43,20 @@ def attempt(program: Program, tell: Callable[[str], None] = lambda phase: None) 
     try:
         got = run_simulated(program, functions, args)
     except Exception as error:
+        if _may_refuse(program, error):
+            return Outcome("refused", str(error))
         return Outcome("wrong", f"{type(error).__name__}: {error}")
     return compare(got, want)
+
+
+def _may_refuse(program: Program, error: Exception) -> bool:
+    """One thing that JAX runs is refused by name: see `_refuse_split_residuals` in `_call`."""
+    return (
+        isinstance(error, sw.UnsupportedError)
+        and "declared the same along" in str(error)
+        and program.outside
+        and {"an output that only seems replicated", "no check_vma"} <= set(program.features)
+    )
 
 
 def attempt_simulated(program: Program) -> Outcome:
