@@ -104,6 +104,18 @@ class CollectiveUse(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
+class Launch(_Plain):
+    """Collectives that stand side by side and can be sent as one message."""
+
+    collectives: tuple[int, ...]
+    """Their places in `Report.collectives`."""
+    bytes_sent: int
+    """By one device, each time."""
+    total_bytes: int
+    """By one device, all times; those in a `while` taken once."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Step(_Plain):
     """A part of the program, from top to bottom.
 
@@ -281,6 +293,21 @@ class Report(_Plain):
         return sum(one.bytes for one in self.traffic)
 
     @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The collectives, those that can be sent as one message together."""
+        rows: dict[int, list[int]] = {}
+        for place, use in enumerate(self.collectives):
+            rows.setdefault(use.launch, []).append(place)
+        return tuple(
+            Launch(
+                tuple(places),
+                sum(self.collectives[place].bytes_sent for place in places),
+                sum(self.collectives[place].total_bytes for place in places),
+            )
+            for places in rows.values()
+        )
+
+    @property
     def unknown(self) -> bool:
         """Whether some trip count is not known, so that totals are the least there can be."""
         return any(one.count is None for one in self.collectives)
@@ -300,7 +327,7 @@ class Report(_Plain):
     def to_dict(self) -> dict[str, Any]:
         """The whole report as plain data."""
         sums = {"devices": self.devices, "bytes_sent": self.bytes_sent, "unknown": self.unknown}
-        return {**super().to_dict(), **sums}
+        return {**super().to_dict(), **sums, "launches": plain(self.launches)}
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file; the name says as what.
