@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from . import nnx as nnx
     from . import primitives as primitives
     from ._check import Finding as Finding
     from ._check import Verdict as Verdict
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from ._explain import explain as explain
     from ._mesh import mesh as mesh
     from ._simulate import simulate as simulate
+    from ._train import TrainState as TrainState
+    from ._train import data_parallel as data_parallel
+    from ._train import fit as fit
 
 _HOME = {
     "Finding": "_check",
@@ -52,6 +56,10 @@ _HOME = {
     "explain": "_explain",
     "mesh": "_mesh",
     "simulate": "_simulate",
+    "TrainState": "_train",
+    "data_parallel": "_train",
+    "fit": "_train",
+    "nnx": None,
     "primitives": None,
 }
 

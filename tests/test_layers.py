@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "shardwise"
 # Each name is a module or a package right under shardwise/.
 ROWS = (
     ("_version",),
-    ("_errors",),
+    ("_errors", "_progress"),
     ("_jax",),
     ("_mesh",),
     ("_collectives",),

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from .._errors import ShardingError, ShardwiseError, explain_error
+from .._progress import Progress, Snapshot, choose_view
 from .fingerprint import fingerprint
 from .journal import Journal
 from .kinds import open_source
@@ -26,7 +27,6 @@ from .lanes import Lanes, find_lanes
 from .memory import choose_batch, is_out_of_memory, largest_useful, too_large
 from .plan import Plan
 from .program import Compiled, Function, bind, compile_step, plan
-from .progress import Progress, Snapshot, choose_view
 from .result import Evaluation
 from .rounds import compute
 from .source import Source
@@ -92,7 +92,7 @@ def evaluate(
         function = bind(fn, place(state, lanes), source)
         run = _Run(function, source, lanes, record)
         run.prepare(batch)
-        run.go(choose_view(progress))
+        run.go(choose_view(progress, "evaluate"))
         return run.result(began)
 
 

@@ -59,7 +59,8 @@ def broken(fn, state, data, path, after, **options):
 @pytest.fixture
 def eager(monkeypatch):
     """Snapshots and transactions after every step."""
-    from shardwise._evaluate import journal, progress
+    from shardwise import _progress as progress
+    from shardwise._evaluate import journal
 
     monkeypatch.setattr(progress.Call, "every", 0.0)
     monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from shardwise import _evaluate
 from shardwise._cli.evaluate import evaluate as command
-from shardwise._evaluate import Evaluation, Max, Sum, progress
-from shardwise._evaluate.progress import Snapshot
+from shardwise import _progress as progress
+from shardwise._evaluate import Evaluation, Max, Sum
+from shardwise._progress import Snapshot
 
 from ..support import normal
 from .helpers import devices, evaluate, linear_data
@@ -113,7 +114,7 @@ class TestProgress:
 
     def test_a_bar_on_a_terminal(self):
         out = io.StringIO()
-        bar = progress.Bar(Console(file=out, force_terminal=True, width=120))
+        bar = progress.Bar("evaluate", Console(file=out, force_terminal=True, width=120))
         bar.show(SNAPSHOT)
         bar._bar.refresh()
         bar.close(True)
@@ -121,7 +122,7 @@ class TestProgress:
 
     def test_a_terminal_gets_the_bar(self, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-        view = progress.choose_view(None)
+        view = progress.choose_view(None, "evaluate")
         assert isinstance(view, progress.Bar)
         view.close(False)
 

@@ -17,11 +17,12 @@ class Snapshot:
     """Where a run stands.
 
     Attributes:
-        done: Examples finished, those from the journal included.
-        total: All examples, or None if that is not known yet.
+        done: Units finished, those of an earlier run included.
+        total: All units, or None if that is not known yet.
         seconds: Since the run began.
-        rate: Examples computed per second.
+        rate: Units computed per second.
         metrics: The running values.
+        unit: What is counted, such as `examples` or `steps`.
     """
 
     done: int
@@ -29,6 +30,7 @@ class Snapshot:
     seconds: float
     rate: float
     metrics: dict[str, Any]
+    unit: str = "examples"
 
     @property
     def seconds_left(self) -> float | None:
@@ -42,7 +44,7 @@ class Snapshot:
         left = self.seconds_left
         remaining = "" if left is None else f", {_clock(left)} left"
         value = running_value(self.metrics)
-        return f"{self.done}{share} examples, {self.rate:.4g}/s{remaining}" + (
+        return f"{self.done}{share} {self.unit}, {self.rate:.4g}/s{remaining}" + (
             f", {value}" if value else ""
         )
 
@@ -58,24 +60,30 @@ class View(Protocol):
 
 
 class Progress:
-    """Takes note of finished examples and shows a snapshot when it is time for one.
+    """Takes note of what is finished and shows a snapshot when it is time for one.
 
     Args:
         view: Where to show it, or None.
-        total: All examples, if known.
-        done: Those finished before this run.
+        total: All there is to do, if known.
+        done: What was finished before this run.
         values: Gives the running values.
+        unit: What is counted.
     """
 
     def __init__(
-        self, view: View | None, total: int | None, done: int, values: Callable[[], dict[str, Any]]
+        self,
+        view: View | None,
+        total: int | None,
+        done: int,
+        values: Callable[[], dict[str, Any]],
+        unit: str = "examples",
     ) -> None:
-        self._view, self._total, self._values = view, total, values
+        self._view, self._total, self._values, self._unit = view, total, values, unit
         self._before = self._done = done
         self._began = self._shown = time.monotonic()
 
-    def add(self, examples: int) -> None:
-        self._done += examples
+    def add(self, count: int) -> None:
+        self._done += count
         now = time.monotonic()
         if self._view is not None and now - self._shown >= self._view.every:
             self._shown = now
@@ -84,7 +92,7 @@ class Progress:
     def snapshot(self) -> Snapshot:
         seconds = time.monotonic() - self._began
         rate = (self._done - self._before) / seconds if seconds else 0.0
-        return Snapshot(self._done, self._total, seconds, rate, self._values())
+        return Snapshot(self._done, self._total, seconds, rate, self._values(), self._unit)
 
     def close(self, finished: bool) -> None:
         if self._view is not None:
@@ -98,13 +106,13 @@ class Bar:
 
     every = _SECONDS_BETWEEN_DRAWS
 
-    def __init__(self, console: Any = None) -> None:
+    def __init__(self, title: str, console: Any = None) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn
         from rich.progress import Progress as RichProgress
 
         self._bar = RichProgress(
-            TextColumn("evaluate"),
+            TextColumn(title),
             BarColumn(),
             TextColumn("{task.description}"),
             console=console or Console(stderr=True),
@@ -130,8 +138,11 @@ class Lines:
 
     every = _SECONDS_BETWEEN_LINES
 
+    def __init__(self, title: str) -> None:
+        self._title = title
+
     def show(self, snapshot: Snapshot) -> None:
-        print(f"evaluate: {snapshot}", file=sys.stderr, flush=True)
+        print(f"{self._title}: {snapshot}", file=sys.stderr, flush=True)
 
     def close(self, finished: bool) -> None:
         pass
@@ -152,13 +163,13 @@ class Call:
         pass
 
 
-def choose_view(progress: bool | Callable[[Snapshot], Any] | None) -> View | None:
+def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> View | None:
     """The view for the argument `progress`: False is nothing, None or True is what fits here."""
     if progress is False:
         return None
     if callable(progress):
         return Call(progress)
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar(title) if sys.stderr.isatty() else Lines(title)
 
 
 def running_value(metrics: dict[str, Any]) -> str:

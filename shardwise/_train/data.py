@@ -1,0 +1,89 @@
+"""Batches one after another, and the place to go on from after an interruption."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from .._errors import ShardingError, explain_error
+
+_END = object()
+
+
+class Batches:
+    """The batches of an iterable, again from its start when it ends, if it can be asked twice.
+
+    The position is what the iterator itself says of it, where it can (`get_state` and `set_state`,
+    as Grain's have), or else the number of batches drawn: these are drawn again, and dropped.
+    """
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        if not hasattr(batches, "__iter__"):
+            raise TypeError(
+                explain_error(
+                    f"batches is a {type(batches).__name__}",
+                    where="sw.fit",
+                    rule="It is an iterable of batches.",
+                    remedy="a generator, a list of batches, a Grain or a torch DataLoader.",
+                )
+            )
+        self._batches = batches
+        self._iterator: Iterator[Any] = iter(batches)
+        self._drawn = 0
+
+    @property
+    def drawn(self) -> int:
+        """How many batches were drawn so far."""
+        return self._drawn
+
+    def draw(self) -> Any:
+        """The next batch."""
+        batch = next(self._iterator, _END)
+        if batch is _END and self._iterator is not self._batches:
+            self._iterator = iter(self._batches)
+            batch = next(self._iterator, _END)
+        if batch is _END:
+            raise ShardingError(
+                explain_error(
+                    f"they ended after {self._drawn}",
+                    where="the batches",
+                    rule="fit draws one batch per step; a generator cannot be asked twice.",
+                    remedy="fewer steps, or data that does not end: itertools.cycle, or an object "
+                    "whose __iter__ starts anew.",
+                )
+            )
+        self._drawn += 1
+        return batch
+
+    def position(self) -> dict[str, Any]:
+        """Where it stands, as JSON."""
+        state = self._iterator.get_state() if self._remembers else None  # pyright: ignore
+        if isinstance(state, bytes):
+            state = {"base64": base64.b64encode(state).decode()}
+        return {"drawn": self._drawn, "state": state}
+
+    def seek(self, position: dict[str, Any]) -> None:
+        """Go on from a position."""
+        state = position["state"]
+        if state is None:
+            while self._drawn < position["drawn"]:
+                self.draw()
+            return
+        if not self._remembers:
+            raise ShardingError(
+                explain_error(
+                    f"a {type(self._iterator).__name__} has no set_state",
+                    where="the batches",
+                    rule="The checkpoint was written with an iterator that remembers its position.",
+                    remedy="the same data as before the interruption.",
+                )
+            )
+        if isinstance(state, dict) and set(state) == {"base64"}:
+            state = base64.b64decode(state["base64"])
+        self._iterator.set_state(state)  # pyright: ignore
+        self._drawn = position["drawn"]
+
+    @property
+    def _remembers(self) -> bool:
+        return hasattr(self._iterator, "get_state") and hasattr(self._iterator, "set_state")

@@ -1,0 +1,198 @@
+"""The gradient of the mean loss over a whole batch: a `shard_map` with one reduction in it.
+
+Each device differentiates its own share of the sum with respect to its own copy of the params, and
+one `psum` adds up gradients, losses and metrics together. Inside the body nothing else is reduced:
+the body runs with `check_vma=False`, where autodiff adds no reductions of its own, and where the
+transpose of a collective is the transpose of what it does on all devices together. So a loss may
+have collectives over the data axis, and the gradient is still that of the sum over all devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from .._errors import ShardingError, explain_error
+from .layout import Layout
+from .losses import Term, accumulator, read_loss
+from .statistics import Statistics, keep_statistics
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the batch a part lies, and the randomness that belongs to it.
+
+    Attributes:
+        key: The key of this step, the same on all devices.
+        part: The number of this part, counted over the whole batch.
+        rows: How many rows it has.
+    """
+
+    key: Any
+    part: Any
+    rows: int
+
+    def shard_key(self) -> Any:
+        """One key for this part."""
+        return jax.random.fold_in(self.key, self.part)
+
+    def example_keys(self) -> Any:
+        """One key per row, made from its place in the whole batch."""
+        index = self.part * self.rows + jnp.arange(self.rows)
+        return jax.vmap(lambda k: jax.random.fold_in(self.key, k))(index)
+
+
+LossOf = Callable[[Any, Any, Any, Place], tuple[Any, Any]]
+"""A loss as the body calls it: params, other state, rows and place to output and new state."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What comes out of one reduction over the whole batch.
+
+    Attributes:
+        grads: The gradient of the mean loss, of the dtypes of the params.
+        metrics: The mean loss as `loss`, the further metrics, and the sum of `weight`.
+        state: The other state of the model, updated.
+        certain: Whether the weights are known not to be all zero.
+    """
+
+    grads: Any
+    metrics: dict[str, Any]
+    state: Any
+    certain: bool
+
+
+@dataclass(frozen=True)
+class Objective:
+    """How a loss is to be called and its output to be read."""
+
+    loss: LossOf
+    has_aux: bool
+    statistics: Statistics
+
+
+def reduce_gradients(
+    objective: Objective,
+    layout: Layout,
+    params: Any,
+    state: Any,
+    batch: Any,
+    count: Any,
+    key: Any,
+    *,
+    padded: bool,
+) -> Reduced:
+    """Gradient, loss and metrics over all rows of a batch.
+
+    Args:
+        objective: The loss.
+        layout: The mesh and how the rows lie on it.
+        params: What to differentiate by.
+        state: What else the loss needs and may change, such as batch statistics.
+        batch: The rows; their number divides evenly.
+        count: How many of the rows are real.
+        key: The key of this step.
+        padded: Whether some rows may not be real.
+    """
+    length = jax.tree.leaves(batch)[0].shape[0]
+    rows = length // layout.parts
+    objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
+    known: dict[str, Term] = {}
+
+    def part_of(params: Any, state: Any, batch: Any, count: Any, key: Any, number: Any) -> Any:
+        """Gradient, sums and state from one part of the batch."""
+        place = Place(key, number, rows)
+        mask = number * rows + jnp.arange(rows) < count if padded else None
+
+        def total(params: Any) -> Any:
+            output, new = objective.loss(params, state, batch, place)
+            loss, metrics = read_loss(output, objective.has_aux, rows)
+            terms = {"loss": loss, **metrics}
+            known.update(terms)
+            if padded:
+                _refuse_scalars(terms, layout)
+            shares = {name: t.share(mask, rows, layout.parts) for name, t in terms.items()}
+            return shares["loss"][0], (shares, new)
+
+        (_, (shares, new)), grads = jax.value_and_grad(total, has_aux=True)(params)
+        grads = jax.tree.map(lambda g: g.astype(accumulator(g.dtype)), grads)
+        return (grads, shares), new
+
+    def body(params: Any, state: Any, batch: Any, count: Any, key: Any) -> Any:
+        first = lax.axis_index(layout.axis) * layout.accumulate
+        if layout.accumulate == 1:
+            sums, new = part_of(params, state, batch, count, key, first)
+        else:
+            sums, new = _accumulate(
+                lambda state, part, k: part_of(params, state, part, count, key, first + k),
+                state,
+                batch,
+                layout.accumulate,
+            )
+        new = keep_statistics(state, new, layout.axis, objective.statistics.mode)
+        return lax.psum(sums, layout.axis), new
+
+    (grads, shares), state = jax.shard_map(
+        body,
+        mesh=layout.mesh,
+        in_specs=(P(), P(), P(layout.axis), P(), P()),
+        out_specs=P(),
+        check_vma=False,
+    )(params, state, batch, count, key)
+    size = {name: _size(term, rows) * layout.parts for name, term in known.items()}
+    weight = shares["loss"][1]
+    metrics = {name: _mean(*share) for name, share in shares.items()}
+    metrics["weight"] = jnp.float32(size["loss"]) if weight is None else weight * size["loss"]
+    grads = jax.tree.map(lambda g, p: _mean(g, weight).astype(p.dtype), grads, params)
+    return Reduced(grads, metrics, state, weight is None)
+
+
+def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
+    """Add up what `one` gives for each part of a device's share, one part after another."""
+    stacked = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
+    part = jax.tree.map(lambda x: x[0], stacked)
+    like, _ = jax.eval_shape(one, state, part, 0)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+
+    def add(carry: Any, part: Any) -> Any:
+        total, state = carry
+        k, part = part
+        sums, state = one(state, part, k)
+        return (jax.tree.map(jnp.add, total, sums), state), None
+
+    (total, state), _ = lax.scan(add, (zeros, state), (jnp.arange(parts), stacked))
+    return total, state
+
+
+def _mean(share: Any, weight: Any) -> Any:
+    if weight is None:
+        return share
+    return share / weight.astype(share.dtype)
+
+
+def _size(term: Term, rows: int) -> int:
+    return rows if term.scalar else term.values.size
+
+
+def _refuse_scalars(terms: dict[str, Term], layout: Layout) -> None:
+    scalars = [name for name, term in terms.items() if term.scalar]
+    if scalars:
+        several = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
+        raise ShardingError(
+            explain_error(
+                f"its {scalars[0]!r} is a scalar, and the batch does not divide evenly over "
+                f"{layout}",
+                where="the loss",
+                rule="The mean of unequal parts' means is not the mean of the batch. With a scalar "
+                f"loss the batch has a multiple of {layout.parts} rows: {several} ...",
+                remedy="return the losses per row, without the mean; then any number of rows will "
+                "do.",
+            )
+        )

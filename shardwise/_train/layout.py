@@ -1,0 +1,118 @@
+"""How the rows of a batch lie on a mesh: the data axis, and the padding of a ragged batch.
+
+A batch is cut into `devices * accumulate` parts of equal length. A batch that does not divide is
+filled up with copies of its last row: a copy has a finite loss and a finite gradient wherever the
+row itself does, so that what `where` masks away can never have been a NaN.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from .._errors import ShardingError, explain_error
+from .._mesh import abstract, near
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A mesh, the axis of it that carries the rows, and how often each share is split further."""
+
+    mesh: Mesh | AbstractMesh
+    axis: str
+    accumulate: int
+
+    @property
+    def devices(self) -> int:
+        """Shares along the data axis."""
+        return self.mesh.shape[self.axis]
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts of equal length the rows of a batch are cut."""
+        return self.devices * self.accumulate
+
+    @property
+    def virtual(self) -> bool:
+        """Whether there are no devices behind the mesh."""
+        return isinstance(self.mesh, AbstractMesh)
+
+    def __str__(self) -> str:
+        further = f", each share in {self.accumulate}" if self.accumulate > 1 else ""
+        return f"{self.devices} devices along {self.axis!r}{further}"
+
+
+def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int) -> Layout:
+    """The layout for the arguments of a step; without a mesh, all local devices."""
+    if mesh is None:
+        mesh = _local_mesh(axis or "data")
+    names = list(abstract(mesh).axis_names)
+    if axis is not None and axis not in names:
+        raise ShardingError(
+            explain_error(
+                f"axis {axis!r} is none of the axes of the mesh, {names}",
+                where="argument 'axis'",
+                rule="The rows of a batch are split over one axis of the mesh.",
+                remedy=near(axis, names) or f"axis={names[0]!r}",
+            )
+        )
+    whole = hasattr(accumulate, "__index__") and not isinstance(accumulate, bool)
+    if not whole or int(accumulate) < 1:
+        raise ShardingError(
+            explain_error(
+                f"accumulate is {accumulate!r}",
+                where="argument 'accumulate'",
+                rule="Each device splits its share of a batch into a positive whole number.",
+                remedy="accumulate=1 takes the share in one piece.",
+            )
+        )
+    return Layout(mesh, axis or names[0], int(accumulate))
+
+
+@functools.cache
+def _local_mesh(axis: str) -> Mesh:
+    devices = jax.local_devices()
+    return Mesh(np.array(devices), (axis,), axis_types=(AxisType.Auto,))
+
+
+def count_rows(batch: Any) -> int:
+    """The number of rows of a batch, the same for all of its leaves."""
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    lengths = {
+        "batch" + jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else None
+        for path, leaf in leaves
+    }
+    if len(set(lengths.values())) == 1 and (rows := next(iter(lengths.values()))):
+        return rows
+    found = "\n    - ".join(
+        f"{name}: {'a scalar' if length is None else f'{length} rows'}"
+        for name, length in lengths.items()
+    )
+    raise ShardingError(
+        explain_error(
+            f"its leaves do not have one length:\n    - {found}" if lengths else "it has no leaves",
+            where="the batch",
+            rule="Every leaf of a batch has one row per example, at least one, "
+            "along its first dimension.",
+            remedy="give what is not per example to the loss by a closure or functools.partial.",
+        )
+    )
+
+
+def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:
+    """The batch with a length that divides into `parts`, and whether rows were added."""
+    length = -(-rows // parts) * parts
+    if length == rows:
+        return batch, False
+    index = np.minimum(np.arange(length), rows - 1)
+    return jax.tree.map(lambda leaf: _indexable(leaf)[index], batch), True
+
+
+def _indexable(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, np.ndarray | jax.Array) else jnp.asarray(leaf)

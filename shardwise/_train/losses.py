@@ -1,0 +1,157 @@
+"""What a loss may return, and the sums that are made of it.
+
+A loss gives `[rows]`, or more values per row such as one per token; `(losses, weights)`; or a
+scalar, the mean over its rows. Each becomes a `Term`, and so does each further metric. What leaves
+a device of a term is a sum of `weight * value` and a sum of weights, nothing else: only sums may be
+added up over devices and give the mean over the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._errors import ShardingError, explain_error
+
+REMEDY = "return one loss per row, or (losses, weights) with weights of the same shape."
+
+
+@dataclass(frozen=True)
+class Term:
+    """Values of one part of the batch, to be averaged over all parts.
+
+    Attributes:
+        name: The metric's name, for messages.
+        values: `[rows, ...]`, or a scalar, which stands for the mean of its rows.
+        weights: Of the same shape, or None where every value counts once.
+    """
+
+    name: str
+    values: Any
+    weights: Any = None
+
+    @property
+    def scalar(self) -> bool:
+        """Whether the loss has averaged over its rows by itself."""
+        return self.values.ndim == 0
+
+    def share(self, mask: Any, rows: int, parts: int) -> tuple[Any, Any]:
+        """What this part adds to the mean over all parts, in float32 or better.
+
+        Args:
+            mask: Which rows are real, or None if all are.
+            rows: The number of rows of each part.
+            parts: Into how many parts the batch was cut.
+
+        Returns:
+            The weighted sum of the values, divided by how many values all parts have together, and
+            the sum of the weights, divided likewise; None for the second where it is known that
+            all weights are one. Over all parts the first sum, over the second, is the mean.
+        """
+        values = self.values.astype(accumulator(self.values.dtype))
+        if self.scalar:
+            return values / parts, None
+        size = math.prod(values.shape) * parts
+        weights = self.weights
+        if mask is not None:
+            mask = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
+            weights = jnp.where(mask, 1 if weights is None else weights, 0)
+        if weights is None:
+            return jnp.sum(values) / size, None
+        weights = jnp.broadcast_to(jax.lax.stop_gradient(weights), values.shape)
+        weights = weights.astype(values.dtype)
+        kept = jnp.where(weights != 0, weights * values, 0)
+        return jnp.sum(kept) / size, jnp.sum(weights) / size
+
+
+def accumulator(dtype: Any) -> Any:
+    """The dtype to add up values of `dtype` in: float32 where it is narrower."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Term]]:
+    """The loss and the further metrics in what a loss function returned."""
+    metrics: Any = {}
+    if has_aux:
+        if not (isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Mapping)):
+            raise _wrong(
+                f"it returned {_describe(output)}",
+                "With has_aux=True a loss returns a pair: the losses, and a dict of metrics.",
+                "return losses, {'accuracy': hits}",
+            )
+        output, metrics = output
+    loss = _term("loss", output, rows, has_aux)
+    if not jnp.issubdtype(loss.values.dtype, jnp.floating):
+        raise _wrong(
+            f"its losses have dtype {loss.values.dtype}",
+            "A gradient needs real floating-point losses.",
+            "losses.astype(jnp.float32), after everything that is to be differentiated.",
+        )
+    taken = {"loss", "weight", "updated", "grad_norm", "param_norm"} & set(metrics)
+    if taken:
+        raise _wrong(
+            f"it returned a metric named {min(taken)!r}",
+            "loss, weight, updated, grad_norm and param_norm are reported by the step itself.",
+            "give it another name.",
+        )
+    return loss, {name: _term(name, value, rows, True) for name, value in metrics.items()}
+
+
+def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
+    weights = None
+    if isinstance(value, tuple) and len(value) == 2:
+        value, weights = value
+    if isinstance(weights, Mapping) and not has_aux:
+        raise _wrong(
+            "it returned a pair whose second part is a dict",
+            "A pair is (losses, weights), unless has_aux=True says that metrics come with it.",
+            "sw.data_parallel(loss, ..., has_aux=True)",
+        )
+    if not _is_array(value) or not (weights is None or _is_array(weights)):
+        raise _wrong(f"its {name!r} is {_describe(value)}", "A loss returns arrays.", REMEDY)
+    values = jnp.asarray(value)
+    if values.ndim and values.shape[0] != rows:
+        raise _wrong(
+            f"its {name!r} has shape {list(values.shape)} for {rows} rows",
+            "Losses and metrics have one value, or one row of values, per example; "
+            "or they are scalars, the mean over the rows.",
+            REMEDY,
+        )
+    if jnp.issubdtype(values.dtype, jnp.complexfloating):
+        raise _wrong(f"its {name!r} has dtype {values.dtype}", "Losses are real.", "jnp.abs, say.")
+    if weights is None:
+        return Term(name, values)
+    weights = jnp.asarray(weights)
+    fitted = weights.reshape(weights.shape + (1,) * max(values.ndim - weights.ndim, 0))
+    if fitted.ndim != values.ndim or any(
+        w not in (1, v) for w, v in zip(fitted.shape, values.shape, strict=True)
+    ):
+        raise _wrong(
+            f"its {name!r} has shape {list(values.shape)}, its weights {list(weights.shape)}",
+            "Weights have the shape of the values, or of their leading part.",
+            REMEDY,
+        )
+    if values.ndim == 0:
+        raise _wrong(f"its {name!r} is a scalar with a weight", "A scalar is a plain mean.", REMEDY)
+    return Term(name, values, fitted)
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "dtype") or isinstance(value, bool | int | float)
+
+
+def _describe(value: Any) -> str:
+    if _is_array(value):
+        return f"an array of shape {list(jnp.shape(value))}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _wrong(what: str, rule: str, remedy: str) -> ShardingError:
+    return ShardingError(explain_error(what, where="the loss", rule=rule, remedy=remedy))

@@ -1,0 +1,248 @@
+"""`data_parallel` for Flax NNX: a model and an optimizer, both updated in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import AbstractMesh, Mesh
+
+from .._errors import ShardingError, explain_error
+from .gradient import Objective, Place, reduce_gradients
+from .layout import Layout
+from .statistics import Statistics
+from .step import Options, Runner, choose, refuse_integers, report
+
+
+def data_parallel(
+    loss: Callable[..., Any],
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis: str | None = None,
+    accumulate: int = 1,
+    has_aux: bool = False,
+    rng: str | None = None,
+    seed: Any = 0,
+    statistics: str = "batch",
+    norms: bool = False,
+    donate: bool = True,
+    at_once: int | str = 1,
+) -> ObjectStep:
+    """A training step for NNX that equals one-device training on the whole batch, on any mesh.
+
+    `step(model, optimizer, batch)` updates both in place and returns the metrics. What is trained
+    is what the optimizer was built for: `nnx.Optimizer(model, tx, wrt=nnx.Param)`. Streams of
+    `nnx.Rngs` in the model are split, so that every part of the batch has its own keys, and come
+    back advanced once.
+
+    The arguments, and what the loss may return, are those of `sw.data_parallel`; the loss takes the
+    model in place of the params: `loss(model, batch)`, or `loss(model, batch, rng)`.
+
+    Example:
+        ```python
+        import jax.numpy as jnp, optax
+        import shardwise as sw
+        from flax import nnx
+
+        model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+        step = sw.nnx.data_parallel(lambda m, b: ((m(b["x"]) - b["y"]) ** 2).mean(-1))
+        metrics = step(model, optimizer, {"x": jnp.ones((20, 3)), "y": jnp.ones((20, 1))})
+        ```
+    """
+    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once)
+    return ObjectStep(loss, options, Statistics(statistics))
+
+
+class ObjectStep:
+    """A data-parallel training step on NNX objects; made by `data_parallel`."""
+
+    def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
+        self._loss, self._options, self._statistics = loss, options, statistics
+        self._runner = Runner(self._program, options)
+        self._matched: set[Any] = set()
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh it runs on."""
+        return self._runner.layout.mesh
+
+    def __call__(
+        self, model: Any, optimizer: Any, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
+    ) -> dict[str, jax.Array]:
+        """One step.
+
+        Args:
+            model: An NNX module, updated in place.
+            optimizer: Its `nnx.Optimizer`, updated in place.
+            batch: A pytree of arrays of one length.
+            mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
+                and `sw.simulate`, which give it.
+        """
+        _check_types(model, optimizer)
+        graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
+        own, state = nnx.split(optimizer)
+        static = (graph, own)
+        if static not in self._matched:
+            _check_match(optimizer, params)
+            self._matched.add(static)
+        arrays = (params, rest, streams, state)
+        (params, rest, streams, state), metrics = self._runner(static, arrays, batch, mesh)
+        nnx.update(model, params, rest, streams)
+        nnx.update(optimizer, state)
+        return metrics
+
+    def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """One step, as `fit` calls it: the state is the pair of model and optimizer."""
+        model, optimizer = state
+        return state, self(model, optimizer, batch)
+
+    def arrays(self, state: Any) -> Any:
+        """The arrays of a state, for a checkpoint."""
+        return nnx.state(state)
+
+    def restore(self, state: Any, arrays: Any) -> Any:
+        """The state with the arrays of a checkpoint."""
+        nnx.update(state, self._runner.place(arrays))
+        return state
+
+    def _program(
+        self, layout: Layout, padded: bool, static: Any, arrays: Any, batch: Any, count: Any
+    ) -> Any:
+        graph, own = static
+        params, rest, streams, state = arrays
+        optimizer = nnx.merge(own, state)
+        objective = Objective(
+            self._call_loss(graph, optimizer.wrt), self._options.has_aux, self._statistics
+        )
+        reduced = reduce_gradients(
+            objective,
+            layout,
+            params,
+            {"model": rest, "rngs": streams},
+            batch,
+            count,
+            self._options.step_key(optimizer.step[...]),
+            padded=padded,
+        )
+        rest_after = reduced.state["model"]
+        model = nnx.merge(graph, params, rest_after, streams)
+        optimizer.update(model, reduced.grads)
+        new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
+        new_params, rest, state = choose(reduced, new, (params, rest, state))
+        metrics = report(self._options, reduced, new_params)
+        return (new_params, rest, _advanced(streams), state), metrics
+
+    def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
+        def loss(params: Any, state: Any, batch: Any, place: Place) -> Any:
+            streams = _split(state["rngs"], place)
+            model = nnx.merge(graph, params, state["model"], streams, copy=True)
+            output = self._loss(model, batch, *self._options.keys(place))
+            after, _, new, _ = nnx.split(model, wrt, _NOT_RNG, ...)
+            if after != graph:
+                raise _restructured()
+            return output, {**state, "model": new}
+
+        return loss
+
+
+_NOT_RNG = nnx.Not(nnx.RngState)
+
+
+def _split(streams: Any, place: Place) -> Any:
+    """Streams for one part of the batch: as if each had been asked for a key, once per part."""
+
+    def split(key: Any, count: Any) -> Any:
+        return jax.random.fold_in(jax.random.fold_in(key, count), place.part)
+
+    flat = dict(nnx.to_flat_state(streams))
+    new = {}
+    for path, variable in flat.items():
+        if isinstance(variable, nnx.RngKey):
+            mix = split
+            for _ in range(variable[...].ndim):
+                mix = jax.vmap(mix)
+            value = mix(variable[...], flat[(*path[:-1], "count")][...])
+        else:
+            value = jnp.zeros_like(variable[...])
+        new[path] = variable.replace(value)
+    return nnx.from_flat_state(new)
+
+
+def _advanced(streams: Any) -> Any:
+    """Streams after one key was taken from each."""
+    return jax.tree.map(
+        lambda v: v.replace(v[...] + 1) if isinstance(v, nnx.RngCount) else v,
+        streams,
+        is_leaf=lambda x: isinstance(x, nnx.Variable),
+    )
+
+
+def _check_types(model: Any, optimizer: Any) -> None:
+    if not isinstance(model, nnx.Module | nnx.Pytree):
+        raise TypeError(
+            explain_error(
+                f"model is a {type(model).__name__}",
+                where="a data-parallel step",
+                rule="The step of sw.nnx.data_parallel takes an NNX model, its optimizer and a "
+                "batch.",
+                remedy="step(model, optimizer, batch); for plain params: sw.data_parallel.",
+            )
+        )
+    if not isinstance(optimizer, nnx.Optimizer) or hasattr(optimizer, "model"):
+        raise TypeError(
+            explain_error(
+                f"optimizer is a {type(optimizer).__name__}",
+                where="a data-parallel step",
+                rule="The optimizer is built once, from the model and what is to be trained of it.",
+                remedy="optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)",
+            )
+        )
+
+
+def _check_match(optimizer: Any, params: Any) -> None:
+    if not jax.tree.leaves(params):
+        raise ShardingError(
+            explain_error(
+                f"wrt={optimizer.wrt} selects nothing of the model",
+                where="the optimizer",
+                rule="wrt selects what is trained.",
+                remedy="nnx.Optimizer(model, tx, wrt=nnx.Param)",
+            )
+        )
+    refuse_integers(params, f"what wrt={optimizer.wrt} selects", "wrt=nnx.Param")
+    expected = jax.eval_shape(lambda p: optimizer.tx.init(nnx.as_pure(p)), params)
+    want = [(x.shape, x.dtype) for x in jax.tree.leaves(expected)]
+    have = [(x.shape, x.dtype) for x in jax.tree.leaves(nnx.as_pure(optimizer.opt_state))]
+    if want != have:
+        differing = [(w, h) for w, h in zip(want, have, strict=False) if w != h]
+        detail = (
+            f"an array of {list(differing[0][1][0])} where this model needs "
+            f"{list(differing[0][0][0])}"
+            if differing
+            else f"{len(have)} arrays where this model needs {len(want)}"
+        )
+        raise ShardingError(
+            explain_error(
+                f"it was built for another model: its state has {detail}",
+                where="the optimizer",
+                rule="An optimizer keeps state for each parameter of the model it was built with.",
+                remedy="optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param), once, with this model",
+            )
+        )
+
+
+def _restructured() -> ShardingError:
+    return ShardingError(
+        explain_error(
+            "it changed the structure of the model",
+            where="the loss",
+            rule="A loss may change values in a model, not add or remove variables or settings: "
+            "the next step would be another program.",
+            remedy="take back what it sowed, nnx.pop(model, nnx.Intermediate), before it returns; "
+            "call model.train() before the first step.",
+        )
+    )

@@ -1,0 +1,241 @@
+"""`data_parallel` for plain params and for Linen variables, with optax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import AbstractMesh, Mesh
+
+from .._errors import ShardingError, explain_error
+from .gradient import Objective, Place, reduce_gradients
+from .layout import Layout
+from .state import TrainState
+from .statistics import Statistics
+from .step import Options, Runner, choose, refuse_integers, report
+
+
+def data_parallel(
+    loss: Callable[..., Any],
+    optimizer: optax.GradientTransformation,
+    *,
+    mesh: Mesh | AbstractMesh | None = None,
+    axis: str | None = None,
+    accumulate: int = 1,
+    has_aux: bool = False,
+    mutable: str | Sequence[str] = (),
+    rng: str | None = None,
+    seed: Any = 0,
+    statistics: str = "batch",
+    norms: bool = False,
+    donate: bool = True,
+    at_once: int | str = 1,
+) -> DataParallel:
+    """A training step that equals one-device training on the whole batch, on any mesh.
+
+    The gradient is the sum of weighted gradients over the sum of weights, taken over all devices,
+    and is applied once. Batches may have any number of rows, fewer than devices too.
+
+    Args:
+        loss: `loss(params, batch)`, or `loss(params, batch, rng)` where `rng` is set. It returns
+            losses `[rows]`, or `[rows, ...]` such as one per token; `(losses, weights)`; or a
+            scalar, the mean over its rows, for batches that divide evenly. It sees the rows of one
+            device, and may have collectives over the data axis.
+        optimizer: An optax transformation, such as `optax.adamw(1e-3)`.
+        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`), on which the step accumulates in the
+            memory of one shard; or nothing: all local devices.
+        axis: The mesh axis that the rows are split over; the first one if left out. Along other
+            axes everything is replicated.
+        accumulate: Split each device's share of a batch into this many parts, one after another.
+        has_aux: The loss returns a pair: losses as above, and a dict of further metrics, each
+            `[rows]`, `(values, weights)` or a scalar mean.
+        mutable: Names of Linen collections that the loss updates, such as `"batch_stats"`. The
+            loss then returns a pair, as `Module.apply` with `mutable=` does: what it would return
+            otherwise, and a dict of the new collections.
+        rng: `"shard"` gives the loss one key per step and part of the batch; `"example"` an array
+            of keys, one per row, which do not depend on the number of devices.
+        seed: An integer or a key that the keys are made from.
+        statistics: `"batch"`: state that the loss updates is that of the whole batch, or the step
+            is refused. `"shard"`: each device may have its own; they are averaged.
+        norms: Report `grad_norm` and `param_norm` among the metrics.
+        donate: Give the state's memory to the new state. The old one cannot be used again.
+        at_once: On a virtual mesh, how many shards to compute at once; see `simulate`.
+
+    Returns:
+        A step. `step.init(params)` gives a state; `step(state, batch)` the next one and metrics:
+        `loss`, the sum of `weight`, `updated` (false if all weights were zero: then nothing is),
+        and the further ones.
+
+    Raises:
+        ShardingError: When called: a batch, a loss or a mesh that does not fit.
+
+    Example:
+        ```python
+        import jax, jax.numpy as jnp, optax
+        import shardwise as sw
+
+        def loss(params, batch):
+            return (batch["x"] @ params["w"] - batch["y"]) ** 2  # one per row
+
+        step = sw.data_parallel(loss, optax.sgd(0.1), mesh=sw.mesh(data=8))
+        state = step.init({"w": jnp.zeros(3)})
+        batch = {"x": jnp.ones((20, 3)), "y": jnp.ones(20)}
+        state, metrics = step(state, batch)
+        ```
+    """
+    if isinstance(mutable, str):
+        mutable = (mutable,)
+    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once)
+    return DataParallel(loss, optimizer, options, tuple(mutable), Statistics(statistics))
+
+
+class DataParallel:
+    """A data-parallel training step; made by `data_parallel`."""
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        options: Options,
+        mutable: tuple[str, ...],
+        statistics: Statistics,
+    ):
+        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+            raise TypeError(
+                explain_error(
+                    f"optimizer is a {type(optimizer).__name__}",
+                    where="sw.data_parallel",
+                    rule="It takes an optax transformation. An nnx.Optimizer goes to the step of "
+                    "sw.nnx.data_parallel instead.",
+                    remedy="sw.data_parallel(loss, optax.adamw(1e-3))",
+                )
+            )
+        self._loss, self._mutable, self._options = loss, mutable, options
+        self._optimizer = optax.with_extra_args_support(optimizer)
+        self._objective = Objective(self._call_loss, options.has_aux, statistics)
+        self._runner = Runner(self._program, options)
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh it runs on."""
+        return self._runner.layout.mesh
+
+    def init(self, params: Any) -> TrainState:
+        """The state to begin with.
+
+        Args:
+            params: A pytree of floating-point arrays; or the variables of a Linen module, a
+                mapping with `"params"`, of which those are trained. They are copied.
+        """
+        collections = None
+        if isinstance(params, Mapping) and "params" in params:
+            collections = {name: value for name, value in params.items() if name != "params"}
+            params = params["params"]
+        missing = sorted(set(self._mutable) - set(collections or {}))
+        if missing:
+            raise ShardingError(
+                explain_error(
+                    f"there is no collection {missing[0]!r}, named in mutable, "
+                    f"but {sorted(collections or {})}",
+                    where="step.init",
+                    rule="mutable names collections of Linen variables that the loss updates.",
+                    remedy="step.init(model.init(key, x)), all of what init returned.",
+                )
+            )
+        refuse_integers(
+            params, "params", "close over constants in the loss, or keep them in the batch."
+        )
+        params, collections = self._runner.place((params, collections), copy=True)
+        opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
+        return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
+
+    def __call__(
+        self, state: TrainState, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """One step.
+
+        Args:
+            state: From `init`, or from the step before.
+            batch: A pytree of arrays of one length.
+            mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
+                and `sw.simulate`, which give it.
+        """
+        if not isinstance(state, TrainState):
+            raise TypeError(
+                explain_error(
+                    f"state is a {type(state).__name__}",
+                    where="a data-parallel step",
+                    rule="A step takes the state that step.init or the step before gave.",
+                    remedy="state = step.init(params)",
+                )
+            )
+        return self._runner(None, state, batch, mesh)
+
+    def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """One step, as `fit` calls it."""
+        return self(state, batch)
+
+    def arrays(self, state: Any) -> Any:
+        """The arrays of a state, for a checkpoint."""
+        return state
+
+    def restore(self, state: Any, arrays: Any) -> Any:
+        """The state with the arrays of a checkpoint."""
+        return self._runner.place(arrays)
+
+    def _program(
+        self, layout: Layout, padded: bool, _: Any, state: TrainState, batch: Any, count: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
+        reduced = reduce_gradients(
+            self._objective,
+            layout,
+            state.params,
+            state.collections,
+            batch,
+            count,
+            self._options.step_key(state.step),
+            padded=padded,
+        )
+        updates, opt_state = self._optimizer.update(
+            reduced.grads,
+            state.opt_state,
+            state.params,
+            value=reduced.metrics["loss"],
+            grad=reduced.grads,
+        )
+        params = optax.apply_updates(state.params, updates)
+        new = choose(
+            reduced,
+            (params, opt_state, reduced.state),
+            (state.params, state.opt_state, state.collections),
+        )
+        params, opt_state, collections = new
+        metrics = report(self._options, reduced, params)
+        return TrainState(params, opt_state, state.step + 1, collections), metrics
+
+    def _call_loss(self, params: Any, collections: Any, batch: Any, place: Place) -> Any:
+        variables = TrainState(params, None, None, collections).variables
+        output = self._loss(variables, batch, *self._options.keys(place))
+        if not self._mutable:
+            return output, collections
+        if not (isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Mapping)):
+            raise _no_updates(self._mutable)
+        output, updates = output
+        if set(updates) != set(self._mutable):
+            raise _no_updates(self._mutable, sorted(updates))
+        return output, {**collections, **updates}
+
+
+def _no_updates(mutable: tuple[str, ...], found: list[str] | None = None) -> ShardingError:
+    what = "it returned no updated collections" if found is None else f"it returned {found}"
+    return ShardingError(
+        explain_error(
+            f"{what}; mutable names {list(mutable)}",
+            where="the loss",
+            rule="With mutable= a loss returns a pair: losses, and a dict of those collections.",
+            remedy="y, updates = model.apply(variables, x, mutable=[...]); return losses, updates",
+        )
+    )

@@ -1,0 +1,172 @@
+"""State that a loss changes as it runs: batch statistics, and what may become of them.
+
+The promise is training that equals one device's. It holds for the statistics of a `BatchNorm` when
+they are those of the whole batch: the layer names the data axis, no part of the batch is taken by
+itself, and no padding is among the rows. Where that is not so the step is refused, unless the user
+says that statistics per shard are meant.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from .._errors import ShardingError, UnsupportedError, explain_error
+from .._mesh import mesh as virtual_mesh
+from .layout import Layout
+
+MODES = ("batch", "shard")
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Whose statistics a loss is to have: those of the whole `batch`, or of each `shard`."""
+
+    mode: str
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ShardingError(
+                explain_error(
+                    f"statistics is {self.mode!r}",
+                    where="argument 'statistics'",
+                    rule="Statistics are those of the whole 'batch', or of each 'shard'.",
+                    remedy="statistics='batch'",
+                )
+            )
+
+    def examine(
+        self, loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
+    ) -> None:
+        """Refuse a loss whose result would depend on how the batch is cut."""
+        split = padded or layout.accumulate > 1
+        if self.mode == "shard" or not (split or jax.tree.leaves(state)):
+            return
+        found = _examine(loss, layout, params, state, batch)
+        if found.varying:
+            raise _varies(found.varying[0], layout)
+        if split and (found.changed or found.meets):
+            raise _cut(found, layout, padded)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a loss does: state it changes, state that then differs between devices, and where it
+    has a collective over the data axis."""
+
+    changed: list[str]
+    varying: list[str]
+    meets: str
+
+
+def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> Found:
+    from .._call import trace
+    from .._program import Join, collectives_in
+    from .gradient import Place
+
+    # Two devices tell what differs between devices; a mesh of one would hide it.
+    sizes = dict(layout.mesh.shape)
+    sizes[layout.axis] = max(2, layout.devices)
+    mesh = virtual_mesh(sizes)
+    share = jax.tree.leaves(batch)[0].shape[0] // layout.parts
+    rows = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((share * sizes[layout.axis], *x.shape[1:]), x.dtype), batch
+    )
+    unchanged: list[bool] = []
+
+    def body(params: Any, state: Any, batch: Any) -> Any:
+        place = Place(jax.random.key(0), lax.axis_index(layout.axis), share)
+        output, new = loss(params, state, batch, place)
+        old = jax.tree.leaves(state)
+        unchanged[:] = [a is b for a, b in zip(old, jax.tree.leaves(new), strict=True)]
+        # The output is kept, so that its collectives are not dropped as dead.
+        return jax.tree.leaves(new), jax.tree.map(lambda x: jnp.asarray(x)[None], output)
+
+    def program(params: Any, state: Any, batch: Any) -> Any:
+        specs = P(), P(), P(layout.axis)
+        out = P(), P(layout.axis)
+        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)(
+            params, state, batch
+        )
+
+    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, state))
+    try:
+        ops = trace(program, *like, rows)[0].body
+    except UnsupportedError as error:
+        raise UnsupportedError(
+            explain_error(
+                f"whether its statistics are those of the whole batch cannot be told: {error}",
+                where="the loss",
+                remedy="statistics='shard', if you have made sure of it.",
+            )
+        ) from error
+    names = [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, _ in jax.tree_util.tree_leaves_with_path(state)
+    ]
+    changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
+    joins = {id(op.outs[0]): op for op in ops.ops if isinstance(op, Join)}
+    varying = [
+        name
+        for name, out in zip(names, ops.outs, strict=False)
+        if (join := joins.get(id(out))) and join.ins[0].axes & frozenset(join.replicated)
+    ]
+    meets = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
+    return Found(changed, varying, str(meets[0]) if meets else "")
+
+
+def keep_statistics(old: Any, new: Any, axis: str, mode: str) -> Any:
+    """The state that leaves the body, the same on every device."""
+
+    def keep(old: Any, new: Any) -> Any:
+        if new is old or mode == "batch":
+            return new
+        if jnp.issubdtype(new.dtype, jnp.inexact):
+            return lax.pmean(new, axis)
+        if jnp.issubdtype(new.dtype, jnp.integer):
+            return lax.pmax(new, axis)
+        return new
+
+    return jax.tree.map(keep, old, new)
+
+
+def _varies(name: str, layout: Layout) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            f"{name} comes out of it different on every device along {layout.axis!r}",
+            where="the loss",
+            rule="Statistics of a shard are not those of the batch: the model would train "
+            "differently on another number of devices.",
+            remedy=f"name the axis in the layer, BatchNorm(..., axis_name={layout.axis!r}), or say "
+            "statistics='shard' if statistics per shard are meant.",
+        )
+    )
+
+
+def _cut(found: Found, layout: Layout, padded: bool) -> ShardingError:
+    what = f"it updates {found.changed[0]}" if found.changed else f"it has a {found.meets}"
+    if padded:
+        return ShardingError(
+            explain_error(
+                f"{what}, and the batch does not divide evenly over {layout}",
+                where="the loss",
+                rule="The batch would have to be padded, and the padding would enter what the "
+                "rows share.",
+                remedy=f"batches of a multiple of {layout.parts} rows; drop or fill the last one.",
+            )
+        )
+    return ShardingError(
+        explain_error(
+            f"{what}, and accumulate={layout.accumulate} cuts the batch further",
+            where="the loss",
+            rule="What the rows share would be taken over a part of the batch only.",
+            remedy="a virtual mesh, mesh=sw.mesh(data=n), which accumulates over n parts and has "
+            "the statistics of the whole batch; or statistics='shard' if those of the parts are "
+            "meant.",
+        )
+    )

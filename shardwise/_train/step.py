@@ -1,0 +1,164 @@
+"""What the steps for plain params and for NNX have in common: options, randomness, running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .._errors import ShardingError, explain_error
+from .gradient import Place, Reduced
+from .layout import Layout, count_rows, fill_up, lay_out
+
+RNG = (None, "shard", "example")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a step is to run; see `data_parallel` for what each means."""
+
+    mesh: Mesh | AbstractMesh | None
+    axis: str | None
+    accumulate: int
+    has_aux: bool
+    rng: str | None
+    seed: Any
+    norms: bool
+    donate: bool
+    at_once: int | str
+
+    def __post_init__(self) -> None:
+        if self.rng not in RNG:
+            raise ShardingError(
+                explain_error(
+                    f"rng is {self.rng!r}",
+                    where="argument 'rng'",
+                    rule="A loss is given no key (None), one per 'shard' or one per 'example'.",
+                    remedy="rng='example' makes the result independent of the number of devices.",
+                )
+            )
+
+    def layout(self, mesh: Mesh | AbstractMesh | None = None) -> Layout:
+        """The layout on the mesh given, or else on the step's own."""
+        return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
+
+    def step_key(self, step: Any) -> Any:
+        """The key of one step."""
+        seed = self.seed
+        key = jax.random.key(seed) if isinstance(seed, int) else seed
+        return jax.random.fold_in(key, step)
+
+    def keys(self, place: Place) -> tuple[Any, ...]:
+        """The further argument of the loss, where it wants one."""
+        if self.rng is None:
+            return ()
+        return (place.shard_key() if self.rng == "shard" else place.example_keys(),)
+
+
+Program = Callable[..., Any]
+"""`program(layout, padded, static, arrays, batch, count)`, a function of the last three."""
+
+
+class Runner:
+    """Runs the program of a step: compiled, on the step's mesh, with its state donated."""
+
+    def __init__(self, program: Program, options: Options):
+        self.program, self.options = program, options
+        self.layout = options.layout()
+        donate = ("arrays",) if options.donate else ()
+        self._compiled = jax.jit(
+            self._run, static_argnames=("padded", "static"), donate_argnames=donate
+        )
+
+    def __call__(self, static: Any, arrays: Any, batch: Any, mesh: Any) -> Any:
+        """Run a step; on another `mesh` than its own, as it is: to be traced there."""
+        layout = self.layout if mesh is None else self.options.layout(mesh)
+        rows = count_rows(batch)
+        batch, padded = fill_up(batch, rows, layout.parts)
+        if mesh is not None:
+            return self.program(layout, padded, static, arrays, batch, jnp.int32(rows))
+        return self._compiled(
+            padded=padded,
+            static=static,
+            arrays=self.place(arrays),
+            batch=self._put(batch, P(layout.axis)),
+            count=rows,
+        )
+
+    def place(self, arrays: Any, copy: bool = False) -> Any:
+        """Put arrays on every device of the mesh, unless they are there already."""
+        return self._put(arrays, P(), may_alias=False if copy else None)
+
+    def _put(self, arrays: Any, spec: P, may_alias: bool | None = None) -> Any:
+        if self.layout.virtual:
+            return jax.tree.map(lambda x: jnp.array(x, copy=may_alias is False), arrays)
+        sharding = NamedSharding(self.layout.mesh, spec)
+        return jax.device_put(arrays, sharding, may_alias=may_alias)
+
+    def _run(self, *, padded: bool, static: Any, arrays: Any, batch: Any, count: Any) -> Any:
+        def run(arrays: Any, batch: Any, count: Any) -> Any:
+            return self.program(self.layout, padded, static, arrays, batch, count)
+
+        if self.layout.virtual:
+            run = _simulated(run, self.options.at_once)
+        return run(arrays, batch, count)
+
+
+def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
+    """A function on one device; NNX variables among its arguments are left to the caller."""
+    from .._simulate import simulate
+
+    def call(*args: Any) -> Any:
+        flat, tree = jax.tree.flatten(args)
+        out_tree: Any = None
+
+        def flat_f(*flat: Any) -> list[Any]:
+            nonlocal out_tree
+            leaves, out_tree = jax.tree.flatten(f(*jax.tree.unflatten(tree, flat)))
+            return leaves
+
+        leaves = simulate(flat_f, at_once=at_once)(*flat)
+        return jax.tree.unflatten(out_tree, leaves)
+
+    return call
+
+
+def choose(reduced: Reduced, new: Any, old: Any) -> Any:
+    """The updated state, or the old one if all weights were zero."""
+    if reduced.certain:
+        return new
+    updated = reduced.metrics["weight"] > 0
+    return jax.tree.map(lambda a, b: jnp.where(updated, a, b), new, old)
+
+
+def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
+    """The metrics of a step."""
+    import optax
+
+    metrics = dict(reduced.metrics)
+    metrics["updated"] = metrics["weight"] > 0
+    if options.norms:
+        metrics["grad_norm"] = optax.global_norm(reduced.grads)
+        metrics["param_norm"] = optax.global_norm(params)
+    return metrics
+
+
+def refuse_integers(params: Any, where: str, remedy: str) -> None:
+    """Raise if something that is to be trained is not a floating-point array."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        dtype = getattr(leaf, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
+            found = f"a {type(leaf).__name__}" if dtype is None else f"of dtype {dtype}"
+            raise ShardingError(
+                explain_error(
+                    f"{jax.tree_util.keystr(path)} is {found}",
+                    where=where,
+                    rule="What is trained are floating-point arrays.",
+                    remedy=remedy,
+                )
+            )
