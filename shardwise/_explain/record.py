@@ -90,7 +90,7 @@ class Recorder:
             nonlocal part, ops
             if part.operations:
                 found.append(_compute(ops, part, around))
-                total.add(part)
+            total.add(part)
             part, ops = Tally(), []
 
         for op in body.ops:
@@ -186,7 +186,7 @@ class Recorder:
 
     def _alone(self, op: Op, skip: set[Var]) -> Tally:
         """The work of an operation without a collective inside."""
-        tally = Tally(operations=1, moved=self._moved(op, skip))
+        tally = Tally(operations=int(not is_view(op)), moved=self._moved(op, skip))
         match op:
             case Leaf():
                 self._leaf(op, tally)

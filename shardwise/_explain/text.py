@@ -157,8 +157,10 @@ def rows_of(uses: Sequence[CollectiveUse]) -> list[Row]:
     rows: dict[Any, Row] = {}
     for use in uses:
         where = use.where
-        key = (use.name, use.axes, use.count, use.direction, use.counted, use.group_size)
-        rows.setdefault((*key, where.file, where.line), Row(use, [])).uses.append(use)
+        key = (use.name, use.axes, use.count, use.direction, use.counted, use.module)
+        rows.setdefault((*key, use.group_size, where.file, where.line), Row(use, [])).uses.append(
+            use
+        )
     return list(rows.values())
 
 
