@@ -136,12 +136,8 @@ def _rounds(name: str, n: int) -> int:
 
 def _openers(report: Report) -> list[bool]:
     """For each collective whether it is the first of those sent with it."""
-    seen: set[int] = set()
-    found = []
-    for use in report.collectives:
-        found.append(use.launch not in seen)
-        seen.add(use.launch)
-    return found
+    first = {launch.collectives[0] for launch in report.launches}
+    return [place in first for place in range(len(report.collectives))]
 
 
 def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:

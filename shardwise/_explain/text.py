@@ -114,7 +114,7 @@ def _holdings(report: Report) -> Iterator[RenderableType]:
     table = _table("", "whole", "spec", "one device", "bytes", "the same along", right=["bytes"])
     for held in (report.arguments, report.results):
         for one in held[:ARRAYS]:
-            table.add_row(*_holding(one))
+            table.add_row(*map(Text, _holding(one)))
         if len(held) > ARRAYS:
             rest = held[ARRAYS:]
             bytes_ = units.size(sum(one.bytes for one in rest))
