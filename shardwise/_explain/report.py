@@ -353,6 +353,6 @@ class Report(_Plain):
         return str(self)
 
     def _repr_html_(self) -> str:
-        from .page import html  # pyright: ignore
+        from .page import notebook
 
-        return html(self)
+        return notebook(self)

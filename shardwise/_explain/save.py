@@ -24,11 +24,11 @@ def save(report: Report, path: Path) -> Path:
         case ".html":
             save_page(report, path)
         case ".svg":
-            from .figures import svg  # pyright: ignore
+            from .figures import svg
 
             path.write_text(svg(report, _figure(path)), encoding="utf-8")
         case ".png":
-            from .figures import png  # pyright: ignore
+            from .figures import png
 
             path.write_bytes(png(report, _figure(path)))
         case _:
@@ -46,7 +46,7 @@ def save(report: Report, path: Path) -> Path:
 
 def save_page(report: Report, path: Path) -> Path:
     """Write the page, whatever the file is called; give the path."""
-    from .page import html  # pyright: ignore
+    from .page import html
 
     path.write_text(html(report), encoding="utf-8")
     return path

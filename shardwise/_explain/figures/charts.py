@@ -1,0 +1,189 @@
+"""Bars and curves: traffic by mesh axis, memory of one device, efficiency as an axis grows.
+
+Each is as wide as a telephone or a column of a paper, so that its words can be read in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .. import units
+from ..report import Memory, Report, Scaling, ScalingPoint
+from .draw import Drawing, axis_color, axis_colors
+
+WIDTH = 360
+
+
+def traffic(report: Report) -> Drawing:
+    """What one device sends along each axis."""
+    rows = report.traffic
+    title = f"Traffic by mesh axis: one device sends {units.size(report.bytes_sent)}"
+    words = "; ".join(
+        f"{units.axes(one.axes)}: {units.size(one.bytes)}, {units.share(one.share)}" for one in rows
+    )
+    drawing = Drawing(WIDTH, 42 * max(1, len(rows)) + 6, title, words)
+    if not rows:
+        drawing.text(0, 20, "The devices send each other nothing.", "soft")
+    for number, one in enumerate(rows):
+        y = 42 * number
+        name = units.axes(one.axes)
+        drawing.text(0, y + 16, name, room=WIDTH - 150, font_weight=600)
+        share = units.share(one.share)
+        drawing.text(WIDTH - 64, y + 16, units.size(one.bytes), anchor="end", value=one.bytes)
+        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
+        drawing.rect(0, y + 23, WIDTH, 10, "fill")
+        length = max(2.0, WIDTH * one.share) if one.bytes else 0.0
+        drawing.bar(0, y + 23, length, 10, axis_colors(report, one.axes), f"{name}: {share}")
+    return drawing
+
+
+# --- memory
+
+
+def memory(report: Report) -> Drawing:
+    """What one device holds: arguments, results, the peak and what it consists of, and when."""
+    held = report.memory
+    words = (
+        f"Arguments {units.size(held.arguments)}, results {units.size(held.results)}, "
+        f"peak {units.size(held.peak)}"
+    )
+    drawing = Drawing(WIDTH, 272, "Memory of one device", words)
+    most = max(held.peak, held.arguments, held.results, 1)
+    for y, name, bytes_, color in (
+        (0, "arguments", held.arguments, "held"),
+        (42, "results", held.results, "made"),
+    ):
+        _bar_head(drawing, y, name, bytes_)
+        drawing.rect(0, y + 23, WIDTH * bytes_ / most, 10, color)
+    _bar_head(drawing, 84, "peak of live values", held.peak)
+    _segments(drawing, 107, report, WIDTH / most)
+    _legend(drawing, 145)
+    _timeline(drawing, 162, held)
+    return drawing
+
+
+def _bar_head(drawing: Drawing, y: float, name: str, bytes_: int) -> None:
+    drawing.text(0, y + 16, name, font_weight=600)
+    drawing.text(WIDTH, y + 16, units.size(bytes_), anchor="end", value=bytes_)
+    drawing.rect(0, y + 23, WIDTH, 10, "fill")
+
+
+def _segments(drawing: Drawing, y: float, report: Report, scale: float) -> None:
+    """The values alive at the peak, the arguments first."""
+    paths = {one.path for one in report.arguments}
+    live = sorted(report.memory.live, key=lambda one: one.what not in paths)
+    x = 0.0
+    for one in live:
+        wide = one.bytes * scale
+        color = "held" if one.what in paths else "made"
+        hint = f"{one.what} {units.array(one.shape, one.dtype)}: {units.size(one.bytes)}"
+        drawing.rect(x, y, max(wide - 0.8, 0.4), 16, color, hint=hint)
+        x += wide
+    rest = report.memory.rest
+    hint = f"all other values: {units.size(rest)}"
+    drawing.rect(x, y, min(rest * scale, WIDTH - x), 16, "rest", hint=hint)
+
+
+def _legend(drawing: Drawing, y: float) -> None:
+    x = 0.0
+    for color, words in (("held", "arguments"), ("made", "computed"), ("rest", "other values")):
+        drawing.rect(x, y - 9, 10, 10, color)
+        drawing.text(x + 15, y, words, "soft", size=11)
+        x += 6.4 * len(words) + 36
+
+
+def _timeline(drawing: Drawing, y: float, held: Memory) -> None:
+    """The bytes alive from the first operation to the last."""
+    high, bottom = 78, y + 92
+    drawing.text(0, y + 10, "live values along the program", "soft", size=11)
+    drawing.path(f"M0,{bottom + 0.5}H{WIDTH}", "line")
+    points = held.timeline
+    if not points or not held.peak:
+        return
+    step = WIDTH / max(1, len(points))
+    data = f"M0,{bottom}"
+    for number, (_, bytes_) in enumerate(points):
+        data += f"V{bottom - (high - 12) * bytes_ / held.peak:.1f}H{(number + 1) * step:.1f}"
+    drawing.path(f"{data}V{bottom}Z", "made", stroke="none", fill="currentColor")
+    top = max(range(len(points)), key=lambda number: points[number][1])
+    x = (top + 0.5) * step
+    drawing.path(f"M{x:.1f},{bottom - high + 12}v{high - 12}", "ink", stroke_dasharray="2 2")
+    side = "end" if x > WIDTH / 2 else "start"
+    drawing.text(x + (-5 if side == "end" else 5), bottom - high + 10, "peak", size=10, anchor=side)
+    drawing.text(0, bottom + 14, "first operation", "soft", size=10)
+    drawing.text(WIDTH, bottom + 14, "last", "soft", size=10, anchor="end")
+
+
+# --- scaling
+
+PLOT = (40, 12, WIDTH - 10, 190)
+"""Left, top, right and bottom of the plot."""
+
+
+def scaling(report: Report) -> Drawing:
+    """The parallel efficiency as each axis grows and every device keeps its work."""
+    curves = report.cost.scaling if report.cost else ()
+    title = "Parallel efficiency as a mesh axis grows, by the model"
+    drawing = Drawing(WIDTH, 244 + 18 * len(curves), title, _curves_in_words(curves))
+    if not curves:
+        words = "Name a hardware to see how the program scales."
+        drawing.text(WIDTH / 2, 110, words, "soft", anchor="middle")
+        return drawing
+    left, _, right, bottom = PLOT
+    sizes = [point.size for point in curves[0].points]
+    for percent in (0, 25, 50, 75, 100):
+        y = _y(percent / 100)
+        drawing.path(f"M{left},{y}H{right}", "line")
+        words = f"{percent} %" if percent == 100 else str(percent)
+        drawing.text(left - 6, y + 4, words, "soft", size=10, anchor="end")
+    for size in sizes[:: 2 if len(sizes) > 6 else 1]:
+        drawing.text(_x(size, sizes), bottom + 14, str(size), "soft", size=10, anchor="middle")
+    words = "size of the axis"
+    drawing.text((left + right) / 2, bottom + 29, words, "soft", size=11, anchor="middle")
+    for curve in curves:
+        _curve(drawing, report, curve, sizes)
+    for number, curve in enumerate(curves):
+        y = bottom + 48 + 18 * number
+        drawing.rect(left, y - 9, 16, 10, axis_color(report.mesh, curve.axis))
+        drawing.text(left + 22, y, curve.axis, size=11, room=right - left - 22)
+    words = "solid: nothing overlaps; dashed: overlapped; dot: this mesh"
+    drawing.text(left, bottom + 48 + 18 * len(curves), words, "soft", size=10)
+    return drawing
+
+
+def _x(size: int, sizes: Sequence[int]) -> float:
+    left, _, right, _ = PLOT
+    return left + 4 + (right - left - 12) * math.log2(size) / max(1.0, math.log2(sizes[-1]))
+
+
+def _y(efficiency: float) -> float:
+    _, top, _, bottom = PLOT
+    return bottom - (bottom - top) * efficiency
+
+
+def _curve(drawing: Drawing, report: Report, curve: Scaling, sizes: Sequence[int]) -> None:
+    """A band from nothing hidden to as much as can be, and a dot at the size the mesh has."""
+    color = axis_color(report.mesh, curve.axis)
+    low = [(_x(one.size, sizes), _y(one.efficiency)) for one in curve.points]
+    high = [(_x(one.size, sizes), _y(one.efficiency_overlapped)) for one in curve.points]
+    area = f"{_line(low)}L{_line(high[::-1])[1:]}Z"
+    drawing.path(area, color, fill="currentColor", stroke="none", opacity=0.18)
+    drawing.path(_line(low), color, stroke_width=1.8)
+    drawing.path(_line(high), color, stroke_width=1.4, stroke_dasharray="4 3")
+    own = next(axis.size for axis in report.mesh if axis.name == curve.axis)
+    for point, (x, y) in zip(curve.points, low, strict=True):
+        drawing.circle(x, y, 4 if point.size == own else 2, color, _hint(curve.axis, point))
+
+
+def _line(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
+
+
+def _hint(axis: str, point: ScalingPoint) -> str:
+    shares = f"{units.share(point.efficiency)} to {units.share(point.efficiency_overlapped)}"
+    return f"{axis} {point.size}: {shares}"
+
+
+def _curves_in_words(curves: Sequence[Scaling]) -> str:
+    return "; ".join(_hint(curve.axis, curve.points[-1]) for curve in curves if curve.points)

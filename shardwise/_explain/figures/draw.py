@@ -1,0 +1,217 @@
+"""SVG, drawn element by element, and the colours that figures and page share.
+
+A shape names its colour by a class. On a page the class takes it from the style sheet, so that a
+figure follows the theme; in a file of its own every colour is written out, for readers of SVG that
+know no style sheets.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from ..report import MeshAxis, Report
+
+COLORS = {
+    "paper": ("#ffffff", "#15181d"),
+    "ink": ("#1d232b", "#e4e8ee"),
+    "soft": ("#5a6472", "#9ba6b5"),
+    "line": ("#d3d9e0", "#373f4a"),
+    "fill": ("#eef1f4", "#22272f"),
+    "held": ("#3f5f8a", "#7f9fca"),
+    "made": ("#8fa3b8", "#5b6d82"),
+    "rest": ("#c6cfd8", "#424c59"),
+    "warn": ("#a8410b", "#f0a070"),
+    "axis0": ("#0067a6", "#4fa8e0"),
+    "axis1": ("#c4560a", "#f0914a"),
+    "axis2": ("#00845f", "#3fbf98"),
+    "axis3": ("#a8508a", "#de94c4"),
+    "axis4": ("#8a6d00", "#e0bd3f"),
+    "axis5": ("#4a8fb8", "#9fd2f2"),
+}
+"""Each colour in the light and in the dark theme. Those of the axes are told apart by people who
+do not see all colours: they differ in brightness too."""
+
+AXES = 6
+"""How many axes have a colour of their own; further ones begin again."""
+
+RAMP = ((32, 48, 84), (63, 99, 138), (110, 148, 167), (171, 192, 165), (230, 215, 150))
+"""The parts of an array, from the first to the last: brightness grows along it."""
+
+MARGIN = 12
+"""Around a figure in a file of its own."""
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
+    """The name of the colour of a mesh axis."""
+    order = [axis.name for axis in axes]
+    return f"axis{order.index(name) % AXES}" if name in order else "soft"
+
+
+def axis_colors(report: Report, names: Sequence[str]) -> list[str]:
+    """The colours of a collective: one for each of its axes."""
+    return [axis_color(report.mesh, name) for name in names] or ["soft"]
+
+
+def part_color(part: int, parts: int) -> tuple[str, str]:
+    """The colour of one of several parts, and one for words on it."""
+    place = (len(RAMP) - 1) * (part / (parts - 1) if parts > 1 else 0.5)
+    low = min(int(place), len(RAMP) - 2)
+    pairs = zip(RAMP[low], RAMP[low + 1], strict=True)
+    red, green, blue = (round(a + (b - a) * (place - low)) for a, b in pairs)
+    bright = 0.299 * red + 0.587 * green + 0.114 * blue
+    return f"#{red:02x}{green:02x}{blue:02x}", "#1d232b" if bright > 135 else "#ffffff"
+
+
+def clean(words: str) -> str:
+    """Words without the characters that no XML may hold."""
+    return _NOT_XML.sub("\ufffd", words)
+
+
+def fit(words: str, room: float, size: float = 12) -> str:
+    """As much of the words as there is room for."""
+    most = int(room / (0.56 * size))
+    return words if len(words) <= most else words[: max(1, most - 1)] + "…"
+
+
+class Drawing:
+    """An SVG of a fixed size in units, which are pixels unless it is scaled."""
+
+    def __init__(self, width: float, height: float, title: str, description: str = ""):
+        self.width, self.height = width, height
+        self.title, self.description = clean(title), clean(description)
+        self.root = ElementTree.Element("g")
+
+    def _add(self, tag: str, color: str, attributes: dict[str, object], hint: str) -> None:
+        shown = {key.replace("_", "-"): _plain(value) for key, value in attributes.items()}
+        if color.startswith("#"):
+            shown = {
+                key: color if value == "currentColor" else value for key, value in shown.items()
+            }
+        elif color:
+            shown["class"] = f"sw-{color}"
+        element = ElementTree.SubElement(self.root, tag, shown)
+        if hint:
+            ElementTree.SubElement(element, "title").text = clean(hint)
+
+    def rect(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        color: str,
+        *,
+        hint: str = "",
+        **more: object,
+    ) -> None:
+        """A filled rectangle; `hint` is shown by a reader that points at it."""
+        where = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
+        self._add("rect", color, {**where, "fill": "currentColor", **more}, hint)
+
+    def bar(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        colors: Sequence[str],
+        hint: str = "",
+        **more: object,
+    ) -> None:
+        """A bar in one stripe for each colour, one above the other."""
+        stripe = height / len(colors)
+        for number, color in enumerate(colors):
+            self.rect(x, y + number * stripe, width, stripe, color, hint=hint, **more)
+
+    def path(self, data: str, color: str, *, hint: str = "", **more: object) -> None:
+        """A line, or with `fill` an area."""
+        drawn = {"d": data, "fill": "none", "stroke": "currentColor", **more}
+        self._add("path", color, drawn, hint)
+
+    def circle(self, x: float, y: float, radius: float, color: str, hint: str = "") -> None:
+        """A dot."""
+        self._add("circle", color, {"cx": x, "cy": y, "r": radius, "fill": "currentColor"}, hint)
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        color: str = "ink",
+        *,
+        size: float = 12,
+        anchor: str = "start",
+        room: float | None = None,
+        value: float | None = None,
+        **more: object,
+    ) -> None:
+        """Words whose base line starts at a point; cut to `room`, with all of them as a hint.
+
+        `value` is the number that they show, unrounded; programs find it as `data-value`.
+        """
+        words = clean(words)
+        wide = size * (1.12 if "font_weight" in more else 1)
+        shown = words if room is None else fit(words, room, wide)
+        drawn = {"x": x, "y": y, "font_size": size, "fill": "currentColor", **more}
+        if anchor != "start":
+            drawn["text_anchor"] = anchor
+        if value is not None:
+            drawn["data_value"] = repr(value)
+        self._add("text", color, drawn, words if shown != words else "")
+        element = self.root[-1]
+        hints = list(element)
+        if hints:
+            hints[0].tail = shown
+        else:
+            element.text = shown
+
+    def place(self, other: Drawing, x: float, y: float) -> None:
+        """Another drawing as a part of this one."""
+        part = ElementTree.SubElement(self.root, "g", {"transform": f"translate({x:g} {y:g})"})
+        part.extend(list(other.root))
+
+    def inline(self) -> str:
+        """For an HTML page: coloured by its style sheet, scaled to the room there is."""
+        words = f"{self.title}. {self.description}" if self.description else self.title
+        return self._svg({"class": "sw-figure", "role": "img", "aria-label": words}, self.root)
+
+    def standalone(self) -> str:
+        """A file of its own, on white, with a title and a description."""
+        sheet = ElementTree.Element("g")
+        ElementTree.SubElement(sheet, "title").text = self.title
+        ElementTree.SubElement(sheet, "desc").text = self.description
+        wide, high = self.width + 2 * MARGIN, self.height + 2 * MARGIN
+        size = {"width": _plain(wide), "height": _plain(high)}
+        corner = {"x": str(-MARGIN), "y": str(-MARGIN)}
+        ElementTree.SubElement(sheet, "rect", {**corner, **size, "fill": COLORS["paper"][0]})
+        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(self.root))))
+        for element in sheet.iter():
+            name = element.attrib.pop("class", "").removeprefix("sw-")
+            for key in ("fill", "stroke"):
+                if element.get(key) == "currentColor":
+                    element.set(key, COLORS[name][0])
+        drawn = self._svg({**size, "role": "img"}, sheet, MARGIN)
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{drawn}\n'
+
+    def _svg(
+        self, attributes: dict[str, str], parts: ElementTree.Element, margin: float = 0
+    ) -> str:
+        corners = (-margin, -margin, self.width + 2 * margin, self.height + 2 * margin)
+        box = {
+            "xmlns": "http://www.w3.org/2000/svg",
+            "viewBox": " ".join(map(_plain, corners)),
+            "font-family": FONT,
+        }
+        root = ElementTree.Element("svg", {**box, **attributes})
+        root.extend(list(parts))
+        return ElementTree.tostring(root, encoding="unicode")
+
+
+def _plain(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,194 @@
+"""The program from top to bottom: what it computes, and the collectives between.
+
+`outline` is the program as both the page and the figure draw it: collectives that can be sent as
+one message are one entry, and each has the share of the largest that its bar is long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+from .. import units
+from ..report import CollectiveUse, Launch, Report, Step
+from .draw import Drawing, axis_colors
+
+ROWS = 160
+"""How many rows a figure has before the rest is left out."""
+
+ROW = 22
+LABELS, BARS, NUMBERS = 310, 250, 120
+"""The columns of the figure: what it is, how much it sends as a bar, and in figures."""
+
+INDENT = 18
+LEFT = 74
+"""The room for the words forward and backward."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A part of the program as it is drawn."""
+
+    step: Step
+    """Of several collectives the first."""
+    launch: Launch | None = None
+    uses: tuple[CollectiveUse, ...] = ()
+    """For collectives: those sent together."""
+    length: float = 0.0
+    """For collectives: the bytes, as a share of the most that one entry sends."""
+    bodies: tuple[tuple[Entry, ...], ...] = ()
+
+    @property
+    def array(self) -> str:
+        """The array that is sent, or how many there are."""
+        types = {units.array(use.shape, use.dtype) for use in self.uses}
+        times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
+        return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
+
+    @property
+    def title(self) -> str:
+        """What a loop or a branch is, and how often it happens."""
+        step = self.step
+        match step.kind:
+            case "scan":
+                return f"scan, {step.length} time{'s' * (step.length != 1)}"
+            case "while":
+                return "while, as often as it decides"
+        return f"cond, one of {len(step.bodies)} branches"
+
+
+def outline(report: Report) -> tuple[Entry, ...]:
+    """The program as it is drawn."""
+    most = max((launch.total_bytes for launch in report.launches), default=0)
+    return _entries(report.steps, report, most)
+
+
+def _entries(steps: Sequence[Step], report: Report, most: int) -> tuple[Entry, ...]:
+    launches = {one: launch for launch in report.launches for one in launch.collectives}
+    found = []
+    for step in steps:
+        if step.collective is None:
+            bodies = tuple(_entries(body, report, most) for body in step.bodies)
+            found.append(Entry(step, bodies=bodies))
+            continue
+        launch = launches[step.collective]
+        if step.collective == launch.collectives[0]:
+            uses = tuple(report.collectives[one] for one in launch.collectives)
+            length = launch.total_bytes / most if most else 0.0
+            found.append(Entry(step, launch, uses, length))
+    return tuple(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A line of the figure."""
+
+    entry: Entry
+    depth: int
+    ends: int
+    """For what has others inside: the number of the row behind them."""
+    branch: str = ""
+    counted: bool = True
+
+
+def _rows(
+    entries: Sequence[Entry], start: int = 0, depth: int = 0, counted: bool = True
+) -> Iterator[Row]:
+    for entry in entries:
+        if not entry.bodies:
+            yield Row(entry, depth, start + 1, counted=counted)
+            start += 1
+            continue
+        inner: list[Row] = []
+        for number, body in enumerate(entry.bodies):
+            chosen = counted and (len(entry.bodies) == 1 or number == entry.step.counted)
+            if len(entry.bodies) > 1:
+                here = list(_rows(body, start + len(inner) + 2, depth + 2, chosen))
+                ends = start + len(inner) + 2 + len(here)
+                inner.append(Row(entry, depth + 1, ends, f"branch {number}", chosen))
+                inner.extend(here)
+            else:
+                inner.extend(_rows(body, start + 1, depth + 1, chosen))
+        yield Row(entry, depth, start + 1 + len(inner), counted=counted)
+        yield from inner
+        start += 1 + len(inner)
+
+
+def figure(report: Report) -> Drawing:
+    """The program as a figure: a row for each part, a bar for each collective."""
+    rows = list(_rows(outline(report)))
+    shown, left_out = rows[:ROWS], len(rows) - ROWS
+    width = LEFT + LABELS + BARS + NUMBERS
+    height = ROW * (len(shown) + (left_out > 0)) + 52
+    drawing = Drawing(width, height, f"{report.name} from top to bottom", _words(report))
+    for x, words in ((LEFT, "what"), (LEFT + LABELS, "sent by one device in one call")):
+        drawing.text(x, 20, words, "soft", size=11)
+    _passes(drawing, shown)
+    for number, row in enumerate(shown):
+        _draw(drawing, report, row, number, len(shown))
+    if left_out > 0:
+        drawing.text(LEFT, _top(len(shown)) + 15, f"… {left_out} more rows", "soft")
+    return drawing
+
+
+def _top(number: int) -> float:
+    return 32 + ROW * number
+
+
+def _passes(drawing: Drawing, rows: list[Row]) -> None:
+    """To the left, where the forward and the backward pass go."""
+    start = 0
+    for number in range(1, len(rows) + 1):
+        direction = rows[start].entry.step.direction
+        if number < len(rows) and rows[number].entry.step.direction == direction:
+            continue
+        top, high = _top(start), ROW * (number - start)
+        color = "soft" if direction == "forward" else "ink"
+        drawing.rect(LEFT - 12, top + 2, 3, high - 4, color, hint=f"{direction} pass")
+        if high > ROW or start == 0:
+            drawing.text(LEFT - 18, top + 15, direction, color, size=10.5, anchor="end")
+        start = number
+
+
+def _draw(drawing: Drawing, report: Report, row: Row, number: int, rows: int) -> None:
+    entry, step = row.entry, row.entry.step
+    x, y = LEFT + INDENT * row.depth, _top(number)
+    room = LABELS - INDENT * row.depth - 12
+    faint = {} if row.counted else {"opacity": 0.5}
+    if entry.bodies:
+        high = ROW * (min(row.ends, rows) - number)
+        drawing.rect(x, y + 1, LEFT + LABELS + BARS + NUMBERS - x - 8, high - 2, "fill", rx=3)
+        drawing.path(f"M{x + 1},{y + 1}v{high - 2}", "soft", stroke_width=1.5)
+        words = row.branch or entry.title
+        if row.branch and not row.counted:
+            words += ", not in the totals"
+        drawing.text(x + 8, y + 15, words, room=room, size=11.5, font_weight=600, **faint)
+    elif entry.launch is None:
+        drawing.text(x + 8, y + 15, _compute(step), "soft", size=11, room=room, **faint)
+    else:
+        use = entry.uses[0]
+        colors = axis_colors(report, use.axes)
+        words = f"{use.name} over {units.axes(use.axes)}  {entry.array}"
+        drawing.text(x + 8, y + 15, words, room=room, **faint)
+        hint = f"{words}, {use.where}"
+        length = max(1.5, entry.length * (BARS - 20))
+        drawing.bar(LEFT + LABELS, y + 4, length, ROW - 8, colors, hint, **faint)
+        times = {1: "", None: ", times unknown"}.get(use.count, f" in {use.count} times")
+        total = entry.launch.total_bytes
+        words = units.size(total) + times
+        drawing.text(LEFT + LABELS + length + 8, y + 15, words, size=11, value=total, **faint)
+
+
+def _compute(step: Step) -> str:
+    return f"compute, {units.large(step.flops, 'FLOP')}" if step.flops else "compute"
+
+
+def _words(report: Report) -> str:
+    if not report.collectives:
+        return "It has no collectives."
+    said = (
+        f"{use.name} over {units.axes(use.axes)}, {units.size(use.total_bytes)}, {use.direction}"
+        for use in report.collectives[:40]
+    )
+    more = len(report.collectives) - 40
+    return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
