@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from .._version import __version__
 from . import units
@@ -65,6 +66,7 @@ def _environment() -> Environment:
         "duration": lambda value: _number(value, units.duration(value)),
         "share": lambda value: _number(value, units.share(value)),
         "number": lambda value: _number(value, f"{value:,}"),
+        "ticks": _ticks,
         "times": lambda value: "unknown" if value is None else _number(value, f"{value:,}"),
     }
     environment.globals |= {
@@ -81,6 +83,11 @@ def _environment() -> Environment:
 def _number(value: float, words: str) -> Markup:
     """A number as people read it, with the whole of it for programs."""
     return Markup('<data value="{}">{}</data>').format(repr(value), words)
+
+
+def _ticks(words: str) -> Markup:
+    """Words in which what stands in backticks is code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(words)))
 
 
 def _theme(number: int) -> Markup:

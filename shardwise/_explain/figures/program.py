@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from .. import units
 from ..report import CollectiveUse, Launch, Report, Step
@@ -154,7 +155,7 @@ def _draw(drawing: Drawing, report: Report, row: Row, number: int, rows: int) ->
     entry, step = row.entry, row.entry.step
     x, y = LEFT + INDENT * row.depth, _top(number)
     room = LABELS - INDENT * row.depth - 12
-    faint = {} if row.counted else {"opacity": 0.5}
+    faint: dict[str, Any] = {} if row.counted else {"opacity": 0.5}
     if entry.bodies:
         high = ROW * (min(row.ends, rows) - number)
         drawing.rect(x, y + 1, LEFT + LABELS + BARS + NUMBERS - x - 8, high - 2, "fill", rx=3)
