@@ -66,6 +66,7 @@ def test_demo():
     check_verdicts(result.output)
     check_deadlock(result.output)
     check_cost(result.output)
+    check_traffic(result.output)
     assert "sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)" in result.output
 
 
@@ -98,3 +99,9 @@ def check_cost(shown: str) -> None:
     assert [row[0] for row in rows[1:]] == ["64 devices, at_once=1", "64 devices, at_once='auto'"]
     assert one < whole / 8
     assert auto > 0
+
+
+def check_traffic(shown: str) -> None:
+    report = shown[shown.index("right on {data: 1024}, 1,024 devices") :]
+    assert re.search(r"psum  data +1024  .* backward\n +_demo_programs.py:\d+: ", report)
+    assert "Cost on h200-node, by a model" in report

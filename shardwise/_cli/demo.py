@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 DEVICES = (1, 2, 4, 8)
 VIRTUAL = 64
+MANY = 1024
 
 
 def demo(
@@ -22,8 +23,8 @@ def demo(
     """Show in about a minute what shardwise is for.
 
     The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, what
-    check says of both, a deadlock found at once, and what 64 virtual devices cost in time and
-    memory.
+    check says of both, a deadlock found at once, what 64 virtual devices cost in time and memory,
+    and what the right one would send on 1024.
     """
     from rich.console import Console
 
@@ -33,6 +34,7 @@ def demo(
     _show_check(console, programs)
     _show_deadlock(console, programs)
     _show_cost(console, programs, *((512, 128) if quick else (8192, 512)))
+    _show_traffic(console, programs)
     _show_next(console)
 
 
@@ -169,6 +171,20 @@ def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[
     return {name: statistics.median(taken[1:]) for name, taken in times.items()}
 
 
+def _show_traffic(console: Console, programs: Any) -> None:
+    import jax
+
+    from .._explain import explain
+    from .._mesh import mesh
+
+    console.rule(f"5. What it would send on {MANY} devices, and what that costs")
+    console.print(f"\nsw.explain(right, params, x, y, mesh=sw.mesh(data={MANY}))\n", markup=False)
+    shapes = jax.eval_shape(lambda: programs.make_problem(64 * MANY, 4096))
+    report = explain(programs.right, *shapes, mesh=mesh(data=MANY), hardware="h200-node")
+    console.print(str(report), markup=False, soft_wrap=True)
+    console.print("\nTraced, not run: arguments may be shapes, and meshes of any size.\n")
+
+
 def _show_next(console: Console) -> None:
     console.rule("What to try next")
     console.print(
@@ -178,6 +194,7 @@ Check a function of yours that has jax.shard_map somewhere inside, or run it:
     import shardwise as sw
     print(sw.check(your_function, *args, mesh={"data": [1, 2, 4, 8]}))
     sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)
+    print(sw.explain(your_function, *args, mesh=sw.mesh(data=1024)))
 
 If it takes no keyword mesh, it runs with that mesh as the ambient one.
 If it has a mesh of its own, leave mesh= out.

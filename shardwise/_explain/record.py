@@ -255,7 +255,12 @@ def _module(stack: str) -> str:
     stack = re.sub(r"\bjit\([^()]*\)", "", stack)
     while (inner := re.sub(r"\b\w+\(([^()]*)\)", r"\1", stack)) != stack:
         stack = inner
-    return "/".join(part for part in stack.split("/") if part.isidentifier())
+    names = (part for part in stack.split("/") if part.isidentifier())
+    return "/".join(name for name in names if name not in OWN_NAMES)
+
+
+OWN_NAMES = {"checkpoint", "rematted_computation"}
+"""What JAX itself puts on the name stack for recomputed values."""
 
 
 def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:

@@ -32,7 +32,7 @@ def plain_text(report: Report) -> str:
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
     console.print(Group(*_parts(report)))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip()
 
 
 def show(report: Report) -> None:
