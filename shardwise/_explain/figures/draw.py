@@ -24,11 +24,11 @@ COLORS = {
     "rest": ("#c6cfd8", "#424c59"),
     "warn": ("#a8410b", "#f0a070"),
     "axis0": ("#0067a6", "#4fa8e0"),
-    "axis1": ("#c4560a", "#f0914a"),
-    "axis2": ("#00845f", "#3fbf98"),
-    "axis3": ("#a8508a", "#de94c4"),
-    "axis4": ("#8a6d00", "#e0bd3f"),
-    "axis5": ("#4a8fb8", "#9fd2f2"),
+    "axis1": ("#b24a00", "#f0914a"),
+    "axis2": ("#00765a", "#3fbf98"),
+    "axis3": ("#a0457f", "#de94c4"),
+    "axis4": ("#7a6000", "#e0bd3f"),
+    "axis5": ("#4d5560", "#c3cad3"),
 }
 """Each colour in the light and in the dark theme. Those of the axes are told apart by people who
 do not see all colours: they differ in brightness too."""
@@ -64,8 +64,10 @@ def part_color(part: int, parts: int) -> tuple[str, str]:
     low = min(int(place), len(RAMP) - 2)
     pairs = zip(RAMP[low], RAMP[low + 1], strict=True)
     red, green, blue = (round(a + (b - a) * (place - low)) for a, b in pairs)
-    bright = 0.299 * red + 0.587 * green + 0.114 * blue
-    return f"#{red:02x}{green:02x}{blue:02x}", "#1d232b" if bright > 135 else "#ffffff"
+    bright = sum(
+        w * (c / 255) ** 2.2 for w, c in zip((0.21, 0.72, 0.07), (red, green, blue), strict=True)
+    )
+    return f"#{red:02x}{green:02x}{blue:02x}", "#000000" if bright > 0.18 else "#ffffff"
 
 
 def clean(words: str) -> str:

@@ -86,7 +86,7 @@ def devices(report: Report) -> Drawing:
     drawing, grid = _start(report, "The devices of the mesh", f"{mesh}: {report.devices:,} devices")
     for row, column, at in grid.cells():
         x, y, wide, high = grid.box(row, column)
-        drawing.rect(x, y, wide, high, "fill", hint=_at(at))
+        drawing.rect(x, y, wide, high, "fill", hint=_at(report, at))
         _label(drawing, x, y, wide, high, str(number(at)), "soft")
     return drawing
 
@@ -106,7 +106,7 @@ def shards(report: Report, layout: Layout) -> Drawing:
         right = grid.gap if grid.joined(row, column, 0, 1, held) else 0
         below = grid.gap if grid.joined(row, column, 1, 0, held) else 0
         which = "part " + ", ".join(map(str, part)) if part else "all of it"
-        drawing.rect(x, y, wide + right, high + below, color, hint=f"{_at(at)}: {which}")
+        drawing.rect(x, y, wide + right, high + below, color, hint=f"{_at(report, at)}: {which}")
         _label(drawing, x, y, wide, high, ",".join(map(str, part)) or "all", on_it)
     return drawing
 
@@ -302,8 +302,8 @@ def _tick(place: Place, axes: list[MeshAxis]) -> str:
     return ".".join(str(place.at[axis.name]) for axis in axes)
 
 
-def _at(at: dict[str, int]) -> str:
-    return ", ".join(f"{name} {i}" for name, i in at.items()) or "the one device"
+def _at(report: Report, at: dict[str, int]) -> str:
+    return ", ".join(f"{axis.name} {at[axis.name]}" for axis in report.mesh) or "the one device"
 
 
 def _label(
