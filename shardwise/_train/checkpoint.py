@@ -42,10 +42,11 @@ class Checkpoints:
     def save(self, step: int, arrays: Any, position: dict[str, Any]) -> None:
         """Store a state; it may change as soon as this returns."""
         args = self._ocp.args
-        state = {name: _plain(leaf) for name, leaf in _named(arrays)}
+        state = _named(arrays)
+        about = {"arrays": _types(state), "position": position}
         self._manager.save(
             step,
-            args=args.Composite(state=args.StandardSave(state), position=args.JsonSave(position)),
+            args=args.Composite(state=args.StandardSave(state), about=args.JsonSave(about)),
         )
 
     def latest(self) -> int | None:
@@ -55,34 +56,29 @@ class Checkpoints:
     def load(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """The arrays of a state like this one, and the position in the data."""
         args = self._ocp.args
-        leaves = _named(like)
-        self._check(step, {name: _plain(leaf) for name, leaf in leaves})
-        wanted = {
-            name: jax.ShapeDtypeStruct(plain.shape, plain.dtype)
-            for name, leaf in leaves
-            for plain in [_plain(leaf)]
-        }
-        found = self._manager.restore(
-            step,
-            args=args.Composite(state=args.StandardRestore(wanted), position=args.JsonRestore()),
-        )
-        arrays = [_like(leaf, found["state"][name]) for name, leaf in leaves]
-        return jax.tree.unflatten(jax.tree.structure(like), arrays), found["position"]
+        about = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))["about"]
+        named = _named(like)
+        self._check(step, about["arrays"], _types(named))
+        wanted = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in named.items()}
+        state = self._manager.restore(
+            step, args=args.Composite(state=args.StandardRestore(wanted))
+        )["state"]
+        leaves, structure = jax.tree.flatten(like)
+        found = [_like(leaf, state[name]) for name, leaf in zip(named, leaves, strict=True)]
+        return jax.tree.unflatten(structure, found), about["position"]
 
     def close(self) -> None:
         """Wait for what is being written."""
         self._manager.close()
 
-    def _check(self, step: int, wanted: dict[str, Any]) -> None:
-        stored = self._manager.item_metadata(step)["state"]
-        stored = {name: tuple(meta.shape) for name, meta in dict(stored).items()}
-        have = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
-        if stored == have:
+    def _check(self, step: int, stored: dict[str, str], here: dict[str, str]) -> None:
+        if stored == here:
             return
-        name = min(n for n in {*stored, *have} if stored.get(n) != have.get(n))
+        name = min(n for n in {*stored, *here} if stored.get(n) != here.get(n))
         raise ShardingError(
             explain_error(
-                f"{name} is {_shape(stored.get(name))} there and {_shape(have.get(name))} here",
+                f"{name} is {stored.get(name, 'missing')} there and "
+                f"{here.get(name, 'missing')} here",
                 where=f"checkpoint {step} in {self.folder}",
                 rule="A training goes on with the model and the optimizer it began with.",
                 remedy="another folder for another training.",
@@ -90,9 +86,16 @@ class Checkpoints:
         )
 
 
-def _named(arrays: Any) -> list[tuple[str, Any]]:
-    paths = jax.tree_util.tree_leaves_with_path(arrays)
-    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in paths]
+def _named(arrays: Any) -> dict[str, Any]:
+    """Arrays by their path; keys of `jax.random` as the numbers they are made of."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): _plain(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
+    }
+
+
+def _types(named: dict[str, Any]) -> dict[str, str]:
+    return {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in named.items()}
 
 
 def _is_key(leaf: Any) -> bool:
@@ -107,7 +110,3 @@ def _like(leaf: Any, found: Any) -> Any:
     if _is_key(leaf):
         return jax.random.wrap_key_data(found, impl=jax.random.key_impl(leaf))
     return found
-
-
-def _shape(shape: tuple[int, ...] | None) -> str:
-    return "missing" if shape is None else f"of shape {list(shape)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from .._errors import ShardingError, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .statistics import Statistics
-from .step import Options, Runner, choose, refuse_integers, report
+from .step import Options, Runner, choose, copied, refuse_integers, report
 
 
 def data_parallel(
@@ -64,6 +65,7 @@ class ObjectStep:
         self._loss, self._options, self._statistics = loss, options, statistics
         self._runner = Runner(self._program, options)
         self._matched: set[Any] = set()
+        self._made: dict[int, weakref.ref[Any]] = {}
 
     @property
     def mesh(self) -> Mesh | AbstractMesh:
@@ -89,11 +91,28 @@ class ObjectStep:
         if static not in self._matched:
             _check_match(optimizer, params)
             self._matched.add(static)
-        arrays = (params, rest, streams, state)
-        (params, rest, streams, state), metrics = self._runner(static, arrays, batch, mesh)
+        arrays = (params, rest, state)
+        if self._options.donate and mesh is None:
+            arrays = self._owned(arrays)
+        arrays, streams, metrics = self._runner(static, arrays, streams, batch, mesh)
+        if mesh is None:
+            self._made = {id(leaf): weakref.ref(leaf) for leaf in jax.tree.leaves(arrays)}
+        params, rest, state = arrays
         nnx.update(model, params, rest, streams)
         nnx.update(optimizer, state)
         return metrics
+
+    def _owned(self, arrays: Any) -> Any:
+        """Arrays whose memory may be given away: those of the step before, and copies of others.
+
+        A model may begin with arrays that somebody else holds too.
+        """
+
+        def own(leaf: Any) -> Any:
+            made = self._made.get(id(leaf))
+            return leaf if made is not None and made() is leaf else copied(leaf)
+
+        return jax.tree.map(own, arrays)
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""
@@ -110,10 +129,17 @@ class ObjectStep:
         return state
 
     def _program(
-        self, layout: Layout, padded: bool, static: Any, arrays: Any, batch: Any, count: Any
+        self,
+        layout: Layout,
+        padded: bool,
+        static: Any,
+        arrays: Any,
+        streams: Any,
+        batch: Any,
+        count: Any,
     ) -> Any:
         graph, own = static
-        params, rest, streams, state = arrays
+        params, rest, state = arrays
         optimizer = nnx.merge(own, state)
         objective = Objective(
             self._call_loss(graph, optimizer.wrt), self._options.has_aux, self._statistics
@@ -134,7 +160,7 @@ class ObjectStep:
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new_params, rest, state = choose(reduced, new, (params, rest, state))
         metrics = report(self._options, reduced, new_params)
-        return (new_params, rest, _advanced(streams), state), metrics
+        return (new_params, rest, state), _advanced(streams), metrics
 
     def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
         def loss(params: Any, state: Any, batch: Any, place: Place) -> Any:

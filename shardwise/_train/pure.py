@@ -15,7 +15,7 @@ from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .state import TrainState
 from .statistics import Statistics
-from .step import Options, Runner, choose, refuse_integers, report
+from .step import Options, Runner, choose, copied, refuse_integers, report
 
 
 def data_parallel(
@@ -148,7 +148,7 @@ class DataParallel:
         refuse_integers(
             params, "params", "close over constants in the loss, or keep them in the batch."
         )
-        params, collections = self._runner.place((params, collections), copy=True)
+        params, collections = self._runner.place(copied((params, collections)))
         opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
         return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
 
@@ -172,7 +172,7 @@ class DataParallel:
                     remedy="state = step.init(params)",
                 )
             )
-        return self._runner(None, state, batch, mesh)
+        return self._runner(None, state, (), batch, mesh)
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it."""
@@ -187,7 +187,14 @@ class DataParallel:
         return self._runner.place(arrays)
 
     def _program(
-        self, layout: Layout, padded: bool, _: Any, state: TrainState, batch: Any, count: Any
+        self,
+        layout: Layout,
+        padded: bool,
+        _static: None,
+        state: TrainState,
+        _kept: tuple[()],
+        batch: Any,
+        count: Any,
     ) -> tuple[TrainState, dict[str, Any]]:
         reduced = reduce_gradients(
             self._objective,

@@ -61,7 +61,7 @@ class Options:
 
 
 Program = Callable[..., Any]
-"""`program(layout, padded, static, arrays, batch, count)`, a function of the last three."""
+"""`program(layout, padded, static, arrays, kept, batch, count)`, a function of the last four."""
 
 
 class Runner:
@@ -75,38 +75,48 @@ class Runner:
             self._run, static_argnames=("padded", "static"), donate_argnames=donate
         )
 
-    def __call__(self, static: Any, arrays: Any, batch: Any, mesh: Any) -> Any:
-        """Run a step; on another `mesh` than its own, as it is: to be traced there."""
+    def __call__(self, static: Any, arrays: Any, kept: Any, batch: Any, mesh: Any) -> Any:
+        """Run a step.
+
+        Args:
+            static: What is no array, hashable.
+            arrays: The state, whose memory the new one takes.
+            kept: Arrays that stay the caller's.
+            batch: The rows.
+            mesh: Another mesh than the step's own, to write the program for: it is not compiled.
+        """
         layout = self.layout if mesh is None else self.options.layout(mesh)
         rows = count_rows(batch)
         batch, padded = fill_up(batch, rows, layout.parts)
         if mesh is not None:
-            return self.program(layout, padded, static, arrays, batch, jnp.int32(rows))
+            return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
         return self._compiled(
             padded=padded,
             static=static,
             arrays=self.place(arrays),
+            kept=self.place(kept),
             batch=self._put(batch, P(layout.axis)),
             count=rows,
         )
 
-    def place(self, arrays: Any, copy: bool = False) -> Any:
+    def place(self, arrays: Any) -> Any:
         """Put arrays on every device of the mesh, unless they are there already."""
-        return self._put(arrays, P(), may_alias=False if copy else None)
+        return self._put(arrays, P())
 
-    def _put(self, arrays: Any, spec: P, may_alias: bool | None = None) -> Any:
+    def _put(self, arrays: Any, spec: P) -> Any:
         if self.layout.virtual:
-            return jax.tree.map(lambda x: jnp.array(x, copy=may_alias is False), arrays)
-        sharding = NamedSharding(self.layout.mesh, spec)
-        return jax.device_put(arrays, sharding, may_alias=may_alias)
+            return jax.tree.map(jnp.asarray, arrays)
+        return jax.device_put(arrays, NamedSharding(self.layout.mesh, spec))
 
-    def _run(self, *, padded: bool, static: Any, arrays: Any, batch: Any, count: Any) -> Any:
-        def run(arrays: Any, batch: Any, count: Any) -> Any:
-            return self.program(self.layout, padded, static, arrays, batch, count)
+    def _run(
+        self, *, padded: bool, static: Any, arrays: Any, kept: Any, batch: Any, count: Any
+    ) -> Any:
+        def run(arrays: Any, kept: Any, batch: Any, count: Any) -> Any:
+            return self.program(self.layout, padded, static, arrays, kept, batch, count)
 
         if self.layout.virtual:
             run = _simulated(run, self.options.at_once)
-        return run(arrays, batch, count)
+        return run(arrays, kept, batch, count)
 
 
 def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
@@ -128,6 +138,11 @@ def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
     return call
 
 
+def copied(arrays: Any) -> Any:
+    """Arrays of the same values in memory of their own, which may be given away."""
+    return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
+
+
 def choose(reduced: Reduced, new: Any, old: Any) -> Any:
     """The updated state, or the old one if all weights were zero."""
     if reduced.certain:
@@ -143,8 +158,8 @@ def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
     metrics = dict(reduced.metrics)
     metrics["updated"] = metrics["weight"] > 0
     if options.norms:
-        metrics["grad_norm"] = optax.global_norm(reduced.grads)
-        metrics["param_norm"] = optax.global_norm(params)
+        metrics["grad_norm"] = optax.tree.norm(reduced.grads)
+        metrics["param_norm"] = optax.tree.norm(params)
     return metrics
 
 

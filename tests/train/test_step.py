@@ -1,0 +1,385 @@
+"""What a step promises besides the numbers: randomness, weights, memory, one reduction."""
+
+import functools
+import gc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax import lax
+
+import shardwise as sw
+from shardwise._call import trace
+from shardwise._program import collectives_in
+
+from ..support import assert_same, normal, real_mesh
+
+VIRTUAL, REAL = sw.mesh(data=8), real_mesh(data=8)
+SGD = optax.sgd(1.0)
+BATCH = {"x": normal(16, 3), "y": normal(16, seed=1)}
+
+
+def squares(params, batch):
+    return (batch["x"] @ params["w"] - batch["y"]) ** 2
+
+
+def gradient(loss, mesh, batch=BATCH, params=None, **options):
+    """What one step of plain SGD took off the params, and the metrics."""
+    params = {"w": jnp.full(3, 0.5)} if params is None else params
+    step = sw.data_parallel(loss, SGD, mesh=mesh, **options)
+    state, metrics = step(step.init(params), batch)
+    return jax.tree.map(lambda a, b: np.asarray(a - b), params, state.params), metrics
+
+
+def plain_gradient(loss, params=None, batch=BATCH):
+    params = {"w": jnp.full(3, 0.5)} if params is None else params
+    return jax.tree.map(np.asarray, jax.grad(lambda p: loss(p, batch).mean())(params))
+
+
+# --- losses of every form
+
+
+def scalar(params, batch):
+    return squares(params, batch).mean()
+
+
+def with_metrics(params, batch):
+    errors = jnp.abs(batch["x"] @ params["w"] - batch["y"])
+    weights = jnp.arange(errors.shape[0]) * 0 + 2
+    return squares(params, batch), {
+        "error": errors,
+        "small": errors < 1,
+        "double": (errors, weights),
+        "mean": errors.mean(),
+    }
+
+
+@pytest.mark.parametrize("mesh", [VIRTUAL, REAL, real_mesh(data=1)])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_losses_of_every_form_have_one_gradient(mesh, accumulate):
+    want = plain_gradient(squares)
+    errors = np.abs(BATCH["x"] @ np.full(3, 0.5) - BATCH["y"])
+    for loss, options in ((squares, {}), (scalar, {}), (with_metrics, {"has_aux": True})):
+        got, metrics = gradient(loss, mesh, accumulate=accumulate, **options)
+        assert_same(got, want)
+        np.testing.assert_allclose(metrics["loss"], (errors**2).mean(), rtol=1e-6)
+        assert metrics["weight"] == 16
+        assert metrics["updated"]
+    np.testing.assert_allclose(metrics["error"], errors.mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["small"], (errors < 1).mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["double"], errors.mean(), rtol=1e-6)
+    np.testing.assert_allclose(metrics["mean"], errors.mean(), rtol=1e-6)
+
+
+def test_norms_on_request():
+    got, metrics = gradient(squares, REAL, norms=True)
+    np.testing.assert_allclose(metrics["grad_norm"], np.linalg.norm(got["w"]), rtol=1e-5)
+    np.testing.assert_allclose(metrics["param_norm"], np.linalg.norm(0.5 - got["w"]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 9])
+@pytest.mark.parametrize("mesh", [VIRTUAL, REAL])
+def test_padding_makes_no_nan(rows, mesh):
+    """The square root has no derivative at zero, which a row of zeros would bring in."""
+
+    def loss(params, batch):
+        return jnp.sqrt(jnp.abs(batch["x"] @ params["w"]))
+
+    batch = {"x": normal(rows, 3) + 3}
+    got, metrics = gradient(loss, mesh, batch)
+    assert_same(got, plain_gradient(loss, batch=batch))
+    assert metrics["weight"] == rows
+
+
+@pytest.mark.parametrize("mesh", [VIRTUAL, REAL])
+def test_weights_that_are_all_zero_update_nothing(mesh):
+    def loss(params, batch):
+        return squares(params, batch), batch["weight"]
+
+    step = sw.data_parallel(loss, optax.adam(0.1), mesh=mesh)
+    first = step.init({"w": jnp.full(3, 0.5)})
+    before = jax.device_get(first)
+    state, metrics = step(first, {**BATCH, "weight": np.zeros(16)})
+    assert not metrics["updated"]
+    assert metrics["weight"] == 0
+    np.testing.assert_array_equal(state.params["w"], before.params["w"])
+    assert_same(jax.device_get(state.opt_state), before.opt_state)
+    state, metrics = step(state, {**BATCH, "weight": np.eye(16)[3]})
+    assert metrics["updated"]
+    assert np.isfinite(state.params["w"]).all()
+
+
+# --- randomness
+
+
+def masks(mesh, rows, **options):
+    """Which numbers the loss drew for each row: the gradient holds them, row by row."""
+
+    def loss(params, batch, keys):
+        if keys.ndim:
+            drawn = jax.vmap(lambda key: jax.random.uniform(key))(keys)
+        else:
+            drawn = jax.random.uniform(keys, batch["one"].shape[:1])
+        return (batch["one"] @ params["w"]) * drawn
+
+    batch = {"one": np.eye(rows, dtype=np.float32)}
+    got, _ = gradient(loss, mesh, batch, {"w": jnp.zeros(rows)}, **options)
+    return got["w"] * rows
+
+
+def test_keys_per_example_do_not_depend_on_the_devices():
+    want = masks(real_mesh(data=1), 13, rng="example")
+    assert len(set(want.tolist())) == 13
+    for mesh in (REAL, VIRTUAL, sw.mesh(data=3)):
+        np.testing.assert_allclose(masks(mesh, 13, rng="example"), want, rtol=1e-6)
+    np.testing.assert_allclose(masks(REAL, 13, rng="example", accumulate=2), want, rtol=1e-6)
+    assert not np.allclose(masks(REAL, 13, rng="example", seed=1), want)
+
+
+def test_keys_per_shard_differ_between_shards_and_steps():
+    drawn = masks(REAL, 16, rng="shard")
+    assert len(set(drawn.tolist())) == 16
+    np.testing.assert_allclose(masks(VIRTUAL, 16, rng="shard"), drawn, rtol=1e-6)
+    step = sw.data_parallel(
+        lambda p, b, key: b["x"][:, 0] * 0 + p["w"].sum() * jax.random.uniform(key),
+        SGD,
+        rng="shard",
+    )
+    state, first = step(step.init({"w": jnp.ones(1)}), BATCH)
+    _, second = step(state, BATCH)
+    assert first["loss"] != second["loss"]
+
+
+class Noisy(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(3, 8, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.dropout(self.linear(x))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_streams_of_nnx_are_split_and_advance_once(accumulate):
+    model = Noisy(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.0), wrt=nnx.Param)
+    key = jax.random.key_data(model.dropout.rngs.key[...])
+    kept = []
+
+    def loss(model, batch):
+        y = model(batch["x"])
+        return y.mean(-1), {f"row {k}": (y[:, k] != 0, jnp.ones(y.shape[0])) for k in range(8)}
+
+    step = sw.nnx.data_parallel(loss, mesh=REAL, has_aux=True, accumulate=accumulate)
+    batch = {"x": np.ones((16, 3), np.float32)}
+    for number in (1, 2):
+        metrics = step(model, optimizer, batch)
+        kept.append([float(metrics[f"row {k}"]) for k in range(8)])
+        assert int(model.dropout.rngs.count[...]) == number
+    assert kept[0] != kept[1]
+    # Shards that shared a key would keep the same units: all multiples of 1/2 would be seen.
+    assert any(value * 2 % 1 for value in kept[0])
+    np.testing.assert_array_equal(jax.random.key_data(model.dropout.rngs.key[...]), key)
+
+
+# --- statistics
+
+
+class Normed(nn.Module):
+    axis: str | None
+
+    @nn.compact
+    def __call__(self, x):
+        return nn.BatchNorm(use_running_average=False, axis_name=self.axis)(x)
+
+
+def normed(axis, **options):
+    def loss(variables, batch):
+        y, new = Normed(axis).apply(variables, batch["x"], mutable=["batch_stats"])
+        return (y**2).mean(-1) + y[:, 0] ** 3, new
+
+    step = sw.data_parallel(loss, SGD, mutable="batch_stats", **options)
+    variables = Normed(None).init(jax.random.key(0), BATCH["x"])
+    return step, step.init(variables)
+
+
+@pytest.mark.parametrize("mesh", [real_mesh(data=1), REAL, VIRTUAL])
+def test_statistics_of_a_shard_are_refused(mesh):
+    step, state = normed(None, mesh=mesh)
+    with pytest.raises(
+        sw.ShardingError, match=r"batch_stats\.BatchNorm_0\.mean comes out"
+    ) as error:
+        step(state, BATCH)
+    assert "axis_name='data'" in str(error.value)
+
+
+def test_statistics_of_a_shard_may_be_meant():
+    step, state = normed(None, mesh=REAL, statistics="shard")
+    state, _ = step(state, BATCH)
+    parts = BATCH["x"].reshape(8, 2, 3)
+    want = 0.01 * parts.mean(1).mean(0)
+    np.testing.assert_allclose(
+        state.collections["batch_stats"]["BatchNorm_0"]["mean"], want, atol=1e-6
+    )
+
+
+def test_statistics_without_an_update_are_no_matter():
+    def loss(variables, batch):
+        norm = nn.BatchNorm(use_running_average=True)
+        return (norm.apply(variables, batch["x"]) ** 2).mean(-1)
+
+    step = sw.data_parallel(loss, SGD, mesh=REAL)
+    state = step.init(nn.BatchNorm(use_running_average=True).init(jax.random.key(0), BATCH["x"]))
+    state, metrics = step(state, jax.tree.map(lambda x: x[:13], BATCH))
+    assert metrics["weight"] == 13
+
+
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL])
+def test_padding_never_enters_statistics(mesh):
+    step, state = normed("data", mesh=mesh)
+    with pytest.raises(sw.ShardingError, match="multiple of 8 rows"):
+        step(state, jax.tree.map(lambda x: x[:13], BATCH))
+
+
+def test_accumulation_does_not_cut_statistics():
+    step, state = normed("data", mesh=REAL, accumulate=2)
+    with pytest.raises(sw.ShardingError, match="accumulate=2 cuts the batch"):
+        step(state, BATCH)
+
+
+# --- collectives in the loss
+
+
+def contrast(params, batch, axis="data"):
+    """Every row against all rows of the batch: it needs the rows of the other devices."""
+    own = batch["x"] * params["w"]
+    everyone = lax.all_gather(own, axis, tiled=True) if axis else own
+    index = lax.axis_index(axis) * own.shape[0] if axis else 0
+    logits = own @ everyone.T
+    return optax.softmax_cross_entropy_with_integer_labels(logits, index + jnp.arange(own.shape[0]))
+
+
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL, real_mesh(data=2)])
+def test_a_loss_with_collectives_of_its_own(mesh):
+    got, _ = gradient(contrast, mesh)
+    assert_same(got, plain_gradient(functools.partial(contrast, axis=None)))
+
+
+def test_what_rows_share_is_not_padded_or_cut():
+    with pytest.raises(sw.ShardingError, match="all_gather over 'data'"):
+        gradient(contrast, REAL, jax.tree.map(lambda x: x[:13], BATCH))
+    with pytest.raises(sw.ShardingError, match="accumulate=2"):
+        gradient(contrast, REAL, accumulate=2)
+
+
+def test_a_scan_with_a_carry_of_zeros_is_no_matter():
+    """With the check on, JAX refuses a carry that begins the same everywhere and then differs."""
+
+    def loss(params, batch):
+        def add(total, column):
+            return total + column * params["w"].sum(), None
+
+        return lax.scan(add, jnp.zeros(batch["x"].shape[0]), batch["x"].T)[0] ** 2
+
+    got, _ = gradient(loss, REAL)
+    assert_same(got, plain_gradient(loss))
+
+
+# --- precision, memory, traffic
+
+
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL])
+def test_sums_are_taken_in_float32(mesh):
+    """In bfloat16, 256 and 1 is 256: the small gradients would be lost one by one."""
+
+    def loss(params, batch):
+        return (params["w"].astype(jnp.bfloat16) * batch["x"].astype(jnp.bfloat16)).sum(-1)
+
+    x = np.ones((64, 1), np.float32)
+    x[0] = 256
+    got, metrics = gradient(loss, mesh, {"x": x}, {"w": jnp.ones(1)}, accumulate=8)
+    assert got["w"].dtype == np.float32
+    np.testing.assert_allclose(got["w"], x.mean(0), rtol=1e-6)
+    half, _ = gradient(loss, mesh, {"x": x}, {"w": jnp.ones(1, jnp.bfloat16)}, accumulate=8)
+    assert half["w"].dtype == jnp.bfloat16
+    np.testing.assert_allclose(half["w"].astype(np.float32), x.mean(0), rtol=0.01)
+    assert metrics["loss"].dtype == jnp.float32
+
+
+@pytest.mark.parametrize("mesh", [real_mesh(data=1), REAL, VIRTUAL])
+def test_buffers_are_donated(mesh):
+    """Two states never exist together: the new one is in the memory of the old."""
+    step = sw.data_parallel(squares, optax.adam(0.1), mesh=mesh)
+    state = step.init({"w": jnp.ones(3)})
+    state, _ = step(state, BATCH)
+    old = jax.tree.leaves((state.params, state.opt_state))
+    state, _ = step(state, BATCH)
+    assert all(leaf.is_deleted() for leaf in old)
+    kept = sw.data_parallel(squares, optax.adam(0.1), mesh=mesh, donate=False)
+    first = kept.init({"w": jnp.ones(3)})
+    kept(first, BATCH)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(first))
+
+
+def test_memory_does_not_double():
+    size = 1 << 20
+    step = sw.data_parallel(lambda p, b: p["w"].sum() + b["x"][:, 0], SGD, mesh=real_mesh(data=1))
+    state = step.init({"w": jnp.zeros(size)})
+    gc.collect()
+
+    def held():
+        return sum(x.nbytes for x in jax.live_arrays() if x.size == size and not x.is_deleted())
+
+    before = held()
+    for _ in range(3):
+        state, _ = step(state, BATCH)
+        assert held() == before
+
+
+def test_params_given_to_init_stay_the_callers():
+    params = {"w": jnp.ones(3)}
+    step = sw.data_parallel(squares, SGD, mesh=real_mesh(data=1))
+    step(step.init(params), BATCH)
+    assert not params["w"].is_deleted()
+
+
+@pytest.mark.parametrize("accumulate", [1, 4])
+def test_there_is_one_reduction(accumulate):
+    step = sw.data_parallel(
+        with_metrics, optax.adam(0.1), has_aux=True, norms=True, accumulate=accumulate
+    )
+    state = step.init({"w": jnp.ones(3), "v": jnp.ones((4, 4))})
+    batch = {"x": normal(64, 3), "y": normal(64)}
+    program, *_ = trace(functools.partial(step, mesh=REAL), state, batch)
+    found = list(collectives_in(program.body.ops))
+    assert {op.name for op in found} == {"psum"}
+    # JAX writes one operation for each leaf of what one call reduces.
+    assert len({(op.where.file, op.where.line) for op in found}) == 1
+
+
+def test_one_program_for_every_ragged_end_of_a_length():
+    traced = 0
+
+    def loss(params, batch):
+        nonlocal traced
+        traced += 1
+        return squares(params, batch)
+
+    step = sw.data_parallel(loss, SGD, mesh=REAL)
+    state = step.init({"w": jnp.ones(3)})
+    for rows in (9, 12, 15, 11):
+        state, metrics = step(state, jax.tree.map(lambda x: x[:rows], BATCH))
+        assert metrics["weight"] == rows
+    assert traced <= 2  # once to see what it does, once to run it
+
+
+def test_a_step_inside_jit():
+    step = sw.data_parallel(squares, SGD, mesh=VIRTUAL)
+    state = step.init({"w": jnp.full(3, 0.5)})
+    want, _ = gradient(squares, VIRTUAL)
+    new, _ = jax.jit(lambda s, b: step(s, b))(state, BATCH)
+    np.testing.assert_allclose(0.5 - np.asarray(new.params["w"]), want["w"], rtol=1e-5)
