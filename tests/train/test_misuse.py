@@ -1,0 +1,152 @@
+"""Wrong use, in words that help."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+import shardwise as sw
+
+from ..support import normal, real_mesh
+
+MESH = real_mesh(data=4)
+BATCH = {"x": normal(8, 3), "y": normal(8, seed=1)}
+PARAMS = {"w": jnp.ones(3)}
+
+
+def squares(params, batch):
+    return (batch["x"] @ params["w"] - batch["y"]) ** 2
+
+
+def run(loss=squares, batch=BATCH, params=PARAMS, **options):
+    step = sw.data_parallel(loss, optax.sgd(0.1), **{"mesh": MESH, **options})
+    return step(step.init(params), batch)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"batch": {**BATCH, "y": BATCH["y"][:7]}}, [r"batch\['x'\]: 8 rows", r"\['y'\]: 7 rows"]),
+        ({"batch": {**BATCH, "scale": 2.0}}, [r"batch\['scale'\]: a scalar", "functools.partial"]),
+        ({"batch": {}}, ["no leaves"]),
+        ({"batch": {"x": np.ones((0, 3))}}, ["0 rows", "at least one"]),
+        ({"params": {"w": jnp.ones(3), "n": jnp.arange(2)}}, [r"\['n'\] is of dtype int32"]),
+        ({"params": {"w": jnp.ones(3), "name": "a"}}, [r"\['name'\] is a str"]),
+        ({"axis": "dta"}, ["did you mean 'data'"]),
+        ({"accumulate": 0}, ["accumulate is 0"]),
+        ({"rng": "row"}, ["rng is 'row'", "'example'"]),
+        ({"statistics": "all"}, ["statistics is 'all'"]),
+        ({"mutable": "batch_stats"}, ["no collection 'batch_stats'"]),
+        ({"loss": lambda p, b: jnp.ones(5)}, [r"shape \[5\] for 2 rows"]),
+        ({"loss": lambda p, b: squares(p, b) > 1}, ["dtype bool", "astype"]),
+        ({"loss": lambda p, b: (squares(p, b), {})}, ["has_aux=True"]),
+        ({"loss": lambda p, b: [squares(p, b)]}, ["a list of 1"]),
+        ({"loss": lambda p, b: (squares(p, b), jnp.ones((2, 2)))}, [r"weights \[2, 2\]"]),
+        ({"loss": lambda p, b: squares(p, b) + 1j}, ["complex64"]),
+        ({"loss": squares, "has_aux": True}, ["a pair: the losses, and a dict"]),
+        (
+            {"loss": lambda p, b: (squares(p, b), {"loss": squares(p, b)}), "has_aux": True},
+            ["metric named 'loss'", "another name"],
+        ),
+    ],
+    ids=lambda case: None,
+)
+def test_what_is_wrong_is_said(wrong, says):
+    with pytest.raises(sw.ShardingError) as error:
+        run(**wrong)
+    for words in says:
+        assert error.match(words)
+
+
+def test_a_scalar_loss_says_which_sizes_work():
+    with pytest.raises(sw.ShardingError, match=r"8, 16, 24") as error:
+        run(
+            lambda p, b: squares(p, b).mean(),
+            jax.tree.map(lambda x: x[:6], BATCH),
+            accumulate=2,
+        )
+    assert error.match("multiple of 8 rows")
+    assert error.match("return the losses per row")
+
+
+def test_updates_that_are_not_returned():
+    step = sw.data_parallel(
+        lambda v, b: squares(v["params"], b), optax.sgd(0.1), mesh=MESH, mutable="stats"
+    )
+    with pytest.raises(sw.ShardingError, match="no updated collections"):
+        step(step.init({"params": PARAMS, "stats": {"n": jnp.zeros(1)}}), BATCH)
+
+
+def test_an_optimizer_that_is_none():
+    with pytest.raises(TypeError, match="optimizer is a float"):
+        sw.data_parallel(squares, 0.1)
+
+
+def test_params_instead_of_a_state():
+    step = sw.data_parallel(squares, optax.sgd(0.1), mesh=MESH)
+    with pytest.raises(TypeError, match=r"step\.init\(params\)"):
+        step(PARAMS, BATCH)
+
+
+# --- NNX
+
+
+def object_loss(model, batch):
+    return ((model(batch["x"]) - batch["y"][:, None]) ** 2).mean(-1)
+
+
+def make(width=3, seed=0):
+    model = nnx.Linear(width, 1, rngs=nnx.Rngs(seed))
+    return model, nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+
+
+STEP = sw.nnx.data_parallel(object_loss, mesh=MESH)
+
+
+def test_an_optimizer_of_another_model():
+    (model, _), (_, other) = make(), make(4)
+    with pytest.raises(sw.ShardingError, match="built for another model") as error:
+        STEP(model, other, BATCH)
+    assert error.match(r"array of \[4, 1\] where this model needs \[3, 1\]")
+
+
+@pytest.mark.parametrize("optimizer", [optax.adam(0.1), None])
+def test_an_optimizer_without_wrt(optimizer):
+    with pytest.raises(TypeError, match=r"wrt=nnx\.Param"):
+        STEP(make()[0], optimizer, BATCH)
+
+
+def test_params_where_a_model_is_needed():
+    with pytest.raises(TypeError, match="model is a dict"):
+        STEP(PARAMS, make()[1], BATCH)
+
+
+def test_a_wrt_that_selects_nothing_or_integers():
+    model, _ = make()
+    with pytest.raises(sw.ShardingError, match="selects nothing"):
+        STEP(model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.BatchStat), BATCH)
+    model.count = nnx.Param(jnp.arange(3))
+    with pytest.raises(sw.ShardingError, match="int32"):
+        STEP(model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), BATCH)
+
+
+def test_a_loss_that_changes_the_structure():
+    def loss(model, batch):
+        model.seen = nnx.Variable(batch["x"].sum())
+        return object_loss(model, batch)
+
+    with pytest.raises(sw.ShardingError, match="changed the structure"):
+        sw.nnx.data_parallel(loss, mesh=MESH)(*make(), BATCH)
+
+
+def test_arrays_that_others_hold_are_not_given_away():
+    model, optimizer = make()
+    kernel = model.kernel[...]
+    for _ in range(2):
+        STEP(model, optimizer, BATCH)
+    assert not kernel.is_deleted()
+    held = model.kernel[...]
+    STEP(model, optimizer, BATCH)
+    assert held.is_deleted()
