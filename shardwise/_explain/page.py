@@ -29,7 +29,7 @@ SHOWN = 5
 
 BOUNDS = {
     "arithmetic": "arithmetic",
-    "memory": "the device's own memory",
+    "memory": "reading and writing memory",
     "bandwidth": "sending",
     "latency": "waiting for messages",
 }
@@ -87,7 +87,7 @@ def _number(value: float, words: str) -> Markup:
 
 def _ticks(words: str) -> Markup:
     """Words in which what stands in backticks is code."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", escape(words)))
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(words))))
 
 
 def _theme(number: int) -> Markup:
