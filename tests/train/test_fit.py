@@ -1,0 +1,195 @@
+"""`fit`: to the end, through kills, with a log that tells the whole story."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import shardwise as sw
+
+from .fitting import EVERY, STEPS, Counted, Rows, begin, digest
+
+ROOT = Path(__file__).parents[2]
+
+
+def fit(state=None, batches=None, *, steps=STEPS, kind="pure", **options):
+    step, fresh = begin(kind)
+    batches = Rows() if batches is None else batches
+    state = fresh if state is None else state
+    return sw.fit(step, state, batches, steps=steps, **{"progress": False, **options})
+
+
+def rows_of(folder):
+    lines = (folder / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def run_and_die(kind, folder, die_at):
+    """Run the training in another process, which may be killed on the way."""
+    command = [sys.executable, "-m", "tests.train.fitting", kind, str(folder), str(die_at)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("kind", ["pure", "nnx"])
+def test_killed_twice_it_ends_with_the_same_bits(kind, tmp_path):
+    for die_at in (8, 16):
+        done = run_and_die(kind, tmp_path, die_at)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    done = run_and_die(kind, tmp_path, 10**9)
+    assert done.returncode == 0, done.stderr
+    unbroken = fit(kind=kind)
+    assert done.stdout.strip() == digest(kind, unbroken)
+    steps = [row["step"] for row in rows_of(tmp_path)]
+    assert steps == list(range(1, STEPS + 1))
+
+
+def test_interrupted_in_python_it_goes_on(tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stopping():
+        for number, batch in enumerate(Rows()):
+            if number == 7:
+                raise Stop
+            yield batch
+
+    with pytest.raises(Stop):
+        fit(batches=stopping(), every=EVERY, checkpoint=tmp_path)
+    assert [row["step"] for row in rows_of(tmp_path)] == list(range(1, 8))
+    state = fit(every=EVERY, checkpoint=tmp_path)
+    assert digest("pure", state) == digest("pure", fit())
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_an_iterator_that_remembers_is_not_drained(tmp_path, as_bytes):
+    whole = fit(batches=Counted())
+    fit(batches=Counted(as_bytes), steps=10, every=5, checkpoint=tmp_path)
+    again = Counted(as_bytes)
+    state = fit(batches=again, every=5, checkpoint=tmp_path)
+    assert again.asked == STEPS - 10
+    assert digest("pure", state) == digest("pure", whole)
+    with pytest.raises(sw.ShardingError, match="no set_state"):
+        fit(batches=Rows(), steps=STEPS + 1, checkpoint=tmp_path)
+
+
+def test_a_grain_iterator_goes_on_where_it_was(tmp_path):
+    grain = pytest.importorskip("grain.python")
+
+    def batches():
+        x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+        data = [{"x": row, "y": row[:3]} for row in x]
+        return grain.MapDataset.source(data).shuffle(seed=0).repeat().batch(10).to_iter_dataset()
+
+    fit(batches=batches(), steps=7, every=7, checkpoint=tmp_path)
+    state = fit(batches=batches(), steps=15, every=7, checkpoint=tmp_path)
+    assert digest("pure", state) == digest("pure", fit(batches=batches(), steps=15))
+
+
+def test_a_finished_training_is_not_done_again(tmp_path):
+    first = fit(batches=Counted(), checkpoint=tmp_path)
+    again = Counted()
+    assert digest("pure", fit(batches=again, checkpoint=tmp_path)) == digest("pure", first)
+    assert again.asked == 0
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    fit(checkpoint=tmp_path, steps=2)
+    step = sw.data_parallel(lambda p, b: (b["x"] @ p["w"])[:, 0] ** 2, optax.adam(0.1))
+    with pytest.raises(sw.ShardingError, match=r"float32\[4, 3\] there and float32\[4, 1\] here"):
+        sw.fit(step, step.init({"w": jnp.ones((4, 1))}), Rows(), steps=3, checkpoint=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(sw.ShardingError, match="is a file"):
+        fit(checkpoint=tmp_path / "file")
+
+
+def test_data_that_ends_too_early():
+    with pytest.raises(sw.ShardingError, match="ended after 12"):
+        fit(batches=iter(Rows()))
+
+
+@pytest.mark.parametrize(("steps", "every"), [(0, 1), (5, 0)])
+def test_numbers_that_make_no_sense(steps, every):
+    with pytest.raises(sw.ShardingError, match=f"steps is {steps}, every is {every}"):
+        fit(steps=steps, every=every)
+
+
+def test_a_step_that_is_none():
+    with pytest.raises(TypeError, match=r"step is a function"):
+        sw.fit(lambda s, b: s, {}, Rows(), steps=1)
+    with pytest.raises(TypeError, match="batches is a int"):
+        fit(batches=3)
+
+
+# --- the log
+
+
+def evaluation(state):
+    data = {k: np.concatenate([b[k] for b in Rows()]) for k in ("x", "y")}
+
+    def error(params, batch):
+        return ((batch["x"] @ params["w"] - batch["y"]) ** 2).mean(-1)
+
+    return sw.evaluate(error, state.variables, data, progress=False)
+
+
+def test_the_log_has_every_step_and_every_evaluation(tmp_path):
+    state = fit(checkpoint=tmp_path, every=EVERY, evaluate={"train": evaluation})
+    rows = rows_of(tmp_path)
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    evaluated = [row["step"] for row in rows if "train/mean" in row]
+    assert evaluated == [5, 10, 15, 20, 23]
+    assert rows[-1]["train/mean"] == pytest.approx(evaluation(state)["mean"])
+    assert rows[-1]["loss"] < rows[0]["loss"] / 2
+    pytest.importorskip("matplotlib")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_log_as_csv_goes_on(tmp_path):
+    path = tmp_path / "log.csv"
+    options = {"checkpoint": tmp_path / "checkpoints", "every": 5, "log": path}
+    fit(steps=7, **options)
+    fit(steps=12, evaluate=lambda state: {"norm": jnp.linalg.norm(state.params["w"])}, **options)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in rows] == list(range(1, 13))
+    assert [int(row["step"]) for row in rows if row["eval/norm"]] == [10, 12]
+    assert all(float(row["loss"]) > 0 for row in rows)
+
+
+def test_a_log_of_another_kind(tmp_path):
+    with pytest.raises(sw.ShardingError, match=r"a \.jsonl or a \.csv file"):
+        fit(log=tmp_path / "log.txt")
+
+
+def test_progress_can_be_listened_to(monkeypatch):
+    from shardwise import _progress
+
+    monkeypatch.setattr(_progress.Call, "every", 0.0)
+    seen = []
+    fit(progress=seen.append, every=5)
+    assert seen[-1].done == seen[-1].total == STEPS
+    assert "steps" in str(seen[-1])
+    assert seen[-1].metrics["loss"] > 0
+
+
+def test_steps_without_weight_are_told():
+    step = sw.data_parallel(
+        lambda p, b: ((b["x"] @ p["w"])[:, 0], jnp.zeros(b["x"].shape[0])), optax.sgd(0.1)
+    )
+    with pytest.warns(UserWarning, match="step 1: all weights were zero"):
+        sw.fit(step, step.init({"w": jnp.ones((4, 3))}), Rows(), steps=1, progress=False)
+
+
+def test_old_checkpoints_are_dropped(tmp_path):
+    fit(checkpoint=tmp_path, every=4, keep=2)
+    kept = sorted(int(path.name) for path in tmp_path.iterdir() if path.is_dir())
+    assert kept == [20, 23]
