@@ -14,6 +14,7 @@ from .._program import Body, Var, walk
 from .._simulate import Traced, Tracing
 from .hardware import Hardware
 from .memory import memory_of
+from .merge import merged
 from .notes import notes_of
 from .placing import Layouts
 from .record import Around, Recorder, Tally
@@ -68,7 +69,7 @@ def explain(
 
 
 def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:
-    body = traced.program.body
+    body = merged(traced.program.body)
     axes = _axes(body, mesh)
     paths = traced.argument_paths(_parameters(f))
     given = body.ins[len(body.ins) - len(paths) :]

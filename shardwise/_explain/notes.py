@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .._mesh import Axis, Placement
-from .._program import Body, Join, Op, Split, Var, walk
+from .._program import Body, Join, Leaf, Op, Split, Var, walk
 from . import units
-from .placing import Layouts
+from .memory import FREE, VIEWS
+from .placing import KEEPS_LAYOUT, Layouts
 from .report import CollectiveUse
 
 
@@ -16,7 +17,8 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Each thing once, in program order."""
     ops = list(walk(body.ops))
-    found = [*_no_body(ops), *_left_to_compiler(ops, axes), *_moved(ops, layouts), *_counts(uses)]
+    found = [*_no_body(ops), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
+    found += [*_outside(ops, layouts), *_counts(uses)]
     return tuple(dict.fromkeys(found))
 
 
@@ -55,6 +57,19 @@ def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
                     f"{op.where}: an array is held as {_spec(held)} and needed as "
                     f"{_spec(wanted)}; the compiler moves it, and what that sends is not counted."
                 )
+
+
+def _outside(ops: list[Op], layouts: Layouts) -> Iterator[str]:
+    """The first operation outside `shard_map` that needs more of a split array than its part."""
+    for op in ops:
+        if op.scope or not isinstance(op, Leaf) or op.name in KEEPS_LAYOUT | FREE | VIEWS:
+            continue
+        if any(axis.size > 1 for atom in op.ins for axis in layouts.axes(atom)):
+            yield (
+                f"{op.where}: {op.name} of an array that is split, outside shard_map; what the "
+                "compiler sends for that, and for what follows, is not counted."
+            )
+            return
 
 
 def _rows(placement: Placement) -> list[tuple[Axis, ...]]:

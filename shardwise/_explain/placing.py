@@ -17,6 +17,7 @@ from .flops import ELEMENTWISE
 
 COMPARES = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
 KEEPS_LAYOUT = ELEMENTWISE | COMPARES | {"convert_element_type", "select_n", "name"}
+KEEPS_LAYOUT |= {"optimization_barrier"}
 """Leaves whose result is laid out as their operands are."""
 
 
@@ -71,7 +72,7 @@ class Layouts:
     def _back(self, body: Body) -> None:
         for op in reversed(body.ops):
             if isinstance(op, Split):
-                self._put(op.ins[0], op.placement)
+                self._put(op.ins[0], self._within(op.placement, op.outs[0]))
             elif isinstance(op, Leaf) and not op.scope and op.name in KEEPS_LAYOUT:
                 for atom in op.ins:
                     if isinstance(atom, Var) and atom.shape == op.outs[0].shape:
@@ -80,6 +81,11 @@ class Layouts:
                 self._share(pairs)
                 self._back(inner)
                 self._share(pairs)
+
+    def _within(self, placement: Placement, part: Var) -> Placement:
+        """A layout whose parts another `shard_map` inside takes apart once more."""
+        rows = zip(placement, self.of(part), strict=True)
+        return tuple(outer + inner for outer, inner in rows)
 
     def _alike(self, op: Op, out: Var) -> Iterator[Placement]:
         """Layouts of the operands that have the shape of a result."""
