@@ -24,7 +24,7 @@ from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry
 from .report import CollectiveUse, Report
 
-SHOWN = 5
+SHOWN = 4
 """How many arrays of a layout are listed before the rest is folded away."""
 
 BOUNDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html.parser
+import importlib.util
 import re
 import sys
 from collections.abc import Iterator
@@ -323,6 +324,26 @@ def test_who_holds_what_is_as_jax_says(spec):
             assert (part[1] == other[1]) == (held[0] == held[1])
 
 
+def test_the_pictures_of_the_documentation_are_as_drawn_today():
+    """What is computed between collectives differs with the version of JAX; they do not."""
+    path = Path(__file__).parents[2] / "docs" / "explain" / "pictures.py"
+    spec = importlib.util.spec_from_file_location("pictures", path)
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    report = pictures.report()
+    stored = {name: (path.parent / f"{name}.svg").read_text() for name in pictures.FIGURES}
+    assert stored["mesh"] == svg(report, "mesh")
+
+    def sent(text: str) -> list[tuple[str | None, str | None]]:
+        found = [(one.text, one.get("data-value")) for one in elements(text, "text")]
+        return [(words, value) for words, value in found if value is not None]
+
+    assert len(sent(stored["program"])) == len(report.launches)
+    assert sent(stored["program"]) == sent(svg(report, "program"))
+
+
 def test_a_large_mesh_is_summarised(reports):
     text = page.html(reports["huge"])
     assert len(text) < 200_000
@@ -494,6 +515,16 @@ def test_the_theme_follows_the_system_and_the_button(browser, saved):
     browser.send("Emulation.setEmulatedMedia", media="print")
     assert browser.run(ground) == "rgb(255, 255, 255)"
     assert browser.run("getComputedStyle(document.getElementById('theme')).display") == "none"
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.parametrize("kind", ["nested", "hostile"])
+def test_on_paper_nothing_is_cut_off(browser, saved, kind):
+    browser.open(saved(kind), 700)
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    script = OVERFLOWING.replace("WIDTH", "700").replace(".sw-scroll, pre, svg", "svg")
+    browser.run("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert browser.run(script) == []
     browser.send("Emulation.setEmulatedMedia", media="")
 
 

@@ -96,12 +96,12 @@ def shards(report: Report, layout: Layout) -> Drawing:
     sizes = {axis.name: axis.size for axis in report.mesh}
     paths = [one.path for one in (*layout.arguments, *layout.results)]
     listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
-    drawing, grid = _start(report, layout.words(report), f"So are {listed}")
+    drawing, grid = _start(report, layout.words(report), f"Laid out so: {listed}")
     held = {(row, column): layout.part(at, sizes) for row, column, at in grid.cells()}
     order = {part: number for number, part in enumerate(sorted(set(held.values())))}
     for row, column, at in grid.cells():
         part = held[row, column]
-        color, on_it = part_color(order[part], len(order)) if part else ("rest", "soft")
+        color, on_it = part_color(order[part], len(order)) if part else ("rest", "ink")
         x, y, wide, high = grid.box(row, column)
         right = grid.gap if grid.joined(row, column, 0, 1, held) else 0
         below = grid.gap if grid.joined(row, column, 1, 0, held) else 0
@@ -310,7 +310,7 @@ def _label(
     drawing: Drawing, x: float, y: float, wide: float, high: float, words: str, color: str
 ) -> None:
     """Words in the middle of a device, where they fit."""
-    size = next((size for size in (10, 8.5, 7) if 0.6 * size * len(words) <= wide - 1), None)
+    size = next((size for size in (10, 8.5, 7) if 0.6 * size * len(words) <= wide - 3), None)
     if size is not None:
         drawing.text(
             x + wide / 2, y + high / 2 + 0.36 * size, words, color, size=size, anchor="middle"
