@@ -356,8 +356,11 @@ def test_a_large_mesh_is_summarised(reports):
 def test_many_axes_and_none():
     five = sw.explain(alone, shaped(4), mesh=sw.mesh(v=2, w=2, data=2, y=2, z=2))
     assert "at 0 of v" in svg(five, "mesh")
-    single = sw.explain(lambda x: x + 1, shaped(4))
+    single = sw.explain(lambda x: x + 1, shaped(4), hardware="h200-node")
     assert "Whole on the one device" in page.html(single)
+    assert "no axis that could grow" in svg(single, "scaling")
+    flat = sw.explain(alone, shaped(4), mesh=sw.mesh(data=4, model=1))
+    assert "data 3, model 0: part 3" in svg(flat, "mesh")
 
 
 def test_a_long_program_is_cut_in_the_figure_and_whole_on_the_page():

@@ -127,7 +127,7 @@ def scaling(report: Report) -> Drawing:
     title = "Parallel efficiency as a mesh axis grows, by the model"
     drawing = Drawing(WIDTH, 244 + 18 * len(curves), title, _curves_in_words(curves))
     if not curves:
-        words = "Name a hardware to see how the program scales."
+        words = "The mesh has no axis that could grow."
         drawing.text(WIDTH / 2, 110, words, "soft", anchor="middle")
         return drawing
     left, _, right, bottom = PLOT

@@ -165,7 +165,7 @@ class Grid:
     rows: list[Place]
     columns: list[Place]
     rest: dict[str, int]
-    """The coordinates of axes that are not drawn."""
+    """The coordinates along axes that are not drawn."""
     cell: float
     gap: float = 2
 
@@ -237,17 +237,18 @@ def _start(report: Report, title: str, description: str) -> tuple[Drawing, Grid]
 
 def _directions(mesh: Sequence[MeshAxis]) -> tuple[list[MeshAxis], list[MeshAxis], list[MeshAxis]]:
     """The axes that run down, those that run across, the outer first, and those not drawn."""
-    drawn = list(mesh[-4:])
+    long = [axis for axis in mesh if axis.size > 1] or list(mesh[-1:])
+    drawn = long[-4:]
     across = drawn[-1::-2][::-1]
     down = drawn[-2::-2][::-1]
-    return down, across, list(mesh[:-4])
+    return down, across, long[:-4]
 
 
 def _grid(mesh: Sequence[MeshAxis]) -> Grid:
-    down, across, rest = _directions(mesh)
+    down, across, _ = _directions(mesh)
     columns = _places(across, 8)
     cell = min(CELL, (WIDTH - TICKS - 8 * (len(across) > 1)) / max(1, len(columns)))
-    grid = Grid([], [], {axis.name: 0 for axis in rest}, cell)
+    grid = Grid([], [], {axis.name: 0 for axis in mesh}, cell)
     rows = _places(down, 6)
     return dataclasses.replace(grid, columns=_spaced(columns, cell), rows=_spaced(rows, grid.high))
 
