@@ -85,7 +85,6 @@ _WORDS = {"True", "False"}
 def draw_curves(rows: list[Row], path: Path) -> None:
     """A picture of every metric against the step; a line on standard error where it cannot be."""
     try:
-        import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
         print(
@@ -93,7 +92,6 @@ def draw_curves(rows: list[Row], path: Path) -> None:
             file=sys.stderr,
         )
         return
-    del matplotlib
     panels = _panels(rows)
     if not panels:
         return
@@ -123,4 +121,4 @@ def _panels(rows: list[Row]) -> dict[str, list[str]]:
     for name in dict.fromkeys(name for row in rows for name in row):
         if name not in _UNDRAWN:
             panels.setdefault(name.rpartition("/")[2], []).append(name)
-    return panels
+    return dict(sorted(panels.items(), key=lambda panel: panel[0] != "loss"))

@@ -84,14 +84,7 @@ class ObjectStep:
             mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
                 and `sw.simulate`, which give it.
         """
-        _check_types(model, optimizer)
-        graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
-        own, state = nnx.split(optimizer)
-        static = (graph, own)
-        if static not in self._matched:
-            _check_match(optimizer, params)
-            self._matched.add(static)
-        arrays = (params, rest, state)
+        static, arrays, streams = self._taken_apart(model, optimizer)
         if self._options.donate and mesh is None:
             arrays = self._owned(arrays)
         arrays, streams, metrics = self._runner(static, arrays, streams, batch, mesh)
@@ -101,6 +94,21 @@ class ObjectStep:
         nnx.update(model, params, rest, streams)
         nnx.update(optimizer, state)
         return metrics
+
+    def lower(self, model: Any, optimizer: Any, batch: Any) -> jax.stages.Lowered:
+        """The step lowered for these arguments: for its text, its memory and its cost."""
+        return self._runner.lower(*self._taken_apart(model, optimizer), batch)
+
+    def _taken_apart(self, model: Any, optimizer: Any) -> tuple[Any, Any, Any]:
+        """What is static, the arrays that change, and the streams of random keys."""
+        _check_types(model, optimizer)
+        graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
+        own, state = nnx.split(optimizer)
+        static = (graph, own)
+        if static not in self._matched:
+            _check_match(optimizer, params)
+            self._matched.add(static)
+        return static, (params, rest, state), streams
 
     def _owned(self, arrays: Any) -> Any:
         """Arrays whose memory may be given away: those of the step before, and copies of others.

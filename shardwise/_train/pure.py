@@ -174,6 +174,10 @@ class DataParallel:
             )
         return self._runner(None, state, (), batch, mesh)
 
+    def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
+        """The step lowered for these arguments: for its text, its memory and its cost."""
+        return self._runner.lower(None, state, (), batch)
+
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it."""
         return self(state, batch)

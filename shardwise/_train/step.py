@@ -90,14 +90,25 @@ class Runner:
         batch, padded = fill_up(batch, rows, layout.parts)
         if mesh is not None:
             return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
-        return self._compiled(
-            padded=padded,
-            static=static,
-            arrays=self.place(arrays),
-            kept=self.place(kept),
-            batch=self._put(batch, P(layout.axis)),
-            count=rows,
-        )
+        return self._compiled(**self._placed(static, arrays, kept, batch, rows, padded))
+
+    def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
+        """The step lowered for these arguments, as `jax.jit(f).lower` gives it."""
+        rows = count_rows(batch)
+        batch, padded = fill_up(batch, rows, self.layout.parts)
+        return self._compiled.lower(**self._placed(static, arrays, kept, batch, rows, padded))
+
+    def _placed(
+        self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int, padded: bool
+    ) -> dict[str, Any]:
+        return {
+            "padded": padded,
+            "static": static,
+            "arrays": self.place(arrays),
+            "kept": self.place(kept),
+            "batch": self._put(batch, P(self.layout.axis)),
+            "count": rows,
+        }
 
     def place(self, arrays: Any) -> Any:
         """Put arrays on every device of the mesh, unless they are there already."""

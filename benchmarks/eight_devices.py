@@ -1,0 +1,11 @@
+"""To be imported before JAX: eight virtual CPU devices, unless `--gpu` is asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+GPU = "--gpu" in sys.argv
+if not GPU:
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+    os.environ["JAX_PLATFORMS"] = "cpu"
