@@ -1,4 +1,9 @@
-"""Described machines, for the cost model. The numbers are the makers' own; see `about`."""
+"""Described machines, for the cost model.
+
+Speeds and sizes are the makers' own; see `about`. The utilisation of the GPUs is what large steps
+reach on one H200 (`benchmarks/explain_gpu.py`), that of the TPUs about what MaxText reports.
+Latencies are round numbers.
+"""
 
 from __future__ import annotations
 
@@ -117,6 +122,7 @@ _H100 = Hardware(
     node=8,
     network_bandwidth=50e9,
     network_latency=10e-6,
+    utilisation=0.7,
     about="NVIDIA H100 SXM: 989 TFLOP/s in bfloat16, 495 in TF32, 3.35 TB/s, 80 GB; NVLink 4 at "
     "450 GB/s each way within a node of 8; 400 Gb/s for each GPU between nodes.",
 )
@@ -147,6 +153,7 @@ _V5E = Hardware(
     node=256,
     network_bandwidth=3.125e9,
     network_latency=30e-6,
+    utilisation=0.6,
     about="TPU v5e: 197 TFLOP/s in bfloat16, 819 GB/s, 16 GB; a torus of 256 chips with 45 GB/s "
     "each way on a link, a mesh axis using both directions of one dimension; 25 Gb/s for each "
     "chip between slices.",
@@ -162,6 +169,7 @@ _V5P = Hardware(
     node=8960,
     network_bandwidth=6.25e9,
     network_latency=30e-6,
+    utilisation=0.6,
     about="TPU v5p: 459 TFLOP/s in bfloat16, 2.765 TB/s, 95 GB; a torus of 8960 chips with 90 GB/s "
     "each way on a link, a mesh axis using both directions of one dimension; 50 Gb/s for each "
     "chip between slices.",
