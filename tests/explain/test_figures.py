@@ -1,0 +1,196 @@
+"""The figures: well formed, true to the data, readable, and as JAX lays arrays out."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import P
+
+import shardwise as sw
+from shardwise._explain import page, units
+from shardwise._explain.figures import FIGURES, draw, mesh, png, svg
+from shardwise._explain.figures.draw import COLORS, part_color
+
+from ..support import real_mesh
+from .pages import KINDS, alone, numbers_of
+from .support import shaped
+
+
+def elements(text: str, tag: str) -> list[ElementTree.Element]:
+    return ElementTree.fromstring(text).findall(f".//{{http://www.w3.org/2000/svg}}{tag}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_stands_by_itself(reports, kind, figure):
+    report = reports[kind]
+    if figure == "scaling" and report.cost is None:
+        with pytest.raises(sw.ShardwiseError, match=r"report.on\('h200-node'\)"):
+            svg(report, figure)
+        return
+    text = svg(report, figure)
+    root = ElementTree.fromstring(text)
+    title, description, *_ = root
+    assert title.tag.endswith("title")
+    assert title.text
+    assert description.tag.endswith("desc")
+    assert description.text
+    assert "currentColor" not in text
+    assert "class=" not in text
+    assert "http" not in text.replace('xmlns="http://www.w3.org/2000/svg"', "")
+    known = set(numbers_of(report.to_dict()))
+    values = [float(one.get("data-value", "nan")) for one in elements(text, "text")]
+    assert {value for value in values if value == value} <= known
+
+
+def test_an_unknown_figure(reports):
+    with pytest.raises(sw.ShardwiseError) as caught:
+        reports["block"].save("step.mehs.svg")
+    assert "there is no figure 'mehs'" in str(caught.value)
+    assert "mesh, program, traffic, memory, scaling" in str(caught.value)
+
+
+def test_png(reports, tmp_path):
+    pytest.importorskip("resvg_py", reason="needs the extra png")
+    path = reports["block"].save(tmp_path / "step.traffic.png")
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    drawing = draw(reports["block"], "traffic")
+    width = int.from_bytes(data[16:20], "big")
+    assert width >= 3 * drawing.width
+
+
+def test_png_without_the_extra(reports, monkeypatch):
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(sw.ShardwiseError, match=r"pip install 'shardwise\[png\]'"):
+        png(reports["block"], "mesh")
+
+
+def test_bars_are_as_long_as_the_bytes(reports):
+    report = reports["block"]
+    lengths = {
+        one.find("{*}title").text.split(":")[0]: float(one.get("width"))
+        for one in elements(svg(report, "traffic"), "rect")
+        if one.find("{*}title") is not None
+    }
+    shares = {units.axes(one.axes): one.share for one in report.traffic}
+    assert lengths == pytest.approx({name: 360 * share for name, share in shares.items()}, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "spec", [P("a"), P(None, "b"), P(("a", "c")), P(("c", "a"), "b"), P("c", "b", "a"), P()]
+)
+def test_who_holds_what_is_as_jax_says(spec):
+    """Two devices are drawn with the same part and colour where JAX puts the same slice."""
+    sizes = {"a": 2, "b": 2, "c": 2}
+
+    def program(x, *, mesh):
+        return jax.shard_map(lambda x: x, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+    report = sw.explain(program, shaped(4, 4, 4), mesh=sw.mesh(**sizes))
+    (layout,) = mesh.layouts(report)
+    drawn = {}
+    for one in elements(mesh.shards(report, layout).standalone(), "rect"):
+        hint = one.find("{*}title")
+        if hint is not None:
+            at, _, part = hint.text.partition(": ")
+            drawn[tuple(int(word.split()[1]) for word in at.split(", "))] = (part, one.get("fill"))
+    real = jax.sharding.NamedSharding(real_mesh(**sizes), spec)
+    slices = real.devices_indices_map((4, 4, 4))
+    assert len(drawn) == 8
+    for first, part in drawn.items():
+        for second, other in drawn.items():
+            held = [str(slices[real.mesh.devices[at]]) for at in (first, second)]
+            assert (part[0] == other[0]) == (held[0] == held[1])
+            assert (part[1] == other[1]) == (held[0] == held[1])
+
+
+def test_the_pictures_of_the_documentation_are_as_drawn_today():
+    """What is computed between collectives differs with the version of JAX; they do not."""
+    path = Path(__file__).parents[2] / "docs" / "explain" / "pictures.py"
+    spec = importlib.util.spec_from_file_location("pictures", path)
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    report = pictures.report()
+    stored = {name: (path.parent / f"{name}.svg").read_text() for name in pictures.FIGURES}
+    assert stored["mesh"] == svg(report, "mesh")
+
+    def sent(text: str) -> list[tuple[str | None, str | None]]:
+        found = [(one.text, one.get("data-value")) for one in elements(text, "text")]
+        return [(words, value) for words, value in found if value is not None]
+
+    assert len(sent(stored["program"])) == len(report.launches)
+    assert sent(stored["program"]) == sent(svg(report, "program"))
+
+
+def test_a_large_mesh_is_summarised(reports):
+    text = page.html(reports["huge"])
+    assert len(text) < 200_000
+    assert '<data value="65536">65,536</data> devices' in text
+    hints = [one.text for one in elements(svg(reports["huge"], "mesh"), "title")]
+    assert "data 1023, model 63: part 1023" in hints
+    assert "data 500, model 30: part 500" not in hints
+
+
+def test_many_axes_and_none():
+    five = sw.explain(alone, shaped(4), mesh=sw.mesh(v=2, w=2, data=2, y=2, z=2))
+    assert "at 0 of v" in svg(five, "mesh")
+    single = sw.explain(lambda x: x + 1, shaped(4), hardware="h200-node")
+    assert "Whole on the one device" in page.html(single)
+    assert "no axis that could grow" in svg(single, "scaling")
+    flat = sw.explain(alone, shaped(4), mesh=sw.mesh(data=4, model=1))
+    assert "data 3, model 0: part 3" in svg(flat, "mesh")
+
+
+def test_a_long_program_is_cut_in_the_figure_and_whole_on_the_page():
+    def body(x):
+        for _ in range(200):
+            x = jnp.tanh(jax.lax.psum(x, "data"))
+        return x
+
+    def program(x, *, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)(x)
+
+    report = sw.explain(program, shaped(4), mesh=sw.mesh(data=2))
+    assert "more rows" in svg(report, "program")
+    assert page.html(report).count('class="sw-collective"') == 200
+
+
+# --- colours
+
+
+def contrast(one: str, other: str) -> float:
+    """How well one colour reads on the other, by the rule of WCAG 2."""
+
+    def light(color: str) -> float:
+        parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_words_can_be_read(theme):
+    words = [name for name in COLORS if name.startswith("axis") or name in ("ink", "soft", "warn")]
+    weak = [
+        (name, ground)
+        for name in words
+        for ground in ("paper", "fill")
+        if contrast(COLORS[name][theme], COLORS[ground][theme]) < 4.5
+    ]
+    assert weak == []
+
+
+def test_numbers_on_parts_can_be_read():
+    weak = [n for n in range(64) if contrast(*part_color(n, 64)) < 4.5]
+    assert weak == []
