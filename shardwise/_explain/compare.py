@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import units
-from .report import Report, _Plain
+from .report import Plain, Report
 
 
 @dataclasses.dataclass(frozen=True)
-class Change(_Plain):
+class Change(Plain):
     """One figure in both reports."""
 
     what: str
@@ -32,7 +32,7 @@ class Change(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison(_Plain):
+class Comparison(Plain):
     """What changes from one report to another."""
 
     before: str

@@ -12,7 +12,7 @@ from .._errors import explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
 from .._program import Body, Var, walk
 from .._simulate import Traced, Tracing
-from .hardware import Hardware
+from .hardware import Hardware, find
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
@@ -63,9 +63,10 @@ def explain(
                 remedy="sw.explain(f, *args, mesh=mesh)",
             )
         )
+    machine = None if hardware is None else find(hardware)
     traced = Tracing(f, mesh)(args, {})
     report = _report(f, traced, mesh)
-    return report if hardware is None else report.on(hardware)
+    return report if machine is None else report.on(machine)
 
 
 def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:

@@ -10,7 +10,7 @@ as a whole, and one iteration of the rest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, Where, While
 from .._program.ir import NOWHERE
@@ -62,7 +62,7 @@ def fused(body: Body) -> set[Var]:
     return found
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Peak:
     """The largest moment of a list of operations."""
 
@@ -71,52 +71,69 @@ class Peak:
     where: Where = NOWHERE
 
 
+@dataclasses.dataclass
+class Moment:
+    """While an operation runs: the bytes of all values alive, and what the operation adds."""
+
+    op: Op
+    alive: dict[Var, int]
+    total: int
+    inside: Peak
+
+    @property
+    def bytes(self) -> int:
+        """All together."""
+        return self.total + self.inside.bytes
+
+    def peak(self) -> Peak:
+        """This moment, kept: the values alive change as the program goes on."""
+        where = self.inside.where if self.inside.bytes else self.op.where
+        return Peak(self.bytes, (*self.alive.items(), *self.inside.values), where)
+
+
 class Walk:
     """The values alive along a program."""
 
     def __init__(self, layouts: Layouts):
         self.layouts = layouts
         self.makers: dict[Var, Op] = {}
-        self.timeline: list[tuple[int, int]] = []
+        self.insides: dict[int, Peak] = {}
 
     def peak(self, body: Body, own: Iterable[Var], keep: Iterable[Atom]) -> Peak:
         """The peak of a list. `own` is there from the start, `keep` to the end."""
+        start = {var: self.layouts.bytes(var) for var in own}
+        sizes = [moment.bytes for moment in self.moments(body, start, keep)]
+        if max(sizes, default=0) <= sum(start.values()):
+            return Peak(sum(start.values()), tuple(start.items()))
+        # A second walk, up to there: to keep what is alive at every new height would take long.
+        highest = sizes.index(max(sizes))
+        moments = self.moments(body, start, keep)
+        return next(moment.peak() for at, moment in enumerate(moments) if at == highest)
+
+    def moments(self, body: Body, start: dict[Var, int], keep: Iterable[Atom]) -> Iterator[Moment]:
+        """Each operation in turn, with what is alive while it runs."""
         skip = fused(body)
         root: dict[Var, Var] = {}
         last = _last_reads(body, keep, root)
-        alive = {var: self._bytes(var) for var in own}
-        kept = set(alive)
-        total = sum(alive.values())
-        best = Peak(total, tuple(alive.items()), NOWHERE)
+        alive, total = dict(start), sum(start.values())
         for index, op in enumerate(body.ops):
             self.makers.update(dict.fromkeys(op.outs, op))
             made = [] if is_view(op) else [v for v in op.outs if v not in skip and v in last]
-            inner = self._inside(op)
             for var in made:
-                alive[var] = self._bytes(var)
+                alive[var] = self.layouts.bytes(var)
                 total += alive[var]
-            now = total + inner.bytes
-            if now > best.bytes:
-                best = Peak(
-                    now, (*alive.items(), *inner.values), inner.where if inner.bytes else op.where
-                )
-            if body is self.top:
-                self.timeline.append((index, now))
-            for atom in {root.get(a, a) for a in [*op.ins, *op.outs] if isinstance(a, Var)}:
-                if last.get(atom, index) <= index and atom in alive and atom not in kept:
-                    total -= alive.pop(atom)
-        return best
-
-    def program(self, body: Body, own: Iterable[Var]) -> Peak:
-        """The peak of the whole program."""
-        self.top = body
-        return self.peak(body, own, body.outs)
-
-    def _bytes(self, var: Var) -> int:
-        return self.layouts.bytes(var)
+            yield Moment(op, alive, total, self._inside(op))
+            for var in {root.get(a, a) for a in [*op.ins, *op.outs] if isinstance(a, Var)}:
+                if last.get(var, index) <= index and var in alive and var not in start:
+                    total -= alive.pop(var)
 
     def _inside(self, op: Op) -> Peak:
         """What an operation holds besides its operands and results while it runs."""
+        if id(op) not in self.insides:
+            self.insides[id(op)] = self._nested(op)
+        return self.insides[id(op)]
+
+    def _nested(self, op: Op) -> Peak:
         match op:
             case Scan():
                 stacked = op.body.ins[op.consts + op.carry :]
@@ -151,7 +168,10 @@ def memory_of(
 ) -> Memory:
     """The memory of a program whose inputs have `names`."""
     walk = Walk(layouts)
-    peak = walk.program(body, names)
+    peak = walk.peak(body, names, body.outs)
+    start = {var: layouts.bytes(var) for var in names}
+    moments = walk.moments(body, start, body.outs)
+    timeline = [(index, moment.bytes) for index, moment in enumerate(moments)]
     ordered = sorted(peak.values, key=lambda pair: -pair[1])
     shown = ordered[:SHOWN]
     return Memory(
@@ -161,7 +181,7 @@ def memory_of(
         peak_where=peak.where,
         live=tuple(_live(var, size, names, walk, layouts) for var, size in shown),
         rest=sum(size for _, size in ordered[SHOWN:]),
-        timeline=_thinned(walk.timeline),
+        timeline=_thinned(timeline),
     )
 
 

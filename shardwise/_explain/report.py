@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .compare import Comparison
 
 
-class _Plain:
+class Plain:
     """Dataclasses that can be written as JSON."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def plain(value: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeshAxis(_Plain):
+class MeshAxis(Plain):
     """One axis of the mesh."""
 
     name: str
@@ -45,7 +45,7 @@ class MeshAxis(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Held(_Plain):
+class Held(Plain):
     """An argument or a result: which part of it each device holds."""
 
     path: str
@@ -65,7 +65,7 @@ class Held(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class CollectiveUse(_Plain):
+class CollectiveUse(Plain):
     """One array that one collective of the program sends."""
 
     name: str
@@ -104,7 +104,7 @@ class CollectiveUse(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Launch(_Plain):
+class Launch(Plain):
     """Collectives that stand side by side and can be sent as one message."""
 
     collectives: tuple[int, ...]
@@ -116,7 +116,7 @@ class Launch(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step(_Plain):
+class Step(Plain):
     """A part of the program, from top to bottom.
 
     `kind` is `compute` (what each device does by itself between two collectives), `collective`,
@@ -148,7 +148,7 @@ class Step(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic(_Plain):
+class Traffic(Plain):
     """What is sent along one axis, or along several at once."""
 
     axes: tuple[str, ...]
@@ -163,7 +163,7 @@ class Traffic(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Live(_Plain):
+class Live(Plain):
     """A value in memory at the peak."""
 
     what: str
@@ -175,7 +175,7 @@ class Live(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory(_Plain):
+class Memory(Plain):
     """What one device holds."""
 
     arguments: int
@@ -193,7 +193,7 @@ class Memory(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Work(_Plain):
+class Work(Plain):
     """Floating-point operations."""
 
     flops: float
@@ -211,7 +211,7 @@ class Work(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class ScalingPoint(_Plain):
+class ScalingPoint(Plain):
     """The modelled step where the axis has another size and each device the same work."""
 
     size: int
@@ -227,7 +227,7 @@ class ScalingPoint(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Scaling(_Plain):
+class Scaling(Plain):
     """The parallel efficiency as one axis grows."""
 
     axis: str
@@ -235,7 +235,7 @@ class Scaling(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cost(_Plain):
+class Cost(Plain):
     """Seconds of one call by a latency-bandwidth model. A model, not a measurement."""
 
     hardware: Hardware
@@ -263,7 +263,7 @@ class Cost(_Plain):
 
 
 @dataclasses.dataclass(frozen=True)
-class Report(_Plain):
+class Report(Plain):
     """What a sharded program sends, holds and costs. Made by `sw.explain`."""
 
     name: str
