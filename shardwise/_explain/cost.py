@@ -142,7 +142,7 @@ def _openers(report: Report) -> list[bool]:
 
 def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
     """All occurrences that enter the totals."""
-    count = (1 if use.count is None else use.count) if use.counted else 0
+    count = use.least if use.counted else 0
     return Seconds(time.bandwidth * count, time.latency * count)
 
 

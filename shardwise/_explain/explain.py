@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -96,7 +97,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         sum(one.bytes for one in arguments if one.used),
         sum(one.bytes for one in results),
     )
-    devices = _product(axes)
+    devices = math.prod(axis.size for axis in axes)
     return Report(
         name=getattr(f, "__name__", type(f).__name__),
         mesh=tuple(MeshAxis(axis.name, axis.size) for axis in axes),
@@ -117,13 +118,6 @@ def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
     for op in walk(body.ops):
         found |= dict.fromkeys(op.scope)
     return tuple(found)
-
-
-def _product(axes: tuple[Axis, ...]) -> int:
-    size = 1
-    for axis in axes:
-        size *= axis.size
-    return size
 
 
 def _parameters(f: Callable[..., Any]) -> list[str]:
@@ -175,7 +169,7 @@ def _traffic(uses: list[CollectiveUse], axes: tuple[Axis, ...]) -> tuple[Traffic
     for names in rows:
         own = [use for use in counted if use.axes == names]
         sent = sum(use.total_bytes for use in own)
-        times = sum(use.count if use.count is not None else 1 for use in own)
+        times = sum(use.least for use in own)
         found.append(Traffic(names, len(own), times, sent, sent / total if total else 0.0))
     return tuple(found)
 

@@ -51,15 +51,18 @@ class Tally:
 class Around:
     """The loops and branches around a list of operations."""
 
-    count: int | None = 1
-    """How often the list is run through; None where a `while` decides."""
+    count: int = 1
+    """How often the list is run through, if each `while` around runs once."""
+    known: bool = True
+    """Whether there is no `while` around."""
     backward: bool = False
     module: str = ""
 
-    def inside(self, op: Op, length: int | None = 1) -> Around:
+    def inside(self, op: Op, length: int = 1) -> Around:
         """Within the body of `op`, which runs so often."""
-        count = None if length is None or self.count is None else self.count * length
-        return Around(count, self.backward or op.backward, self.module_of(op))
+        known = self.known and not isinstance(op, While)
+        backward = self.backward or op.backward
+        return Around(self.count * length, known, backward, self.module_of(op))
 
     def direction(self, op: Op) -> str:
         """`forward` or `backward`."""
@@ -79,6 +82,8 @@ class Recorder:
         self.layouts = layouts
         self.collectives: list[CollectiveUse] = []
         self.launch = 0
+        self.launched: set[Var] = set()
+        """Results of the collectives that are sent with the last one."""
 
     def steps(self, body: Body, around: Around) -> tuple[tuple[Step, ...], Tally]:
         """The steps of a list of operations, and the work of one run through it."""
@@ -117,7 +122,7 @@ class Recorder:
                 tally.add(once, op.length)
                 return _nested("scan", op, around, (steps,), tally, length=op.length), tally
             case While():
-                inner = around.inside(op, None)
+                inner = around.inside(op)
                 steps, tally = self.steps(op.cond, inner)
                 more, rest = self.steps(op.body, inner)
                 tally.add(rest)
@@ -152,8 +157,9 @@ class Recorder:
         sent = RULES[op.name].sends(size, n) if _moves(op) else 0
         names = tuple(axis.name for axis in op.axes)
         direction = around.direction(op)
-        if not self._together(op.name, names, direction, before):
-            self.launch += 1
+        if operand in self.launched or not self._alike(op.name, names, direction, before):
+            self.launch, self.launched = self.launch + 1, set()
+        self.launched |= set(op.outs)
         module = around.module_of(op)
         use = CollectiveUse(
             name=op.name,
@@ -162,7 +168,8 @@ class Recorder:
             shape=shape,
             dtype=dtype,
             bytes=size,
-            count=around.count,
+            count=around.count if around.known else None,
+            least=around.count,
             bytes_sent=sent,
             direction=direction,
             where=op.where,
@@ -174,9 +181,7 @@ class Recorder:
         step = Step("collective", op.where, collective=index, direction=direction, module=module)
         return step, Tally(sent=sent)
 
-    def _together(
-        self, name: str, axes: tuple[str, ...], direction: str, before: list[Step]
-    ) -> bool:
+    def _alike(self, name: str, axes: tuple[str, ...], direction: str, before: list[Step]) -> bool:
         """Whether it stands right behind one of the same kind."""
         last = before[-1].collective if before else None
         if last is None:

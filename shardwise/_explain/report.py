@@ -80,6 +80,8 @@ class CollectiveUse(Plain):
     """Of one device's operand."""
     count: int | None
     """How often it happens, trip counts of loops multiplied out; None where a `while` decides."""
+    least: int
+    """The same if each `while` runs once."""
     bytes_sent: int
     """By one device (the busiest), each time, by ring algorithms."""
     direction: str
@@ -94,8 +96,8 @@ class CollectiveUse(Plain):
 
     @property
     def total_bytes(self) -> int:
-        """By one device, all times; those in a `while` taken once."""
-        return self.bytes_sent * (1 if self.count is None else self.count)
+        """By one device, all times; each `while` taken once."""
+        return self.bytes_sent * self.least
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data, with the lines around it."""

@@ -186,7 +186,9 @@ def test_a_scan_in_a_while_is_unknown_too():
 
         return lax.while_loop(lambda x: lax.pmax(x.sum(), "data") < 9, turns, x)
 
-    assert [use.count for use in explained(body, shaped(8, 6)).collectives] == [None, None]
+    report = explained(body, shaped(8, 6))
+    assert [(use.count, use.least) for use in report.collectives] == [(None, 1), (None, 3)]
+    assert report.bytes_sent == 6 + 3 * 48
 
 
 def test_both_branches_of_a_cond_are_shown_and_the_costlier_is_counted():
@@ -276,6 +278,14 @@ def test_side_by_side_they_are_one_message():
     report = explained(body, shaped(8, 6), out_specs=P())
     first, second, third = report.collectives
     assert first.launch == second.launch != third.launch
+
+
+def test_one_that_needs_the_other_is_another_message():
+    def body(x):
+        return lax.psum(lax.psum(x, "data"), "data")
+
+    first, second = explained(body, shaped(8, 6), out_specs=P(), check_vma=False).collectives
+    assert first.launch != second.launch
 
 
 def test_the_module_of_flax_is_named():
