@@ -117,6 +117,42 @@ def test_what_matters_is_on_the_page(reports, kind):
     assert wanted - {None} <= shown
 
 
+VALUE = re.compile(r'<data value="([^"]*)">')
+
+
+def labelled(text: str) -> list[tuple[str, list[float]]]:
+    """What stands beside each term of a list: its label and its numbers."""
+    pairs = re.findall(r"<dt>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", text, re.DOTALL)
+    return [(label, [float(value) for value in VALUE.findall(shown)]) for label, shown in pairs]
+
+
+@pytest.mark.parametrize("kind", ["block", "nested", "hostile", "huge"])
+def test_each_number_stands_where_it_belongs(reports, kind):
+    report, text = reports[kind], page.html(reports[kind])
+    table = text.partition("All collectives</h2>")[2].partition("<tbody>")[2]
+    rows = [VALUE.findall(row) for row in table.split("<tr")[1:]]
+    for number, (row, use) in enumerate(zip(rows, report.collectives, strict=True)):
+        times = [] if use.count is None else [use.count]
+        wanted = [use.group_size, *times, use.bytes_sent, use.total_bytes]
+        wanted += [report.cost.collectives[number]] if report.cost else []
+        assert [float(value) for value in row] == wanted
+
+    found = labelled(text.partition("Who holds what</h2>")[0])
+    assert dict(found)["Sent per device"] == [report.bytes_sent]
+    assert dict(found)["Memory per device"][0] == report.memory.peak
+    assert dict(found)["Work per device"] == [report.work.flops, report.work.total]
+    if report.cost:
+        assert dict(found)["One call, modelled"] == [report.cost.overlapped, report.cost.serial]
+
+    opened = [dict(labelled(part)) for part in text.split('<details class="sw-collective"')[1:]]
+    for facts, launch in zip(opened, report.launches, strict=True):
+        use = report.collectives[launch.collectives[0]]
+        assert facts["Sent each time"] == [launch.bytes_sent]
+        assert facts["In all"] == [launch.total_bytes]
+        assert facts["Times"] == ([] if use.count is None else [use.count])
+        assert facts["Devices in a group"] == [use.group_size]
+
+
 # --- names, paths and source are escaped
 
 
