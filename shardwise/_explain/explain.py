@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 
+from .._call import simulate_p
 from .._errors import explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
-from .._program import Body, Var, walk
+from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
 from .hardware import Hardware, find
 from .memory import memory_of
@@ -71,7 +72,7 @@ def explain(
 
 
 def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:
-    body = merged(traced.program.body)
+    body = _operations(traced)
     axes = _axes(body, mesh)
     paths = traced.argument_paths(_parameters(f))
     given = body.ins[len(body.ins) - len(paths) :]
@@ -110,6 +111,13 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         work=_work(tally, devices),
         notes=notes_of(body, layouts, axes, recorder.collectives),
     )
+
+
+def _operations(traced: Traced) -> Body:
+    """The operations of a program, those of simulated programs inside it too."""
+    body = build(traced.program.jaxpr, through=simulate_p.name)
+    annotate(body)
+    return merged(body)
 
 
 def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:

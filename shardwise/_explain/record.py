@@ -7,7 +7,18 @@ import math
 import re
 
 from .._collectives import RULES
-from .._program import Body, Collective, Cond, Leaf, Op, Scan, Var, While, collectives_in
+from .._program import (
+    Body,
+    Collective,
+    Cond,
+    Leaf,
+    Op,
+    Scan,
+    Var,
+    While,
+    anywhere,
+    collectives_in,
+)
 from .flops import flops_of
 from .memory import fused, is_view
 from .placing import Layouts
@@ -161,6 +172,8 @@ class Recorder:
             self.launch, self.launched = self.launch + 1, set()
         self.launched |= set(op.outs)
         module = around.module_of(op)
+        # What a library does for the user has no line of his.
+        where = op.where if op.where.file else anywhere(op.source)
         use = CollectiveUse(
             name=op.name,
             axes=names,
@@ -172,13 +185,13 @@ class Recorder:
             least=around.count,
             bytes_sent=sent,
             direction=direction,
-            where=op.where,
+            where=where,
             module=module,
             launch=self.launch,
         )
         self.collectives.append(use)
         index = len(self.collectives) - 1
-        step = Step("collective", op.where, collective=index, direction=direction, module=module)
+        step = Step("collective", where, collective=index, direction=direction, module=module)
         return step, Tally(sent=sent)
 
     def _alike(self, name: str, axes: tuple[str, ...], direction: str, before: list[Step]) -> bool:

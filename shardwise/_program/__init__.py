@@ -18,4 +18,5 @@ from .ir import collectives_in as collectives_in
 from .ir import walk as walk
 from .vary import annotate as annotate
 from .where import Where as Where
+from .where import anywhere as anywhere
 from .where import derivative_of as derivative_of

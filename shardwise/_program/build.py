@@ -50,13 +50,17 @@ from .where import Where, where_of
 Scope = Mapping[str, Axis]
 
 
-def build(jaxpr: Any) -> Body:
-    """Build the list of operations of a closed jaxpr, its constants in front of its inputs."""
+def build(jaxpr: Any, through: str = "") -> Body:
+    """Build the list of operations of a closed jaxpr, its constants in front of its inputs.
+
+    `through` names a primitive that stands for a program, its parameter `program`, which is then
+    put in its place.
+    """
     opened = _jax.open_jaxpr(jaxpr)
     ins = [_var(v) for v in [*opened.constvars, *opened.invars]]
     ops: list[Op] = []
     env: dict[Any, Atom] = dict(zip([*opened.constvars, *opened.invars], ins, strict=True))
-    outs = _Walk(ops, {}).eqns(opened, env)
+    outs = _Walk(ops, {}, through=through).eqns(opened, env)
     return Body(ins, live(ops, outs), outs)
 
 
@@ -85,6 +89,8 @@ class _Walk:
     joins: dict[Var, Join] = dataclasses.field(default_factory=dict)
     calls: tuple[Any, ...] = ()
     """The calls around, the innermost last: JAX cuts tracebacks inside a call off at it."""
+    through: str = ""
+    """A primitive that stands for a program and is replaced by it."""
 
     def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
         for eqn in jaxpr.eqns:
@@ -99,6 +105,8 @@ class _Walk:
             return ins
         if name in INLINED:
             return self.inline(eqn, name, ins)
+        if name == self.through:
+            return self.program(eqn, ins)
         special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(self, f"on_{name}", None)
         if special is not None:
             return special(eqn, ins)
@@ -122,6 +130,12 @@ class _Walk:
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         return inner.call(eqn.params[INLINED[name]], ins)
 
+    def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        opened = _jax.open_jaxpr(eqn.params["program"].jaxpr)
+        inner = dataclasses.replace(self, calls=(*self.calls, eqn))
+        names = [*opened.constvars, *opened.invars]
+        return inner.eqns(opened, dict(zip(names, ins, strict=True)))
+
     def apart(self, eqn: Any, atom: Atom) -> Atom:
         """Keep XLA from merging a rematerialised value with the one computed first."""
         if isinstance(atom, Lit):
@@ -143,7 +157,7 @@ class _Walk:
         new = axes_of(params["mesh"], params["newly_manual_axes"])
         around = {**self.scope, **new}
         ordered = {name: around[name] for name in params["mesh"].axis_names if name in around}
-        inner = _Walk(self.ops, ordered, self.joins, self.calls)
+        inner = dataclasses.replace(self, scope=ordered)
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         for spec in [*params["in_specs"], *params["out_specs"]]:
@@ -191,7 +205,7 @@ class _Walk:
 
     def body(self, jaxpr: Any) -> Body:
         opened = _jax.open_jaxpr(jaxpr)
-        inner = _Walk([], self.scope, calls=self.calls)
+        inner = dataclasses.replace(self, ops=[], joins={})
         ins = [_var(v) for v in opened.invars]
         outs = inner.call(jaxpr, list(ins))
         return Body(ins, live(inner.ops, outs), outs)

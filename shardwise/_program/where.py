@@ -56,6 +56,12 @@ def where_of(eqn: Any) -> Where:
     return choose(list(_jax.user_frames(eqn.source_info)))
 
 
+def anywhere(source: Any) -> Where:
+    """The innermost frame outside JAX, be it shardwise's own, where no line is the user's."""
+    frame = next(_jax.user_frames(source), None) if source is not None else None
+    return _where(frame, "") if frame else Where("", 0, "")
+
+
 def derivative_of(source: Any) -> Where | None:
     """The line that asked for the derivative that an operation belongs to."""
     frame = _jax.derivative_frame(source) if source is not None else None

@@ -132,6 +132,17 @@ def test_a_program_with_a_mesh_of_its_own():
     assert report.bytes_sent == 14
 
 
+def test_a_simulated_program_is_seen_through():
+    body = lambda w, x: lax.pmean((x * w).sum(), "data")  # noqa: E731
+    total = spmd(body, in_specs=(P(), P("data")), out_specs=P())
+    simulated = sw.simulate(total, mesh=sw.mesh(data=8))
+    report = sw.explain(jax.grad(lambda w, x: simulated(w, x) * 2), shaped(), shaped(16))
+    assert report.devices == 8
+    assert held(report, "x").local_shape == (2,)
+    assert [(use.name, use.direction) for use in report.collectives] == [("psum", "backward")]
+    assert report.work.uncounted == ()
+
+
 def test_the_ambient_mesh():
     def step(x):
         body = lambda x: lax.psum(x, "data")  # noqa: E731
