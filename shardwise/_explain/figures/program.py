@@ -60,24 +60,22 @@ class Entry:
 
 def outline(report: Report) -> tuple[Entry, ...]:
     """The program as it is drawn."""
-    most = max((launch.total_bytes for launch in report.launches), default=0)
-    return _entries(report.steps, report, most)
-
-
-def _entries(steps: Sequence[Step], report: Report, most: int) -> tuple[Entry, ...]:
     launches = {one: launch for launch in report.launches for one in launch.collectives}
-    found = []
-    for step in steps:
-        if step.collective is None:
-            bodies = tuple(_entries(body, report, most) for body in step.bodies)
-            found.append(Entry(step, bodies=bodies))
-            continue
-        launch = launches[step.collective]
-        if step.collective == launch.collectives[0]:
-            uses = tuple(report.collectives[one] for one in launch.collectives)
-            length = launch.total_bytes / most if most else 0.0
-            found.append(Entry(step, launch, uses, length))
-    return tuple(found)
+    most = max((launch.total_bytes for launch in launches.values()), default=0)
+
+    def entries(steps: Sequence[Step]) -> Iterator[Entry]:
+        for step in steps:
+            if step.collective is None:
+                bodies = tuple(tuple(entries(body)) for body in step.bodies)
+                yield Entry(step, bodies=bodies)
+                continue
+            launch = launches[step.collective]
+            if step.collective == launch.collectives[0]:
+                uses = tuple(report.collectives[one] for one in launch.collectives)
+                length = launch.total_bytes / most if most else 0.0
+                yield Entry(step, launch, uses, length)
+
+    return tuple(entries(report.steps))
 
 
 @dataclasses.dataclass(frozen=True)
