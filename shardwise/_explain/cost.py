@@ -58,7 +58,7 @@ def with_cost(report: Report, hardware: str | Hardware) -> Report:
     sizes = {axis.name: axis.size for axis in report.mesh}
     pairs = list(zip(report.collectives, _openers(report), strict=True))
     times = [seconds(use, machine, sizes, opens) for use, opens in pairs]
-    steps = tuple(_timed(step, report, times, machine) for step in report.steps)
+    steps = tuple(_timed(step, times, machine) for step in report.steps)
     arithmetic, moving, compute = _compute(report.steps, machine)
     totals = [_all_times(use, time) for use, time in zip(report.collectives, times, strict=True)]
     bandwidth = sum(time.bandwidth for time in totals)
@@ -167,15 +167,13 @@ def _rates(step: Step, machine: Hardware) -> tuple[float, float]:
     return arithmetic / machine.utilisation, moving / machine.utilisation
 
 
-def _timed(step: Step, report: Report, times: list[Seconds], machine: Hardware) -> Step:
+def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
     """The step, and those inside it, with seconds of one occurrence; nothing overlaps."""
     if step.collective is not None:
         return dataclasses.replace(step, seconds=times[step.collective].total)
     if not step.bodies:
         return dataclasses.replace(step, seconds=max(_rates(step, machine)))
-    bodies = tuple(
-        tuple(_timed(inner, report, times, machine) for inner in body) for body in step.bodies
-    )
+    bodies = tuple(tuple(_timed(inner, times, machine) for inner in body) for body in step.bodies)
     once = sum(inner.seconds or 0.0 for inner in bodies[step.counted])
     trips = step.length if step.length is not None else 1
     return dataclasses.replace(step, bodies=bodies, seconds=trips * once)

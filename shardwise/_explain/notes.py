@@ -52,7 +52,7 @@ def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
             continue
         for atom, wanted in pairs:
             held = layouts.known.get(atom) if isinstance(atom, Var) else None
-            if held is not None and _rows(held) != _rows(wanted):
+            if held is not None and not _is_part(held, wanted):
                 yield (
                     f"{op.where}: an array is held as {_spec(held)} and needed as "
                     f"{_spec(wanted)}; the compiler moves it, and what that sends is not counted."
@@ -72,11 +72,15 @@ def _outside(ops: list[Op], layouts: Layouts) -> Iterator[str]:
             return
 
 
-def _rows(placement: Placement) -> list[tuple[Axis, ...]]:
-    rows = [tuple(axis for axis in row if axis.size > 1) for row in placement]
-    while rows and not rows[-1]:
-        rows.pop()
-    return rows
+def _is_part(held: Placement, wanted: Placement) -> bool:
+    """Whether what a device needs of an array is part of what it holds."""
+    rows = [_real(row) for row in held]
+    needed = [_real(row) for row in wanted] or [()] * len(rows)
+    return all(need[: len(row)] == row for row, need in zip(rows, needed, strict=True))
+
+
+def _real(row: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    return tuple(axis for axis in row if axis.size > 1)
 
 
 def _spec(placement: Placement) -> str:

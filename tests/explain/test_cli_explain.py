@@ -107,6 +107,14 @@ def test_a_trace(here):
     assert any(event["name"] == "psum over data" for event in data["traceEvents"])
 
 
+def test_a_page(here):
+    write(here, CASES)
+    assert run("steps.py", "--html", "out.htm").exit_code == ExitCode.OK
+    assert "lax.psum(x, &quot;data&quot;)" in (here / "out.htm").read_text().replace(
+        "&#34;", "&quot;"
+    )
+
+
 def test_a_file_holds_one_case(here):
     write(here, CASES, SECOND)
     result = run("steps.py", "--trace", "out.json")

@@ -122,6 +122,18 @@ def test_an_array_that_knows_its_sharding_says_so_itself():
     assert "held as P(None, 'data') and needed as P('data')" in report.notes[0]
 
 
+def test_a_whole_array_is_cut_where_it_is():
+    mesh = real_mesh(data=8)
+    whole = jax.device_put(np.zeros((16, 8), np.float32), NamedSharding(mesh, P()))
+
+    def step(x, *, mesh):
+        return spmd(lambda x: x * 2)(x, mesh=mesh)
+
+    report = sw.explain(step, whole, mesh=mesh)
+    assert held(report, "x").local_shape == (16, 8)
+    assert report.notes == ()
+
+
 def test_a_program_with_a_mesh_of_its_own():
     mesh = real_mesh(data=8)
     sharded = jax.shard_map(
