@@ -227,13 +227,6 @@ def too_large() -> None:
     """A batch that does not fit unsharded, with `accumulate`."""
     params = workload.make_params(WIDTH)
     batch = workload.make_batch(WIDTH, TOO_LARGE)
-    try:
-        whole(params, batch).step()
-        print(f"\nbatch {TOO_LARGE:,}, jit by hand: it fits")
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        print(f"\nbatch {TOO_LARGE:,}, jit by hand: out of memory")
     pair = {
         "scan": scanned(params, batch, MANY),
         "ours": ours(f"accumulate={MANY}", params, batch, accumulate=MANY),
@@ -241,7 +234,16 @@ def too_large() -> None:
     measure(pair, 3)
     for form in pair.values():
         took = report.milliseconds(statistics.median(form.times))
-        print(f"batch {TOO_LARGE:,}, {form.name}: {took}, {report.megabytes(form.memory)}")
+        held = report.megabytes(form.memory)
+        print(f"batch {TOO_LARGE:,}, {form.name}: {took}, {held}", flush=True)
+    del pair
+    try:
+        whole(params, batch).step()
+        print(f"batch {TOO_LARGE:,}, jit by hand: it fits")
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        print(f"batch {TOO_LARGE:,}, jit by hand: out of memory")
 
 
 def main() -> None:
@@ -266,6 +268,7 @@ def main() -> None:
     print(report.targets(targets(found)))
     if GPU:
         del found
+        print(flush=True)
         too_large()
 
 

@@ -54,13 +54,16 @@ class Lanes:
         return max(8, min(2 * _COPIERS, (2 << 30) // max(step_bytes, 1)))
 
     @property
-    def transfer_threads(self) -> int:
-        """Threads that copy to the devices.
+    def transfer_threads(self) -> tuple[int, int]:
+        """Threads that copy to the devices: to begin with, and at most, if the devices have to wait.
 
         One copies 4 to 7 GB/s from ordinary memory to an H200; sixteen reach 29, and more do not
-        help.
+        help. Where computing takes longer than that, more threads than are needed only get in the
+        way of starting the next step.
         """
-        return 2 if self._on_host else min(_COPIERS * len(self), max(4, os.cpu_count() or 4))
+        if self._on_host:
+            return 2, 2
+        return 2 * len(self), min(_COPIERS * len(self), max(4, os.cpu_count() or 4))
 
     @property
     def _on_host(self) -> bool:
