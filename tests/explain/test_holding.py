@@ -193,8 +193,26 @@ class TestPeak:
         assert explained(body, shaped(16, 4)).memory.peak == 3 * 64
 
     def test_what_is_fused_takes_no_memory(self):
-        report = explained(lambda x: (jnp.sin(x) * 2 + 1) @ x, shaped(16, 4))
-        assert report.memory.peak == 3 * 64  # x, the operand of the product, the result
+        report = explained(lambda x: (jnp.sin(x) * 2 + jnp.cos(x)).sum(1), shaped(16, 4))
+        assert report.memory.peak == 64 + 16  # the argument and the result
+
+    def test_what_is_read_twice_is_kept(self):
+        def body(x):
+            y = jnp.sin(x)
+            return y.sum(1) + y.max(1)
+
+        report = explained(body, shaped(16, 4))
+        assert report.memory.peak == 64 + 64 + 16 + 16  # x, its sine, both reductions
+
+    def test_a_scan_holds_one_slice_and_one_step(self):
+        def body(x, weights):
+            return lax.scan(lambda h, w: (h @ w, None), x, weights)[0]
+
+        report = explained(
+            body, shaped(16, 4), shaped(10, 4, 4), in_specs=(P("data"), P()), check_vma=False
+        )
+        arguments, result, slice_, step = 64 + 640, 64, 64, 64
+        assert report.memory.peak == arguments + result + slice_ + step
 
     def test_what_a_scan_stacks_is_there_as_a_whole(self):
         def body(x):
