@@ -40,10 +40,11 @@ lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## Measure simulate, check and evaluate.
+bench: $(READY)  ## Measure simulate, check, evaluate and train.
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
 	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/evaluate.py
+	$(BIN)/python benchmarks/train.py
 
 docs: $(READY)  ## Build the documentation into site/, strictly.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

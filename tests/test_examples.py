@@ -159,3 +159,18 @@ def test_main_prints_a_comparison(name, capsys):
     assert "largest difference" in header
     assert len(rows) >= 3
     assert all(float(row.split()[-1]) < 1e-5 for row in rows)
+
+
+def test_digits_are_learnt_on_eight_devices(tmp_path):
+    """The training example, shorter: fit, evaluate and checkpoints, on a virtual mesh."""
+    pytest.importorskip("sklearn")
+    path = EXAMPLES / "train_digits.py"
+    spec = importlib.util.spec_from_file_location("examples_train_digits", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    result = module.train(tmp_path, 150, sw.mesh(data=module.DEVICES), progress=False)
+    assert result.count == 359
+    assert result["accuracy"] > 0.97
+    assert {"100", "150", "log.jsonl"} <= {path.name for path in tmp_path.iterdir()}
