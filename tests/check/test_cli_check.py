@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from shardwise import Finding, ShardwiseError, Verdict
 from shardwise._check import underline
-from shardwise._cli import _cases, _running, app, check
+from shardwise._cli import _cases, _running, app
 from shardwise._cli._select import parse_expression, parse_mesh
 from shardwise._cli._status import ExitCode
 from shardwise._program import Where
