@@ -15,7 +15,7 @@ from .._errors import ShardingError, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .statistics import Statistics
-from .step import Options, Runner, choose, copied, refuse_integers, report
+from .step import Options, Runner, choose, copied, refuse_integers, report, step_name
 
 
 def data_parallel(
@@ -62,6 +62,7 @@ class ObjectStep:
     """A data-parallel training step on NNX objects; made by `data_parallel`."""
 
     def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
+        self.__name__ = step_name(loss)
         self._loss, self._options, self._statistics = loss, options, statistics
         self._runner = Runner(self._program, options)
         self._matched: set[Any] = set()

@@ -15,7 +15,7 @@ from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .state import TrainState
 from .statistics import Statistics
-from .step import Options, Runner, choose, copied, refuse_integers, report
+from .step import Options, Runner, choose, copied, refuse_integers, report, step_name
 
 
 def data_parallel(
@@ -113,6 +113,7 @@ class DataParallel:
                     remedy="sw.data_parallel(loss, optax.adamw(1e-3))",
                 )
             )
+        self.__name__ = step_name(loss)
         self._loss, self._mutable, self._options = loss, mutable, options
         self._optimizer = optax.with_extra_args_support(optimizer)
         self._objective = Objective(self._call_loss, options.has_aux, statistics)

@@ -149,6 +149,11 @@ def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
     return call
 
 
+def step_name(loss: Callable[..., Any]) -> str:
+    """How reports call the step."""
+    return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
+
+
 def copied(arrays: Any) -> Any:
     """Arrays of the same values in memory of their own, which may be given away."""
     return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
