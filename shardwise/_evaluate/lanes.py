@@ -55,7 +55,7 @@ class Lanes:
 
     @property
     def transfer_threads(self) -> tuple[int, int]:
-        """Threads that copy to the devices: to begin with, and at most, if the devices have to wait.
+        """Threads that copy to the devices: to begin with, and at most, should the devices wait.
 
         One copies 4 to 7 GB/s from ordinary memory to an H200; sixteen reach 29, and more do not
         help. Where computing takes longer than that, more threads than are needed only get in the

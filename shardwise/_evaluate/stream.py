@@ -3,8 +3,9 @@
 One thread reads steps in order. A few threads pad them, put them on the device of their lane and
 wait until they are there; more than one, because a copy from ordinary memory does not fill the bus
 (`benchmarks/evaluate_gpu.py` measures it), and more of them once the devices have to wait. The
-caller's thread takes staged steps in order and computes. A step holds a slot from before it is read until its result has been fetched,
-so memory on the host and on the devices is bounded by the number of slots, whichever part is slow.
+caller's thread takes staged steps in order and computes. A step holds a slot from before it is read
+until its result has been fetched, so memory on the host and on the devices is bounded by the number
+of slots, whichever part is slow.
 
 An exception in any thread ends all of them and is raised in the caller's.
 """

@@ -17,8 +17,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from shardwise import _evaluate
-from shardwise._cli.evaluate import evaluate as command
 from shardwise import _progress as progress
+from shardwise._cli.evaluate import evaluate as command
 from shardwise._evaluate import Evaluation, Max, Sum
 from shardwise._progress import Snapshot
 

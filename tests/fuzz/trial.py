@@ -21,7 +21,10 @@ from .language import Argument, Program
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a program: right, refused (by JAX, or by name), or wrong, and why; `error` is the distance."""
+    """What came of a program: right, refused (by JAX, or by name), or wrong, and why.
+
+    `error` is the distance.
+    """
 
     kind: str
     why: str = ""
