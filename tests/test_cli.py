@@ -58,15 +58,17 @@ def test_an_error_of_others_is_not_hidden(monkeypatch):
     assert isinstance(run("demo").exception, ZeroDivisionError)
 
 
-def test_demo():
+def test_demo(tmp_path):
     # One run for all that it shows: it takes seconds, and each worker would run it again.
-    result = run("demo", "--quick")
+    page = tmp_path / "page.html"
+    result = run("demo", "--quick", "--page", str(page))
     assert result.exit_code == ExitCode.OK, result.output
     check_gradients(result.output)
     check_verdicts(result.output)
     check_deadlock(result.output)
     check_cost(result.output)
     check_traffic(result.output)
+    assert "psum" in page.read_text(encoding="utf-8")
     assert "sw.simulate(your_function, mesh=sw.mesh(data=8))(*args)" in result.output
 
 

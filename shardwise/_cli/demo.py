@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,12 +20,18 @@ def demo(
     quick: Annotated[
         bool, typer.Option("--quick", help="Smaller arrays: a few seconds, rougher figures.")
     ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--page", help="Where to write the HTML page at the end; a temporary file by default."
+        ),
+    ] = None,
 ) -> None:
     """Show in about a minute what shardwise is for.
 
     The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, what
     check says of both, a deadlock found at once, what 64 virtual devices cost in time and memory,
-    and what the right one would send on 1024.
+    and what the right one would send on 1024, as text and as an HTML page.
     """
     from rich.console import Console
 
@@ -34,7 +41,7 @@ def demo(
     _show_check(console, programs)
     _show_deadlock(console, programs)
     _show_cost(console, programs, *((512, 128) if quick else (8192, 512)))
-    _show_traffic(console, programs)
+    _show_traffic(console, programs, page or _temporary_page())
     _show_next(console)
 
 
@@ -45,7 +52,6 @@ def _load_programs() -> Any:
     """
     import linecache
     import types
-    from pathlib import Path
 
     path = Path(__file__).with_name("_demo_programs.py")
     source = path.read_text(encoding="utf-8")
@@ -171,7 +177,13 @@ def _median_seconds(steps: Mapping[str, Callable[..., Any]], args: Any) -> dict[
     return {name: statistics.median(taken[1:]) for name, taken in times.items()}
 
 
-def _show_traffic(console: Console, programs: Any) -> None:
+def _temporary_page() -> Path:
+    import tempfile
+
+    return Path(tempfile.mkdtemp(prefix="shardwise-demo-")) / "right.html"
+
+
+def _show_traffic(console: Console, programs: Any, page: Path) -> None:
     import jax
 
     from .._explain import explain
@@ -182,7 +194,10 @@ def _show_traffic(console: Console, programs: Any) -> None:
     shapes = jax.eval_shape(lambda: programs.make_problem(64 * MANY, 4096))
     report = explain(programs.right, *shapes, mesh=mesh(data=MANY), hardware="h200-node")
     console.print(str(report), markup=False, soft_wrap=True)
-    console.print("\nTraced, not run: arguments may be shapes, and meshes of any size.\n")
+    report.save(page)
+    console.print("\nTraced, not run: arguments may be shapes, and meshes of any size.")
+    console.print("The same as a page, with pictures; open it in a browser:")
+    console.print(f"{page}\n", markup=False, soft_wrap=True)
 
 
 def _show_next(console: Console) -> None:
