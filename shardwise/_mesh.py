@@ -92,8 +92,7 @@ def _check_size(name: Any, size: Any) -> None:
                 remedy=f"use {str(name)!r}.",
             )
         )
-    whole = hasattr(size, "__index__") and not isinstance(size, bool)
-    if not whole or int(size) < 1:
+    if not is_count(size):
         raise ShardingError(
             explain_error(
                 f"axis {name!r} has size {size!r}",
@@ -102,6 +101,11 @@ def _check_size(name: Any, size: Any) -> None:
                 remedy=f"sw.mesh({name}=1) is the smallest mesh.",
             )
         )
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is a whole number of things, at least one."""
+    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0
 
 
 def abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:

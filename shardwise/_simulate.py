@@ -16,7 +16,7 @@ from . import _jax
 from ._call import Program, call, trace
 from ._errors import ShardingError, explain_error
 from ._lower import Pace
-from ._mesh import AbstractMesh, Mesh, abstract
+from ._mesh import AbstractMesh, Mesh, abstract, is_count
 from ._misuse import reading_errors
 from ._objects import name_argument, name_result, purely
 
@@ -197,10 +197,7 @@ def _types(flat: list[Any], tree: Any) -> tuple[Any, ...]:
 
 
 def _check_at_once(at_once: Any) -> None:
-    if at_once == "auto":
-        return
-    whole = hasattr(at_once, "__index__") and not isinstance(at_once, bool)
-    if not whole or int(at_once) < 1:
+    if at_once != "auto" and not is_count(at_once):
         raise ShardingError(
             explain_error(
                 f"at_once is {at_once!r}",

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from .._errors import ShardingError, explain_error
+from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .checkpoint import Checkpoints
 from .data import Batches
@@ -77,7 +78,7 @@ def fit(
             )
         )
     every = max(1, steps // 10) if every is None else every
-    if steps < 1 or every < 1:
+    if not (is_count(steps) and is_count(every)):
         raise ShardingError(
             explain_error(
                 f"steps is {steps}, every is {every}",

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .._errors import ShardingError, explain_error
-from .._mesh import abstract, near
+from .._mesh import abstract, is_count, near
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,7 @@ def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int)
                 remedy=near(axis, names) or f"axis={names[0]!r}",
             )
         )
-    whole = hasattr(accumulate, "__index__") and not isinstance(accumulate, bool)
-    if not whole or int(accumulate) < 1:
+    if not is_count(accumulate):
         raise ShardingError(
             explain_error(
                 f"accumulate is {accumulate!r}",
