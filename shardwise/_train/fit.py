@@ -101,8 +101,8 @@ def fit(
             arrays, position = store.load(latest, step.arrays(state))
             state, done = step.restore(state, arrays), latest
             data.seek(position)
-        loop = _Loop(step, state, data, done, evaluate, store)
-        loop.log = None if log is None else Log(log, done)
+        story = None if log is None else Log(log, done)
+        loop = _Loop(step, state, data, done, evaluate, store, story)
         bar = Progress(choose_view(progress, "fit"), steps, done, lambda: loop.shown, unit="steps")
         finished = False
         try:
@@ -111,15 +111,13 @@ def fit(
         finally:
             bar.close(finished)
             loop.flush()
-            if loop.log is not None and loop.log.rows:
-                draw_curves(loop.log.rows, loop.log.path.with_name("curves.png"))
+            if story is not None and story.rows:
+                draw_curves(story.rows, story.path.with_name("curves.png"))
     return loop.state
 
 
 class _Loop:
     """The steps, their metrics on the way back, and what happens every so many steps."""
-
-    log: Log | None = None
 
     def __init__(
         self,
@@ -129,12 +127,14 @@ class _Loop:
         done: int,
         evaluate: Mapping[str, Evaluate],
         store: Checkpoints | None,
+        log: Log | None,
     ) -> None:
         self.step, self.state, self.data, self.done = step, state, data, done
-        self.evaluate, self.store = evaluate, store
+        self.evaluate, self.store, self.log = evaluate, store, log
         self.shown: dict[str, float] = {}
         self._pending: list[tuple[int, float, dict[str, Any]]] = []
-        self._began = time.monotonic()
+        before = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
+        self._began = time.monotonic() - before
 
     def run(self, steps: int, every: int, bar: Progress) -> None:
         while self.done < steps:
