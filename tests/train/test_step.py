@@ -217,6 +217,39 @@ def test_statistics_of_a_shard_are_refused(mesh):
     assert "axis_name='data'" in str(error.value)
 
 
+class NormedObject(nnx.Module):
+    def __init__(self, axis):
+        self.first = nnx.Linear(3, 4, use_bias=False, rngs=nnx.Rngs(0))
+        self.norm = nnx.BatchNorm(4, axis_name=axis, momentum=0.5, rngs=nnx.Rngs(1))
+        self.last = nnx.Linear(4, 1, rngs=nnx.Rngs(2))
+
+    def __call__(self, x):
+        return self.last(jnp.tanh(self.norm(self.first(x))))[:, 0]
+
+
+def object_squares(model, batch):
+    return (model(batch["x"]) - batch["y"]) ** 2
+
+
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL])
+def test_statistics_of_nnx_are_those_of_the_batch(mesh):
+    plain, model = NormedObject(None), NormedObject("data")
+    own = nnx.Optimizer(plain, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1, momentum=0.9), wrt=nnx.Param)
+    step = sw.nnx.data_parallel(object_squares, mesh=mesh)
+    update = nnx.jit(
+        lambda m, o, b: o.update(m, nnx.grad(lambda m: object_squares(m, b).mean())(m))
+    )
+    for _ in range(4):
+        update(plain, own, BATCH)
+        step(model, optimizer, BATCH)
+    got, want = (jax.device_get(nnx.to_pure_dict(nnx.state(m))) for m in (model, plain))
+    assert_same(got, want)
+    assert abs(want["norm"]["mean"]).max() > 1e-3
+    with pytest.raises(sw.ShardingError, match=r"model\.norm\.mean"):
+        sw.nnx.data_parallel(object_squares, mesh=mesh)(plain, own, BATCH)
+
+
 def test_statistics_of_a_shard_may_be_meant():
     step, state = normed(None, mesh=REAL, statistics="shard")
     state, _ = step(state, BATCH)
