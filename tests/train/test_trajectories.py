@@ -40,7 +40,7 @@ def wanted(optimizer):
 @pytest.mark.parametrize("mesh", MESHES, ids=name)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_an_mlp_with_weights(mesh, optimizer):
-    if optimizer != "adamw, clipped" and mesh.size in (2, 16):
+    if optimizer != "adamw, clipped" and mesh.size != 8:
         pytest.skip("the clipped one runs on every mesh")
     step = sw.data_parallel(MLP.loss, OPTIMIZERS[optimizer](), mesh=mesh)
     assert_same(train(step, MLP), wanted(optimizer))
