@@ -47,6 +47,8 @@ ONCE = (
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[3]",
     "tests/test_cli.py",
     "tests/test_docs.py",
+    "tests/test_examples.py::test_digits",
+    "tests/test_examples.py::test_main_prints",
     "tests/test_layers.py",
     "tests/test_messages.py",
     "tests/train/test_fit.py",

@@ -105,11 +105,11 @@ class ObjectStep:
         _check_types(model, optimizer)
         graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
         own, state = nnx.split(optimizer)
-        static = (graph, own)
-        if static not in self._matched:
+        kind = (graph, own, tuple(leaf.shape for leaf in jax.tree.leaves((params, state))))
+        if kind not in self._matched:
             _check_match(optimizer, params)
-            self._matched.add(static)
-        return static, (params, rest, state), streams
+            self._matched.add(kind)
+        return (graph, own), (params, rest, state), streams
 
     def _owned(self, arrays: Any) -> Any:
         """Arrays whose memory may be given away: those of the step before, and copies of others.

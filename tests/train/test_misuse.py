@@ -106,7 +106,8 @@ STEP = sw.nnx.data_parallel(object_loss, mesh=MESH)
 
 
 def test_an_optimizer_of_another_model():
-    (model, _), (_, other) = make(), make(4)
+    (model, own), (_, other) = make(), make(4)
+    STEP(model, own, BATCH)
     with pytest.raises(sw.ShardingError, match="built for another model") as error:
         STEP(model, other, BATCH)
     assert error.match(r"array of \[4, 1\] where this model needs \[3, 1\]")
