@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int) -> None:
-        # Orbax tells of every file it opens.
-        logging.getLogger("absl").setLevel(logging.ERROR)
         import orbax.checkpoint as ocp
 
         self._ocp = ocp

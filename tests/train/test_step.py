@@ -13,8 +13,6 @@ from flax import nnx
 from jax import lax
 
 import shardwise as sw
-from shardwise._call import trace
-from shardwise._program import collectives_in
 
 from ..support import assert_same, normal, real_mesh
 
@@ -387,11 +385,11 @@ def test_there_is_one_reduction(accumulate):
     )
     state = step.init({"w": jnp.ones(3), "v": jnp.ones((4, 4))})
     batch = {"x": normal(64, 3), "y": normal(64)}
-    program, *_ = trace(functools.partial(step, mesh=REAL), state, batch)
-    found = list(collectives_in(program.body.ops))
-    assert {op.name for op in found} == {"psum"}
-    # JAX writes one operation for each leaf of what one call reduces.
-    assert len({(op.where.file, op.where.line) for op in found}) == 1
+    report = sw.explain(step, state, batch, mesh=REAL)
+    assert {use.name for use in report.collectives} == {"psum"}
+    # JAX writes one operation for each leaf of what one call reduces; they are sent together.
+    assert len(report.launches) == 1
+    assert len({use.where.line for use in report.collectives}) == 1
 
 
 def test_one_program_for_every_ragged_end_of_a_length():
