@@ -8,8 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from .._errors import ShardingError, explain_error
+from .._errors import ShardingError, ShardwiseError, explain_error
 
 
 class Checkpoints:
@@ -39,7 +40,8 @@ class Checkpoints:
     def save(self, step: int, arrays: Any, position: dict[str, Any]) -> None:
         """Store a state; it may change as soon as this returns."""
         args = self._ocp.args
-        state = _named(arrays)
+        # As the host holds them: a checkpoint belongs to no number of devices.
+        state = jax.device_get(_named(arrays))
         about = {"arrays": _types(state), "position": position}
         self._manager.save(
             step,
@@ -52,11 +54,26 @@ class Checkpoints:
 
     def load(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         """The arrays of a state like this one, and the position in the data."""
+        try:
+            return self._load(step, like)
+        except (ShardwiseError, MemoryError):
+            raise
+        except Exception as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"it cannot be read: {type(error).__name__}: {error}",
+                    where=f"checkpoint {step} in {self.folder}",
+                    rule="A checkpoint is complete, or not there.",
+                    remedy=f"delete the folder {step} there to go on from the one before.",
+                )
+            ) from error
+
+    def _load(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         args = self._ocp.args
         about = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))["about"]
         named = _named(like)
         self._check(step, about["arrays"], _types(named))
-        wanted = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in named.items()}
+        wanted = {name: np.empty(x.shape, x.dtype) for name, x in named.items()}
         state = self._manager.restore(
             step, args=args.Composite(state=args.StandardRestore(wanted))
         )["state"]

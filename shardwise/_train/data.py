@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from .._errors import ShardingError, explain_error
@@ -19,13 +19,14 @@ class Batches:
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:
-        if not hasattr(batches, "__iter__"):
+        if not hasattr(batches, "__iter__") or isinstance(batches, Mapping | str):
             raise TypeError(
                 explain_error(
                     f"batches is a {type(batches).__name__}",
                     where="sw.fit",
                     rule="It is an iterable of batches.",
-                    remedy="a generator, a list of batches, a Grain or a torch DataLoader.",
+                    remedy="a generator, a list of batches, a Grain or a torch DataLoader; "
+                    "[batch] for one batch again and again.",
                 )
             )
         self._batches = batches
@@ -48,7 +49,8 @@ class Batches:
                 explain_error(
                     f"they ended after {self._drawn}",
                     where="the batches",
-                    rule="fit draws one batch per step; a generator cannot be asked twice.",
+                    rule="fit draws one batch per step, and asks again for what can be asked "
+                    "twice; a generator cannot, and what is empty has nothing to give.",
                     remedy="fewer steps, or data that does not end: itertools.cycle, or an object "
                     "whose __iter__ starts anew.",
                 )

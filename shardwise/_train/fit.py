@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from .._errors import ShardingError, explain_error
 from .._mesh import is_count
@@ -78,13 +79,13 @@ def fit(
             )
         )
     every = max(1, steps // 10) if every is None else every
-    if not (is_count(steps) and is_count(every)):
+    if not (is_count(steps) and is_count(every) and is_count(keep)):
         raise ShardingError(
             explain_error(
-                f"steps is {steps}, every is {every}",
+                f"steps is {steps}, every is {every}, keep is {keep}",
                 where="sw.fit",
-                rule="Both are positive whole numbers.",
-                remedy="steps=1000, every=100",
+                rule="All three are positive whole numbers.",
+                remedy="steps=1000, every=100, keep=3",
             )
         )
     if evaluate is None or callable(evaluate):
@@ -101,6 +102,11 @@ def fit(
             arrays, position = store.load(latest, step.arrays(state))
             state, done = step.restore(state, arrays), latest
             data.seek(position)
+            if done > steps:
+                warnings.warn(
+                    f"the training in {checkpoint} has {done} steps already, more than {steps}",
+                    stacklevel=2,
+                )
         story = None if log is None else Log(log, done)
         loop = _Loop(step, state, data, done, evaluate, store, story)
         bar = Progress(choose_view(progress, "fit"), steps, done, lambda: loop.shown, unit="steps")
@@ -144,10 +150,10 @@ class _Loop:
             self._pending.append((self.done, time.monotonic() - self._began, metrics))
             last = self.done == steps
             if last or self.done % every == 0:
-                self.flush(self._evaluate())
                 if self.store is not None:
                     arrays = self.step.arrays(self.state)
                     self.store.save(self.done, arrays, self.data.position())
+                self.flush(self._evaluate())
             elif len(self._pending) >= LAG:
                 self.flush()
             bar.add(1)
@@ -174,6 +180,22 @@ class _Loop:
     def _evaluate(self) -> dict[str, float]:
         found = {}
         for name, function in self.evaluate.items():
-            for metric, value in function(self.state).items():
+            result = function(self.state)
+            if not isinstance(result, Mapping):
+                raise _no_numbers(name, f"it returned a {type(result).__name__}")
+            for metric, value in result.items():
+                if np.ndim(value):
+                    raise _no_numbers(name, f"its {metric!r} has shape {list(np.shape(value))}")
                 found[f"{name}/{metric}"] = float(value)
         return found
+
+
+def _no_numbers(name: str, what: str) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            what,
+            where=f"evaluate function {name!r}",
+            rule="It gives a mapping of names to numbers.",
+            remedy="return sw.evaluate(...), or {'accuracy': 0.9}",
+        )
+    )

@@ -104,7 +104,8 @@ def reduce_gradients(
     length = jax.tree.leaves(batch)[0].shape[0]
     rows = length // layout.parts
     objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
-    known: dict[str, Term] = {}
+    sizes: dict[str, int] = {}
+    values = length  # how many the loss is a mean of
 
     def part_of(params: Any, state: Any, batch: Any, count: Any, key: Any, number: Any) -> Any:
         """Gradient, sums and state from one part of the batch."""
@@ -115,15 +116,19 @@ def reduce_gradients(
             output, new = objective.loss(params, state, batch, place)
             loss, metrics = read_loss(output, objective.has_aux, rows)
             terms = {"loss": loss, **metrics}
-            known.update(terms)
+            nonlocal values
+            values = length if loss.scalar else loss.size(length)
+            sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded:
                 _refuse_scalars(terms, layout)
-            shares = {name: t.share(mask, rows, layout.parts) for name, t in terms.items()}
-            return shares["loss"][0], (shares, new)
+                objective.statistics.refuse_padding(state, new, layout)
+            sums = {name: term.sums(mask) for name, term in terms.items()}
+            # Of the order of the mean, whatever the weights: a sum could overflow in float16.
+            return sums["loss"][0] / sizes["loss"], (sums, new)
 
-        (_, (shares, new)), grads = jax.value_and_grad(total, has_aux=True)(params)
+        (_, (sums, new)), grads = jax.value_and_grad(total, has_aux=True)(params)
         grads = jax.tree.map(lambda g: g.astype(accumulator(g.dtype)), grads)
-        return (grads, shares), new
+        return (grads, sums), new
 
     def body(params: Any, state: Any, batch: Any, count: Any, key: Any) -> Any:
         first = lax.axis_index(layout.axis) * layout.accumulate
@@ -139,18 +144,25 @@ def reduce_gradients(
         new = keep_statistics(state, new, layout.axis, objective.statistics.mode)
         return lax.psum(sums, layout.axis), new
 
-    (grads, shares), state = jax.shard_map(
+    (grads, sums), state = jax.shard_map(
         body,
         mesh=layout.mesh,
         in_specs=(P(), P(), P(layout.axis), P(), P()),
         out_specs=P(),
         check_vma=False,
     )(params, state, batch, count, key)
-    size = {name: _size(term, rows) * layout.parts for name, term in known.items()}
-    weight = shares["loss"][1]
-    metrics = {name: _mean(*share) for name, share in shares.items()}
-    metrics["weight"] = jnp.float32(size["loss"]) if weight is None else weight * size["loss"]
-    grads = jax.tree.map(lambda g, p: _mean(g, weight).astype(p.dtype), grads, params)
+    metrics = {
+        name: total / (sizes[name] if weight is None else weight)
+        for name, (total, weight) in sums.items()
+    }
+    weight = sums["loss"][1]
+    metrics["weight"] = jnp.float32(values if weight is None else weight)
+    scale = None if weight is None else sizes["loss"] / weight
+    grads = jax.tree.map(
+        lambda g, p: (g if scale is None else g * scale.astype(g.dtype)).astype(p.dtype),
+        grads,
+        params,
+    )
     return Reduced(grads, metrics, state, weight is None)
 
 
@@ -169,16 +181,6 @@ def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
 
     (total, state), _ = lax.scan(add, (zeros, state), (jnp.arange(parts), stacked))
     return total, state
-
-
-def _mean(share: Any, weight: Any) -> Any:
-    if weight is None:
-        return share
-    return share / weight.astype(share.dtype)
-
-
-def _size(term: Term, rows: int) -> int:
-    return rows if term.scalar else term.values.size
 
 
 def _refuse_scalars(terms: dict[str, Term], layout: Layout) -> None:

@@ -83,6 +83,7 @@ def _local_mesh(axis: str) -> Mesh:
 def count_rows(batch: Any) -> int:
     """The number of rows of a batch, the same for all of its leaves."""
     leaves = jax.tree_util.tree_leaves_with_path(batch)
+    _refuse_leaves(leaves)
     lengths = {
         "batch" + jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else None
         for path, leaf in leaves
@@ -93,15 +94,46 @@ def count_rows(batch: Any) -> int:
         f"{name}: {'a scalar' if length is None else f'{length} rows'}"
         for name, length in lengths.items()
     )
+    if not lengths or set(lengths.values()) == {0}:
+        what = "it has no rows" if lengths else "it has no leaves"
+    else:
+        what = f"its leaves do not have one length:\n    - {found}"
     raise ShardingError(
         explain_error(
-            f"its leaves do not have one length:\n    - {found}" if lengths else "it has no leaves",
+            what,
             where="the batch",
             rule="Every leaf of a batch has one row per example, at least one, "
             "along its first dimension.",
-            remedy="give what is not per example to the loss by a closure or functools.partial.",
+            remedy="what changes from step to step goes into the batch once per row, "
+            "np.full(rows, value); what never changes may be closed over, "
+            "functools.partial(loss, ...), and is read when the step is compiled.",
         )
     )
+
+
+def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
+    for path, leaf in leaves:
+        if hasattr(leaf, "shape") and not _is_text(leaf):
+            continue
+        if isinstance(leaf, bool | int | float | complex) and not _in_list(path):
+            continue
+        raise ShardingError(
+            explain_error(
+                f"batch{jax.tree_util.keystr(path)} is a {type(leaf).__name__}",
+                where="the batch",
+                rule="The leaves of a batch are arrays of numbers.",
+                remedy="np.asarray(...) of a list of rows; text has to be made numbers first.",
+            )
+        )
+
+
+def _is_text(leaf: Any) -> bool:
+    return getattr(leaf.dtype, "kind", "") in "OSUT"
+
+
+def _in_list(path: Any) -> bool:
+    """Whether a number is an entry of a list: a batch of rows that is no array."""
+    return bool(path) and isinstance(path[-1], jax.tree_util.SequenceKey)
 
 
 def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:

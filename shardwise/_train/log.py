@@ -32,7 +32,10 @@ class Log:
                 )
             )
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        old = self._read() if self.path.exists() and resume_at else []
+        if self.path.exists() and not resume_at:
+            # Not ours, or of a training that never got to its first checkpoint.
+            self.path.replace(self.path.with_suffix(self.path.suffix + ".before"))
+        old = self._read() if self.path.exists() else []
         self.rows: list[Row] = [row for row in old if row["step"] <= resume_at]
         self._columns: list[str] = []
         self._rewrite()

@@ -40,33 +40,30 @@ class Term:
         """Whether the loss has averaged over its rows by itself."""
         return self.values.ndim == 0
 
-    def share(self, mask: Any, rows: int, parts: int) -> tuple[Any, Any]:
-        """What this part adds to the mean over all parts, in float32 or better.
+    def size(self, rows: int) -> int:
+        """How many values `rows` rows have; a scalar stands for one."""
+        return 1 if self.scalar else math.prod(self.values.shape[1:]) * rows
+
+    def sums(self, mask: Any) -> tuple[Any, Any]:
+        """The weighted sum of the values and the sum of the weights, in float32 or better.
 
         Args:
             mask: Which rows are real, or None if all are.
-            rows: The number of rows of each part.
-            parts: Into how many parts the batch was cut.
 
         Returns:
-            The weighted sum of the values, divided by how many values all parts have together, and
-            the sum of the weights, divided likewise; None for the second where it is known that
-            all weights are one. Over all parts the first sum, over the second, is the mean.
+            Both sums; None for the second where all weights are known to be one.
         """
         values = self.values.astype(accumulator(self.values.dtype))
-        if self.scalar:
-            return values / parts, None
-        size = math.prod(values.shape) * parts
         weights = self.weights
         if mask is not None:
             mask = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
             weights = jnp.where(mask, 1 if weights is None else weights, 0)
         if weights is None:
-            return jnp.sum(values) / size, None
+            return jnp.sum(values), None
         weights = jnp.broadcast_to(jax.lax.stop_gradient(weights), values.shape)
         weights = weights.astype(values.dtype)
         kept = jnp.where(weights != 0, weights * values, 0)
-        return jnp.sum(kept) / size, jnp.sum(weights) / size
+        return jnp.sum(kept), jnp.sum(weights)
 
 
 def accumulator(dtype: Any) -> Any:
@@ -109,8 +106,9 @@ def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
     if isinstance(weights, Mapping) and not has_aux:
         raise _wrong(
             "it returned a pair whose second part is a dict",
-            "A pair is (losses, weights), unless has_aux=True says that metrics come with it.",
-            "sw.data_parallel(loss, ..., has_aux=True)",
+            "A pair is (losses, weights), unless has_aux=True says that metrics come with it, or "
+            "mutable= that updated Linen collections do.",
+            "has_aux=True, or mutable='batch_stats'",
         )
     if not _is_array(value) or not (weights is None or _is_array(weights)):
         raise _wrong(f"its {name!r} is {_describe(value)}", "A loss returns arrays.", REMEDY)

@@ -15,7 +15,17 @@ from .._errors import ShardingError, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .statistics import Statistics
-from .step import Options, Runner, choose, copied, refuse_integers, report, step_name
+from .step import (
+    Options,
+    Runner,
+    check_loss,
+    choose,
+    copied,
+    refuse_deleted,
+    refuse_integers,
+    report,
+    step_name,
+)
 
 
 def data_parallel(
@@ -63,6 +73,7 @@ class ObjectStep:
 
     def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
         self.__name__ = step_name(loss)
+        check_loss(loss, options.rng)
         self._loss, self._options, self._statistics = loss, options, statistics
         self._runner = Runner(self._program, options)
         self._matched: set[Any] = set()
@@ -109,7 +120,9 @@ class ObjectStep:
         if kind not in self._matched:
             _check_match(optimizer, params)
             self._matched.add(kind)
-        return (graph, own), (params, rest, state), streams
+        arrays = (params, rest, state)
+        refuse_deleted(arrays, "the model", "build it anew, or use donate=False")
+        return (graph, own), arrays, streams
 
     def _owned(self, arrays: Any) -> Any:
         """Arrays whose memory may be given away: those of the step before, and copies of others.
@@ -125,6 +138,15 @@ class ObjectStep:
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""
+        if not (isinstance(state, tuple) and len(state) == 2):
+            raise TypeError(
+                explain_error(
+                    f"state is a {type(state).__name__}",
+                    where="sw.fit",
+                    rule="For NNX the state is the pair of model and optimizer.",
+                    remedy="sw.fit(step, (model, optimizer), batches, steps=...)",
+                )
+            )
         model, optimizer = state
         return state, self(model, optimizer, batch)
 

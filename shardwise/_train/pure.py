@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,17 @@ from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .state import TrainState
 from .statistics import Statistics
-from .step import Options, Runner, choose, copied, refuse_integers, report, step_name
+from .step import (
+    Options,
+    Runner,
+    check_loss,
+    choose,
+    copied,
+    refuse_deleted,
+    refuse_integers,
+    report,
+    step_name,
+)
 
 
 def data_parallel(
@@ -114,8 +125,10 @@ class DataParallel:
                 )
             )
         self.__name__ = step_name(loss)
+        check_loss(loss, options.rng)
         self._loss, self._mutable, self._options = loss, mutable, options
         self._optimizer = optax.with_extra_args_support(optimizer)
+        self._known: set[Any] = set()
         self._objective = Objective(self._call_loss, options.has_aux, statistics)
         self._runner = Runner(self._program, options)
 
@@ -131,6 +144,7 @@ class DataParallel:
             params: A pytree of floating-point arrays; or the variables of a Linen module, a
                 mapping with `"params"`, of which those are trained. They are copied.
         """
+        self._refuse_objects(params)
         collections = None
         if isinstance(params, Mapping) and "params" in params:
             collections = {name: value for name, value in params.items() if name != "params"}
@@ -153,6 +167,19 @@ class DataParallel:
         opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
         return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
 
+    @staticmethod
+    def _refuse_objects(params: Any) -> None:
+        nnx = sys.modules.get("flax.nnx")
+        if nnx is not None and isinstance(params, nnx.Pytree):
+            raise TypeError(
+                explain_error(
+                    f"params is a {type(params).__name__}, an NNX object",
+                    where="step.init",
+                    rule="sw.data_parallel trains pytrees of arrays.",
+                    remedy="sw.nnx.data_parallel(loss) trains the model itself.",
+                )
+            )
+
     def __call__(
         self, state: TrainState, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -173,7 +200,25 @@ class DataParallel:
                     remedy="state = step.init(params)",
                 )
             )
+        self._check_state(state)
         return self._runner(None, state, (), batch, mesh)
+
+    def _check_state(self, state: TrainState) -> None:
+        """Refuse a state of another optimizer, and one whose memory was given away."""
+        kind = jax.tree.structure(state)
+        if kind not in self._known:
+            want = jax.tree.structure(jax.eval_shape(self._optimizer.init, state.params))
+            if jax.tree.structure(state.opt_state) != want:
+                raise ShardingError(
+                    explain_error(
+                        "its opt_state is that of another optimizer",
+                        where="the state",
+                        rule="A state belongs to the step whose init gave it.",
+                        remedy="state = step.init(state.variables) begins anew with these params.",
+                    )
+                )
+            self._known.add(kind)
+        refuse_deleted(state, "the state", "go on with the state that the last step gave")
 
     def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
         """The step lowered for these arguments: for its text, its memory and its cost."""

@@ -53,6 +53,13 @@ class Statistics:
         if split and (found.changed or found.meets):
             raise _cut(found, layout, padded)
 
+    def refuse_padding(self, old: Any, new: Any, layout: Layout) -> None:
+        """Refuse a loss that updates state from rows of which some are not real."""
+        pairs = zip(_names(old), jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
+        changed = [name for name, a, b in pairs if a is not b]
+        if changed:
+            raise _cut(Found(changed, [], ""), layout, padded=True)
+
 
 @dataclass(frozen=True)
 class Found:
@@ -105,10 +112,7 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
                 remedy="statistics='shard', if you have made sure of it.",
             )
         ) from error
-    names = [
-        jax.tree_util.keystr(path, simple=True, separator=".")
-        for path, _ in jax.tree_util.tree_leaves_with_path(state)
-    ]
+    names = _names(state)
     changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
     joins = {id(op.outs[0]): op for op in ops.ops if isinstance(op, Join)}
     varying = [
@@ -118,6 +122,11 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
     ]
     meets = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
     return Found(changed, varying, str(meets[0]) if meets else "")
+
+
+def _names(state: Any) -> list[str]:
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    return [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in paths]
 
 
 def keep_statistics(old: Any, new: Any, axis: str, mode: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -163,6 +164,41 @@ def step_name(loss: Callable[..., Any]) -> str:
     return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
 
 
+def check_loss(loss: Callable[..., Any], rng: str | None) -> None:
+    """Refuse a loss that cannot be called with a key, or not without."""
+    count = 2 if rng is None else 3
+    try:
+        inspect.signature(loss).bind(*[None] * count)
+    except ValueError:  # a function that does not tell
+        return
+    except TypeError as error:
+        given = "(params, batch)" if rng is None else "(params, batch, rng)"
+        raise ShardingError(
+            explain_error(
+                f"it cannot be called with {given}: {error}",
+                where="the loss",
+                rule="A loss takes what is trained and the rows, and with rng= a key as well.",
+                remedy="rng='shard' or rng='example' if it wants a key; "
+                "functools.partial for what else it takes.",
+            )
+        ) from None
+
+
+def refuse_deleted(arrays: Any, where: str, remedy: str) -> None:
+    """Raise if the memory of an array was given to another one."""
+    for leaf in jax.tree.leaves(arrays):
+        if isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and leaf.is_deleted():
+            raise ShardingError(
+                explain_error(
+                    "its arrays are gone: an earlier step has given their memory to its result",
+                    where=where,
+                    rule="A step donates what it is given; copies that are to last are made with "
+                    "jax.tree.map(jnp.copy, ...).",
+                    remedy=f"{remedy}; donate=False keeps everything.",
+                )
+            )
+
+
 def copied(arrays: Any) -> Any:
     """Arrays of the same values in memory of their own, which may be given away."""
     return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
@@ -172,7 +208,7 @@ def choose(reduced: Reduced, new: Any, old: Any) -> Any:
     """The updated state, or the old one if all weights were zero."""
     if reduced.certain:
         return new
-    updated = reduced.metrics["weight"] > 0
+    updated = reduced.metrics["weight"] != 0
     return jax.tree.map(lambda a, b: jnp.where(updated, a, b), new, old)
 
 
@@ -181,7 +217,7 @@ def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
     import optax
 
     metrics = dict(reduced.metrics)
-    metrics["updated"] = metrics["weight"] > 0
+    metrics["updated"] = metrics["weight"] != 0
     if options.norms:
         metrics["grad_norm"] = optax.tree.norm(reduced.grads)
         metrics["param_norm"] = optax.tree.norm(params)

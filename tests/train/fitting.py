@@ -1,4 +1,4 @@
-"""A training that kills itself: `python -m tests.train.fitting KIND FOLDER DIE_AT`.
+"""A training that kills itself: `python -m tests.train.fitting KIND FOLDER DIE_AT STEPS`.
 
 It is run in a process of its own by the tests of `fit`, which run it again, to the end, and
 compare the params it prints with those of an unbroken run.
@@ -90,13 +90,13 @@ def digest(kind: str, state: Any) -> str:
     return b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(arrays)).hex()
 
 
-def main(kind: str, folder: str, die_at: int) -> None:
+def main(kind: str, folder: str, die_at: int, steps: int) -> None:
     step, state = begin(kind)
     state = sw.fit(
         step,
         state,
         Deadly(die_at),
-        steps=STEPS,
+        steps=steps,
         every=EVERY,
         checkpoint=folder,
         progress=False,
@@ -105,4 +105,4 @@ def main(kind: str, folder: str, die_at: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

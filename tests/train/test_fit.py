@@ -32,10 +32,12 @@ def rows_of(folder):
     return [json.loads(line) for line in lines]
 
 
-def run_and_die(kind, folder, die_at):
+def run_and_die(kind, folder, die_at, devices=8, steps=STEPS):
     """Run the training in another process, which may be killed on the way."""
-    command = [sys.executable, "-m", "tests.train.fitting", kind, str(folder), str(die_at)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    words = [kind, str(folder), str(die_at), str(steps)]
+    command = [sys.executable, "-m", "tests.train.fitting", *words]
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -117,10 +119,11 @@ def test_data_that_ends_too_early():
         fit(batches=iter(Rows()))
 
 
-@pytest.mark.parametrize(("steps", "every"), [(0, 1), (5, 0)])
-def test_numbers_that_make_no_sense(steps, every):
-    with pytest.raises(sw.ShardingError, match=f"steps is {steps}, every is {every}"):
-        fit(steps=steps, every=every)
+@pytest.mark.parametrize(("steps", "every", "keep"), [(0, 1, 1), (5, 0, 1), (5, 1, 0)])
+def test_numbers_that_make_no_sense(steps, every, keep):
+    words = f"steps is {steps}, every is {every}, keep is {keep}"
+    with pytest.raises(sw.ShardingError, match=words):
+        fit(steps=steps, every=every, keep=keep)
 
 
 def test_a_step_that_is_none():
@@ -128,6 +131,49 @@ def test_a_step_that_is_none():
         sw.fit(lambda s, b: s, {}, Rows(), steps=1)
     with pytest.raises(TypeError, match="batches is a int"):
         fit(batches=3)
+    with pytest.raises(TypeError, match="batches is a dict"):
+        fit(batches=next(iter(Rows())))
+    with pytest.raises(TypeError, match="the pair of model and optimizer"):
+        sw.fit(begin("nnx")[0], begin("nnx")[1][0], Rows(), steps=1, progress=False)
+
+
+def test_another_number_of_devices_goes_on(tmp_path):
+    """The same training on eight devices, then on two: a checkpoint belongs to no number."""
+    for devices, steps in ((8, 4), (2, 8)):
+        done = run_and_die("nnx", tmp_path, 10**9, devices=devices, steps=steps)
+        assert done.returncode == 0, done.stderr
+    assert [row["step"] for row in rows_of(tmp_path)] == list(range(1, 9))
+
+
+def test_a_checkpoint_that_cannot_be_read(tmp_path):
+    fit(checkpoint=tmp_path, steps=4, every=2)
+    for path in (tmp_path / "4").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"")
+    with pytest.raises(sw.ShardwiseError, match=r"checkpoint 4 in .* cannot be read") as error:
+        fit(checkpoint=tmp_path, steps=6, every=2)
+    assert error.match("delete the folder 4")
+
+
+def test_a_state_is_stored_before_it_is_evaluated(tmp_path):
+    with pytest.raises(sw.ShardingError, match="evaluate function 'eval': it returned a float"):
+        fit(checkpoint=tmp_path, steps=4, every=2, evaluate=lambda state: 1.0)
+    assert (tmp_path / "2").is_dir()
+    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2]
+    with pytest.raises(sw.ShardingError, match=r"its 'w' has shape \[4, 3\]"):
+        fit(steps=4, every=2, evaluate=lambda state: state.params)
+
+
+def test_more_steps_than_asked_for(tmp_path):
+    fit(checkpoint=tmp_path, steps=4)
+    with pytest.warns(UserWarning, match="has 4 steps already, more than 3"):
+        fit(checkpoint=tmp_path, steps=3)
+
+
+def test_a_log_of_something_else_is_kept(tmp_path):
+    (tmp_path / "log.csv").write_text("mine\n")
+    fit(steps=1, log=tmp_path / "log.csv")
+    assert (tmp_path / "log.csv.before").read_text() == "mine\n"
 
 
 # --- the log

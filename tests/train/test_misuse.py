@@ -31,7 +31,11 @@ def run(loss=squares, batch=BATCH, params=PARAMS, **options):
         ({"batch": {**BATCH, "y": BATCH["y"][:7]}}, [r"batch\['x'\]: 8 rows", r"\['y'\]: 7 rows"]),
         ({"batch": {**BATCH, "scale": 2.0}}, [r"batch\['scale'\]: a scalar", "functools.partial"]),
         ({"batch": {}}, ["no leaves"]),
-        ({"batch": {"x": np.ones((0, 3))}}, ["0 rows", "at least one"]),
+        ({"batch": {"x": np.ones((0, 3))}}, ["it has no rows", "at least one"]),
+        ({"batch": [[1.0, 2.0], [3.0, 4.0]]}, [r"batch\[0\]\[0\] is a float", "np.asarray"]),
+        ({"batch": {**BATCH, "name": np.array(["a"] * 8)}}, [r"\['name'\] is a ndarray", "text"]),
+        ({"loss": lambda p, b, key: squares(p, b)}, [r"called with \(params, batch\)", "rng="]),
+        ({"rng": "shard"}, [r"called with \(params, batch, rng\)"]),
         ({"params": {"w": jnp.ones(3), "n": jnp.arange(2)}}, [r"\['n'\] is of dtype int32"]),
         ({"params": {"w": jnp.ones(3), "name": "a"}}, [r"\['name'\] is a str"]),
         ({"axis": "dta"}, ["did you mean 'data'"]),
@@ -90,6 +94,22 @@ def test_params_instead_of_a_state():
         step(PARAMS, BATCH)
 
 
+def test_a_state_of_another_optimizer():
+    step = sw.data_parallel(squares, optax.adam(0.1), mesh=MESH)
+    other = sw.data_parallel(squares, optax.sgd(0.1), mesh=MESH)
+    with pytest.raises(sw.ShardingError, match="opt_state is that of another optimizer"):
+        step(other.init(PARAMS), BATCH)
+
+
+def test_a_state_that_was_given_away():
+    step = sw.data_parallel(squares, optax.sgd(0.1), mesh=MESH)
+    state, _ = step(step.init(PARAMS), BATCH)
+    step(state, BATCH)
+    with pytest.raises(sw.ShardingError, match="given their memory") as error:
+        step(state, BATCH)
+    assert error.match("donate=False")
+
+
 # --- NNX
 
 
@@ -117,6 +137,12 @@ def test_an_optimizer_of_another_model():
 def test_an_optimizer_without_wrt(optimizer):
     with pytest.raises(TypeError, match=r"wrt=nnx\.Param"):
         STEP(make()[0], optimizer, BATCH)
+
+
+def test_a_model_where_params_are_needed():
+    step = sw.data_parallel(squares, optax.sgd(0.1), mesh=MESH)
+    with pytest.raises(TypeError, match=r"sw\.nnx\.data_parallel"):
+        step.init(make()[0])
 
 
 def test_params_where_a_model_is_needed():

@@ -111,6 +111,32 @@ def test_weights_that_are_all_zero_update_nothing(mesh):
     assert np.isfinite(state.params["w"]).all()
 
 
+def test_the_sum_of_a_mask_is_a_whole_number():
+    def loss(params, batch):
+        return squares(params, batch), batch["mask"]
+
+    for mesh in (sw.mesh(data=3), REAL):
+        step = sw.data_parallel(loss, SGD, mesh=mesh, accumulate=3)
+        state = step.init({"w": jnp.zeros(3)})
+        for seed in range(6):
+            mask = np.random.default_rng(seed).random(16) < 0.7
+            state, metrics = step(state, {**BATCH, "mask": mask})
+            assert metrics["weight"] == mask.sum()
+
+
+def test_weights_may_be_negative():
+    weight = np.r_[-np.ones(12), np.ones(3), 0].astype(np.float32)
+
+    def loss(params, batch):
+        return squares(params, batch), batch["weight"]
+
+    got, metrics = gradient(loss, REAL, {**BATCH, "weight": weight})
+    assert metrics["weight"] == -9
+    assert metrics["updated"]
+    want = plain_gradient(lambda p, b: squares(p, b) * weight * 16 / -9)
+    assert_same(got, want)
+
+
 # --- randomness
 
 
@@ -273,6 +299,13 @@ def test_statistics_without_an_update_are_no_matter():
 def test_padding_never_enters_statistics(mesh):
     step, state = normed("data", mesh=mesh)
     with pytest.raises(sw.ShardingError, match="multiple of 8 rows"):
+        step(state, jax.tree.map(lambda x: x[:13], BATCH))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_padding_enters_no_statistics_of_a_shard_either(accumulate):
+    step, state = normed(None, mesh=REAL, statistics="shard", accumulate=accumulate)
+    with pytest.raises(sw.ShardingError, match="padding would enter"):
         step(state, jax.tree.map(lambda x: x[:13], BATCH))
 
 
