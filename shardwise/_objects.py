@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,9 +26,11 @@ def purely(
     objects = _objects(nnx, (args, kwargs)) if nnx else []
     if nnx is None or not objects:
         return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), _as_it_is
-    leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=lambda x: _is_object(nnx, x))
-    places = [_is_object(nnx, leaf) for leaf in leaves]
-    arrays = [leaf for leaf, is_object in zip(leaves, places, strict=True) if not is_object]
+    paths, tree = jax.tree_util.tree_flatten_with_path(
+        (args, kwargs), is_leaf=lambda x: _is_object(nnx, x)
+    )
+    places = [_is_object(nnx, leaf) for _, leaf in paths]
+    arrays = [leaf for _, leaf in paths if not _is_object(nnx, leaf)]
 
     def pure(graph: Any, state: Any, arrays: list[Any]) -> Any:
         new, rest = nnx.merge(graph, state), iter(arrays)
@@ -37,13 +40,42 @@ def purely(
         out = f(*new_args, **new_kwargs)
         return _split_out(nnx, out, new), nnx.state(new)
 
-    def finish(result: Any) -> Any:
-        out, state = result
-        nnx.update(tuple(objects), state)
-        return _merge_out(nnx, out, objects)
-
     graph, state = nnx.split(tuple(objects))
+    names = parameters(f)
+    labels = [_label(path, names) for path, _ in paths]
+    finish = Update(
+        nnx,
+        objects,
+        [label for label, is_object in zip(labels, places, strict=True) if is_object],
+        [label for label, is_object in zip(labels, places, strict=True) if not is_object],
+    )
     return pure, (graph, state, arrays), finish
+
+
+@dataclasses.dataclass(frozen=True)
+class Update:
+    """Gives the result of a function whose objects were taken apart, and updates them.
+
+    Attributes:
+        nnx: The module of NNX.
+        objects: The objects among the arguments.
+        names: How the caller would write each of them.
+        others: The same for the arrays beside them.
+    """
+
+    nnx: Any
+    objects: list[Any]
+    names: list[str]
+    others: list[str]
+
+    def __call__(self, result: Any) -> Any:
+        out, state = result
+        self.nnx.update(tuple(self.objects), state)
+        return _merge_out(self.nnx, out, self.objects)
+
+    def name(self, path: tuple[Any, ...]) -> str:
+        """A path in the state of all objects: the object's name, and the place in it."""
+        return self.names[path[0].key] + jax.tree_util.keystr(path[1:]).removesuffix(".value")
 
 
 def _as_it_is(out: Any) -> Any:
@@ -56,19 +88,36 @@ def name_result(finish: Finish, path: tuple[Any, ...]) -> str:
         return "result" + jax.tree_util.keystr(path)
     if path[0] == jax.tree_util.SequenceKey(0):
         return "result" + jax.tree_util.keystr(path[2:])
-    return "updated object " + jax.tree_util.keystr(path[1:])
+    assert isinstance(finish, Update)
+    return "updated " + finish.name(path[1:])
 
 
 def name_argument(finish: Finish, path: tuple[Any, ...], names: Sequence[str]) -> str:
     """A path in what the pure function is called with, as the user of `f` would write it."""
+    if not isinstance(finish, Update):
+        return _label(path, names)
     group, rest = path[0].idx, path[1:]
-    if finish is _as_it_is and group == 0:
-        index: int = rest[0].idx
-        name = names[index] if index < len(names) else f"args[{index}]"
-        return name + jax.tree_util.keystr(rest[1:])
-    if finish is _as_it_is:
-        return f"{rest[0].key}{jax.tree_util.keystr(rest[1:])}"
-    return ("object " if group == 1 else "argument ") + jax.tree_util.keystr(rest)
+    return finish.name(rest) if group == 1 else finish.others[rest[0].idx]
+
+
+def _label(path: tuple[Any, ...], names: Sequence[str]) -> str:
+    """A path in a pair of positional arguments and keywords."""
+    group, first, rest = path[0].idx, path[1], path[2:]
+    if group == 1:
+        return f"{first.key}{jax.tree_util.keystr(rest)}"
+    index: int = first.idx
+    name = names[index] if index < len(names) else f"args[{index}]"
+    return name + jax.tree_util.keystr(rest)
+
+
+def parameters(f: Callable[..., Any]) -> list[str]:
+    """Names for the positional arguments of a function, where it tells."""
+    try:
+        own = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in own if one.kind in named]
 
 
 def _is_object(nnx: Any, x: Any) -> bool:

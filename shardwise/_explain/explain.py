@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +11,7 @@ import jax
 from .._call import simulate_p
 from .._errors import explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
+from .._objects import parameters
 from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
 from .hardware import Hardware, find
@@ -74,7 +74,7 @@ def explain(
 def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:
     body = _operations(traced)
     axes = _axes(body, mesh)
-    paths = traced.argument_paths(_parameters(f))
+    paths = traced.argument_paths(parameters(f))
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
     recorder = Recorder(layouts)
@@ -126,16 +126,6 @@ def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
     for op in walk(body.ops):
         found |= dict.fromkeys(op.scope)
     return tuple(found)
-
-
-def _parameters(f: Callable[..., Any]) -> list[str]:
-    """Names for the positional arguments."""
-    try:
-        own = inspect.signature(f).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.name for one in own if one.kind in named]
 
 
 def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:

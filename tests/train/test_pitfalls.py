@@ -88,6 +88,16 @@ def test_the_step_of_nnx_passes():
     assert_same(jax.device_get(nnx.state(model)), before)
 
 
+def test_objects_are_called_as_the_caller_calls_them():
+    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    step = sw.nnx.data_parallel(lambda m, b: ((m(b["x"]) - b["y"]) ** 2).mean(-1))
+    report = sw.explain(step, model, optimizer, BATCH, mesh=sw.mesh(data=8))
+    names = {one.path for one in report.arguments}
+    assert {"model['kernel']", "model['bias']", "batch['x']", "batch['y']"} <= names
+    assert "updated model['kernel']" in {one.path for one in report.results}
+
+
 @pytest.mark.parametrize("mesh", [sw.mesh(data=8), real_mesh(data=8)])
 def test_the_step_is_the_right_one_by_hand(mesh):
     step = sw.data_parallel(losses, optax.sgd(0.1), mesh=mesh)
