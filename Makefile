@@ -33,7 +33,7 @@ demo: $(READY)  ## Show what shardwise is for, in about a minute.
 	$(BIN)/shardwise demo
 
 test: $(READY)  ## Run the tests, on WORKERS processes.
-	$(BIN)/python -m pytest -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff check .
