@@ -121,7 +121,6 @@ def reduce_gradients(
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded:
                 _refuse_scalars(terms, layout)
-                objective.statistics.refuse_padding(state, new, layout)
             sums = {name: term.sums(mask) for name, term in terms.items()}
             # Of the order of the mean, whatever the weights: a sum could overflow in float16.
             return sums["loss"][0] / sizes["loss"], (sums, new)

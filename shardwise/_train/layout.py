@@ -128,7 +128,7 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
 
 
 def _is_text(leaf: Any) -> bool:
-    return getattr(leaf.dtype, "kind", "") in "OSUT"
+    return isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "OSUT"
 
 
 def _in_list(path: Any) -> bool:

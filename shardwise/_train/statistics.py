@@ -44,21 +44,15 @@ class Statistics:
         self, loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
     ) -> None:
         """Refuse a loss whose result would depend on how the batch is cut."""
-        split = padded or layout.accumulate > 1
-        if self.mode == "shard" or not (split or jax.tree.leaves(state)):
+        whole = self.mode == "batch"
+        split = layout.accumulate > 1
+        if not (padded or (whole and (split or jax.tree.leaves(state)))):
             return
         found = _examine(loss, layout, params, state, batch)
-        if found.varying:
+        if whole and found.varying:
             raise _varies(found.varying[0], layout)
-        if split and (found.changed or found.meets):
+        if (padded or (whole and split)) and (found.changed or found.meets):
             raise _cut(found, layout, padded)
-
-    def refuse_padding(self, old: Any, new: Any, layout: Layout) -> None:
-        """Refuse a loss that updates state from rows of which some are not real."""
-        pairs = zip(_names(old), jax.tree.leaves(old), jax.tree.leaves(new), strict=True)
-        changed = [name for name, a, b in pairs if a is not b]
-        if changed:
-            raise _cut(Found(changed, [], ""), layout, padded=True)
 
 
 @dataclass(frozen=True)
@@ -109,7 +103,8 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
             explain_error(
                 f"whether its statistics are those of the whole batch cannot be told: {error}",
                 where="the loss",
-                remedy="statistics='shard', if you have made sure of it.",
+                remedy="batches that divide evenly, and statistics='shard' if you have made sure "
+                "of it.",
             )
         ) from error
     names = _names(state)

@@ -336,8 +336,19 @@ def test_a_loss_with_collectives_of_its_own(mesh):
 def test_what_rows_share_is_not_padded_or_cut():
     with pytest.raises(sw.ShardingError, match="all_gather over 'data'"):
         gradient(contrast, REAL, jax.tree.map(lambda x: x[:13], BATCH))
+    with pytest.raises(sw.ShardingError, match="all_gather over 'data'"):
+        gradient(contrast, REAL, jax.tree.map(lambda x: x[:13], BATCH), statistics="shard")
     with pytest.raises(sw.ShardingError, match="accumulate=2"):
         gradient(contrast, REAL, accumulate=2)
+
+
+def test_keys_may_be_rows():
+    def loss(params, batch):
+        return squares(params, batch) * jax.vmap(jax.random.uniform)(batch["key"])
+
+    batch = {**BATCH, "key": jax.random.split(jax.random.key(0), 16)}
+    got, _ = gradient(loss, REAL, batch)
+    assert_same(got, plain_gradient(loss, batch=batch))
 
 
 def test_a_scan_with_a_carry_of_zeros_is_no_matter():
