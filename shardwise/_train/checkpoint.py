@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +45,11 @@ class Checkpoints:
         # As the host holds them: a checkpoint belongs to no number of devices.
         state = jax.device_get(_named(arrays))
         about = {"arrays": _types(state), "position": position}
-        self._manager.save(
-            step,
-            args=args.Composite(state=args.StandardSave(state), about=args.JsonSave(about)),
-        )
+        with self._told():
+            self._manager.save(
+                step,
+                args=args.Composite(state=args.StandardSave(state), about=args.JsonSave(about)),
+            )
 
     def latest(self) -> int | None:
         """The step of the newest checkpoint."""
@@ -83,7 +86,24 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait for what is being written."""
-        self._manager.close()
+        with self._told():
+            self._manager.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say of which folder an error speaks, and that nothing before it is lost."""
+        try:
+            yield
+        except Exception as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"a checkpoint could not be written: {type(error).__name__}: {error}"[:500],
+                    where=str(self.folder),
+                    rule="The checkpoints before it are whole.",
+                    remedy="make room or mend the folder, and run it again: it goes on from the "
+                    "newest of them.",
+                )
+            ) from error
 
     def _check(self, step: int, stored: dict[str, str], here: dict[str, str]) -> None:
         if stored == here:

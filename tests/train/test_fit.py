@@ -155,6 +155,22 @@ def test_a_checkpoint_that_cannot_be_read(tmp_path):
     assert error.match("delete the folder 4")
 
 
+def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):
+    import orbax.checkpoint as ocp
+
+    fit(checkpoint=tmp_path, steps=4, every=2)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ocp.CheckpointManager, "save", full)
+        with pytest.raises(sw.ShardwiseError, match="No space left on device") as error:
+            fit(checkpoint=tmp_path, steps=6, every=2)
+    assert error.match("run it again")
+    assert digest("pure", fit(checkpoint=tmp_path, steps=6)) == digest("pure", fit(steps=6))
+
+
 def test_a_state_is_stored_before_it_is_evaluated(tmp_path):
     with pytest.raises(sw.ShardingError, match="evaluate function 'eval': it returned a float"):
         fit(checkpoint=tmp_path, steps=4, every=2, evaluate=lambda state: 1.0)
