@@ -1,11 +1,10 @@
 """Reading, padding, transfer and compute, side by side.
 
-One thread reads steps in order. A few threads pad them, put them on the device of their lane and
-wait until they are there; more than one, because a copy from ordinary memory does not fill the bus
-(`benchmarks/evaluate_gpu.py` measures it), and more of them once the devices have to wait. The
-caller's thread takes staged steps in order and computes. A step holds a slot from before it is read
-until its result has been fetched, so memory on the host and on the devices is bounded by the number
-of slots, whichever part is slow.
+One thread reads steps in order. Several threads pad them, put them on the device of their lane and
+wait until they are there; several, because one copy from ordinary memory does not fill the bus
+(`benchmarks/evaluate_gpu.py` measures it). The caller's thread takes staged steps in order and
+computes. A step holds a slot from before it is read until its result has been fetched, so memory on
+the host and on the devices is bounded by the number of slots, whichever part is slow.
 
 An exception in any thread ends all of them and is raised in the caller's.
 """
@@ -61,11 +60,10 @@ class Stream:
         config: Any = jax.config
         self._wide = bool(config.jax_enable_x64)
         self._threads: list[threading.Thread] = []
-        self._at_first, self._at_most = lanes.transfer_threads
 
     def __enter__(self) -> Stream:
         self._start(self._read_all, "shardwise-reader")
-        for _ in range(self._at_first):
+        for _ in range(self._lanes.transfer_threads):
             self._start(self._transfer_all, "shardwise-transfer")
         return self
 
@@ -73,12 +71,6 @@ class Stream:
         thread = threading.Thread(target=self._guard, args=(work,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
-
-    def _hurry(self) -> None:
-        """The devices wait: twice as many threads from now on, as far as that may go."""
-        copying = len(self._threads) - 1
-        for _ in range(min(copying, self._at_most - copying)):
-            self._start(self._transfer_all, "shardwise-transfer")
 
     def __exit__(self, *_: object) -> None:
         """End every thread. One that is stuck in the source is left behind after a while."""
@@ -91,8 +83,6 @@ class Stream:
     def take(self) -> list[Staged]:
         """The next steps, one per lane; fewer in the last round, none after it."""
         wanted = range(self._taken, self._taken + len(self._lanes))
-        if self._taken and not self._is_ready(wanted):
-            self._hurry()
         with self._changed:
             self._changed.wait_for(lambda: self._error or self._is_ready(wanted))
             if self._error:
@@ -115,7 +105,7 @@ class Stream:
             self._stopping = True
             self._changed.notify_all()
         self._slots.release(1)
-        for _ in range(self._at_most):
+        for _ in range(self._lanes.transfer_threads):
             self._read.put(None)
 
     def _guard(self, work: Callable[[], None]) -> None:
