@@ -26,6 +26,7 @@ from .step import (
     report,
     step_name,
 )
+from .variables import Held, Kind
 
 
 def data_parallel(
@@ -76,7 +77,7 @@ class ObjectStep:
         check_loss(loss, options.rng)
         self._loss, self._options, self._statistics = loss, options, statistics
         self._runner = Runner(self._program, options)
-        self._matched: set[Any] = set()
+        self._kinds: dict[Any, Kind] = {}
         self._made: dict[int, weakref.ref[Any]] = {}
 
     @property
@@ -96,35 +97,40 @@ class ObjectStep:
             mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
                 and `sw.simulate`, which give it.
         """
-        static, arrays, streams = self._taken_apart(model, optimizer)
+        kind, held = self._taken_apart(model, optimizer)
+        *arrays, streams = (part.arrays for part in held)
         if self._options.donate and mesh is None:
-            arrays = self._owned(arrays)
-        arrays, streams, metrics = self._runner(static, arrays, streams, batch, mesh)
+            arrays = [self._owned(part) for part in arrays]
+        *new, metrics = self._runner(kind, arrays, streams, batch, mesh)
         if mesh is None:
-            self._made = {id(leaf): weakref.ref(leaf) for leaf in jax.tree.leaves(arrays)}
-        params, rest, state = arrays
-        nnx.update(model, params, rest, streams)
-        nnx.update(optimizer, state)
+            self._made = {id(leaf): weakref.ref(leaf) for leaf in jax.tree.leaves(new[:3])}
+        for part, values in zip(held, new, strict=True):
+            part.write(values)
         return metrics
 
     def lower(self, model: Any, optimizer: Any, batch: Any) -> jax.stages.Lowered:
         """The step lowered for these arguments: for its text, its memory and its cost."""
-        return self._runner.lower(*self._taken_apart(model, optimizer), batch)
+        kind, held = self._taken_apart(model, optimizer)
+        *arrays, streams = (part.arrays for part in held)
+        return self._runner.lower(kind, arrays, streams, batch)
 
-    def _taken_apart(self, model: Any, optimizer: Any) -> tuple[Any, Any, Any]:
-        """What is static, the arrays that change, and the streams of random keys."""
+    def _taken_apart(self, model: Any, optimizer: Any) -> tuple[Kind, tuple[Held, ...]]:
+        """The structure, and what it holds: what is trained, the rest, the optimizer's, streams."""
         _check_types(model, optimizer)
         graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
         own, state = nnx.split(optimizer)
-        kind = (graph, own, tuple(leaf.shape for leaf in jax.tree.leaves((params, state))))
-        if kind not in self._matched:
+        held = Held(model, params), Held(model, rest), Held(optimizer, state), Held(model, streams)
+        shapes = tuple(leaf.shape for part in held[::2] for leaf in part.arrays)
+        kind = self._kinds.get((graph, own, shapes))
+        if kind is None:
             _check_match(optimizer, params)
-            self._matched.add(kind)
-        arrays = (params, rest, state)
-        refuse_deleted(arrays, "the model", "build it anew, or use donate=False")
-        return (graph, own), arrays, streams
+            kind = self._kinds[graph, own, shapes] = Kind(graph, own, held)
+        refuse_deleted(
+            [part.arrays for part in held], "the model", "build it anew, or use donate=False"
+        )
+        return kind, held
 
-    def _owned(self, arrays: Any) -> Any:
+    def _owned(self, arrays: list[Any]) -> list[Any]:
         """Arrays whose memory may be given away: those of the step before, and copies of others.
 
         A model may begin with arrays that somebody else holds too.
@@ -134,7 +140,7 @@ class ObjectStep:
             made = self._made.get(id(leaf))
             return leaf if made is not None and made() is leaf else copied(leaf)
 
-        return jax.tree.map(own, arrays)
+        return [own(leaf) for leaf in arrays]
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""
@@ -163,35 +169,34 @@ class ObjectStep:
         self,
         layout: Layout,
         padded: bool,
-        static: Any,
-        arrays: Any,
-        streams: Any,
+        kind: Kind,
+        arrays: list[Any],
+        streams: list[Any],
         batch: Any,
         count: Any,
     ) -> Any:
-        graph, own = static
-        params, rest, state = arrays
-        optimizer = nnx.merge(own, state)
+        params, rest, state, keys = kind.states(*arrays, streams)
+        optimizer = nnx.merge(kind.optimizer, state)
         objective = Objective(
-            self._call_loss(graph, optimizer.wrt), self._options.has_aux, self._statistics
+            self._call_loss(kind.model, optimizer.wrt), self._options.has_aux, self._statistics
         )
         reduced = reduce_gradients(
             objective,
             layout,
             params,
-            {"model": rest, "rngs": streams},
+            {"model": rest, "rngs": keys},
             batch,
             count,
             self._options.step_key(optimizer.step[...]),
             padded=padded,
         )
         rest_after = reduced.state["model"]
-        model = nnx.merge(graph, params, rest_after, streams)
+        model = nnx.merge(kind.model, params, rest_after, keys)
         optimizer.update(model, reduced.grads)
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
-        new_params, rest, state = choose(reduced, new, (params, rest, state))
-        metrics = report(self._options, reduced, new_params)
-        return (new_params, rest, state), _advanced(streams), metrics
+        new = choose(reduced, new, (params, rest, state))
+        metrics = report(self._options, reduced, new[0])
+        return *kind.flat(*new, _advanced(keys)), metrics
 
     def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
         def loss(params: Any, state: Any, batch: Any, place: Place) -> Any:

@@ -274,6 +274,39 @@ def test_statistics_of_nnx_are_those_of_the_batch(mesh):
         sw.nnx.data_parallel(object_squares, mesh=mesh)(plain, own, BATCH)
 
 
+class Mixed(nnx.Module):
+    """Shared layers, arrays that are no variables, a variable that is a tree, one that changes."""
+
+    def __init__(self):
+        self.first = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+        self.again = self.first
+        self.scale = nnx.data(jnp.full(3, 2.0))
+        self.seen = nnx.BatchStat({"rows": jnp.zeros(()), "unused": jnp.zeros(2)})
+
+    def __call__(self, x):
+        rows = lax.psum(jnp.float32(len(x)), "data")
+        self.seen.set_value({**self.seen.get_value(), "rows": rows})
+        return (self.again(jnp.tanh(self.first(x))) * self.scale).sum(-1)
+
+
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL])
+def test_whatever_an_nnx_model_holds_is_updated_in_place(mesh):
+    model, plain = Mixed(), Mixed().first
+    optimizer = nnx.Optimizer(model, SGD, wrt=nnx.Param)
+    kernel = model.first.kernel
+    sw.nnx.data_parallel(object_squares, mesh=mesh)(model, optimizer, BATCH)
+
+    def loss(layer):
+        y = (layer(jnp.tanh(layer(BATCH["x"]))) * 2).sum(-1)
+        return ((y - BATCH["y"]) ** 2).mean()
+
+    want = plain.kernel[...] - nnx.grad(loss)(plain).kernel[...]
+    assert model.first.kernel is model.again.kernel is kernel
+    np.testing.assert_allclose(kernel[...], want, rtol=1e-5, atol=1e-6)
+    assert model.seen.get_value()["rows"] == len(BATCH["y"])
+    np.testing.assert_array_equal(model.scale, 2)
+
+
 def test_statistics_of_a_shard_may_be_meant():
     step, state = normed(None, mesh=REAL, statistics="shard")
     state, _ = step(state, BATCH)
