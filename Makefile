@@ -45,6 +45,7 @@ bench: $(READY)  ## Measure simulate, check, evaluate and train.
 	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/train.py
+	$(BIN)/python benchmarks/train_small.py
 
 docs: $(READY)  ## Build the documentation into site/, strictly.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
