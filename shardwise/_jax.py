@@ -81,6 +81,23 @@ def is_jaxpr(value: Any) -> bool:
     return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
 
 
+def constants(jaxpr: Any) -> list[Any]:
+    """The constants of a jaxpr and of every jaxpr inside it, in the order of the equations."""
+    opened = open_jaxpr(jaxpr)
+    found = list(opened.consts)
+    for eqn in opened.eqns:
+        values = [*eqn.params.values(), *eqn.invars]
+        while values:
+            value = values.pop(0)
+            if is_jaxpr(value):
+                found += constants(value)
+            elif isinstance(value, tuple | list):
+                values = [*value, *values]
+            elif isinstance(value, jex.Literal):
+                found.append(value.val)
+    return found
+
+
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
     """How many constants and how many carried values a `scan` equation has."""
     if "num_consts" in params:

@@ -146,7 +146,10 @@ def _load(path: str) -> Any:
     import numpy as np
 
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(loaded, np.ndarray):
+            raise ValueError("it is an archive of arrays")
+        return loaded
     except (OSError, ValueError) as error:
         raise ShardingError(
             explain_error(

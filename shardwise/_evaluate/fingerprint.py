@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _jax
+from .lanes import Lanes
 from .plan import Plan
 from .program import Function
 from .source import Source
@@ -21,11 +23,13 @@ from .source import Source
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 
 
-def fingerprint(function: Function, plan: Plan, source: Source, batch: int) -> dict[str, str]:
+def fingerprint(
+    function: Function, plan: Plan, source: Source, batch: int, lanes: Lanes
+) -> dict[str, str]:
     """All that has to be the same for finished steps to count."""
     return {
         **source.fingerprint(),
-        "the program of fn": _program(function, batch),
+        "the program of fn": _program(function, batch, lanes),
         "the metrics": plan.describe(),
         "the shapes of the state": _digest(
             ", ".join(str(jax.typeof(a)) for a in function.state.arrays)
@@ -35,12 +39,25 @@ def fingerprint(function: Function, plan: Plan, source: Source, batch: int) -> d
     }
 
 
-def _program(function: Function, batch: int) -> str:
-    """A hash of what `fn` computes, its captured constants included."""
-    traced = jax.make_jaxpr(function.call)(*function.shapes(batch))
+def _program(function: Function, batch: int, lanes: Lanes) -> str:
+    """A hash of what `fn` computes, its captured constants included.
+
+    It is traced as for one lane: the number of them is no part of the run. What a callback does
+    on the host is not seen.
+    """
+    arrays, *rest = function.shapes(batch)
+    arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+    with jax.set_mesh(lanes.first):
+        traced = jax.make_jaxpr(function.call)(arrays, *rest)
     text = _ADDRESS.sub("", str(traced))
-    constants = [np.asarray(c).tobytes() for c in traced.consts if hasattr(c, "dtype")]
-    return _digest(text, *constants)
+    constants = [_untyped(c) for c in _jax.constants(traced) if hasattr(c, "dtype")]
+    return _digest(text, *(f"{c.dtype}{c.shape}".encode() + c.tobytes() for c in constants))
+
+
+def _untyped(constant: Any) -> np.ndarray:
+    if jnp.issubdtype(constant.dtype, jax.dtypes.prng_key):
+        constant = jax.random.key_data(constant)
+    return np.asarray(constant)
 
 
 def _digest(text: str, *more: bytes) -> str:
@@ -53,7 +70,8 @@ def _digest(text: str, *more: bytes) -> str:
 def _content(arrays: list[Any]) -> str:
     """A checksum of every bit of the state, computed where the state is.
 
-    Integer arithmetic modulo 2^32, so that no order of summation changes it.
+    Every word is mixed with its place, so that no two changes cancel but by chance (once in 2^64),
+    and summed modulo 2^32, so that no order of summation changes it.
     """
     if not arrays:
         return "empty"
@@ -70,15 +88,30 @@ def _checksum(x: jax.Array) -> jax.Array:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         x = jax.random.key_data(x)
     words = _words(x).reshape(-1)
-    places = jax.lax.iota(jnp.uint32, words.shape[0]) * jnp.uint32(2654435761) | jnp.uint32(1)
-    return jnp.sum(words * places, dtype=jnp.uint32)
+    places = jax.lax.iota(jnp.uint32, words.shape[0])
+    return jnp.stack(
+        [
+            jnp.sum(_mixed(words ^ _mixed(places + jnp.uint32(seed))), dtype=jnp.uint32)
+            for seed in (0x9E3779B9, 0x7F4A7C15)
+        ]
+    )
+
+
+def _mixed(x: jax.Array) -> jax.Array:
+    """A permutation of the 32-bit words after which every bit depends on every other.
+
+    The last step of MurmurHash3, by Austin Appleby.
+    """
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
 
 
 def _words(x: jax.Array) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         return jnp.concatenate([_words(jnp.real(x)).reshape(-1), _words(jnp.imag(x)).reshape(-1)])
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x.astype(jnp.uint32)
-    if x.dtype.itemsize == 8:
+    if x.dtype != jnp.bool_ and x.dtype.itemsize == 8:
         return jax.lax.bitcast_convert_type(x, jnp.uint32)
-    return jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+    return x.astype(jnp.uint32)

@@ -80,14 +80,21 @@ def sum_floats(pair: Pair) -> Pair:
     return _fold(_add_floats, pair)
 
 
-def sum_integers(values: jax.Array) -> Pair:
-    """Sum integers exactly; gives the high and the low word of an int64, as uint32."""
-    low = values.astype(jnp.uint32)
-    if values.dtype in (jnp.int64, jnp.uint64):
-        high = (values >> 32).astype(jnp.uint32)
-    else:
-        high = jnp.where(values < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
-    return _fold(_add_integers, (high, low))
+def sum_integers(values: jax.Array) -> list[Pair]:
+    """Sum integers exactly; gives the high and the low word of an int64, as uint32.
+
+    Integers of 64 bits give two of them: the sum of their lower halves, and that of their upper.
+    """
+    if values.dtype not in (jnp.int64, jnp.uint64):
+        return [_sum_words(values)]
+    upper = (values >> 32).astype(jnp.int32 if values.dtype == jnp.int64 else jnp.uint32)
+    return [_sum_words(values.astype(jnp.uint32)), _sum_words(upper)]
+
+
+def _sum_words(values: jax.Array) -> Pair:
+    """Sum integers of 32 bits."""
+    high = jnp.where(values < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
+    return _fold(_add_integers, (high, values.astype(jnp.uint32)))
 
 
 def split(values: jax.Array, dtype: jnp.dtype) -> Pair:

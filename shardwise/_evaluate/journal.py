@@ -50,7 +50,8 @@ class Journal:
 
     def _open(self) -> sqlite3.Connection:
         try:
-            database = sqlite3.connect(self.path, timeout=0.2, isolation_level=None)
+            # An absolute path is always a file: ":memory:" alone would be none.
+            database = sqlite3.connect(self.path.absolute(), timeout=0.2, isolation_level=None)
             try:
                 _prepare(database)
             except BaseException:
@@ -66,6 +67,8 @@ class Journal:
             what, remedy = "another process is writing it.", "wait for it, or use another path."
         elif "not a database" in text:
             what, remedy = "the file is not a journal.", "use another path."
+        elif "malformed" in text:
+            what, remedy = f"it is damaged: {text}.", "delete the file to start over."
         else:
             what, remedy = f"it cannot be written: {text}.", "use a path that can be written."
         return ShardwiseError(explain_error(what, where=self._where, remedy=remedy))
@@ -76,7 +79,7 @@ class Journal:
 
     def meta(self) -> dict[str, Any]:
         """What the journal says about its run; empty for a new one."""
-        rows = self._database.execute("SELECT key, value FROM meta").fetchall()
+        rows = self._read("SELECT key, value FROM meta")
         found = {key: json.loads(value) for key, value in rows}
         if found and found.get("format") != _FORMAT:
             raise ShardwiseError(
@@ -135,8 +138,14 @@ class Journal:
     def steps(self) -> Iterator[tuple[Span, int, bytes]]:
         """The finished steps, in the order of their examples: span, batch, numbers."""
         query = "SELECT start, rows, batch, payload FROM steps ORDER BY start"
-        for start, rows, batch, payload in self._database.execute(query):
+        for start, rows, batch, payload in self._read(query):
             yield Span(start, rows), batch, payload
+
+    def _read(self, query: str) -> Iterator[Any]:
+        try:
+            yield from self._database.execute(query)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
 
     def add(self, span: Span, batch: int, payload: bytes) -> None:
         """Record a finished step; it is on disk within a fraction of a second."""
@@ -174,6 +183,9 @@ class Journal:
 
 
 def _prepare(database: sqlite3.Connection) -> None:
+    tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
+    if tables and not {"meta", "steps"} == {t for t in tables if not t.startswith("sqlite_")}:
+        raise sqlite3.DatabaseError("not a database of this kind")
     # Exclusive locking keeps a second process out, and is let go of by the kernel on kill -9.
     database.execute("PRAGMA locking_mode=EXCLUSIVE")
     database.execute("PRAGMA journal_mode=WAL")

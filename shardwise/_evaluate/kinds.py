@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._errors import UnsupportedError, explain_error
+from .._errors import ShardingError, UnsupportedError, explain_error
 from .source import (
     SAMPLES,
     Row,
@@ -20,6 +20,7 @@ from .source import (
     device_dtype,
     empty,
     misshapen,
+    noted,
     unlike,
 )
 
@@ -30,14 +31,17 @@ class ArraySource(Source):
     """A tree of array-likes of one length: NumPy, `np.memmap`, zarr, h5py, jax arrays."""
 
     def __init__(self, data: Any) -> None:
+        super().__init__()
         paths, self.structure = jax.tree.flatten_with_path(data)
-        self._leaves = [_readable(leaf) for _, leaf in paths]
+        leaves = [leaf for _, leaf in paths]
         names = [jax.tree_util.keystr(path) for path, _ in paths]
-        self.length = common_length(names, self._leaves)
+        self.length = common_length(names, leaves)
         self.rows = [
             Row(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
-            for name, leaf in zip(names, self._leaves, strict=True)
+            for name, leaf in zip(names, leaves, strict=True)
         ]
+        self._leaves = [_readable(leaf) for leaf in leaves]
+        self.on_devices = any(map(_is_on_accelerator, leaves))
         described = ", ".join(f"{row.label}: {row}" for row in self.rows)
         self.label = f"{self.length} examples of {described}"
 
@@ -50,43 +54,79 @@ class ExampleSource(Source):
     """A random-access dataset: `__len__` and `__getitem__`, or `__getitems__` where it has it."""
 
     def __init__(self, data: Any) -> None:
+        super().__init__()
         self._data = data
         self._many = getattr(data, "__getitems__", None)
         self.length = len(data)
         self.label = f"{type(data).__name__} of {self.length} examples"
         if not self.length:
             raise empty(self.label)
-        paths, self.structure = jax.tree.flatten_with_path(data[0])
+        with noted(f"reading example 0 of {self.label}"):
+            first = self._one(0)
+        paths, self.structure = jax.tree.flatten_with_path(first)
+        if not paths:
+            raise _bare(f"example 0 is {first!r}", f"{self.label}")
+        arrays = [np.asarray(leaf) for _, leaf in paths]
+        self._dtypes = [array.dtype for array in arrays]
         self.rows = [
-            _row(path, np.asarray(leaf), f"example 0 of {self.label}") for path, leaf in paths
+            _row(path, array, f"example 0 of {self.label}")
+            for (path, _), array in zip(paths, arrays, strict=True)
         ]
 
     def read(self, start: int, stop: int) -> list[Any]:
+        """Each example is copied before the next is asked for: it may be in the same memory."""
         wanted = range(start, min(stop, self.length or 0))
-        examples = self._many(list(wanted)) if self._many else [self._data[k] for k in wanted]
-        columns: list[list[Any]] = [[] for _ in self.rows]
-        for index, example in zip(wanted, examples, strict=True):
+        found = [
+            np.empty((len(wanted), *row.shape), dtype)
+            for row, dtype in zip(self.rows, self._dtypes, strict=True)
+        ]
+        for place, (index, example) in enumerate(zip(wanted, self._examples(wanted), strict=True)):
             leaves, structure = jax.tree.flatten(example)
             if structure != self.structure:
                 raise unlike(f"example {index}", structure, self.structure)
-            for row, column, leaf in zip(self.rows, columns, leaves, strict=True):
+            for row, column, leaf in zip(self.rows, found, leaves, strict=True):
                 array = np.asarray(leaf)
                 if array.shape != row.shape:
                     raise misshapen(f"example {index}", row, array.shape, row.shape)
-                column.append(array)
-        return [np.stack(column) for column in columns]
+                if not np.can_cast(array.dtype, column.dtype, "safe"):
+                    raise misshapen(f"example {index}", row, array.dtype, column.dtype)
+                column[place] = array
+        return found
+
+    def _examples(self, wanted: range) -> Iterable[Any]:
+        if self._many is None:
+            return map(self._one, wanted)
+        examples = list(self._many(list(wanted)))
+        if len(examples) != len(wanted):
+            raise ShardingError(
+                explain_error(
+                    f"it gave {len(examples)} examples where {len(wanted)} were asked for.",
+                    where=f"__getitems__ of {self.label}",
+                    rule="It gives one example for each index, in that order.",
+                )
+            )
+        return examples
+
+    def _one(self, index: int) -> Any:
+        try:
+            return self._data[index]
+        except StopIteration as error:  # it would end a loop of ours, and the data with it
+            raise RuntimeError(f"example {index} of {self.label} raised StopIteration") from error
 
 
 class BatchSource(Source):
     """An iterable of batches of any sizes, cut into steps.
 
-    Batches are kept until they are released, so that steps can be read again, in smaller pieces,
-    after the device ran out of memory. Batches that are steps already are passed on uncopied.
+    Batches are copied as they come, since many an iterator fills the same memory again. They are
+    kept until they are released, so that steps can be read again, in smaller pieces, after the
+    device ran out of memory.
     """
 
     def __init__(self, data: Iterable[Any]) -> None:
+        super().__init__()
         self.label = f"batches of {type(data).__name__}"
         self._batches: Iterator[Any] = iter(data)
+        self._own = self._batches is not data
         self._held: list[tuple[int, list[Any]]] = []
         self._lock = threading.Lock()
         self._drawn = 0  # examples drawn so far
@@ -95,9 +135,10 @@ class BatchSource(Source):
         self._ended = False
         self.length = None
         self.rows = []
-        while not self._drawn:
-            if not self._draw():
-                raise empty(self.label)
+        with noted(f"reading the first of the {self.label}"):
+            while not self._drawn:
+                if not self._draw():
+                    raise empty(self.label)
         self.chunk = self._drawn
         self._first = [leaf[:SAMPLES] for leaf in self._held[0][1]]
 
@@ -122,9 +163,13 @@ class BatchSource(Source):
             self._released = start
             self._held = [(at, x) for at, x in self._held if at + len(x[0]) > start]
 
+    def seen(self) -> int | None:
+        return self._drawn if self._ended else None
+
     def close(self) -> None:
+        """Close the iterator, unless it was made, and is still held, by the caller."""
         close = getattr(self._batches, "close", None)
-        if callable(close):
+        if callable(close) and self._own:
             with contextlib.suppress(ValueError):  # a generator that is stuck cannot be closed
                 close()
 
@@ -148,7 +193,9 @@ class BatchSource(Source):
     def _checked(self, batch: Any) -> list[Any]:
         where = f"batch {self._number}"
         paths, structure = jax.tree.flatten_with_path(batch)
-        leaves = [_host(leaf) for _, leaf in paths]
+        if not paths:
+            raise _bare(f"{where} is {batch!r}", self.label)
+        leaves = [_copy(leaf) for _, leaf in paths]
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         common_length(names, leaves, where)
         if not self.rows:
@@ -240,6 +287,25 @@ def _gather(leaf: jax.Array, start: int, rows: int) -> jax.Array:
 
 def _host(leaf: Any) -> Any:
     return leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+
+
+def _copy(leaf: Any) -> np.ndarray:
+    """The values of an array as they are now; those of a jax array stay what they are."""
+    if not isinstance(leaf, jax.Array):
+        return np.array(leaf)
+    device_dtype(leaf.dtype, "a batch of the data")
+    return np.asarray(leaf)
+
+
+def _bare(what: str, label: str) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            f"{what}, in which there is no array.",
+            where=label,
+            rule="An example is a pytree of numbers and arrays.",
+            remedy="leave such examples out, or put numbers in their place.",
+        )
+    )
 
 
 def _row(path: Any, leaf: np.ndarray, where: str) -> Row:

@@ -42,6 +42,13 @@ class Lanes:
         """The sharding of an array with one part per lane."""
         return NamedSharding(self.mesh, PartitionSpec(self.axis))
 
+    @property
+    def first(self) -> Mesh:
+        """The mesh as it would be with one lane."""
+        place = self.mesh.axis_names.index(self.axis)
+        devices = self.mesh.devices.take([0], axis=place)
+        return Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
+
     def depth(self, step_bytes: int) -> int:
         """Steps in flight per lane, from reading to result.
 

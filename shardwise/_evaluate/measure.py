@@ -40,16 +40,26 @@ def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
     values, weights, counted = _aligned(metric, valid)
     if is_integer(values.dtype) and (weights is None or weights.dtype == jnp.bool_):
         total = fold.sum_integers(jnp.where(counted, values, 0))
-        return {"high": total[0], "low": total[1]} | _weight(weights, counted)
-    wide = jnp.float64 in (values.dtype, None if weights is None else weights.dtype)
+        return _record("", total) | _weight(weights, counted)
+    wide = any(x is not None and x.dtype.itemsize == 8 for x in (values, weights))
     dtype = jnp.dtype(jnp.float64 if wide else jnp.float32)
     terms = fold.split(values, dtype)
     if weights is not None and weights.dtype != jnp.bool_:
         terms = fold.multiply(terms, fold.split(weights, dtype))
     kept = counted & jnp.isfinite(terms[0])
     total = fold.sum_floats((jnp.where(kept, terms[0], 0), jnp.where(kept, terms[1], 0)))
-    record = {"high": total[0], "low": total[1]} | _weight(weights, counted)
+    record = _record("", [total]) | _weight(weights, counted)
     return record | _non_finite(terms[0], counted)
+
+
+def _record(name: str, pairs: list[fold.Pair]) -> Record:
+    """A sum as the host knows it; integers of 64 bits have two parts."""
+    keys = [("high", "low"), ("upper_high", "upper_low")]
+    return {
+        name + key: word
+        for names, pair in zip(keys, pairs, strict=False)
+        for key, word in zip(names, pair, strict=True)
+    }
 
 
 def _measure_extreme(metric: Min | Max, valid: jax.Array) -> Record:
@@ -107,8 +117,8 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
         total = fold.sum_integers(jnp.where(counted, counts, 0))
     else:
         kept = jnp.where(counted & jnp.isfinite(weights), weights, 0)
-        total = fold.sum_floats((kept, jnp.zeros_like(kept)))
-    return {"weight_high": total[0], "weight_low": total[1]}
+        total = [fold.sum_floats((kept, jnp.zeros_like(kept)))]
+    return _record("weight_", total)
 
 
 def _non_finite(values: jax.Array, counted: jax.Array) -> Record:

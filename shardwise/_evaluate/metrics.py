@@ -96,15 +96,30 @@ def named(output: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in output.items():
             for name, metric in named(value).items():
-                inner = isinstance(value, Mapping)
-                found[f"{key}/{name}" if inner else str(key)] = metric
+                whole = f"{key}/{name}" if isinstance(value, Mapping) else str(key)
+                if whole in found:
+                    raise _twice(whole)
+                found[whole] = metric
         return found
     metric = _one(output)
     return {type(metric).__name__.lower(): metric}
 
 
+def _twice(name: str) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            f"it returned two metrics of the name {name!r}.",
+            where="fn",
+            rule="A dictionary in a dictionary gives names with a slash.",
+            remedy="rename one of them.",
+        )
+    )
+
+
 def _one(value: Any) -> Any:
-    if isinstance(value, Reduction) or is_metric_object(value):
+    if isinstance(value, Reduction) and _is_array(value.values):
+        return value
+    if is_metric_object(value) and jax.tree.leaves(value) != [value]:
         return value
     if isinstance(value, tuple) and len(value) == 2 and all(map(_is_array, value)):
         return Mean(*value)
@@ -126,9 +141,13 @@ def _is_array(value: Any) -> bool:
 
 def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "an empty dictionary"
+        return f"a dictionary of {', '.join(map(repr, value))}" if value else "an empty dictionary"
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, Reduction):
+        return f"sw.{type(value).__name__} of {_describe(value.values)}"
+    if is_metric_object(value):
+        return f"a {type(value).__name__}, which has merge and compute but is no pytree"
     return f"a {type(value).__name__}"
 
 

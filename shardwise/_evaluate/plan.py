@@ -21,7 +21,15 @@ from .measure import is_integer, measure
 from .metrics import Max, Mean, Min, Reduction, Sum, check_shapes, is_metric_object, named
 from .totals import ExtremeTotal, ObjectTotal, SumTotal, Total
 
-_CODES = {"bool": "?", "int32": "i", "uint32": "I", "float32": "f", "float64": "d", "int64": "q"}
+_CODES = {
+    "bool": "?",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "uint64": "Q",
+    "float32": "f",
+    "float64": "d",
+}
 
 
 class Layout:

@@ -50,6 +50,12 @@ class Function:
     rows: list[Row]
     masked: bool
 
+    def checked(self, arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
+        """What `call` gives, refused before JAX sees it if it is nothing to evaluate."""
+        output = self.call(arrays, leaves, valid)
+        named(output)
+        return output
+
     def shapes(self, batch: int) -> tuple[Any, Any, Any]:
         """The arguments of `call` for a batch of this size, as shapes."""
         leaves = [jax.ShapeDtypeStruct((batch, *row.shape), row.dtype) for row in self.rows]
@@ -97,7 +103,7 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
 
 def _trace(function: Function, batch: int) -> Plan:
     try:
-        output = jax.eval_shape(function.call, *function.shapes(batch))
+        output = jax.eval_shape(function.checked, *function.shapes(batch))
     except Exception as error:
         listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
         error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
@@ -180,6 +186,5 @@ def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compil
         for row in function.rows
     ]
     rows = jax.ShapeDtypeStruct((len(lanes),), jnp.int32, sharding=lanes.split)
-    with jax.set_mesh(lanes.mesh):
-        jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
-        return jitted.lower(function.state.arrays, leaves, rows).compile()
+    jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
+    return jitted.lower(function.state.arrays, leaves, rows).compile()

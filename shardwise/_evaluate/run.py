@@ -19,6 +19,7 @@ from typing import Any
 import jax
 
 from .._errors import ShardingError, ShardwiseError, explain_error
+from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .fingerprint import fingerprint
 from .journal import Journal
@@ -32,6 +33,7 @@ from .rounds import compute
 from .source import Source
 from .spans import Span, cut, join
 from .state import place
+from .stream import Unread
 from .totals import ObjectTotal, Total
 
 
@@ -84,12 +86,16 @@ def evaluate(
     """
     began = time.monotonic()
     _check_batch(batch)
+    batch = None if batch is None else int(batch)
     with ExitStack() as stack:
         record = stack.enter_context(Journal(journal)) if journal is not None else None
         lanes = find_lanes(mesh)
         source = open_source(data)
         stack.callback(source.close)
-        function = bind(fn, place(state, lanes), source)
+        placed = place(state, lanes)
+        stack.enter_context(jax.disable_jit(False))
+        stack.enter_context(jax.set_mesh(lanes.mesh))
+        function = bind(fn, placed, source)
         run = _Run(function, source, lanes, record)
         run.prepare(batch)
         run.go(choose_view(progress, "evaluate"))
@@ -108,6 +114,7 @@ class _Run:
         self._totals: dict[str, Total] = {}
         self._done: list[Span] = []
         self._notes: list[str] = []
+        self._known: int | None = None  # how many examples there are, if the journal says so
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
@@ -115,6 +122,7 @@ class _Run:
         """Settle the batch, and take up what the journal holds."""
         self._fixed = batch is not None
         held = self._journal.meta() if self._journal else {}
+        self._known = held.get("length")
         first = batch or int(held["fingerprint"]["batch"] if held else self._choose())
         if self._source.length is not None:
             first = min(first, self._source.length)
@@ -123,7 +131,7 @@ class _Run:
             self._notes.append(f"the journal's run had halved the batch from {first}")
         self._totals = self._plan(first).totals()
         if self._journal:
-            made = fingerprint(self._function, self._plan(first), self._source, first)
+            made = fingerprint(self._function, self._plan(first), self._source, first, self._lanes)
             self._journal.claim(made, _names(self._function.fn))
             self._restore(self._journal)
             if self._source.length is not None:
@@ -207,6 +215,8 @@ class _Run:
         """Compute what is left; False if it has to be tried again with a smaller batch."""
         try:
             self._pass(progress)
+        except Unread as unread:
+            error = unread.error
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -214,7 +224,9 @@ class _Run:
                 raise too_large(self._batch, error) from error
             self._halve()
             return False
-        return True
+        else:
+            return True
+        raise error
 
     def _halve(self) -> None:
         self._steps.pop(self._batch, None)
@@ -239,6 +251,8 @@ class _Run:
         steps = compute(step, arrays, self._source, todo, self._batch, self._lanes)
         with closing(steps):
             for span, payload in steps:
+                if self._journal and self._known is not None and span.stop > self._known:
+                    raise _other_length(self._journal, self._known, f"{span.stop} or more")
                 self._add(span, self._batch, payload)
                 if self._journal:
                     self._journal.add(span, self._batch, payload)
@@ -246,22 +260,26 @@ class _Run:
 
     def _settle_length(self, journal: Journal) -> None:
         """An iterable has told its length only now: the journal must agree, or learn it."""
-        held = journal.meta().get("length", self._count)
-        if held != self._count:
-            raise ShardwiseError(
-                explain_error(
-                    f"it was finished with {held} examples, this run has {self._count}.",
-                    where=f"journal {str(journal.path)!r}",
-                    rule="Finished steps count only for the same data.",
-                    remedy="use another path, or delete the file to start over.",
-                )
-            )
+        seen = self._source.seen()
+        if seen is not None and seen != self._count:
+            raise _other_length(journal, self._count, str(seen))
         journal.flush()
         journal.note(length=self._count)
 
 
+def _other_length(journal: Journal, held: int, found: str) -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            f"it has steps of {held} examples, the data of this run has {found}.",
+            where=f"journal {str(journal.path)!r}",
+            rule="Finished steps count only for the same data.",
+            remedy="use another path, or delete the file to start over.",
+        )
+    )
+
+
 def _check_batch(batch: int | None) -> None:
-    if batch is not None and (not isinstance(batch, int) or batch < 1):
+    if batch is not None and (not is_count(batch) or batch < 1):
         raise ShardingError(
             explain_error(
                 f"got {batch!r}.",

@@ -8,7 +8,9 @@ the one to the device.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +59,8 @@ class Source:
         length: The number of examples, or None if only reading tells.
         label: What it is, for messages.
         chunk: The natural size of a step, if the source has one.
+        on_devices: Whether reading takes memory of the devices.
+        reading: Held while a thread reads; one that was left behind may still be at it.
     """
 
     structure: Any
@@ -64,10 +68,18 @@ class Source:
     length: int | None
     label: str
     chunk: int | None = None
+    on_devices: bool = False
+
+    def __init__(self) -> None:
+        self.reading = threading.Lock()
 
     def read(self, start: int, stop: int) -> list[Any]:
         """The rows from start to stop as host arrays; fewer, or none, only at the end."""
         raise NotImplementedError
+
+    def seen(self) -> int | None:
+        """The number of examples, where reading has come to the end of them."""
+        return self.length
 
     def release(self, start: int) -> None:
         """Say that nothing before `start` will be read again."""
@@ -93,25 +105,45 @@ class Source:
         return found
 
 
+@contextmanager
+def noted(what: str) -> Iterator[None]:
+    """Say in an exception of the data what was being done."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"shardwise.evaluate: while {what}")
+        raise
+
+
 def device_dtype(dtype: Any, where: str) -> np.dtype:
     """The dtype that data of this dtype has on a device, where it can be there at all."""
-    dtype = _numpy_dtype(dtype)
+    if str(dtype).startswith("key<"):
+        raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it in fn.")
+    dtype = _numpy_dtype(dtype).newbyteorder("=")
     if dtype.kind in "OSUMmV" and not jnp.issubdtype(dtype, np.number):
-        raise UnsupportedError(
-            explain_error(
-                f"its dtype is {dtype}.",
-                where=where,
-                rule="Only numbers and booleans can be put on a device.",
-                remedy="leave this leaf out of the data, or encode it as numbers.",
-            )
+        raise _unplaceable(
+            dtype, where, "leave this leaf out of the data, or encode it as numbers."
         )
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        raise _unplaceable(dtype, where, "give it as float64.")
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+
+
+def _unplaceable(dtype: Any, where: str, remedy: str) -> UnsupportedError:
+    return UnsupportedError(
+        explain_error(
+            f"its dtype is {dtype}.",
+            where=where,
+            rule="Only numbers of up to 64 bits and booleans can be put on a device.",
+            remedy=remedy,
+        )
+    )
 
 
 def _numpy_dtype(dtype: Any) -> np.dtype:
     if type(dtype).__module__.split(".")[0] == "torch":
         return np.dtype(str(dtype).removeprefix("torch."))
-    return np.dtype(dtype)
+    return np.dtype(getattr(dtype, "numpy_dtype", dtype))  # tensorstore has dtypes of its own
 
 
 def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") -> int:
@@ -159,14 +191,18 @@ def unlike(where: str, found: Any, expected: Any) -> ShardingError:
 
 
 def misshapen(where: str, row: Row, found: Any, expected: Any) -> ShardingError:
+    shapes = isinstance(found, tuple)
+
     def text(x: Any) -> str:
-        return str(list(x)).replace("'", "") if isinstance(x, tuple) else str(x)
+        return str(list(x)).replace("'", "") if shapes else str(x)
 
     return ShardingError(
         explain_error(
             f"{row.label} is {text(found)}, expected {text(expected)}.",
             where=f"{where} of the data",
             rule="Every example has the shape and dtype of the first.",
-            remedy="pad examples to one shape, with a mask that fn uses as weights.",
+            remedy="pad examples to one shape, with a mask that fn uses as weights."
+            if shapes
+            else "give all of them one dtype, np.float32(x) for instance.",
         )
     )

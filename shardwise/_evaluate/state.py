@@ -16,6 +16,8 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .. import _jax
+from .._errors import ShardwiseError, explain_error
 from .lanes import Lanes
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -45,6 +47,16 @@ def place(state: Any, lanes: Lanes) -> State:
 
         graph, state = nnx.split(state)
     leaves, structure = jax.tree.flatten(state)
+    if any(map(_jax.is_traced, leaves)):
+        raise ShardwiseError(
+            explain_error(
+                "it holds values of a function that is being traced.",
+                where="argument 'state'",
+                rule="evaluate compiles its own step and reads data as it goes: it cannot be part "
+                "of a jitted function.",
+                remedy="call it outside jax.jit.",
+            )
+        )
     where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _NUMBERS)]
     rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
     shardings = [_sharding(leaves[k], lanes) for k in where]

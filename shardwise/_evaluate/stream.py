@@ -23,10 +23,18 @@ import numpy as np
 
 from .._errors import ShardingError, explain_error
 from .lanes import Lanes
-from .source import Row, Source
+from .source import Row, Source, noted
 from .spans import Span
 
 _JOIN_SECONDS = 10.0
+
+
+class Unread(Exception):
+    """The data could not be read; `error` is what its reader raised."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 @dataclass(frozen=True)
@@ -134,16 +142,16 @@ class Stream:
             self._changed.notify_all()
 
     def _read_one(self, span: Span) -> list[Any]:
+        step = f"reading step {span.start // self._batch} ({span}) from {self._source.label}"
         try:
-            leaves = self._source.read(span.start, span.stop)
-            self._check(leaves, span)
-            return leaves
+            with noted(step), self._source.reading:
+                leaves = self._source.read(span.start, span.stop)
+                self._check(leaves, span)
+                return leaves
         except Exception as error:
-            error.add_note(
-                f"shardwise.evaluate: while reading step {span.start // self._batch} ({span}) "
-                f"from {self._source.label}"
-            )
-            raise
+            if self._source.on_devices:
+                raise
+            raise Unread(error) from None  # too little memory there is no matter of the batch
 
     def _check(self, leaves: list[Any], span: Span) -> None:
         """An array that is shorter than it says would otherwise end the run early."""
@@ -163,14 +171,9 @@ class Stream:
         while (item := self._read.get()) is not None and not self._stopping:
             number, span, leaves = item
             del item
-            try:
+            step = f"putting step {span.start // self._batch} ({span}) of {self._source.label}"
+            with noted(f"{step} on its device"):
                 staged = self._transfer(number % len(self._lanes), span, leaves)
-            except Exception as error:
-                error.add_note(
-                    f"shardwise.evaluate: while putting step {span.start // self._batch} ({span}) "
-                    f"of {self._source.label} on its device"
-                )
-                raise
             del leaves
             with self._changed:
                 self._staged[number] = staged

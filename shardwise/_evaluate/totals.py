@@ -83,12 +83,11 @@ class SumTotal(_Watched):
         self._sum, self._weight = ExactSum(), ExactSum()
 
     def add(self, record: Any, span: Span) -> None:
-        _add_pair(self._sum, record["high"], record["low"], self._integer, span)
+        _add_sum(self._sum, record, "", self._integer, span)
         if self._weights is None:
             self._weight.add(span.rows * self._per_row)
         else:
-            high, low = record["weight_high"], record["weight_low"]
-            _add_pair(self._weight, high, low, self._weights == "integer", span)
+            _add_sum(self._weight, record, "weight_", self._weights == "integer", span)
         self.watch(record, span)
 
     def values(self, name: str) -> dict[str, Any]:
@@ -128,7 +127,8 @@ class ExtremeTotal(_Watched):
 class ObjectTotal:
     """The total of a metric object: its own `merge`, pairwise, in the order of the examples.
 
-    Leaves are widened to 64 bits first: a float32 total loses digits and an int32 count wraps.
+    Leaves are widened to 64 bits first, and JAX is told to keep them so: a float32 total loses
+    digits and an int32 count wraps.
     """
 
     def __init__(self, structure: Any, alone: bool) -> None:
@@ -142,7 +142,8 @@ class ObjectTotal:
         self._waiting[span.start] = (span.stop, jax.tree.unflatten(self._structure, leaves))
         while self._next in self._waiting:
             self._next, metric = self._waiting.pop(self._next)
-            self._push(metric)
+            with jax.enable_x64(True):
+                self._push(metric)
 
     def _push(self, metric: Any) -> None:
         # A binary counter: level k holds the merge of 2**k neighbouring steps, or nothing.
@@ -158,9 +159,10 @@ class ObjectTotal:
         if not held:
             return {}
         total = held[0]
-        for metric in held[1:]:
-            total = metric.merge(total)
-        return _computed(name, total.compute(), self._alone)
+        with jax.enable_x64(True):
+            for metric in held[1:]:
+                total = metric.merge(total)
+            return _computed(name, total.compute(), self._alone)
 
     def weight(self) -> None:
         return None
@@ -169,10 +171,11 @@ class ObjectTotal:
         return None
 
 
-def _add_pair(total: ExactSum, high: Any, low: Any, integer: bool, span: Span) -> None:
+def _add_sum(total: ExactSum, record: Any, name: str, integer: bool, span: Span) -> None:
+    high, low = record[name + "high"], record[name + "low"]
     if integer:
-        word = (high << 32) | low
-        total.add(word - (1 << 64) if word >> 63 else word)
+        upper = record.get(name + "upper_high", 0), record.get(name + "upper_low", 0)
+        total.add(_integer(high, low) + (_integer(*upper) << 32))
         return
     if not (math.isfinite(high) and math.isfinite(low)):
         raise ShardwiseError(
@@ -185,6 +188,12 @@ def _add_pair(total: ExactSum, high: Any, low: Any, integer: bool, span: Span) -
         )
     total.add(high)
     total.add(low)
+
+
+def _integer(high: int, low: int) -> int:
+    """An int64 from its words."""
+    word = (high << 32) | low
+    return word - (1 << 64) if word >> 63 else word
 
 
 def _widened(leaf: np.ndarray) -> np.ndarray:

@@ -65,12 +65,66 @@ class Loader:
         return batches(10)
 
 
+class Refilled:
+    """One buffer for all examples, or for all batches."""
+
+    def __init__(self, rows):
+        self._buffer = np.zeros(rows, np.float32) if rows else np.zeros((), np.float32)
+
+    def __len__(self):
+        return 50
+
+    def __getitem__(self, index):
+        self._buffer[...] = index
+        return self._buffer
+
+    def batches(self):
+        for index in range(50):
+            yield self[index]
+
+
+class TestMemoryThatIsFilledAgain:
+    def test_examples(self):
+        assert evaluate(lambda _, b: b, None, Refilled(0), batch=8)["mean"] == 24.5
+
+    def test_batches(self):
+        assert evaluate(lambda _, b: b, None, Refilled(10).batches(), batch=20)["mean"] == 24.5
+
+
+class TestExamplesOfOtherDtypes:
+    @pytest.mark.parametrize(
+        ("data", "what"),
+        [
+            ([0, 0.5], "data is float64, expected int64"),
+            ([{"y": 1}, {"y": 0.5}], r"data\['y'\] is float64"),
+            ([True, 0.25], "float64, expected bool"),
+            ([1.0, 2j], "complex128, expected float64"),
+            ([1.0, "2.5"], "<U3, expected float64"),
+        ],
+    )
+    def test_are_refused(self, data, what):
+        with pytest.raises(ShardingError, match=rf"(?s)example 1 of the data: {what}.*one dtype"):
+            evaluate(
+                lambda _, b: jnp.asarray(0.0) * b["y"] if isinstance(b, dict) else b, None, data
+            )
+
+    def test_unless_nothing_is_lost(self):
+        assert evaluate(lambda _, b: b, None, [0.5, 1, True, np.float32(0.5)])["mean"] == 0.75
+
+
 class TestKinds:
     def test_memory_mapped(self, tmp_path, want):
         for name, array in DATA.items():
             np.save(tmp_path / name, array)
         mapped = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in DATA}
         assert run(mapped) == want
+
+    def test_of_another_byte_order(self, want):
+        assert run({name: array.astype(">f4") for name, array in DATA.items()}) == want
+
+    def test_tensorstore(self, want):
+        tensorstore = pytest.importorskip("tensorstore")
+        assert run({name: tensorstore.array(array) for name, array in DATA.items()}) == want
 
     def test_jax_arrays(self, want):
         assert run({name: jnp.asarray(array) for name, array in DATA.items()}) == want

@@ -10,6 +10,7 @@ import sys
 from collections import namedtuple
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -39,6 +40,10 @@ def everything(w, batch, mask):
         "worst": Max(loss),
         "object": Average.from_values(loss, mask),
     }
+
+
+def squares(_, batch):
+    return batch**2
 
 
 class Stop(Exception):
@@ -101,11 +106,15 @@ class TestResuming:
         assert got.metrics == want.metrics
         assert got.resumed >= 300
 
-    def test_a_longer_iterable_is_refused_at_its_end(self, path):
+    def test_an_iterable_of_another_length_is_refused_and_the_journal_stays_whole(self, path):
         x = normal(100)
-        evaluate(lambda _, b: b, None, iter([x]), batch=32, journal=path)
-        with pytest.raises(ShardwiseError, match="finished with 100 examples, this run has 200"):
-            evaluate(lambda _, b: b, None, iter([x, x]), batch=32, journal=path)
+        want = evaluate(squares, None, iter([x, x]), batch=32, journal=path)
+        with pytest.raises(ShardwiseError, match="steps of 200 examples, the data of this run has"):
+            evaluate(squares, None, iter([x, x, x]), batch=32, journal=path)
+        with pytest.raises(ShardwiseError, match="steps of 200 examples, the data of this run has"):
+            evaluate(squares, None, iter([x]), batch=32, journal=path)
+        again = evaluate(squares, None, iter([x, x]), batch=32, journal=path)
+        assert (again.metrics, again.resumed) == (want.metrics, 200)
 
     def test_a_chosen_batch_is_taken_from_the_journal(self, path):
         evaluate(everything, W, DATA, batch=48, journal=path)
@@ -201,6 +210,48 @@ class TestRefusing:
             journal.note(format="shardwise evaluate 99")
         with pytest.raises(ShardwiseError, match="its format is 'shardwise evaluate 99'"):
             evaluate(everything, W, DATA, batch=16, journal=path)
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [
+            (normal(64), -normal(64)),
+            (np.array([5], np.int64), np.array([5 + 2**40], np.int64)),
+            (np.arange(4, dtype=np.uint8), np.arange(4, dtype=np.uint8)[::-1].copy()),
+        ],
+    )
+    def test_a_state_of_other_signs_upper_bits_or_order(self, path, one, other):
+        fn = lambda s, b: b * s[0]  # noqa: E731
+        with jax.enable_x64(True):
+            evaluate(fn, one, np.ones(8), batch=4, journal=path)
+            with pytest.raises(ShardwiseError, match="content of the state differs"):
+                evaluate(fn, other, np.ones(8), batch=4, journal=path)
+
+    @pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.jit(jax.jit(f))])
+    def test_a_constant_inside_an_inner_function(self, path, wrap):
+        def fn(table):
+            return lambda _, b: b + wrap(lambda i: table[i])(jnp.int32(1))
+
+        evaluate(fn(jnp.arange(4.0)), None, np.ones(8), batch=4, journal=path)
+        with pytest.raises(ShardwiseError, match="program of fn differs"):
+            evaluate(fn(jnp.arange(4.0) * 2), None, np.ones(8), batch=4, journal=path)
+
+    @pytest.mark.parametrize("tables", [["users"], ["meta"], ["steps", "meta", "users"]])
+    def test_a_database_of_something_else_is_left_alone(self, path, tables):
+        with sqlite3.connect(path) as database:
+            for table in tables:
+                database.execute(f"CREATE TABLE {table} (name TEXT)")
+        before = path.read_bytes()
+        with pytest.raises(ShardwiseError, match="not a journal"):
+            evaluate(squares, None, normal(10), journal=path)
+        assert path.read_bytes() == before
+
+    def test_a_damaged_journal(self, path):
+        evaluate(squares, None, normal(4000), batch=1, journal=path)
+        content = bytearray(path.read_bytes())
+        content[8192:] = b"x" * (len(content) - 8192)
+        path.write_bytes(bytes(content))
+        with pytest.raises(ShardwiseError, match="damaged.*\n.*delete the file"):
+            evaluate(squares, None, normal(4000), batch=1, journal=path)
 
 
 class TestDisks:

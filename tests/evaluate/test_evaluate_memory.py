@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import jax
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardwise import ShardwiseError
-from shardwise._evaluate import Sum, memory, rounds
+from shardwise._evaluate import Sum, memory, rounds, stream
 from shardwise._evaluate.source import Row
 
 from ..support import normal
@@ -97,6 +98,41 @@ class TestHalving:
         again = evaluate(fn, None, iter([x]) if iterable else x, mesh=devices(1), journal=path)
         assert again.metrics == result.metrics
         assert (again.resumed, again.batch) == (4000, 64)
+
+    @pytest.mark.parametrize("iterable", [False, True])
+    def test_a_reader_without_memory_is_no_matter_of_the_batch(self, iterable):
+        class Examples(list):
+            def __getitem__(self, index):
+                if index == 50:
+                    raise MemoryError("reader")
+                return super().__getitem__(index)
+
+        data = Examples(np.ones(100, np.float32).tolist())
+        given = (np.float32([data[k]]) for k in range(100)) if iterable else data
+        with pytest.raises(MemoryError, match="reader") as error:
+            evaluate(lambda _, b: b, None, given, mesh=devices(1))
+        assert "while reading step" in error.value.__notes__[0]
+
+    def test_a_slow_reader_is_waited_for(self, monkeypatch):
+        monkeypatch.setattr(stream, "_JOIN_SECONDS", 0.01)
+        failing_above(60, monkeypatch, after=2)
+
+        class Batches:
+            number = 0
+
+            def __iter__(self):
+                return self
+
+            def __next__(self):
+                number, self.number = self.number, self.number + 1
+                if number == 20:
+                    raise StopIteration
+                time.sleep(0.03)
+                return np.arange(number * 100, (number + 1) * 100, dtype=np.float32)
+
+        result = evaluate(lambda _, b: b, None, Batches(), mesh=devices(2))
+        assert (result.count, result["mean"]) == (2000, 999.5)
+        assert "halved from 100 to 50" in result.notes[0]
 
     def test_a_given_batch_is_not_changed(self, monkeypatch):
         failing_above(10, monkeypatch)

@@ -34,6 +34,24 @@ class Histogram:
 
 
 @flax.struct.dataclass
+class Counter:
+    """Merges and computes with `jax.numpy`, which would make 32 bits of 64."""
+
+    count: Any
+
+    def merge(self, other):
+        return Counter(jnp.add(self.count, other.count))
+
+    def compute(self):
+        return jnp.where(self.count > 0, self.count, 0)
+
+
+def test_counts_of_64_bits():
+    fn = lambda _, b, mask: Counter(jnp.sum(mask, dtype=jnp.int32) * (1 << 29))  # noqa: E731
+    assert evaluate(fn, None, np.ones(12), batch=2)["counter"] == 12 << 29
+
+
+@flax.struct.dataclass
 class Collection:
     average: Average
     histogram: Histogram

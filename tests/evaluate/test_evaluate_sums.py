@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise._evaluate import Sum, fold
+from shardwise._evaluate import Max, Sum, fold
 from shardwise._evaluate.exact import ExactSum
 
 from ..support import integers, normal
@@ -89,9 +89,25 @@ class TestOnTheDevice:
     def test_integers(self, dtype):
         limits = np.iinfo(dtype)
         x = integers(100_003, low=limits.min, high=limits.max, dtype="int64").astype(dtype)
-        high, low = jax.jit(fold.sum_integers)(x)
+        ((high, low),) = jax.jit(fold.sum_integers)(x)
         word = (int(high) << 32) | int(low)
         assert (word - (1 << 64) if word >> 63 else word) == sum(x.tolist())
+
+    @pytest.mark.parametrize("dtype", ["int64", "uint64"])
+    def test_integers_of_64_bits(self, dtype):
+        limits = np.iinfo(dtype)
+        x = np.array([limits.max] * 50 + [limits.min] * 20 + [limits.max // 3] * 30, dtype)
+        with jax.enable_x64(True):
+            metrics = lambda _, b: {  # noqa: E731
+                "sum": Sum(b),
+                "weighted": Sum(b, jnp.ones(b.shape, jnp.int64)),
+                "max": Max(b),
+            }
+            got = evaluate(metrics, None, x, batch=16)
+        assert got["sum"] == sum(x.tolist())
+        assert got["weighted"] == float(sum(x.tolist()))
+        assert got["max"] == limits.max
+        assert type(got["max"]) is int
 
 
 BILLION = 1_000_000_000

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
 
 from shardwise import ShardingError, ShardwiseError
 from shardwise._evaluate import Max, Mean, Min, Sum
@@ -308,6 +310,35 @@ class TestModels:
         assert all(isinstance(w, jax.core.Tracer) for w in compiled)
 
 
+class NoTree:
+    def merge(self, other):
+        return self
+
+    def compute(self):
+        return 0
+
+
+class TestSurroundings:
+    def test_a_mesh_of_the_caller_is_no_matter(self):
+        want = evaluate(squared_error, W, linear_data(20), mesh=devices(4))
+        kinds = (AxisType.Explicit,)
+        with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=kinds)):
+            got = evaluate(squared_error, W, linear_data(20), mesh=devices(4))
+        assert got.metrics == want.metrics
+
+    def test_a_mesh_of_its_own_has_names_in_fn(self):
+        mesh = real_mesh(data=2, model=4)
+
+        def fn(_, batch):
+            return jax.lax.with_sharding_constraint(batch, P(None, "model")).sum(-1)
+
+        assert evaluate(fn, None, np.ones((6, 4), np.float32), mesh=mesh)["mean"] == 4
+
+    def test_inside_jit_it_is_refused(self):
+        with pytest.raises(ShardwiseError, match="outside jax.jit"):
+            jax.jit(lambda w: evaluate(squared_error, w, linear_data(20))["mean"])(W)
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("fn", "message"),
@@ -318,6 +349,9 @@ class TestRefusals:
             (lambda _, b: {"z": b + 1j}, "'z': values of dtype complex64, expected real numbers"),
             (lambda _, b: b[:, None][:, :0], r"\[4, 0\], which hold nothing"),
             (lambda _, b: {}, "it returned an empty dictionary"),
+            (lambda _, b: {"a/b": b, "a": {"b": b}}, "two metrics of the name 'a/b'"),
+            (lambda _, b: Sum({"a": b}), "sw.Sum of a dictionary of 'a'"),
+            (lambda _, b: NoTree(), "NoTree, which has merge and compute but is no pytree"),
             (lambda _, b: (b, b, b), "it returned a tuple of 3"),
             (lambda _, b: None, "it returned a NoneType"),
         ],
