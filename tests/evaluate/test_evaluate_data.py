@@ -97,16 +97,14 @@ class TestExamplesOfOtherDtypes:
         [
             ([0, 0.5], "data is float64, expected int64"),
             ([{"y": 1}, {"y": 0.5}], r"data\['y'\] is float64"),
-            ([True, 0.25], "float64, expected bool"),
-            ([1.0, 2j], "complex128, expected float64"),
-            ([1.0, "2.5"], "<U3, expected float64"),
+            ([True, 0.25], "data is float64, expected bool"),
+            ([1.0, 2j], "data is complex128, expected float64"),
+            ([1.0, "2.5"], "data is <U3, expected float64"),
         ],
     )
     def test_are_refused(self, data, what):
         with pytest.raises(ShardingError, match=rf"(?s)example 1 of the data: {what}.*one dtype"):
-            evaluate(
-                lambda _, b: jnp.asarray(0.0) * b["y"] if isinstance(b, dict) else b, None, data
-            )
+            evaluate(lambda _, b: b["y"] if isinstance(b, dict) else b, None, data)
 
     def test_unless_nothing_is_lost(self):
         assert evaluate(lambda _, b: b, None, [0.5, 1, True, np.float32(0.5)])["mean"] == 0.75

@@ -250,7 +250,7 @@ class TestRefusing:
         content = bytearray(path.read_bytes())
         content[8192:] = b"x" * (len(content) - 8192)
         path.write_bytes(bytes(content))
-        with pytest.raises(ShardwiseError, match="damaged.*\n.*delete the file"):
+        with pytest.raises(ShardwiseError, match=r"(?s)damaged.*delete the file"):
             evaluate(squares, None, normal(4000), batch=1, journal=path)
 
 

@@ -335,7 +335,7 @@ class TestSurroundings:
         assert evaluate(fn, None, np.ones((6, 4), np.float32), mesh=mesh)["mean"] == 4
 
     def test_inside_jit_it_is_refused(self):
-        with pytest.raises(ShardwiseError, match="outside jax.jit"):
+        with pytest.raises(ShardwiseError, match=r"outside jax\.jit"):
             jax.jit(lambda w: evaluate(squared_error, w, linear_data(20))["mean"])(W)
 
 
