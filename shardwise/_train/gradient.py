@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from .._errors import ShardingError, explain_error
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
-from .statistics import Statistics, keep_statistics
+from .statistics import Statistics, keep_statistics, refuse_varying
 
 
 @dataclass(frozen=True)
@@ -32,19 +32,26 @@ class Place:
         key: The key of this step, the same on all devices.
         part: The number of this part, counted over the whole batch.
         rows: How many rows it has.
+        count: How many rows of the whole batch are real, if some may not be.
     """
 
     key: Any
     part: Any
     rows: int
+    count: Any = None
 
     def shard_key(self) -> Any:
         """One key for this part."""
         return jax.random.fold_in(self.key, self.part)
 
     def example_keys(self) -> Any:
-        """One key per row, made from its place in the whole batch."""
+        """One key per row, made from its place in the whole batch.
+
+        Padding has the key of the row that it copies: with another one it could make a NaN.
+        """
         index = self.part * self.rows + jnp.arange(self.rows)
+        if self.count is not None:
+            index = jnp.minimum(index, self.count - 1)
         return jax.vmap(lambda k: jax.random.fold_in(self.key, k))(index)
 
 
@@ -109,7 +116,7 @@ def reduce_gradients(
 
     def part_of(params: Any, state: Any, batch: Any, count: Any, key: Any, number: Any) -> Any:
         """Gradient, sums and state from one part of the batch."""
-        place = Place(key, number, rows)
+        place = Place(key, number, rows, count if padded else None)
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
         def total(params: Any) -> Any:
@@ -122,11 +129,14 @@ def reduce_gradients(
             if padded:
                 _refuse_scalars(terms, layout)
             sums = {name: term.sums(mask) for name, term in terms.items()}
-            # Of the order of the mean, whatever the weights: a sum could overflow in float16.
-            return sums["loss"][0] / sizes["loss"], (sums, new)
+            # Of the order of a mean, whatever the weights: float16 has no room for a sum.
+            scale = loss.scale(mask)
+            return sums["loss"][0] / (sizes["loss"] if scale is None else scale), (sums, new, scale)
 
-        (_, (sums, new)), grads = jax.value_and_grad(total, has_aux=True)(params)
+        (_, (sums, new, scale)), grads = jax.value_and_grad(total, has_aux=True)(params)
         grads = jax.tree.map(lambda g: g.astype(accumulator(g.dtype)), grads)
+        if scale is not None:
+            grads = jax.tree.map(lambda g: g * (scale / sizes["loss"]).astype(g.dtype), grads)
         return (grads, sums), new
 
     def body(params: Any, state: Any, batch: Any, count: Any, key: Any) -> Any:
@@ -143,13 +153,14 @@ def reduce_gradients(
         new = keep_statistics(state, new, layout.axis, objective.statistics.mode)
         return lax.psum(sums, layout.axis), new
 
-    (grads, sums), state = jax.shard_map(
-        body,
-        mesh=layout.mesh,
-        in_specs=(P(), P(), P(layout.axis), P(), P()),
-        out_specs=P(),
-        check_vma=False,
-    )(params, state, batch, count, key)
+    def mapped(mesh: Any) -> Callable[..., Any]:
+        specs = (P(), P(), P(layout.axis), P(), P())
+        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+
+    arguments = params, state, batch, count, key
+    if layout.others:
+        refuse_varying(mapped, layout, arguments)
+    (grads, sums), state = mapped(layout.mesh)(*arguments)
     metrics = {
         name: total / (sizes[name] if weight is None else weight)
         for name, (total, weight) in sums.items()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
+from .. import _jax
 from .._errors import ShardingError, explain_error
 from .._mesh import abstract, is_count, near
 
@@ -39,6 +40,11 @@ class Layout:
         return self.devices * self.accumulate
 
     @property
+    def others(self) -> frozenset[str]:
+        """The further axes, along which everything is replicated."""
+        return frozenset(n for n, size in self.mesh.shape.items() if n != self.axis and size > 1)
+
+    @property
     def virtual(self) -> bool:
         """Whether there are no devices behind the mesh."""
         return isinstance(self.mesh, AbstractMesh)
@@ -51,15 +57,16 @@ class Layout:
 def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int) -> Layout:
     """The layout for the arguments of a step; without a mesh, all local devices."""
     if mesh is None:
-        mesh = _local_mesh(axis or "data")
+        mesh = _local_mesh(axis if isinstance(axis, str) else "data")
     names = list(abstract(mesh).axis_names)
+    mesh = _automatic(mesh)
     if axis is not None and axis not in names:
         raise ShardingError(
             explain_error(
                 f"axis {axis!r} is none of the axes of the mesh, {names}",
                 where="argument 'axis'",
                 rule="The rows of a batch are split over one axis of the mesh.",
-                remedy=near(axis, names) or f"axis={names[0]!r}",
+                remedy=near(str(axis), names) or f"axis={names[0]!r}",
             )
         )
     if not is_count(accumulate):
@@ -72,6 +79,16 @@ def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int)
             )
         )
     return Layout(mesh, axis or names[0], int(accumulate))
+
+
+def _automatic(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
+    """The mesh with all axes Auto: the step says itself where everything is."""
+    if set(mesh.axis_types) == {AxisType.Auto}:
+        return mesh
+    kinds = (AxisType.Auto,) * len(mesh.axis_names)
+    if isinstance(mesh, AbstractMesh):
+        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
 
 @functools.cache
@@ -146,4 +163,12 @@ def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:
 
 
 def _indexable(leaf: Any) -> Any:
-    return leaf if isinstance(leaf, np.ndarray | jax.Array) else jnp.asarray(leaf)
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    if not isinstance(leaf, jax.Array):
+        return jnp.asarray(leaf)
+    sharding = None if _jax.is_traced(leaf) else leaf.sharding
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        return leaf
+    # With Explicit axes in its type, an array could not be indexed without saying where to.
+    return jax.device_put(leaf, NamedSharding(cast(Mesh, _automatic(sharding.mesh)), sharding.spec))

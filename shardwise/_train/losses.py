@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from .._errors import ShardingError, explain_error
 
+TAKEN = {"loss", "weight", "updated", "grad_norm", "param_norm", "step", "seconds"}
 REMEDY = "return one loss per row, or (losses, weights) with weights of the same shape."
 
 
@@ -44,6 +45,23 @@ class Term:
         """How many values `rows` rows have; a scalar stands for one."""
         return 1 if self.scalar else math.prod(self.values.shape[1:]) * rows
 
+    def scale(self, mask: Any) -> Any:
+        """The sum of the weights' sizes; None where every value counts once."""
+        if self.weights is None:
+            return None
+        weights = jnp.abs(self._weights(mask))
+        total = jnp.sum(jax.lax.stop_gradient(weights))
+        return jnp.where(total > 0, total, 1)
+
+    def _weights(self, mask: Any) -> Any:
+        """Weights of the shape of the values, zero where a row is not real."""
+        dtype = accumulator(self.values.dtype)
+        weights = jnp.ones((), dtype) if self.weights is None else self.weights.astype(dtype)
+        if mask is not None:
+            mask = mask.reshape(mask.shape + (1,) * (self.values.ndim - 1))
+            weights = jnp.where(mask, weights, jnp.zeros((), dtype))
+        return jnp.broadcast_to(jax.lax.stop_gradient(weights), self.values.shape)
+
     def sums(self, mask: Any) -> tuple[Any, Any]:
         """The weighted sum of the values and the sum of the weights, in float32 or better.
 
@@ -54,14 +72,9 @@ class Term:
             Both sums; None for the second where all weights are known to be one.
         """
         values = self.values.astype(accumulator(self.values.dtype))
-        weights = self.weights
-        if mask is not None:
-            mask = mask.reshape(mask.shape + (1,) * (values.ndim - 1))
-            weights = jnp.where(mask, 1 if weights is None else weights, 0)
-        if weights is None:
+        if mask is None and self.weights is None:
             return jnp.sum(values), None
-        weights = jnp.broadcast_to(jax.lax.stop_gradient(weights), values.shape)
-        weights = weights.astype(values.dtype)
+        weights = self._weights(mask)
         kept = jnp.where(weights != 0, weights * values, 0)
         return jnp.sum(kept), jnp.sum(weights)
 
@@ -89,11 +102,11 @@ def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Te
             "A gradient needs real floating-point losses.",
             "losses.astype(jnp.float32), after everything that is to be differentiated.",
         )
-    taken = {"loss", "weight", "updated", "grad_norm", "param_norm"} & set(metrics)
+    taken = TAKEN & set(metrics)
     if taken:
         raise _wrong(
             f"it returned a metric named {min(taken)!r}",
-            "loss, weight, updated, grad_norm and param_norm are reported by the step itself.",
+            f"{', '.join(sorted(TAKEN))} are reported by the step itself, or by sw.fit.",
             "give it another name.",
         )
     return loss, {name: _term(name, value, rows, True) for name, value in metrics.items()}

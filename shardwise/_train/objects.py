@@ -21,6 +21,8 @@ from .step import (
     check_loss,
     choose,
     copied,
+    extra_arguments,
+    no_mesh,
     refuse_deleted,
     refuse_integers,
     report,
@@ -100,7 +102,8 @@ class ObjectStep:
         kind, held = self._taken_apart(model, optimizer)
         *arrays, streams = (part.arrays for part in held)
         if self._options.donate and mesh is None:
-            arrays = [self._owned(part) for part in arrays]
+            with no_mesh():
+                arrays = [self._owned(part) for part in arrays]
         *new, metrics = self._runner(kind, arrays, streams, batch, mesh)
         if mesh is None:
             self._made = {id(leaf): weakref.ref(leaf) for leaf in jax.tree.leaves(new[:3])}
@@ -123,7 +126,8 @@ class ObjectStep:
         shapes = tuple(leaf.shape for part in held[::2] for leaf in part.arrays)
         kind = self._kinds.get((graph, own, shapes))
         if kind is None:
-            _check_match(optimizer, params)
+            with no_mesh():
+                _check_match(optimizer, params)
             kind = self._kinds[graph, own, shapes] = Kind(graph, own, held)
         refuse_deleted(
             [part.arrays for part in held], "the model", "build it anew, or use donate=False"
@@ -176,7 +180,8 @@ class ObjectStep:
         count: Any,
     ) -> Any:
         params, rest, state, keys = kind.states(*arrays, streams)
-        optimizer = nnx.merge(kind.optimizer, state)
+        # Copies: an update in place would change what the step began with, too.
+        optimizer = nnx.merge(kind.optimizer, state, copy=True)
         objective = Objective(
             self._call_loss(kind.model, optimizer.wrt), self._options.has_aux, self._statistics
         )
@@ -191,8 +196,9 @@ class ObjectStep:
             padded=padded,
         )
         rest_after = reduced.state["model"]
-        model = nnx.merge(kind.model, params, rest_after, keys)
-        optimizer.update(model, reduced.grads)
+        model = nnx.merge(kind.model, params, rest_after, keys, copy=True)
+        further = extra_arguments(optimizer.tx, reduced)
+        optimizer.update(model, reduced.grads, **further)
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new = choose(reduced, new, (params, rest, state))
         metrics = report(self._options, reduced, new[0])

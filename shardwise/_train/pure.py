@@ -22,6 +22,8 @@ from .step import (
     check_loss,
     choose,
     copied,
+    extra_arguments,
+    no_mesh,
     refuse_deleted,
     refuse_integers,
     report,
@@ -99,6 +101,7 @@ def data_parallel(
     """
     if isinstance(mutable, str):
         mutable = (mutable,)
+    mutable = mutable or ()
     options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once)
     return DataParallel(loss, optimizer, options, tuple(mutable), Statistics(statistics))
 
@@ -127,7 +130,7 @@ class DataParallel:
         self.__name__ = step_name(loss)
         check_loss(loss, options.rng)
         self._loss, self._mutable, self._options = loss, mutable, options
-        self._optimizer = optax.with_extra_args_support(optimizer)
+        self._optimizer = optimizer
         self._known: set[Any] = set()
         self._objective = Objective(self._call_loss, options.has_aux, statistics)
         self._runner = Runner(self._program, options)
@@ -163,9 +166,10 @@ class DataParallel:
         refuse_integers(
             params, "params", "close over constants in the loss, or keep them in the batch."
         )
-        params, collections = self._runner.place(copied((params, collections)))
-        opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
-        return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
+        with no_mesh():
+            params, collections = self._runner.place(copied((params, collections)))
+            opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
+            return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
 
     @staticmethod
     def _refuse_objects(params: Any) -> None:
@@ -207,7 +211,8 @@ class DataParallel:
         """Refuse a state of another optimizer, and one whose memory was given away."""
         kind = jax.tree.structure(state)
         if kind not in self._known:
-            want = jax.tree.structure(jax.eval_shape(self._optimizer.init, state.params))
+            with no_mesh():
+                want = jax.tree.structure(jax.eval_shape(self._optimizer.init, state.params))
             if jax.tree.structure(state.opt_state) != want:
                 raise ShardingError(
                     explain_error(
@@ -256,12 +261,9 @@ class DataParallel:
             self._options.step_key(state.step),
             padded=padded,
         )
+        further = extra_arguments(self._optimizer, reduced)
         updates, opt_state = self._optimizer.update(
-            reduced.grads,
-            state.opt_state,
-            state.params,
-            value=reduced.metrics["loss"],
-            grad=reduced.grads,
+            reduced.grads, state.opt_state, state.params, **further
         )
         params = optax.apply_updates(state.params, updates)
         new = choose(
@@ -283,7 +285,31 @@ class DataParallel:
         output, updates = output
         if set(updates) != set(self._mutable):
             raise _no_updates(self._mutable, sorted(updates))
+        for name in self._mutable:
+            _check_kept(name, collections[name], updates[name])
         return output, {**collections, **updates}
+
+
+def _check_kept(name: str, old: Any, new: Any) -> None:
+    """Refuse a collection that has grown: the next step would be another program."""
+
+    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+        found = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(p, simple=True, separator="."): x.shape for p, x in found}
+
+    was, now = shapes(old), shapes(new)
+    if was != now:
+        first = min(key for key in {*was, *now} if was.get(key) != now.get(key))
+        shape = [list(x[first]) if first in x else "not there" for x in (was, now)]
+        raise ShardingError(
+            explain_error(
+                f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
+                where="the loss",
+                rule="A collection that a loss updates keeps its arrays and their shapes.",
+                remedy="what is sown or collected anew in every step is left out of mutable and of "
+                "the variables given to step.init; return it as a metric, with has_aux=True.",
+            )
+        )
 
 
 def _no_updates(mutable: tuple[str, ...], found: list[str] | None = None) -> ShardingError:

@@ -67,7 +67,7 @@ class Found:
 
 def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> Found:
     from .._call import trace
-    from .._program import Join, collectives_in
+    from .._program import collectives_in
     from .gradient import Place
 
     # Two devices tell what differs between devices; a mesh of one would hide it.
@@ -95,9 +95,8 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
             params, state, batch
         )
 
-    like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (params, state))
     try:
-        ops = trace(program, *like, rows)[0].body
+        ops = trace(program, *_shapes((params, state)), rows)[0].body
     except UnsupportedError as error:
         raise UnsupportedError(
             explain_error(
@@ -109,14 +108,51 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
         ) from error
     names = _names(state)
     changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
-    joins = {id(op.outs[0]): op for op in ops.ops if isinstance(op, Join)}
-    varying = [
-        name
-        for name, out in zip(names, ops.outs, strict=False)
-        if (join := joins.get(id(out))) and join.ins[0].axes & frozenset(join.replicated)
-    ]
+    varying = [name for name, axes in zip(names, _differing(ops), strict=False) if axes]
     meets = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
     return Found(changed, varying, str(meets[0]) if meets else "")
+
+
+def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
+    """Refuse a gradient that is not the same along the axes which do not carry rows.
+
+    Args:
+        mapped: From a mesh to the gradient as a function of the arguments.
+        layout: The mesh and its data axis.
+        arguments: What it is called with.
+    """
+    from .._call import trace
+
+    ops = trace(mapped(virtual_mesh(dict(layout.mesh.shape))), *_shapes(arguments))[0].body
+    differing = frozenset().union(*_differing(ops)) & layout.others
+    if differing:
+        axis = min(differing)
+        raise ShardingError(
+            explain_error(
+                f"its gradient differs between the devices along {axis!r}",
+                where="the loss",
+                rule=f"Rows are split along {layout.axis!r}; along all other axes params and "
+                "gradients are the same everywhere. A loss that computes a part of the model on "
+                "each device there (tensor parallelism) is not data parallel.",
+                remedy="compute the same on all of them; or a mesh whose only axis carries rows.",
+            )
+        )
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
+
+
+def _differing(ops: Any) -> list[frozenset[str]]:
+    """For each result, the axes along which it differs though it is said to be the same."""
+    from .._program import Join
+
+    joins = {id(op.outs[0]): op for op in ops.ops if isinstance(op, Join)}
+
+    def axes(join: Any) -> Any:
+        return join.ins[0].axes & frozenset(join.replicated) if join else ()
+
+    return [frozenset(a.name for a in axes(joins.get(id(out)))) for out in ops.outs]
 
 
 def _names(state: Any) -> list[str]:

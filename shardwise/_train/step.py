@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from .. import _jax
 from .._errors import ShardingError, explain_error
 from .gradient import Place, Reduced
 from .layout import Layout, count_rows, fill_up, lay_out
+from .losses import accumulator
 
 RNG = (None, "shard", "example")
 
@@ -44,6 +46,15 @@ class Options:
                     remedy="rng='example' makes the result independent of the number of devices.",
                 )
             )
+        if not (_is_number(self.seed) or isinstance(self.seed, jax.Array)):
+            raise ShardingError(
+                explain_error(
+                    f"seed is {self.seed!r}",
+                    where="argument 'seed'",
+                    rule="It is a whole number, or a key.",
+                    remedy="seed=0, or seed=jax.random.key(0)",
+                )
+            )
 
     def layout(self, mesh: Mesh | AbstractMesh | None = None) -> Layout:
         """The layout on the mesh given, or else on the step's own."""
@@ -52,7 +63,7 @@ class Options:
     def step_key(self, step: Any) -> Any:
         """The key of one step."""
         seed = self.seed
-        key = jax.random.key(seed) if isinstance(seed, int) else seed
+        key = jax.random.key(seed) if _is_number(seed) else seed
         return jax.random.fold_in(key, step)
 
     def keys(self, place: Place) -> tuple[Any, ...]:
@@ -60,6 +71,10 @@ class Options:
         if self.rng is None:
             return ()
         return (place.shard_key() if self.rng == "shard" else place.example_keys(),)
+
+
+def _is_number(seed: Any) -> bool:
+    return hasattr(seed, "__index__") and not (isinstance(seed, jax.Array) and seed.ndim)
 
 
 Program = Callable[..., Any]
@@ -87,18 +102,21 @@ class Runner:
             batch: The rows.
             mesh: Another mesh than the step's own, to write the program for: it is not compiled.
         """
-        layout = self.layout if mesh is None else self.options.layout(mesh)
         rows = count_rows(batch)
-        batch, padded = fill_up(batch, rows, layout.parts)
         if mesh is not None:
+            layout = self.options.layout(mesh)
+            batch, padded = fill_up(batch, rows, layout.parts)
             return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
-        return self._compiled(**self._placed(static, arrays, kept, batch, rows, padded))
+        with no_mesh():
+            batch, padded = fill_up(batch, rows, self.layout.parts)
+            return self._compiled(**self._placed(static, arrays, kept, batch, rows, padded))
 
     def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
         """The step lowered for these arguments, as `jax.jit(f).lower` gives it."""
         rows = count_rows(batch)
-        batch, padded = fill_up(batch, rows, self.layout.parts)
-        return self._compiled.lower(**self._placed(static, arrays, kept, batch, rows, padded))
+        with no_mesh():
+            batch, padded = fill_up(batch, rows, self.layout.parts)
+            return self._compiled.lower(**self._placed(static, arrays, kept, batch, rows, padded))
 
     def _placed(
         self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int, padded: bool
@@ -106,7 +124,7 @@ class Runner:
         return {
             "padded": padded,
             "static": static,
-            "arrays": self.place(arrays),
+            "arrays": _apart(self.place(arrays)) if self.options.donate else self.place(arrays),
             "kept": self.place(kept),
             "batch": self._put(batch, P(self.layout.axis)),
             "count": rows,
@@ -119,7 +137,7 @@ class Runner:
     def _put(self, arrays: Any, spec: P) -> Any:
         # Asking first is ten times as fast as device_put, which a step would call on every array.
         if self.layout.virtual:
-            return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), arrays)
+            return jax.tree.map(_together, arrays)
         sharding = NamedSharding(self.layout.mesh, spec)
         if all(_is_on(leaf, sharding) for leaf in jax.tree.leaves(arrays)):
             return arrays
@@ -134,6 +152,40 @@ class Runner:
         if self.layout.virtual:
             run = _simulated(run, self.options.at_once)
         return run(arrays, kept, batch, count)
+
+
+def no_mesh() -> Any:
+    """A step has a mesh of its own: one that the caller has set is no matter."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return nullcontext()
+    try:
+        return jax.set_mesh(None)
+    except ValueError:  # inside jit, where only the abstract one is known
+        return jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
+
+
+def _together(leaf: Any) -> Any:
+    """An array on one device, for a step whose mesh has none."""
+    if not isinstance(leaf, jax.Array):
+        return jnp.asarray(leaf)
+    if _jax.is_traced(leaf) or len(leaf.sharding.device_set) == 1:
+        return leaf
+    return jax.device_put(leaf, jax.local_devices()[0])
+
+
+def _apart(arrays: Any) -> Any:
+    """The arrays without one that is there twice: its memory can be given away only once."""
+    leaves, structure = jax.tree.flatten(arrays)
+    if len({id(leaf) for leaf in leaves}) == len(leaves):
+        return arrays
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        again = id(leaf) in seen
+        seen.add(id(leaf))
+        return copied(leaf) if again else leaf
+
+    return jax.tree.unflatten(structure, [own(leaf) for leaf in leaves])
 
 
 def _is_on(leaf: Any, sharding: NamedSharding) -> bool:
@@ -219,9 +271,27 @@ def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
     metrics = dict(reduced.metrics)
     metrics["updated"] = metrics["weight"] != 0
     if options.norms:
-        metrics["grad_norm"] = optax.tree.norm(reduced.grads)
-        metrics["param_norm"] = optax.tree.norm(params)
+        metrics["grad_norm"] = optax.tree.norm(_widened(reduced.grads))
+        metrics["param_norm"] = optax.tree.norm(_widened(params))
     return metrics
+
+
+def _widened(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(accumulator(x.dtype)), tree)
+
+
+def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
+    """What an optimizer's update takes besides the gradient, as far as a step knows it."""
+    import optax
+
+    if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
+        return {}
+    known = {"value": reduced.metrics["loss"], "grad": reduced.grads}
+    taken = inspect.signature(optimizer.update).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in taken):
+        return known
+    names = {one.name for one in taken}
+    return {name: value for name, value in known.items() if name in names}
 
 
 def refuse_integers(params: Any, where: str, remedy: str) -> None:
