@@ -45,6 +45,7 @@ class Checkpoints:
         # As the host holds them: a checkpoint belongs to no number of devices.
         state = jax.device_get(_named(arrays))
         about = {"arrays": _types(state), "position": position}
+        state = {name: x for name, x in state.items() if x.size}  # Orbax stores no empty arrays
         with self._told():
             self._manager.save(
                 step,
@@ -76,12 +77,15 @@ class Checkpoints:
         about = self._manager.restore(step, args=args.Composite(about=args.JsonRestore()))["about"]
         named = _named(like)
         self._check(step, about["arrays"], _types(named))
-        wanted = {name: np.empty(x.shape, x.dtype) for name, x in named.items()}
+        wanted = {name: np.empty(x.shape, x.dtype) for name, x in named.items() if x.size}
         state = self._manager.restore(
             step, args=args.Composite(state=args.StandardRestore(wanted))
         )["state"]
         leaves, structure = jax.tree.flatten(like)
-        found = [_like(leaf, state[name]) for name, leaf in zip(named, leaves, strict=True)]
+        found = [
+            _like(leaf, state[name]) if leaf.size else leaf
+            for name, leaf in zip(named, leaves, strict=True)
+        ]
         return jax.tree.unflatten(structure, found), about["position"]
 
     def close(self) -> None:
@@ -122,10 +126,11 @@ class Checkpoints:
 
 def _named(arrays: Any) -> dict[str, Any]:
     """Arrays by their path; keys of `jax.random` as the numbers they are made of."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): _plain(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(arrays)
-    }
+    leaves = jax.tree_util.tree_leaves_with_path(arrays)
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves]
+    if len(set(names)) < len(names):  # {"a.b": x, "a": {"b": y}}
+        names = [jax.tree_util.keystr(path) for path, _ in leaves]
+    return {name: _plain(leaf) for name, (_, leaf) in zip(names, leaves, strict=True)}
 
 
 def _types(named: dict[str, Any]) -> dict[str, str]:

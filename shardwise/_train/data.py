@@ -15,7 +15,8 @@ class Batches:
     """The batches of an iterable, again from its start when it ends, if it can be asked twice.
 
     The position is what the iterator itself says of it, where it can (`get_state` and `set_state`,
-    as Grain's have), or else the number of batches drawn: these are drawn again, and dropped.
+    as Grain's have), and how often the data was begun anew; or else the number of batches drawn:
+    these are drawn again, and dropped.
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:
@@ -31,7 +32,7 @@ class Batches:
             )
         self._batches = batches
         self._iterator: Iterator[Any] = iter(batches)
-        self._drawn = 0
+        self._drawn = self._restarts = 0
 
     @property
     def drawn(self) -> int:
@@ -42,7 +43,7 @@ class Batches:
         """The next batch."""
         batch = next(self._iterator, _END)
         if batch is _END and self._iterator is not self._batches:
-            self._iterator = iter(self._batches)
+            self._restart()
             batch = next(self._iterator, _END)
         if batch is _END:
             raise ShardingError(
@@ -63,7 +64,7 @@ class Batches:
         state = self._iterator.get_state() if self._remembers else None  # pyright: ignore
         if isinstance(state, bytes):
             state = {"base64": base64.b64encode(state).decode()}
-        return {"drawn": self._drawn, "state": state}
+        return {"drawn": self._drawn, "restarts": self._restarts, "state": state}
 
     def seek(self, position: dict[str, Any]) -> None:
         """Go on from a position."""
@@ -83,8 +84,14 @@ class Batches:
             )
         if isinstance(state, dict) and set(state) == {"base64"}:
             state = base64.b64decode(state["base64"])
+        while self._restarts < position.get("restarts", 0):  # data may be shuffled anew each time
+            self._restart()
         self._iterator.set_state(state)  # pyright: ignore
         self._drawn = position["drawn"]
+
+    def _restart(self) -> None:
+        self._iterator = iter(self._batches)
+        self._restarts += 1
 
     @property
     def _remembers(self) -> bool:

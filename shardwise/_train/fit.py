@@ -97,10 +97,11 @@ def fit(
         if checkpoint is not None:
             store = Checkpoints(checkpoint, keep)
             stack.callback(store.close)
-        data, done = Batches(batches), 0
+        data, done, row = Batches(batches), 0, None
         if store is not None and (latest := store.latest()) is not None:
             arrays, position = store.load(latest, step.arrays(state))
             state, done = step.restore(state, arrays), latest
+            row = position.pop("row", None)
             data.seek(position)
             if done > steps:
                 warnings.warn(
@@ -112,6 +113,7 @@ def fit(
         bar = Progress(choose_view(progress, "fit"), steps, done, lambda: loop.shown, unit="steps")
         finished = False
         try:
+            loop.catch_up(row)
             loop.run(steps, every, bar)
             finished = True
         finally:
@@ -150,16 +152,33 @@ class _Loop:
             self._pending.append((self.done, time.monotonic() - self._began, metrics))
             last = self.done == steps
             if last or self.done % every == 0:
-                if self.store is not None:
-                    arrays = self.step.arrays(self.state)
-                    self.store.save(self.done, arrays, self.data.position())
-                self.flush(self._evaluate())
+                self._finish(self._fetch())
             elif len(self._pending) >= LAG:
                 self.flush()
             bar.add(1)
 
-    def flush(self, extra: dict[str, float] | None = None) -> None:
-        """Fetch the metrics of the steps so far; `extra` goes into the row of the last one."""
+    def catch_up(self, row: dict[str, Any] | None) -> None:
+        """Evaluate and log the step of a checkpoint after which the training was killed."""
+        logged = self.log.rows[-1]["step"] if self.log is not None and self.log.rows else 0
+        if row is not None and logged < row["step"]:
+            self._write([row | self._evaluate()])
+
+    def flush(self) -> None:
+        """Fetch and log the metrics of the steps so far."""
+        self._write(self._fetch())
+
+    def _finish(self, rows: list[dict[str, Any]]) -> None:
+        """Log, store, evaluate: the log is never behind the newest checkpoint but by the row that
+        waits for its evaluation, and that one is in the checkpoint."""
+        *before, last = rows
+        self._write(before)
+        if self.store is not None:
+            position = self.data.position() | {"row": last}
+            self.store.save(self.done, self.step.arrays(self.state), position)
+        self._write([last | self._evaluate()])
+
+    def _fetch(self) -> list[dict[str, Any]]:
+        """The metrics of the steps so far, one row each."""
         pending, self._pending = self._pending, []
         fetched = jax.device_get([metrics for *_, metrics in pending])
         rows = [
@@ -171,9 +190,11 @@ class _Loop:
                 warnings.warn(
                     f"step {row['step']}: all weights were zero, nothing was updated", stacklevel=2
                 )
+        return rows
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
         if rows:
             self.shown = {"loss": rows[-1]["loss"]}
-            rows[-1].update(extra or {})
             if self.log is not None:
                 self.log.add(rows)
 
@@ -184,6 +205,8 @@ class _Loop:
             if not isinstance(result, Mapping):
                 raise _no_numbers(name, f"it returned a {type(result).__name__}")
             for metric, value in result.items():
+                if isinstance(value, str | Mapping) or value is None:
+                    raise _no_numbers(name, f"its {metric!r} is a {type(value).__name__}")
                 if np.ndim(value):
                     raise _no_numbers(name, f"its {metric!r} has shape {list(np.shape(value))}")
                 found[f"{name}/{metric}"] = float(value)

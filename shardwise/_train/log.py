@@ -34,7 +34,7 @@ class Log:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.path.exists() and not resume_at:
             # Not ours, or of a training that never got to its first checkpoint.
-            self.path.replace(self.path.with_suffix(self.path.suffix + ".before"))
+            self.path.replace(_unused(self.path.with_suffix(self.path.suffix + ".before")))
         old = self._read() if self.path.exists() else []
         self.rows: list[Row] = [row for row in old if row["step"] <= resume_at]
         self._columns: list[str] = []
@@ -68,10 +68,34 @@ class Log:
 
     def _read(self) -> list[Row]:
         with self.path.open(encoding="utf-8", newline="") as file:
-            if self.path.suffix == ".csv":
-                return [_numbers(row) for row in csv.DictReader(file)]
             # A line that was cut off by a crash is later than any checkpoint.
-            return [json.loads(line) for line in file if line.endswith("\n")]
+            lines = [line for line in file if line.endswith("\n")]
+        try:
+            if self.path.suffix == ".csv":
+                rows = [_numbers(row) for row in csv.DictReader(lines)]
+            else:
+                rows = [json.loads(line) for line in lines]
+            if all("step" in row and "seconds" in row for row in rows):
+                return rows
+            raise ValueError("there are rows without step and seconds")
+        except (ValueError, TypeError) as error:
+            raise ShardingError(
+                explain_error(
+                    f"{self.path} cannot be read as the log of this training: {error}",
+                    where="argument 'log'",
+                    rule="A training that resumes goes on with its own log.",
+                    remedy="move that file, or name another one.",
+                )
+            ) from error
+
+
+def _unused(path: Path) -> Path:
+    """The path, or with a number behind it if there is such a file already."""
+    found, number = path, 1
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}{number}")
+    return found
 
 
 def _numbers(row: dict[str, str]) -> Row:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from .. import _jax
@@ -170,7 +170,8 @@ def _together(leaf: Any) -> Any:
         return jnp.asarray(leaf)
     if _jax.is_traced(leaf) or len(leaf.sharding.device_set) == 1:
         return leaf
-    return jax.device_put(leaf, jax.local_devices()[0])
+    # Not the device alone: the mesh would stay in the array's type.
+    return jax.device_put(leaf, SingleDeviceSharding(jax.local_devices()[0]))
 
 
 def _apart(arrays: Any) -> Any:

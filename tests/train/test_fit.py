@@ -97,6 +97,93 @@ def test_a_grain_iterator_goes_on_where_it_was(tmp_path):
     assert digest("pure", state) == digest("pure", fit(batches=batches(), steps=15))
 
 
+def test_data_that_is_shuffled_anew_each_time(tmp_path):
+    class Epochs:
+        number = 0
+
+        def __iter__(self):
+            self.number += 1
+            return Short(self.number)
+
+    class Short(Counted):
+        """Four batches, other ones in every epoch."""
+
+        def __init__(self, epoch):
+            super().__init__()
+            self.epoch = epoch
+
+        def __next__(self):
+            if self.place == 4:
+                raise StopIteration
+            batch = super().__next__()
+            return {name: array * self.epoch for name, array in batch.items()}
+
+    fit(batches=Epochs(), steps=6, every=6, checkpoint=tmp_path)
+    state = fit(batches=Epochs(), steps=11, every=6, checkpoint=tmp_path)
+    assert digest("pure", state) == digest("pure", fit(batches=Epochs(), steps=11))
+
+
+@pytest.mark.parametrize("steps", [10, 20])
+def test_interrupted_in_an_evaluation_it_evaluates_again(tmp_path, steps):
+    calls = []
+
+    def evaluate(state):
+        calls.append(int(state.step))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return {"calls": len(calls)}
+
+    options = {"steps": steps, "every": 5, "checkpoint": tmp_path, "evaluate": evaluate}
+    with pytest.raises(KeyboardInterrupt):
+        fit(**options)
+    assert [row["step"] for row in rows_of(tmp_path)] == list(range(1, 10))
+    fit(**options)
+    rows = rows_of(tmp_path)
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    assert [row["step"] for row in rows if "eval/calls" in row] == list(range(5, steps + 1, 5))
+    assert calls == [5, 10, 10, *range(15, steps + 1, 5)]
+
+
+def test_names_that_look_alike_and_arrays_of_nothing(tmp_path):
+    def loss(params, batch):
+        return (batch["x"] @ (params["a.b"] + params["a"]["b"]))[:, 0] ** 2
+
+    step = sw.data_parallel(loss, optax.adam(0.1), mesh=sw.mesh(data=2))
+
+    def run(steps, folder):
+        params = {"a.b": jnp.ones((4, 1)), "a": {"b": jnp.zeros((4, 1))}, "none": jnp.ones((0, 3))}
+        return sw.fit(
+            step, step.init(params), Rows(), steps=steps, checkpoint=folder, progress=False
+        )
+
+    run(3, tmp_path)
+    got, want = run(6, tmp_path).params, run(6, None).params
+    np.testing.assert_array_equal(got["a.b"], want["a.b"])
+    np.testing.assert_array_equal(got["a"]["b"], want["a"]["b"])
+    assert got["none"].shape == (0, 3)
+
+
+def test_no_log_is_lost_and_none_of_others_is_taken(tmp_path):
+    for steps in (1, 2, 3):
+        fit(steps=steps, log=tmp_path / "log.jsonl")
+    lengths = [len(path.read_text().splitlines()) for path in sorted(tmp_path.glob("log.jsonl*"))]
+    assert lengths == [3, 1, 2]
+    fit(steps=2, checkpoint=tmp_path / "more")
+    (tmp_path / "more" / "log.jsonl").write_text('{"epoch": 1}\n')
+    with pytest.raises(sw.ShardingError, match="rows without step and seconds"):
+        fit(steps=3, checkpoint=tmp_path / "more")
+
+
+def test_a_row_that_was_cut_off_is_dropped(tmp_path):
+    log = tmp_path / "log.csv"
+    fit(steps=5, every=5, checkpoint=tmp_path / "state", log=log)
+    with log.open("a") as file:
+        file.write("6,0.1")
+    fit(steps=7, every=5, checkpoint=tmp_path / "state", log=log)
+    with log.open() as file:
+        assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 8))
+
+
 def test_a_finished_training_is_not_done_again(tmp_path):
     first = fit(batches=Counted(), checkpoint=tmp_path)
     again = Counted()
@@ -175,7 +262,8 @@ def test_a_state_is_stored_before_it_is_evaluated(tmp_path):
     with pytest.raises(sw.ShardingError, match="evaluate function 'eval': it returned a float"):
         fit(checkpoint=tmp_path, steps=4, every=2, evaluate=lambda state: 1.0)
     assert (tmp_path / "2").is_dir()
-    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2]
+    fit(checkpoint=tmp_path, steps=4, every=2, evaluate=lambda state: {"step": state.step})
+    assert [row.get("eval/step") for row in rows_of(tmp_path)] == [None, 2, None, 4]
     with pytest.raises(sw.ShardingError, match=r"its 'w' has shape \[4, 3\]"):
         fit(steps=4, every=2, evaluate=lambda state: state.params)
 

@@ -1,5 +1,6 @@
 """What a step promises besides the numbers: randomness, weights, memory, one reduction."""
 
+import contextlib
 import functools
 import gc
 
@@ -11,6 +12,7 @@ import pytest
 from flax import linen as nn
 from flax import nnx
 from jax import lax
+from jax.sharding import AxisType
 
 import shardwise as sw
 
@@ -111,6 +113,37 @@ def test_weights_that_are_all_zero_update_nothing(mesh):
     assert np.isfinite(state.params["w"]).all()
 
 
+@pytest.mark.parametrize("mesh", [real_mesh(data=1), REAL, VIRTUAL])
+def test_weights_that_are_all_zero_leave_objects_as_they_are(mesh):
+    def loss(model, batch):
+        return object_squares(model, batch), batch["w"]
+
+    model = nnx.Sequential(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda y: y[:, 0])
+    optimizer = nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+    step = sw.nnx.data_parallel(loss, mesh=mesh)
+    step(model, optimizer, BATCH | {"w": np.ones(16, np.float32)})
+    before = jax.device_get(nnx.to_pure_dict(nnx.state((model, optimizer))))
+    metrics = step(model, optimizer, BATCH | {"w": np.zeros(16, np.float32)})
+    after = jax.device_get(nnx.to_pure_dict(nnx.state((model, optimizer))))
+    assert not metrics["updated"]
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+    assert np.isfinite(step(model, optimizer, BATCH | {"w": np.ones(16)})["loss"])
+
+
+@pytest.mark.parametrize("weight", [2.0**-16, 1e6])
+def test_half_precision_has_room_whatever_the_weights(weight):
+    batch = {"x": np.asarray(BATCH["x"], np.float16), "y": np.asarray(BATCH["y"], np.float16)}
+    params = {"w": jnp.full(3, 0.5, jnp.float16)}
+
+    def weighted(params, batch):
+        return squares(params, batch), jnp.full(batch["y"].shape, weight, jnp.float32)
+
+    got, _ = gradient(weighted, REAL, batch, params)
+    want, _ = gradient(squares, REAL, batch, params)
+    assert np.abs(want["w"]).max() > 0.1
+    np.testing.assert_allclose(got["w"], want["w"], rtol=2e-3, atol=1e-3)
+
+
 def test_the_sum_of_a_mask_is_a_whole_number():
     def loss(params, batch):
         return squares(params, batch), batch["mask"]
@@ -162,6 +195,27 @@ def test_keys_per_example_do_not_depend_on_the_devices():
         np.testing.assert_allclose(masks(mesh, 13, rng="example"), want, rtol=1e-6)
     np.testing.assert_allclose(masks(REAL, 13, rng="example", accumulate=2), want, rtol=1e-6)
     assert not np.allclose(masks(REAL, 13, rng="example", seed=1), want)
+
+
+def test_padding_has_the_key_of_the_row_that_it_copies():
+    """A key of its own might drop every unit of a copy: 0 / 0, and a NaN for everybody."""
+
+    def loss(params, batch, keys):
+        kept = jax.vmap(lambda key: jax.random.bernoulli(key, 0.4, (3,)))(keys)
+        return ((batch["x"] * kept / kept.sum(-1, keepdims=True)) @ params["w"]) ** 2
+
+    def kept(seed, row):
+        key = jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), 0), row)
+        return bool(jax.random.bernoulli(key, 0.4, (3,)).any())
+
+    rows = 3
+    seed = next(s for s in range(99) if [kept(s, k) for k in range(4)] == [True] * 3 + [False])
+    batch = jax.tree.map(lambda x: x[:rows], BATCH)
+    options = {"batch": batch, "rng": "example", "seed": seed}
+    want, _ = gradient(loss, real_mesh(data=1), **options)
+    for mesh in (REAL, VIRTUAL):
+        got, _ = gradient(loss, mesh, **options)
+        np.testing.assert_allclose(got["w"], want["w"], rtol=1e-5)
 
 
 def test_keys_per_shard_differ_between_shards_and_steps():
@@ -483,6 +537,84 @@ def test_one_program_for_every_ragged_end_of_a_length():
         state, metrics = step(state, jax.tree.map(lambda x: x[:rows], BATCH))
         assert metrics["weight"] == rows
     assert traced <= 2  # once to see what it does, once to run it
+
+
+@pytest.mark.parametrize("mesh", [real_mesh(data=4, model=2), sw.mesh(data=4, model=2)])
+def test_a_loss_that_splits_the_model_is_refused(mesh):
+    def split(params, batch):
+        first = lax.axis_index("model") * 2
+        part = lax.dynamic_slice_in_dim(params["w"], first, 2)
+        x = lax.dynamic_slice_in_dim(batch["x4"], first, 2, axis=1)
+        return (lax.psum(x @ part, "model") - batch["y"]) ** 2
+
+    def whole(params, batch):
+        return lax.pmean((batch["x4"] @ params["w"] - batch["y"]) ** 2, "model")
+
+    batch = BATCH | {"x4": normal(16, 4)}
+    params = {"w": jnp.full(4, 0.5)}
+    with pytest.raises(sw.ShardingError, match=r"(?s)differs between the devices along 'model'"):
+        gradient(split, mesh, batch, params)
+    got, _ = gradient(whole, mesh, batch, params)
+    plain = plain_gradient(lambda p, b: (b["x4"] @ p["w"] - b["y"]) ** 2, params, batch)
+    np.testing.assert_allclose(got["w"], plain["w"], rtol=1e-5)
+
+
+EXPLICIT = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+
+
+@pytest.mark.parametrize("context", [None, EXPLICIT, REAL])
+@pytest.mark.parametrize("mesh", [EXPLICIT, REAL, VIRTUAL])
+@pytest.mark.parametrize(("rows", "accumulate"), [(16, 2), (10, 1)])
+def test_meshes_of_every_kind_in_the_step_and_around_it(context, mesh, rows, accumulate):
+    batch = jax.tree.map(lambda x: x[:rows], BATCH)
+    with contextlib.nullcontext() if context is None else jax.set_mesh(context):
+        step = sw.data_parallel(squares, optax.adam(0.1), mesh=mesh, accumulate=accumulate)
+        state, _ = step(step.init({"w": jnp.full(3, 0.5)}), batch)
+    tx = optax.adam(0.1)
+    params = {"w": jnp.full(3, 0.5)}
+    updates, _ = tx.update(plain_gradient(squares, batch=batch), tx.init(params))
+    want = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(state.params["w"], want["w"], rtol=1e-4)
+
+
+def test_batches_that_are_split_already():
+    for rows in (16, 8):
+        batch = jax.tree.map(lambda x, n=rows: jnp.asarray(x[:n]), BATCH)
+        want, _ = gradient(squares, VIRTUAL, batch, accumulate=3)
+        split = jax.device_put(batch, jax.NamedSharding(EXPLICIT, jax.P("data")))
+        for mesh in (REAL, VIRTUAL, EXPLICIT):
+            got, _ = gradient(squares, mesh, split, accumulate=3)
+            np.testing.assert_allclose(got["w"], want["w"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", [real_mesh(data=1), REAL, VIRTUAL])
+def test_an_array_that_is_there_twice_is_given_away_once(mesh):
+    class Twin(nnx.Module):
+        def __init__(self):
+            self.online, self.target = (nnx.Linear(3, 1, rngs=nnx.Rngs(k)) for k in (0, 1))
+
+        def __call__(self, x):
+            return (self.online(x) - self.target(x) + x[:, :1])[:, 0]
+
+    model = Twin()
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    step = sw.nnx.data_parallel(object_squares, mesh=mesh)
+    step(model, optimizer, BATCH)
+    nnx.update(model.target, nnx.state(model.online))
+    step(model, optimizer, BATCH)
+    assert not np.array_equal(model.online.kernel[...], model.target.kernel[...])
+
+
+def test_optimizers_that_want_to_know_the_loss():
+    plateau = optax.chain(optax.sgd(0.1), optax.contrib.reduce_on_plateau(patience=1))
+    sam = optax.contrib.sam(optax.sgd(0.1), optax.sgd(0.01), sync_period=2)
+    for tx in (plateau, sam):
+        step = sw.data_parallel(squares, tx, mesh=REAL)
+        state, _ = step(step.init({"w": jnp.ones(3)}), BATCH)
+        assert np.isfinite(state.params["w"]).all()
+        model = nnx.Sequential(nnx.Linear(3, 1, rngs=nnx.Rngs(0)), lambda y: y[:, 0])
+        optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+        assert sw.nnx.data_parallel(object_squares, mesh=REAL)(model, optimizer, BATCH)["updated"]
 
 
 def test_a_step_inside_jit():
