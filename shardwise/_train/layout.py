@@ -159,7 +159,18 @@ def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:
     if length == rows:
         return batch, False
     index = np.minimum(np.arange(length), rows - 1)
-    return jax.tree.map(lambda leaf: _indexable(leaf)[index], batch), True
+
+    def fill(leaf: Any) -> Any:
+        if is_shape(leaf):
+            return jax.ShapeDtypeStruct((length, *leaf.shape[1:]), leaf.dtype)
+        return _indexable(leaf)[index]
+
+    return jax.tree.map(fill, batch), True
+
+
+def is_shape(leaf: Any) -> bool:
+    """Whether this stands for an array, without its values."""
+    return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
 def _indexable(leaf: Any) -> Any:

@@ -226,7 +226,12 @@ class DataParallel:
         refuse_deleted(state, "the state", "go on with the state that the last step gave")
 
     def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
-        """The step lowered for these arguments: for its text, its memory and its cost."""
+        """The step lowered for these arguments: for its text, its memory and its cost.
+
+        Args:
+            state: A state, or its shapes: `jax.eval_shape(step.init, params)`.
+            batch: A batch, or its shapes.
+        """
         return self._runner.lower(None, state, (), batch)
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from .. import _jax
 from .._errors import ShardingError, explain_error
 from .gradient import Place, Reduced
-from .layout import Layout, count_rows, fill_up, lay_out
+from .layout import Layout, count_rows, fill_up, is_shape, lay_out
 from .losses import accumulator
 
 RNG = (None, "shard", "example")
@@ -112,7 +112,7 @@ class Runner:
             return self._compiled(**self._placed(static, arrays, kept, batch, rows, padded))
 
     def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
-        """The step lowered for these arguments, as `jax.jit(f).lower` gives it."""
+        """The step lowered for these arguments, or their shapes, as `jax.jit(f).lower` does."""
         rows = count_rows(batch)
         with no_mesh():
             batch, padded = fill_up(batch, rows, self.layout.parts)
@@ -139,6 +139,10 @@ class Runner:
         if self.layout.virtual:
             return jax.tree.map(_together, arrays)
         sharding = NamedSharding(self.layout.mesh, spec)
+        if any(map(is_shape, jax.tree.leaves(arrays))):  # to lower it only
+            return jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arrays
+            )
         if all(_is_on(leaf, sharding) for leaf in jax.tree.leaves(arrays)):
             return arrays
         return jax.device_put(arrays, sharding)
@@ -166,6 +170,8 @@ def no_mesh() -> Any:
 
 def _together(leaf: Any) -> Any:
     """An array on one device, for a step whose mesh has none."""
+    if is_shape(leaf):
+        return leaf
     if not isinstance(leaf, jax.Array):
         return jnp.asarray(leaf)
     if _jax.is_traced(leaf) or len(leaf.sharding.device_set) == 1:

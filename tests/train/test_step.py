@@ -617,6 +617,19 @@ def test_optimizers_that_want_to_know_the_loss():
         assert sw.nnx.data_parallel(object_squares, mesh=REAL)(model, optimizer, BATCH)["updated"]
 
 
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL])
+@pytest.mark.parametrize("rows", [16, 10])
+def test_shapes_are_enough_to_lower_it(mesh, rows):
+    step = sw.data_parallel(squares, optax.adam(0.1), mesh=mesh)
+    params = {"w": jnp.ones(3)}
+    batch = jax.tree.map(lambda x: x[:rows], BATCH)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), batch)
+    given = (step.init(params), batch), (jax.eval_shape(step.init, params), shapes)
+    compiled = [step.lower(*arguments).compile() for arguments in given]
+    one, other = (c.memory_analysis().argument_size_in_bytes for c in compiled)
+    assert one == other
+
+
 def test_a_step_inside_jit():
     step = sw.data_parallel(squares, SGD, mesh=VIRTUAL)
     state = step.init({"w": jnp.full(3, 0.5)})
