@@ -87,8 +87,7 @@ class Plan:
 
     def step(self, output: Any, valid: jax.Array) -> jax.Array:
         """On the device: what `fn` returned, reduced to the row of bytes of this step."""
-        found = named(output)
-        return self.layout.pack({name: measure(m, valid) for name, m in found.items()})
+        return self.layout.pack(_measured(named(output), valid))
 
     def totals(self) -> dict[str, Total]:
         """A fresh total for every metric."""
@@ -104,13 +103,43 @@ class Plan:
         return ", ".join(f"{name}: {_describe(m)}" for name, m in sorted(self.metrics.items()))
 
 
+_MANY = 8
+"""So many metrics of one kind and shape are measured as one: compiling each takes its time."""
+
+
+def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
+    """The record of every metric."""
+    alike: dict[Any, list[str]] = {}
+    for name, metric in metrics.items():
+        alike.setdefault(_kind(name, metric), []).append(name)
+    found: dict[str, Any] = {}
+    for names in alike.values():
+        if len(names) < _MANY:
+            found |= {name: measure(metrics[name], valid) for name in names}
+            continue
+        stacked = jax.tree.map(lambda *x: jnp.stack(x), *(metrics[name] for name in names))
+        records = jax.vmap(measure, (0, None))(stacked, valid)
+        for k, name in enumerate(names):
+            found[name] = jax.tree.map(lambda x, k=k: x[k], records)
+    return found
+
+
+def _kind(name: str, metric: Any) -> Any:
+    """What metrics have to share to be measured together."""
+    if not isinstance(metric, Reduction):
+        return name
+    leaves = jax.tree.leaves(metric)
+    return type(metric), *((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
 def make_plan(output: Any, batch: int) -> Plan:
     """Plan for what `fn` returns, given as shapes for a batch of this size."""
     metrics = named(output)
     check_shapes(metrics, batch)
     valid = jax.ShapeDtypeStruct((batch,), jnp.bool_)
-    records = {name: jax.eval_shape(measure, m, valid) for name, m in metrics.items()}
-    return Plan(metrics, Layout(records))
+    kinds = {_kind(name, m): m for name, m in metrics.items()}
+    records = {kind: jax.eval_shape(measure, m, valid) for kind, m in kinds.items()}
+    return Plan(metrics, Layout({name: records[_kind(name, m)] for name, m in metrics.items()}))
 
 
 def _total(metric: Any, alone: bool) -> Total:

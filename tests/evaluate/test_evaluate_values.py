@@ -310,6 +310,23 @@ class TestModels:
         assert all(isinstance(w, jax.core.Tracer) for w in compiled)
 
 
+def test_many_metrics_are_what_each_is_alone():
+    x = normal(1003)
+    x[17] = np.nan
+
+    def metrics(_, batch):
+        few = {"int": Sum(batch > 0), "weighted": (batch, batch**2)}
+        means = {f"mean {k}": batch * k for k in range(12)}
+        return few | means | {f"max {k}": Max(batch - k, batch < k) for k in range(9)}
+
+    got = evaluate(metrics, None, x, batch=64, mesh=devices(4))
+    for name in got:
+        alone = evaluate(lambda _, b, name=name: {name: metrics(_, b)[name]}, None, x, batch=64)
+        assert got[name] == alone[name] or (math.isnan(got[name]) and math.isnan(alone[name]))
+        assert got.nonfinite.get(name) == alone.nonfinite.get(name)
+    assert got.nonfinite["mean 3"].first == 17
+
+
 class NoTree:
     def merge(self, other):
         return self
