@@ -145,7 +145,8 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
 
 
 def _is_text(leaf: Any) -> bool:
-    return isinstance(leaf.dtype, np.dtype) and leaf.dtype.kind in "OSUT"
+    dtype = leaf.dtype
+    return isinstance(dtype, np.dtype) and (dtype.kind in "OSUTmM" or dtype.names is not None)
 
 
 def _in_list(path: Any) -> bool:

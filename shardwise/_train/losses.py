@@ -102,6 +102,10 @@ def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Te
             "A gradient needs real floating-point losses.",
             "losses.astype(jnp.float32), after everything that is to be differentiated.",
         )
+    unnamed = [name for name in metrics if not isinstance(name, str)]
+    if unnamed:
+        what = f"it returned a metric named {unnamed[0]!r}"
+        raise _wrong(what, "The names of metrics are text.", f"{str(unnamed[0])!r}")
     taken = TAKEN & set(metrics)
     if taken:
         raise _wrong(
@@ -133,11 +137,13 @@ def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
             "or they are scalars, the mean over the rows.",
             REMEDY,
         )
-    if jnp.issubdtype(values.dtype, jnp.complexfloating):
-        raise _wrong(f"its {name!r} has dtype {values.dtype}", "Losses are real.", "jnp.abs, say.")
+    weights = None if weights is None else jnp.asarray(weights)
+    for found in (values, weights):
+        if found is not None and jnp.issubdtype(found.dtype, jnp.complexfloating):
+            what, rule = f"its {name!r} has dtype {found.dtype}", "Losses and weights are real."
+            raise _wrong(what, rule, "jnp.abs, say.")
     if weights is None:
         return Term(name, values)
-    weights = jnp.asarray(weights)
     fitted = weights.reshape(weights.shape + (1,) * max(values.ndim - weights.ndim, 0))
     if fitted.ndim != values.ndim or any(
         w not in (1, v) for w, v in zip(fitted.shape, values.shape, strict=True)

@@ -86,7 +86,8 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
         old = jax.tree.leaves(state)
         unchanged[:] = [a is b for a, b in zip(old, jax.tree.leaves(new), strict=True)]
         # The output is kept, so that its collectives are not dropped as dead.
-        return jax.tree.leaves(new), jax.tree.map(lambda x: jnp.asarray(x)[None], output)
+        arrays = [x for x in jax.tree.leaves(output) if hasattr(x, "dtype")]
+        return jax.tree.leaves(new), [jnp.asarray(x)[None] for x in arrays]
 
     def program(params: Any, state: Any, batch: Any) -> Any:
         specs = P(), P(), P(layout.axis)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 from flax import nnx
 
 import shardwise as sw
@@ -13,6 +14,7 @@ from ..support import normal, real_mesh
 
 MESH = real_mesh(data=4)
 BATCH = {"x": normal(8, 3), "y": normal(8, seed=1)}
+SEVEN = {name: array[:7] for name, array in BATCH.items()}
 PARAMS = {"w": jnp.ones(3)}
 
 
@@ -23,6 +25,10 @@ def squares(params, batch):
 def run(loss=squares, batch=BATCH, params=PARAMS, **options):
     step = sw.data_parallel(loss, optax.sgd(0.1), **{"mesh": MESH, **options})
     return step(step.init(params), batch)
+
+
+def aux(metrics):
+    return lambda p, b: (squares(p, b), metrics)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +45,20 @@ def run(loss=squares, batch=BATCH, params=PARAMS, **options):
         ({"params": {"w": jnp.ones(3), "n": jnp.arange(2)}}, [r"\['n'\] is of dtype int32"]),
         ({"params": {"w": jnp.ones(3), "name": "a"}}, [r"\['name'\] is a str"]),
         ({"axis": "dta"}, ["did you mean 'data'"]),
+        ({"axis": 0}, ["axis 0 is none of the axes"]),
+        ({"seed": None}, ["seed is None", "a whole number, or a key"]),
+        ({"batch": {**BATCH, "day": np.zeros(8, "M8[D]")}}, [r"\['day'\] is a ndarray"]),
+        ({"loss": lambda p, b: (squares(p, b), squares(p, b) * 1j)}, ["dtype complex64"]),
+        ({"loss": aux({1: 1.0}), "has_aux": True}, ["metric named 1", "text"]),
+        ({"loss": aux({"step": 1.0}), "has_aux": True}, ["metric named 'step'", "sw.fit"]),
+        (
+            {
+                "loss": aux({"a": "x"}),
+                "has_aux": True,
+                "batch": SEVEN,
+            },
+            ["its 'a' is a str"],
+        ),
         ({"accumulate": 0}, ["accumulate is 0"]),
         ({"rng": "row"}, ["rng is 'row'", "'example'"]),
         ({"statistics": "all"}, ["statistics is 'all'"]),
@@ -177,3 +197,20 @@ def test_arrays_that_others_hold_are_not_given_away():
     held = model.kernel[...]
     STEP(model, optimizer, BATCH)
     assert held.is_deleted()
+
+
+def test_a_collection_that_grows():
+    class Sowing(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            self.sow("losses", "l2", (x**2).mean())
+            return nn.Dense(1)(x)[:, 0]
+
+    def loss(variables, batch):
+        y, new = Sowing().apply(variables, batch["x"], mutable=["losses"])
+        return (y - batch["y"]) ** 2, new
+
+    step = sw.data_parallel(loss, optax.sgd(0.1), mesh=MESH, mutable="losses")
+    with pytest.raises(sw.ShardingError, match=r"losses\.l2\.1 was not there before") as error:
+        step(step.init(Sowing().init(jax.random.key(0), BATCH["x"])), BATCH)
+    assert error.match("left out of mutable")
