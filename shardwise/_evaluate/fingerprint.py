@@ -34,7 +34,7 @@ def fingerprint(
         "the shapes of the state": _digest(
             ", ".join(str(jax.typeof(a)) for a in function.state.arrays)
         ),
-        "the content of the state": _content(function.state.arrays),
+        "the content of the state": _content(function),
         "batch": str(batch),
     }
 
@@ -67,15 +67,16 @@ def _digest(text: str, *more: bytes) -> str:
     return found.hexdigest()[:16]
 
 
-def _content(arrays: list[Any]) -> str:
+def _content(function: Function) -> str:
     """A checksum of every bit of the state, computed where the state is.
 
     Every word is mixed with its place, so that no two changes cancel but by chance (once in 2^64),
     and summed modulo 2^32, so that no order of summation changes it.
     """
-    if not arrays:
+    if not function.state.arrays:
         return "empty"
-    sums = jax.device_get(_checksums(arrays))
+    with jax.set_mesh(function.mesh):
+        sums = jax.device_get(_checksums(function.state.arrays))
     return _digest("", *(np.asarray(s).tobytes() for s in sums))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from .._errors import ShardingError, explain_error
 from .lanes import Lanes
@@ -41,6 +41,7 @@ class Function:
         state: The state it is given.
         rows: The leaves of an example.
         masked: Whether `fn` takes `mask`.
+        mesh: The mesh that `fn` is traced for.
     """
 
     call: Callable[[list[Any], list[Any], Any], Any]
@@ -49,6 +50,7 @@ class Function:
     state: State
     rows: list[Row]
     masked: bool
+    mesh: Mesh
 
     def checked(self, arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
         """What `call` gives, refused before JAX sees it if it is nothing to evaluate."""
@@ -62,8 +64,8 @@ class Function:
         return self.state.arrays, leaves, jax.ShapeDtypeStruct((batch,), jnp.bool_)
 
 
-def bind(fn: Callable[..., Any], state: State, source: Source) -> Function:
-    """Bind `fn` to the structure of its state and of the data."""
+def bind(fn: Callable[..., Any], state: State, source: Source, lanes: Lanes) -> Function:
+    """Bind `fn` to the structure of its state and of the data, and to the devices."""
     masked = _takes_mask(fn)
 
     def call(arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
@@ -71,7 +73,7 @@ def bind(fn: Callable[..., Any], state: State, source: Source) -> Function:
         more = {"mask": valid} if masked else {}
         return fn(state.rebuild(arrays), batch, **more)
 
-    return Function(call, source.structure, fn, state, source.rows, masked)
+    return Function(call, source.structure, fn, state, source.rows, masked, lanes.mesh)
 
 
 def _takes_mask(fn: Callable[..., Any]) -> bool:
@@ -103,7 +105,8 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
 
 def _trace(function: Function, batch: int) -> Plan:
     try:
-        output = jax.eval_shape(function.checked, *function.shapes(batch))
+        with jax.set_mesh(function.mesh):
+            output = jax.eval_shape(function.checked, *function.shapes(batch))
     except Exception as error:
         listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
         error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
@@ -119,7 +122,8 @@ def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
     A function that takes one size only is not held to it.
     """
     try:
-        return named(jax.eval_shape(function.call, *function.shapes(2 * batch)))
+        with jax.set_mesh(function.mesh):
+            return named(jax.eval_shape(function.call, *function.shapes(2 * batch)))
     except Exception:
         return {}
 
@@ -186,5 +190,6 @@ def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compil
         for row in function.rows
     ]
     rows = jax.ShapeDtypeStruct((len(lanes),), jnp.int32, sharding=lanes.split)
-    jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
-    return jitted.lower(function.state.arrays, leaves, rows).compile()
+    with jax.set_mesh(lanes.mesh):
+        jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
+        return jitted.lower(function.state.arrays, leaves, rows).compile()

@@ -61,6 +61,7 @@ class Source:
         chunk: The natural size of a step, if the source has one.
         on_devices: Whether reading takes memory of the devices.
         reading: Held while a thread reads; one that was left behind may still be at it.
+        failure: What reading raised. An iterator that has raised looks as if it had ended.
     """
 
     structure: Any
@@ -72,6 +73,7 @@ class Source:
 
     def __init__(self) -> None:
         self.reading = threading.Lock()
+        self.failure: Exception | None = None
 
     def read(self, start: int, stop: int) -> list[Any]:
         """The rows from start to stop as host arrays; fewer, or none, only at the end."""

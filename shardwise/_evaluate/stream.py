@@ -143,15 +143,19 @@ class Stream:
 
     def _read_one(self, span: Span) -> list[Any]:
         step = f"reading step {span.start // self._batch} ({span}) from {self._source.label}"
-        try:
-            with noted(step), self._source.reading:
-                leaves = self._source.read(span.start, span.stop)
-                self._check(leaves, span)
-                return leaves
-        except Exception as error:
-            if self._source.on_devices:
-                raise
-            raise Unread(error) from None  # too little memory there is no matter of the batch
+        with self._source.reading:
+            if self._source.failure is not None:
+                raise Unread(self._source.failure)
+            try:
+                with noted(step):
+                    leaves = self._source.read(span.start, span.stop)
+                    self._check(leaves, span)
+                    return leaves
+            except Exception as error:
+                if self._source.on_devices:
+                    raise
+                self._source.failure = error
+                raise Unread(error) from None  # too little memory there is no matter of the batch
 
     def _check(self, leaves: list[Any], span: Span) -> None:
         """An array that is shorter than it says would otherwise end the run early."""

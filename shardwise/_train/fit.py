@@ -172,10 +172,18 @@ class _Loop:
         waits for its evaluation, and that one is in the checkpoint."""
         *before, last = rows
         self._write(before)
-        if self.store is not None:
-            position = self.data.position() | {"row": last}
-            self.store.save(self.done, self.step.arrays(self.state), position)
-        self._write([last | self._evaluate()])
+        stored = False
+        try:
+            if self.store is not None:
+                position = self.data.position() | {"row": last}
+                self.store.save(self.done, self.step.arrays(self.state), position)
+                stored = True
+            last = last | self._evaluate()
+        except BaseException:
+            if not stored:
+                self._write([last])
+            raise
+        self._write([last])
 
     def _fetch(self) -> list[dict[str, Any]]:
         """The metrics of the steps so far, one row each."""

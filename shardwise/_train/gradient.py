@@ -129,8 +129,7 @@ def reduce_gradients(
             if padded:
                 _refuse_scalars(terms, layout)
             sums = {name: term.sums(mask) for name, term in terms.items()}
-            # Of the order of a mean, whatever the weights: float16 has no room for a sum.
-            scale = loss.scale(mask)
+            scale = _scale(loss, mask, params, layout.axis)
             return sums["loss"][0] / (sizes["loss"] if scale is None else scale), (sums, new, scale)
 
         (_, (sums, new, scale)), grads = jax.value_and_grad(total, has_aux=True)(params)
@@ -174,6 +173,20 @@ def reduce_gradients(
         params,
     )
     return Reduced(grads, metrics, state, weight is None)
+
+
+def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
+    """What to divide by before differentiating, where the number of values will not do: None.
+
+    The gradient of a sum over weights that are large, or small, or many, has no room in float16. It
+    is taken of a mean over this part instead, and multiplied again in float32; by the same number
+    on all devices, since a loss with collectives has gradients of the others' losses too.
+    """
+    narrow = {leaf.dtype for leaf in [*jax.tree.leaves(params), loss.values]}
+    if loss.weights is None or jnp.dtype(jnp.float16) not in narrow:
+        return None
+    total = lax.pmax(loss.total(mask), axis)
+    return jnp.where(total > 0, total, 1)
 
 
 def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:

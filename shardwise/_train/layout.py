@@ -59,7 +59,6 @@ def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int)
     if mesh is None:
         mesh = _local_mesh(axis if isinstance(axis, str) else "data")
     names = list(abstract(mesh).axis_names)
-    mesh = _automatic(mesh)
     if axis is not None and axis not in names:
         raise ShardingError(
             explain_error(
@@ -82,7 +81,7 @@ def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int)
 
 
 def _automatic(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
-    """The mesh with all axes Auto: the step says itself where everything is."""
+    """The mesh with all axes Auto."""
     if set(mesh.axis_types) == {AxisType.Auto}:
         return mesh
     kinds = (AxisType.Auto,) * len(mesh.axis_names)

@@ -45,13 +45,9 @@ class Term:
         """How many values `rows` rows have; a scalar stands for one."""
         return 1 if self.scalar else math.prod(self.values.shape[1:]) * rows
 
-    def scale(self, mask: Any) -> Any:
-        """The sum of the weights' sizes; None where every value counts once."""
-        if self.weights is None:
-            return None
-        weights = jnp.abs(self._weights(mask))
-        total = jnp.sum(jax.lax.stop_gradient(weights))
-        return jnp.where(total > 0, total, 1)
+    def total(self, mask: Any) -> Any:
+        """The sum of the weights' sizes, as a constant."""
+        return jax.lax.stop_gradient(jnp.sum(jnp.abs(self._weights(mask))))
 
     def _weights(self, mask: Any) -> Any:
         """Weights of the shape of the values, zero where a row is not real."""

@@ -124,11 +124,12 @@ class ObjectStep:
         own, state = nnx.split(optimizer)
         held = Held(model, params), Held(model, rest), Held(optimizer, state), Held(model, streams)
         shapes = tuple(leaf.shape for part in held[::2] for leaf in part.arrays)
-        kind = self._kinds.get((graph, own, shapes))
+        key = graph, own, shapes, tuple(part.values for part in held)
+        kind = self._kinds.get(key)
         if kind is None:
             with no_mesh():
                 _check_match(optimizer, params)
-            kind = self._kinds[graph, own, shapes] = Kind(graph, own, held)
+            kind = self._kinds[key] = Kind(graph, own, held)
         refuse_deleted(
             [part.arrays for part in held], "the model", "build it anew, or use donate=False"
         )

@@ -15,7 +15,7 @@ from .._errors import ShardingError, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .state import TrainState
-from .statistics import Statistics
+from .statistics import Statistics, shapes_of
 from .step import (
     Options,
     Runner,
@@ -168,6 +168,7 @@ class DataParallel:
         )
         with no_mesh():
             params, collections = self._runner.place(copied((params, collections)))
+        with self._runner.on_its_mesh():
             opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
             return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
 
@@ -212,7 +213,8 @@ class DataParallel:
         kind = jax.tree.structure(state)
         if kind not in self._known:
             with no_mesh():
-                want = jax.tree.structure(jax.eval_shape(self._optimizer.init, state.params))
+                shapes = shapes_of(state.params)
+                want = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
             if jax.tree.structure(state.opt_state) != want:
                 raise ShardingError(
                     explain_error(
@@ -300,7 +302,7 @@ def _check_kept(name: str, old: Any, new: Any) -> None:
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         found = jax.tree_util.tree_leaves_with_path(tree)
-        return {jax.tree_util.keystr(p, simple=True, separator="."): x.shape for p, x in found}
+        return {jax.tree_util.keystr(p, simple=True, separator="."): jnp.shape(x) for p, x in found}
 
     was, now = shapes(old), shapes(new)
     if was != now:

@@ -97,7 +97,7 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
         )
 
     try:
-        ops = trace(program, *_shapes((params, state)), rows)[0].body
+        ops = trace(program, *shapes_of((params, state)), rows)[0].body
     except UnsupportedError as error:
         raise UnsupportedError(
             explain_error(
@@ -124,7 +124,7 @@ def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
     """
     from .._call import trace
 
-    ops = trace(mapped(virtual_mesh(dict(layout.mesh.shape))), *_shapes(arguments))[0].body
+    ops = trace(mapped(virtual_mesh(dict(layout.mesh.shape))), *shapes_of(arguments))[0].body
     differing = frozenset().union(*_differing(ops)) & layout.others
     if differing:
         axis = min(differing)
@@ -140,7 +140,8 @@ def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
         )
 
 
-def _shapes(tree: Any) -> Any:
+def shapes_of(tree: Any) -> Any:
+    """Shapes and dtypes alone, wherever the arrays are."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 

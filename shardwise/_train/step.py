@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from .. import _jax
@@ -130,6 +130,14 @@ class Runner:
             "count": rows,
         }
 
+    def on_its_mesh(self) -> Any:
+        """Around what is run for the step but not in it; Explicit axes ask to be named."""
+        mesh = self.layout.mesh
+        if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types:
+            with suppress(ValueError):  # inside jit it cannot be set
+                return jax.set_mesh(mesh)
+        return no_mesh()
+
     def place(self, arrays: Any) -> Any:
         """Put arrays on every device of the mesh, unless they are there already."""
         return self._put(arrays, P())
@@ -174,10 +182,14 @@ def _together(leaf: Any) -> Any:
         return leaf
     if not isinstance(leaf, jax.Array):
         return jnp.asarray(leaf)
-    if _jax.is_traced(leaf) or len(leaf.sharding.device_set) == 1:
+    if _jax.is_traced(leaf) or isinstance(leaf.sharding, SingleDeviceSharding):
+        return leaf
+    kinds = getattr(getattr(leaf.sharding, "mesh", None), "axis_types", ())
+    if len(leaf.sharding.device_set) == 1 and AxisType.Explicit not in kinds:
         return leaf
     # Not the device alone: the mesh would stay in the array's type.
-    return jax.device_put(leaf, SingleDeviceSharding(jax.local_devices()[0]))
+    first = min(leaf.sharding.device_set, key=lambda device: device.id)
+    return jax.device_put(leaf, SingleDeviceSharding(first))
 
 
 def _apart(arrays: Any) -> Any:

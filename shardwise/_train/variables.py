@@ -19,13 +19,17 @@ class Held:
     Args:
         owner: The object.
         state: Its state, or a part of it, as `nnx.split` gives it: with the object's own variables.
+
+    Attributes:
+        arrays: The arrays.
+        values: The tree of what the variables hold; most hold an array, some a tree of them.
     """
 
     def __init__(self, owner: Any, state: Any) -> None:
         self._owner, self._state = owner, state
         self._variables = jax.tree.leaves(state, is_leaf=_is_variable)
         values = [v.get_raw_value() if _is_variable(v) else v for v in self._variables]
-        self.arrays, self._values = jax.tree.flatten(values)
+        self.arrays, self.values = jax.tree.flatten(values)
 
     def structure(self) -> Any:
         """The tree of the state, variables and their metadata included."""
@@ -36,7 +40,7 @@ class Held:
         if not all(map(_is_variable, self._variables)):  # a bare array can only be replaced
             nnx.update(self._owner, jax.tree.unflatten(self.structure(), arrays))
             return
-        values = jax.tree.unflatten(self._values, arrays)
+        values = jax.tree.unflatten(self.values, arrays)
         for variable, value in zip(self._variables, values, strict=True):
             variable.set_raw_value(value)
 

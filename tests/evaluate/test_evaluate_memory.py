@@ -113,6 +113,21 @@ class TestHalving:
             evaluate(lambda _, b: b, None, given, mesh=devices(1))
         assert "while reading step" in error.value.__notes__[0]
 
+    @pytest.mark.parametrize("patience", [10.0, 0.01])
+    def test_what_the_reader_raises_meanwhile_is_raised(self, monkeypatch, patience):
+        monkeypatch.setattr(stream, "_JOIN_SECONDS", patience)
+        failing_above(6, monkeypatch)
+
+        def batches():
+            for number in range(10):
+                if number == 3:
+                    time.sleep(0.3)
+                    raise OSError("disk gone")
+                yield np.full(8, number, np.float32)
+
+        with pytest.raises(OSError, match="disk gone"):
+            evaluate(lambda _, b: b, None, batches(), mesh=devices(1))
+
     def test_a_slow_reader_is_waited_for(self, monkeypatch):
         monkeypatch.setattr(stream, "_JOIN_SECONDS", 0.01)
         failing_above(60, monkeypatch, after=2)

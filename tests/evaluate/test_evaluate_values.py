@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardwise import ShardingError, ShardwiseError
+from shardwise import ShardingError, ShardwiseError, _evaluate
 from shardwise._evaluate import Max, Mean, Min, Sum
 
 from ..support import integers, normal, real_mesh
@@ -342,6 +342,24 @@ class TestSurroundings:
         with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=kinds)):
             got = evaluate(squared_error, W, linear_data(20), mesh=devices(4))
         assert got.metrics == want.metrics
+
+    def test_what_the_caller_does_meanwhile_is_on_no_mesh(self, tmp_path):
+        here = jax.device_put(jnp.arange(40.0), jax.devices()[0])
+
+        class Rows:
+            def __len__(self):
+                return 40
+
+            def __getitem__(self, index):
+                return here[index] * 2
+
+        def watch(snapshot):
+            assert float(here.sum()) == 780
+
+        got = _evaluate.evaluate(
+            lambda _, b: b, None, Rows(), batch=4, journal=tmp_path / "j.db", progress=watch
+        )
+        assert got["mean"] == 39
 
     def test_a_mesh_of_its_own_has_names_in_fn(self):
         mesh = real_mesh(data=2, model=4)

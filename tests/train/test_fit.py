@@ -144,6 +144,12 @@ def test_interrupted_in_an_evaluation_it_evaluates_again(tmp_path, steps):
     assert calls == [5, 10, 10, *range(15, steps + 1, 5)]
 
 
+def test_without_a_checkpoint_the_row_of_a_failed_evaluation_is_logged(tmp_path):
+    with pytest.raises(sw.ShardingError, match="it returned a float"):
+        fit(steps=4, every=2, log=tmp_path / "log.jsonl", evaluate=lambda state: 1.0)
+    assert [row["step"] for row in rows_of(tmp_path)] == [1, 2]
+
+
 def test_names_that_look_alike_and_arrays_of_nothing(tmp_path):
     def loss(params, batch):
         return (batch["x"] @ (params["a.b"] + params["a"]["b"]))[:, 0] ** 2

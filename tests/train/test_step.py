@@ -361,6 +361,24 @@ def test_whatever_an_nnx_model_holds_is_updated_in_place(mesh):
     np.testing.assert_array_equal(model.scale, 2)
 
 
+def test_a_tree_in_a_variable_may_be_another_one_the_next_time():
+    class Noted(nnx.Module):
+        def __init__(self):
+            self.linear = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+            self.note = nnx.Variable({"a": jnp.float32(1)})
+
+    def loss(model, batch):
+        note = model.note.get_value()
+        return model.linear(batch["x"])[:, 0] * 0 + note.get("a", 0) + 100 * note.get("b", 0)
+
+    model = Noted()
+    optimizer = nnx.Optimizer(model, SGD, wrt=nnx.Param)
+    step = sw.nnx.data_parallel(loss, mesh=REAL)
+    for note, want in (({"a": 1.0}, 1), ({"b": 2.0}, 200), ({"a": 3.0, "b": 1.0}, 103), ({}, 0)):
+        model.note.set_value({name: jnp.float32(x) for name, x in note.items()})
+        assert step(model, optimizer, BATCH)["loss"] == want
+
+
 def test_statistics_of_a_shard_may_be_meant():
     step, state = normed(None, mesh=REAL, statistics="shard")
     state, _ = step(state, BATCH)
@@ -418,6 +436,27 @@ def contrast(params, batch, axis="data"):
 def test_a_loss_with_collectives_of_its_own(mesh):
     got, _ = gradient(contrast, mesh)
     assert_same(got, plain_gradient(functools.partial(contrast, axis=None)))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("mesh", [real_mesh(data=2), REAL, VIRTUAL])
+def test_weights_and_collectives_together(mesh, dtype):
+    """The gradient of one device's loss by another's rows has that device's weights in it."""
+
+    def loss(params, batch, mean=lambda x: lax.pmean(x.mean(0), "data")):
+        y = batch["x"] @ params["w"]
+        return ((y - mean(y)) ** 2 - batch["y"]) ** 2, batch["weight"]
+
+    def whole(params):
+        values, weights = loss(params, batch, lambda y: y.mean(0))
+        return (values * weights).sum() / weights.sum()
+
+    weight = np.linspace(0, 3, 16, dtype=np.float32) ** 3
+    batch = jax.tree.map(lambda x: jnp.asarray(x, dtype), BATCH) | {"weight": weight}
+    params = {"w": jnp.full(3, 0.5, dtype)}
+    got, _ = gradient(loss, mesh, batch, params)
+    tolerance = 1e-5 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(got["w"], jax.grad(whole)(params)["w"], rtol=tolerance)
 
 
 def test_what_rows_share_is_not_padded_or_cut():
