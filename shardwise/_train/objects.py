@@ -14,16 +14,14 @@ from jax.sharding import AbstractMesh, Mesh
 from .._errors import ShardingError, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
+from .placing import copied, no_mesh, refuse_deleted
 from .statistics import Statistics
 from .step import (
     Options,
     Runner,
     check_loss,
     choose,
-    copied,
     extra_arguments,
-    no_mesh,
-    refuse_deleted,
     refuse_integers,
     report,
     step_name,

@@ -14,6 +14,7 @@ from jax.sharding import AbstractMesh, Mesh
 from .._errors import ShardingError, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
+from .placing import copied, no_mesh, on_mesh, refuse_deleted
 from .state import TrainState
 from .statistics import Statistics, shapes_of
 from .step import (
@@ -21,10 +22,7 @@ from .step import (
     Runner,
     check_loss,
     choose,
-    copied,
     extra_arguments,
-    no_mesh,
-    refuse_deleted,
     refuse_integers,
     report,
     step_name,
@@ -168,7 +166,7 @@ class DataParallel:
         )
         with no_mesh():
             params, collections = self._runner.place(copied((params, collections)))
-        with self._runner.on_its_mesh():
+        with on_mesh(self.mesh):
             opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
             return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
 

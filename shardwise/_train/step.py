@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
-from .. import _jax
 from .._errors import ShardingError, explain_error
 from .gradient import Place, Reduced
-from .layout import Layout, count_rows, fill_up, is_shape, lay_out
+from .layout import Layout, count_rows, fill_up, lay_out
 from .losses import accumulator
+from .placing import apart, no_mesh, put
 
 RNG = (None, "shard", "example")
 
@@ -124,36 +123,15 @@ class Runner:
         return {
             "padded": padded,
             "static": static,
-            "arrays": _apart(self.place(arrays)) if self.options.donate else self.place(arrays),
+            "arrays": apart(self.place(arrays)) if self.options.donate else self.place(arrays),
             "kept": self.place(kept),
-            "batch": self._put(batch, P(self.layout.axis)),
+            "batch": put(batch, self.layout.mesh, P(self.layout.axis)),
             "count": rows,
         }
 
-    def on_its_mesh(self) -> Any:
-        """Around what is run for the step but not in it; Explicit axes ask to be named."""
-        mesh = self.layout.mesh
-        if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types:
-            with suppress(ValueError):  # inside jit it cannot be set
-                return jax.set_mesh(mesh)
-        return no_mesh()
-
     def place(self, arrays: Any) -> Any:
         """Put arrays on every device of the mesh, unless they are there already."""
-        return self._put(arrays, P())
-
-    def _put(self, arrays: Any, spec: P) -> Any:
-        # Asking first is ten times as fast as device_put, which a step would call on every array.
-        if self.layout.virtual:
-            return jax.tree.map(_together, arrays)
-        sharding = NamedSharding(self.layout.mesh, spec)
-        if any(map(is_shape, jax.tree.leaves(arrays))):  # to lower it only
-            return jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arrays
-            )
-        if all(_is_on(leaf, sharding) for leaf in jax.tree.leaves(arrays)):
-            return arrays
-        return jax.device_put(arrays, sharding)
+        return put(arrays, self.layout.mesh, P())
 
     def _run(
         self, *, padded: bool, static: Any, arrays: Any, kept: Any, batch: Any, count: Any
@@ -164,51 +142,6 @@ class Runner:
         if self.layout.virtual:
             run = _simulated(run, self.options.at_once)
         return run(arrays, kept, batch, count)
-
-
-def no_mesh() -> Any:
-    """A step has a mesh of its own: one that the caller has set is no matter."""
-    if jax.sharding.get_abstract_mesh().empty:
-        return nullcontext()
-    try:
-        return jax.set_mesh(None)
-    except ValueError:  # inside jit, where only the abstract one is known
-        return jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
-
-
-def _together(leaf: Any) -> Any:
-    """An array on one device, for a step whose mesh has none."""
-    if is_shape(leaf):
-        return leaf
-    if not isinstance(leaf, jax.Array):
-        return jnp.asarray(leaf)
-    if _jax.is_traced(leaf) or isinstance(leaf.sharding, SingleDeviceSharding):
-        return leaf
-    kinds = getattr(getattr(leaf.sharding, "mesh", None), "axis_types", ())
-    if len(leaf.sharding.device_set) == 1 and AxisType.Explicit not in kinds:
-        return leaf
-    # Not the device alone: the mesh would stay in the array's type.
-    first = min(leaf.sharding.device_set, key=lambda device: device.id)
-    return jax.device_put(leaf, SingleDeviceSharding(first))
-
-
-def _apart(arrays: Any) -> Any:
-    """The arrays without one that is there twice: its memory can be given away only once."""
-    leaves, structure = jax.tree.flatten(arrays)
-    if len({id(leaf) for leaf in leaves}) == len(leaves):
-        return arrays
-    seen: set[int] = set()
-
-    def own(leaf: Any) -> Any:
-        again = id(leaf) in seen
-        seen.add(id(leaf))
-        return copied(leaf) if again else leaf
-
-    return jax.tree.unflatten(structure, [own(leaf) for leaf in leaves])
-
-
-def _is_on(leaf: Any, sharding: NamedSharding) -> bool:
-    return isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and leaf.sharding == sharding
 
 
 def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
@@ -253,26 +186,6 @@ def check_loss(loss: Callable[..., Any], rng: str | None) -> None:
                 "functools.partial for what else it takes.",
             )
         ) from None
-
-
-def refuse_deleted(arrays: Any, where: str, remedy: str) -> None:
-    """Raise if the memory of an array was given to another one."""
-    for leaf in jax.tree.leaves(arrays):
-        if isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and leaf.is_deleted():
-            raise ShardingError(
-                explain_error(
-                    "its arrays are gone: an earlier step has given their memory to its result",
-                    where=where,
-                    rule="A step donates what it is given; copies that are to last are made with "
-                    "jax.tree.map(jnp.copy, ...).",
-                    remedy=f"{remedy}; donate=False keeps everything.",
-                )
-            )
-
-
-def copied(arrays: Any) -> Any:
-    """Arrays of the same values in memory of their own, which may be given away."""
-    return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
 
 
 def choose(reduced: Reduced, new: Any, old: Any) -> Any:
