@@ -37,6 +37,7 @@ ONCE = (
     "tests/check/test_mutations.py",
     "tests/check/test_plugin.py",
     "tests/evaluate/test_evaluate_journal.py",
+    "tests/evaluate/test_evaluate_memory.py",
     "tests/evaluate/test_evaluate_sums.py",
     "tests/evaluate/test_evaluate_surface.py",
     "tests/explain/test_cost.py",
@@ -47,11 +48,14 @@ ONCE = (
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[3]",
     "tests/test_cli.py",
     "tests/test_docs.py",
-    "tests/test_examples.py::test_digits",
-    "tests/test_examples.py::test_main_prints",
+    "tests/test_examples.py",
     "tests/test_layers.py",
     "tests/test_messages.py",
     "tests/train/test_fit.py",
+    "tests/train/test_pitfalls.py",
+    "tests/train/test_trajectories.py::test_a_linen_cnn_with_batch_statistics_and_dropout[real 2]",
+    "tests/train/test_trajectories.py::test_an_nnx_transformer_with_masked_tokens[real 2]",
+    "tests/train/test_trajectories.py::test_an_nnx_transformer_with_masked_tokens[virtual 64]",
 )
 """Tests that say little more on a second version of JAX: CI has twenty minutes for both."""
 

@@ -601,7 +601,7 @@ def test_a_loss_that_splits_the_model_is_refused(mesh):
 EXPLICIT = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
 
 
-@pytest.mark.parametrize("context", [None, EXPLICIT, REAL])
+@pytest.mark.parametrize("context", [None, EXPLICIT])
 @pytest.mark.parametrize("mesh", [EXPLICIT, REAL, VIRTUAL])
 @pytest.mark.parametrize(("rows", "accumulate"), [(16, 2), (10, 1)])
 def test_meshes_of_every_kind_in_the_step_and_around_it(context, mesh, rows, accumulate):
