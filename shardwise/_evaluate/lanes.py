@@ -65,8 +65,7 @@ class Lanes:
         """Threads that copy to the devices.
 
         One copies 4 to 8 GB/s from ordinary memory to an H200; sixteen reach 35 to 45, and more do
-        not help. Where computing takes longer they wait: to begin with two and add more costs 3 to
-        8 percent of a short run bound by the bus, and wins 0.3 percent of one bound by compute.
+        not help. Where computing takes longer they wait.
         """
         if self._on_host:
             return 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -78,16 +78,6 @@ def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int)
             )
         )
     return Layout(mesh, axis or names[0], int(accumulate))
-
-
-def _automatic(mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
-    """The mesh with all axes Auto."""
-    if set(mesh.axis_types) == {AxisType.Auto}:
-        return mesh
-    kinds = (AxisType.Auto,) * len(mesh.axis_names)
-    if isinstance(mesh, AbstractMesh):
-        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=kinds)
 
 
 @functools.cache
@@ -182,4 +172,6 @@ def _indexable(leaf: Any) -> Any:
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return leaf
     # With Explicit axes in its type, an array could not be indexed without saying where to.
-    return jax.device_put(leaf, NamedSharding(cast(Mesh, _automatic(sharding.mesh)), sharding.spec))
+    names = sharding.mesh.axis_names
+    mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
+    return jax.device_put(leaf, NamedSharding(mesh, sharding.spec))
