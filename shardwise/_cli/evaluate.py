@@ -60,14 +60,14 @@ def evaluate(
     held: Any = None if state is None else find(state)
     from .._evaluate import evaluate as run
 
-    result = run(
-        fn,
-        held() if _makes_state(held) else held,
-        arrays,
-        batch=batch,
-        journal=journal,
-        progress=progress,
-    )
+    given = held() if _makes_state(held) else held
+    try:
+        result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
+    except KeyboardInterrupt:
+        kept = f"the journal {str(journal)!r} has what is finished; run it again to go on."
+        lost = "nothing was kept; --journal PATH keeps what is finished."
+        typer.echo(f"Interrupted: {lost if journal is None else kept}", err=True)
+        raise
     typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
 
