@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ._check import case as case
     from ._check import check as check
     from ._errors import DeadlockError as DeadlockError
+    from ._errors import PeerError as PeerError
     from ._errors import ShardingError as ShardingError
     from ._errors import ShardwiseError as ShardwiseError
     from ._errors import UnsupportedError as UnsupportedError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from ._explain import Hardware as Hardware
     from ._explain import Report as Report
     from ._explain import explain as explain
+    from ._hosts import Connection as Connection
+    from ._hosts import connect as connect
     from ._mesh import mesh as mesh
     from ._simulate import simulate as simulate
     from ._train import TrainState as TrainState
@@ -42,6 +45,7 @@ _HOME = {
     "case": "_check",
     "check": "_check",
     "DeadlockError": "_errors",
+    "PeerError": "_errors",
     "ShardingError": "_errors",
     "ShardwiseError": "_errors",
     "UnsupportedError": "_errors",
@@ -54,6 +58,8 @@ _HOME = {
     "Hardware": "_explain",
     "Report": "_explain",
     "explain": "_explain",
+    "Connection": "_hosts",
+    "connect": "_hosts",
     "mesh": "_mesh",
     "simulate": "_simulate",
     "TrainState": "_train",

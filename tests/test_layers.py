@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).parents[1] / "shardwise"
 ROWS = (
     ("_version",),
     ("_errors", "_progress"),
-    ("_jax",),
-    ("_mesh",),
+    ("_jax", "_launch"),
+    ("_mesh", "_hosts"),
     ("_collectives",),
     ("_program",),
     ("_lower",),
