@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain
+from . import check, demo, evaluate, explain, launch
 from ._status import ExitCode
 
 
@@ -41,6 +41,11 @@ app.command("check")(check.check)
 app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
+app.command(
+    "launch",
+    # What follows the script is the script's.
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)(launch.launch)
 
 
 def _show_version(wanted: bool) -> None:

@@ -119,6 +119,10 @@ class News:
         finally:
             self._engaged -= 1
 
+    @property
+    def has_heard(self) -> bool:
+        return self._heard.is_set()
+
     def check(self) -> None:
         """Raise what was heard."""
         if self._heard.is_set():
@@ -176,6 +180,13 @@ def _flush() -> None:
 
 
 _news: News | None = None
+
+
+def has_heard() -> bool:
+    """Whether another process is known to have failed."""
+    return _news is not None and _news.has_heard
+
+
 _numbers = itertools.count()
 
 
