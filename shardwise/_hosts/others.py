@@ -2,7 +2,7 @@
 
 JAX's coordination service, in the first process, holds small values by name. Processes meet there
 at the beginning and at the end of an evaluation or a training, never once per step. All of them
-call the same exchanges in the same order, so a running number names each one.
+call the same exchanges in the same order, so running numbers name them.
 
 A thread in each process reads the news once a second: who has failed, in which words, and who has
 ended. What waits here raises them. What is stuck in a collective cannot be woken, so the process
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
+import dataclasses
 import json
 import os
 import sys
@@ -58,6 +58,19 @@ def is_first() -> bool:
     return index() == 0
 
 
+@dataclasses.dataclass
+class Section:
+    """Something that all processes do together, such as one evaluation, by the same name on all.
+
+    Exchanges are counted within it, so that processes that left an earlier one at different
+    places, each with an error of its own, still understand each other.
+    """
+
+    name: str
+    exchanges: int = 0
+    inner: int = 0
+
+
 class News:
     """What this process has heard of the others; one thread that listens.
 
@@ -68,30 +81,82 @@ class News:
 
     def __init__(self, client: Any, own: int) -> None:
         self._client, self._own = client, own
-        self._words: str | None = None
         self._heard = threading.Event()
+        self._words = ""
+        self._scope = ""  # the section it is about; the first one is the whole job
         self._raised_at: float | None = None
-        self._engaged = self._code = 0
+        self._code = 0
+        self.sections = [Section("job")]
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="shardwise-news", daemon=True)
         self._thread.start()
         # After JAX's own, so before them: their end is where all processes meet.
         atexit.register(self._end)
 
-    def tell_failure(self, words: str) -> None:
-        """Let the others know that this process has failed, once; the first to fail is heard."""
-        if self._words is not None or self._leaving.is_set():
-            return
-        with contextlib.suppress(Exception):
-            self._client.key_value_set(f"{_ROOT}/news/failed/{self._own}", words)
+    @property
+    def has_heard(self) -> bool:
+        return self._heard.is_set()
+
+    def tell(self, words: str, section: str = "job") -> None:
+        """Let the others know that this process has failed, altogether or in a section."""
+        if not self._leaving.is_set():
+            with contextlib.suppress(Exception):
+                self._client.key_value_set(f"{_ROOT}/news/failed/{section}/{self._own}", words)
 
     def fail(self, words: str, code: int = 1) -> None:
         """End the part of this process in the job: tell, and do not wait for the others at exit."""
-        self.tell_failure(words)
+        if not self._heard.is_set():
+            self.tell(words)
         self._code = self._code or code
         self._leaving.set()
         if self._own == 0 and not self._heard.is_set():
             self._outlast_others()
+
+    def check(self) -> None:
+        """Raise what was heard."""
+        if self._heard.is_set() and self._is_in(self._scope):
+            self._raised_at = time.monotonic()
+            raise PeerError(self._words)
+
+    def lost(self, error: BaseException) -> PeerError:
+        """What to raise for an error that says a connection broke: the words of whoever failed."""
+        self._heard.wait(3 * EVERY)
+        self._raised_at = time.monotonic()
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return PeerError(self._words or f"another process is gone: {first}")
+
+    def _is_in(self, scope: str) -> bool:
+        return any(section.name == scope for section in self.sections)
+
+    def _listen(self) -> None:
+        while not self._leaving.wait(EVERY):
+            try:
+                rows = self._client.key_value_dir_get(f"{_ROOT}/news/")
+            except Exception:
+                continue  # the first process is gone or cannot be reached: JAX's heartbeat decides
+            for key, words in rows:
+                kind, scope, process = key.removeprefix(f"{_ROOT}/news/").split("/")
+                if kind == "ended" and len(self.sections) > 1:
+                    words = f"process {process} has ended, and this one still waits for it"
+                elif kind == "ended" or int(process) == self._own or not self._is_in(scope):
+                    continue
+                self._hear(words, scope)
+                break
+
+    def _hear(self, words: str, scope: str) -> None:
+        """Pass the words on, and see to it that the process leaves what it was in."""
+        self._words, self._scope = words, scope
+        self._heard.set()
+        print(f"shardwise: {words}", file=sys.stderr, flush=True)
+        heard = time.monotonic()
+        while not self._leaving.wait(EVERY / 5):
+            if not self._is_in(scope):  # only an evaluation has failed, and somebody caught that
+                self._words, self._raised_at = "", None
+                self._heard.clear()
+                return
+            since, limit = (heard, GRACE) if self._raised_at is None else (self._raised_at, LATE)
+            if time.monotonic() - since > limit:
+                self._leave(FAILED)
 
     def _outlast_others(self) -> None:
         """With the first process goes the place where the words are kept: it is the last to go."""
@@ -110,65 +175,13 @@ class News:
                 self._client.key_value_set(f"{_ROOT}/left/{self._own}", "")
         os._exit(code)
 
-    @contextlib.contextmanager
-    def engaged(self) -> Iterator[None]:
-        """While this process is in something that all take part in: none of them may end."""
-        self._engaged += 1
-        try:
-            yield
-        finally:
-            self._engaged -= 1
-
-    @property
-    def has_heard(self) -> bool:
-        return self._heard.is_set()
-
-    def check(self) -> None:
-        """Raise what was heard."""
-        if self._heard.is_set():
-            self._raised_at = time.monotonic()
-            raise PeerError(self._words)
-
-    def lost(self, error: BaseException) -> PeerError:
-        """What to raise for an error that says a connection broke: the words of whoever failed."""
-        self._heard.wait(3 * EVERY)
-        self._raised_at = time.monotonic()
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return PeerError(self._words or f"another process is gone: {first}")
-
-    def _listen(self) -> None:
-        while not self._leaving.wait(EVERY):
-            try:
-                rows = self._client.key_value_dir_get(f"{_ROOT}/news/")
-            except Exception:
-                continue  # the first process is gone or cannot be reached: JAX's heartbeat decides
-            failed = [(k, v) for k, v in rows if "/failed/" in k]
-            ended = [k.rpartition("/")[2] for k, _ in rows if "/ended/" in k]
-            if failed:
-                self._hear(failed[0][1])
-                return
-            if ended and self._engaged:
-                self._hear(f"process {ended[0]} has ended, and this one still waits for it")
-                return
-
-    def _hear(self, words: str) -> None:
-        self._words = words
-        self._heard.set()
-        print(f"shardwise: {words}", file=sys.stderr, flush=True)
-        heard = time.monotonic()
-        while not self._leaving.wait(0.2):
-            raised = self._raised_at
-            since, limit = (heard, GRACE) if raised is None else (raised, LATE)
-            if time.monotonic() - since > limit:
-                self._leave(FAILED)
-
     def _end(self) -> None:
         """At the end of the interpreter: say so, and stop listening while JAX is still whole."""
         code = self._code or (FAILED if self._heard.is_set() else 0)
         if code:
             self._leave(code)
         with contextlib.suppress(Exception):
-            self._client.key_value_set(f"{_ROOT}/news/ended/{self._own}", "")
+            self._client.key_value_set(f"{_ROOT}/news/ended/job/{self._own}", "")
         self._leaving.set()
         self._thread.join(2 * EVERY)
 
@@ -187,9 +200,6 @@ def has_heard() -> bool:
     return _news is not None and _news.has_heard
 
 
-_numbers = itertools.count()
-
-
 def news() -> News:
     """The news of this job; listening starts with the first call."""
     global _news
@@ -200,7 +210,7 @@ def news() -> News:
 
 @contextlib.contextmanager
 def together(where: str) -> Iterator[None]:
-    """Around what all processes do together: an error in one of them reaches the others.
+    """Around what all processes do together: an error in one of them reaches the others in it.
 
     Args:
         where: What it is, for the words: `sw.fit`.
@@ -208,16 +218,21 @@ def together(where: str) -> Iterator[None]:
     if count() == 1:
         yield
         return
-    with news().engaged():
-        try:
-            yield
-        except PeerError:
-            raise
-        except Exception as error:
-            if is_connection_lost(error):
-                raise news().lost(error) from error
-            news().tell_failure(worded(error, where))
-            raise
+    sections = news().sections
+    sections[-1].inner += 1
+    section = Section(f"{sections[-1].name}.{sections[-1].inner}")
+    sections.append(section)
+    try:
+        yield
+    except PeerError:
+        raise
+    except BaseException as error:
+        if is_connection_lost(error):
+            raise news().lost(error) from error
+        news().tell(worded(error, where), section.name)
+        raise
+    finally:
+        sections.remove(section)
 
 
 def worded(error: BaseException, where: str = "") -> str:
@@ -237,6 +252,12 @@ def is_connection_lost(error: BaseException) -> bool:
         or "NCCL operation" in text
         or "ncclRemoteError" in text
     )
+
+
+def _name(where: str) -> str:
+    section = news().sections[-1]
+    section.exchanges += 1
+    return f"{_ROOT}/exchange/{section.name}/{section.exchanges}/{where}"
 
 
 def gather(value: bytes, where: str) -> list[bytes]:
@@ -261,7 +282,7 @@ def collect(value: bytes, where: str) -> list[bytes] | None:
     """The values of all processes, on the first one; None on the others."""
     if count() == 1:
         return [value]
-    name = f"{_ROOT}/{next(_numbers)}/{where}"
+    name = _name(where)
     if not is_first():
         _put(f"{name}/{index()}", value)
         return None
@@ -276,7 +297,7 @@ def spread(value: bytes | None, where: str) -> bytes:
     if count() == 1:
         assert value is not None
         return value
-    name = f"{_ROOT}/{next(_numbers)}/{where}"
+    name = _name(where)
     if is_first():
         assert value is not None
         _put(name, value)

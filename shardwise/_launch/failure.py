@@ -38,6 +38,12 @@ class Failure:
         return head + "".join(f"\n    {line}" for line in self.words.splitlines())
 
     @property
+    def brief(self) -> str:
+        """With no more than its last words."""
+        last = self.words.rstrip().splitlines()[-4:]
+        return f"{self.who} failed first: {self.how}" + "".join(f"\n    {line}" for line in last)
+
+    @property
     def line(self) -> str:
         """In one line, and without what differs from attempt to attempt."""
         last = self.words.strip().splitlines()[-1:] or [""]

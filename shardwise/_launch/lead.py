@@ -66,7 +66,7 @@ class Lead:
                 if self._is_loop(alike):
                     self._output.say(
                         f"{LOOP} attempts in a row failed alike within {SOON:g} s of their start: "
-                        f"a crash loop, which starting again does not end.\n{failure}"
+                        f"a crash loop, which starting again does not end.\n{failure.brief}"
                     )
                     break
                 if left:
@@ -75,7 +75,7 @@ class Lead:
                         "left"
                     )
                 else:
-                    self._output.say(str(failure))
+                    self._output.say(failure.brief)
             return code
         finally:
             for wire in self._wires.values():
