@@ -10,8 +10,7 @@ import sys
 import pytest
 
 import shardwise as sw
-from shardwise._hosts import connect as connecting
-from shardwise._hosts.connect import _await_coordinator, _compare, _refuse_taken
+from shardwise._hosts.connect import Connection, _await_coordinator, _compare, _refuse_taken
 from shardwise._hosts.find import Seat, find_seat
 
 from .launching import LIMIT, free_port, script
@@ -91,7 +90,7 @@ def test_half_an_environment_is_refused(monkeypatch, env, words):
 
 def test_an_mpi_that_jax_does_not_know(monkeypatch):
     monkeypatch.setattr("shardwise._hosts.find._has_mpi4py", lambda: False)
-    with pytest.raises(sw.ShardwiseError, match="PMI_SIZE is 4.*\n.*mpi4py"):
+    with pytest.raises(sw.ShardwiseError, match=r"PMI_SIZE is 4.*\n.*mpi4py"):
         seat(monkeypatch, PMI_SIZE="4")
 
 
@@ -117,7 +116,7 @@ def test_too_late():
     import jax
 
     jax.devices()
-    with pytest.raises(sw.ShardwiseError, match="make sw.connect\\(\\) the first line"):
+    with pytest.raises(sw.ShardwiseError, match=r"make sw.connect\(\) the first line"):
         sw.connect("127.0.0.1:1", processes=2, process=0)
 
 
@@ -148,7 +147,7 @@ def test_processes_that_run_something_else():
 
 
 def test_who_is_where():
-    made = connecting.Connection(1, 4, "slurm", ("a", "a", "b", "b"))
+    made = Connection(1, 4, "slurm", ("a", "a", "b", "b"))
     assert str(made) == "process 1 of 4 (slurm): 2 on a, 2 on b"
     assert not made.first
 
