@@ -178,18 +178,17 @@ class _Session:
     def leave(self) -> str:
         """Store what is finished; says in one line what is, and how to go on."""
         name, loop, store = self._signals.name, self._loop, self.store
-        if loop is None:
-            kept = f"; step {store.newest} is the newest" if store and store.newest else ""
-            self.close()
-            return f"fit: {name}: ended before the first step{kept}. The same call begins again."
-        loop.save_now()
+        if loop is not None:
+            loop.save_now()
         self.close()
+        if loop is None or (store is not None and store.newest is None):
+            begun = store is not None and store.newest is not None
+            how = f"goes on from step {store.newest}" if store and begun else "begins again"
+            return f"fit: {name}: ended before a step was taken. The same call {how}."
         if store is None:
             rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
             return f"fit: {name}: ended after step {loop.done} of {self._steps}. {rest}"
-        if store.newest is None:
-            return f"fit: {name}: ended before the first step. The same call begins again."
-        again = loop.done - store.newest
+        again = loop.done - (store.newest or 0)
         lost = f"; {again} steps after it are done again" if again else ""
         return (
             f"fit: {name}: saved at step {store.newest} of {self._steps}, in {store.folder}{lost}. "

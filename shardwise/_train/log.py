@@ -130,8 +130,10 @@ class Log:
             self._rewrite()
 
     def _is_disposable(self, most: int) -> bool:
+        if not self._file.stat().st_size:
+            return True
         found, damaged = self._read()
-        return not damaged and all(row["step"] <= most for row in found)
+        return bool(found) and not damaged and all(row["step"] <= most for row in found)
 
     def _read(self) -> tuple[list[Row], list[str]]:
         """The rows that are whole, and what is wrong with the others."""
