@@ -68,9 +68,15 @@ class Journals:
         for journal in self._all:
             journal.claim(fingerprint, names)
 
-    def steps(self) -> Iterator[tuple[Span, int, bytes]]:
+    @property
+    def damaged(self) -> int:
+        """How many rows of all of them were left out."""
+        return sum(journal.damaged for journal in self._all)
+
+    def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
         """The finished steps of all, in the order of their examples."""
-        merged = heapq.merge(*(journal.steps() for journal in self._all), key=lambda step: step[0])
+        parts = [journal.steps(length) for journal in self._all]
+        merged = heapq.merge(*parts, key=lambda step: step[0])
         before = Span(0, 0)
         for step in merged:
             if step[0].start < before.stop:

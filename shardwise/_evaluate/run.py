@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -18,6 +19,7 @@ from typing import Any
 
 import jax
 
+from .._durable import Signals, listen
 from .._errors import ShardingError, ShardwiseError, explain_error
 from .._hosts import others
 from .._mesh import is_count
@@ -53,7 +55,8 @@ def evaluate(
 
     The result has the same bits for one `batch` on any number of devices and processes, whole or
     resumed. After `sw.connect()` all processes call it alike; each reads and computes its own part
-    of the data, and all return the same result.
+    of the data, and all return the same result. SIGINT (Ctrl-C) and SIGTERM end it after the steps
+    under way, which are recorded first.
 
     Args:
         fn: `fn(state, batch)` gives per-example values `[batch]` (their mean is taken), a pair
@@ -69,7 +72,8 @@ def evaluate(
             runs out of memory.
         mesh: The devices, those of all processes if left out. Steps are dealt out along the axis
             `data`, or the first. A mesh of local devices makes a run of this process alone.
-        journal: A file that records finished steps. A run with the same journal goes on from there.
+        journal: A file that records finished steps. A run with the same journal goes on from there,
+            after a kill too. What it holds is checked; damaged rows are told and computed again.
             On several processes it is in a folder that all share, with a file beside it for each.
         progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
             function that is given snapshots.
@@ -93,21 +97,33 @@ def evaluate(
     began = time.monotonic()
     _check_batch(batch)
     batch = None if batch is None else int(batch)
-    with ExitStack() as stack:
-        lanes = find_lanes(mesh)
-        if lanes.processes > 1:
-            stack.enter_context(others.together("sw.evaluate"))
-        source = open_source(data)
-        stack.callback(source.close)
-        share = Share(lanes, indexed=source.length is not None)
-        record = stack.enter_context(Journals(journal, share)) if journal is not None else None
-        placed = place(state, lanes)
-        stack.enter_context(jax.disable_jit(False))
-        function = bind(fn, placed, source, lanes)
-        run = _Run(function, source, lanes, record, share)
-        run.prepare(batch)
-        run.go(choose_view(progress, "evaluate") if share.index == 0 else None)
-        return run.result(began)
+    with listen("evaluate") as signals, ExitStack() as stack:
+        run = None
+        try:
+            with signals.at_once():
+                lanes = find_lanes(mesh)
+                if lanes.processes > 1:
+                    stack.enter_context(others.together("sw.evaluate"))
+                source = open_source(data)
+                stack.callback(source.close)
+                share = Share(lanes, indexed=source.length is not None)
+                record = None
+                if journal is not None:
+                    record = stack.enter_context(Journals(journal, share))
+                placed = place(state, lanes)
+                stack.enter_context(jax.disable_jit(False))
+                function = bind(fn, placed, source, lanes)
+                run = _Run(function, source, lanes, record, share, signals)
+                run.prepare(batch, say=progress is not False)
+            run.go(choose_view(progress, "evaluate") if share.index == 0 else None)
+            return run.result(began)
+        except BaseException as error:
+            if signals.signum is None or isinstance(error, ShardwiseError):
+                raise
+            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_BEGUN}")
+
+
+_NOT_BEGUN = "ended before the first step. The same call begins again."
 
 
 class _Run:
@@ -120,9 +136,10 @@ class _Run:
         lanes: Lanes,
         journal: Journals | None,
         share: Share,
+        signals: Signals,
     ) -> None:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
-        self._share = share
+        self._share, self._signals = share, signals
         self._sent: list[Step] = []  # what the other processes need of metric objects
         self._plans: dict[int, Plan] = {}
         self._steps: dict[int, Compiled] = {}
@@ -133,8 +150,8 @@ class _Run:
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
-    def prepare(self, batch: int | None) -> None:
-        """Settle the batch, and take up what the journal holds."""
+    def prepare(self, batch: int | None, say: bool) -> None:
+        """Settle the batch, take up what the journal holds, and say how much that is."""
         self._fixed = batch is not None
         held = self._journal.meta() if self._journal else {}
         self._known = held.get("length")
@@ -154,9 +171,27 @@ class _Run:
                 self._journal.claim(made, _names(self._function.fn))
                 self._restore(self._journal)
         self._share.deal(self._done, self._source.length, self._batch)
-        if self._journal and self._source.length is not None:
-            left = -(-(self._source.length - self._resumed) // self._batch)
-            self._journal.reserve(left, self._plan(self._batch).layout.size)
+        if self._journal:
+            if self._source.length is not None:
+                left = -(-(self._source.length - self._resumed) // self._batch)
+                self._journal.reserve(left, self._plan(self._batch).layout.size)
+            if say and self._resumed:
+                what = f"{self._amount()} are in the journal {str(self._journal.path)!r}"
+                print(f"evaluate: goes on: {what}", file=sys.stderr, flush=True)
+
+    def leave(self) -> str:
+        """Record what is finished; says in one line what is, and how to go on."""
+        if not self._journal:
+            return f"ended after {self._amount()}. Nothing is kept: journal=PATH keeps it."
+        self._journal.flush()
+        return (
+            f"{self._amount()} are in the journal {str(self._journal.path)!r}. "
+            "The same call goes on from there."
+        )
+
+    def _amount(self) -> str:
+        length = self._known if self._source.length is None else self._source.length
+        return f"{self._count}{'' if length is None else f' of {length}'} examples"
 
     def go(self, view: Any) -> None:
         """Compute what is left."""
@@ -168,6 +203,7 @@ class _Run:
         try:
             while not self._try_pass(progress):
                 gc.collect()
+            self._signals.check()
             finished = True
         finally:
             progress.close(finished)
@@ -220,9 +256,12 @@ class _Run:
         return self._steps[batch]
 
     def _restore(self, journal: Journals) -> None:
-        for span, batch, payload in journal.steps():
+        length = self._known if self._source.length is None else self._source.length
+        for span, batch, payload in journal.steps(length):
             self._add(span, batch, payload)
         self._resumed = self._count
+        if journal.damaged:
+            self._notes.append(f"{journal.damaged} damaged rows of the journal were left out")
 
     def _add(self, span: Span, batch: int, payload: bytes) -> None:
         plan = self._plan(batch)
@@ -280,9 +319,12 @@ class _Run:
             return
         self._source.release(first.start)
         todo = itertools.chain([first], spans)
-        step = self._step(self._batch)
+        with self._signals.at_once():
+            step = self._step(self._batch)
         arrays = self._function.state.arrays
-        steps = compute(step, arrays, self._source, todo, self._batch, self._lanes)
+        steps = compute(
+            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
+        )
         with closing(steps):
             for span, payload in steps:
                 self._share.check()
@@ -292,6 +334,9 @@ class _Run:
                 if self._journal:
                     self._journal.add(span, self._batch, payload)
                 progress.add(span.rows)
+
+    def _asked_to_end(self) -> bool:
+        return self._signals.signum is not None
 
     def _settle_length(self, journal: Journals) -> None:
         """An iterable has told its length only now: the journal must agree, or learn it."""

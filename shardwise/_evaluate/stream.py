@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from .source import Row, Source, noted
 from .spans import Span
 
 _JOIN_SECONDS = 10.0
+_LEAVE_SECONDS = 0.5  # where somebody waits for the end
+_LOOK_SECONDS = 0.1  # between two looks whether somebody does
 
 
 class Unread(Exception):
@@ -53,9 +56,18 @@ class Stream:
         spans: The steps to do, in order; the last may turn out shorter.
         batch: Rows of a step, padding included.
         lanes: The devices.
+        asked_to_end: Whether no more steps are wanted; a source that is slow is not waited for.
     """
 
-    def __init__(self, source: Source, spans: Iterator[Span], batch: int, lanes: Lanes) -> None:
+    def __init__(
+        self,
+        source: Source,
+        spans: Iterator[Span],
+        batch: int,
+        lanes: Lanes,
+        asked_to_end: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._asked_to_end = asked_to_end
         self._source, self._spans, self._batch, self._lanes = source, spans, batch, lanes
         self._slots = threading.Semaphore(lanes.depth(_step_bytes(source, batch)) * len(lanes))
         self._read: queue.SimpleQueue[tuple[int, Span, list[Any]] | None] = queue.SimpleQueue()
@@ -83,16 +95,23 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         """End every thread. One that is stuck in the source is left behind after a while."""
         self._stop(None)
+        end = time.monotonic() + (_LEAVE_SECONDS if self._asked_to_end() else _JOIN_SECONDS)
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(max(0.0, end - time.monotonic()))
         self._staged.clear()
         self._error = None  # its traceback holds this object, and with it memory on the devices
 
     def take(self) -> list[Staged]:
-        """The next steps, one per lane; fewer in the last round, none after it."""
+        """The next steps, one per lane; fewer in the last round, none after it or on request."""
         wanted = range(self._taken, self._taken + len(self._lanes))
         with self._changed:
-            self._changed.wait_for(lambda: self._error or self._is_ready(wanted))
+            ready = False
+            while not ready:
+                if self._asked_to_end():
+                    return []
+                ready = self._changed.wait_for(
+                    lambda: self._error or self._is_ready(wanted), _LOOK_SECONDS
+                )
             if self._error:
                 raise self._error
             round_ = [self._staged.pop(k) for k in wanted if k in self._staged]

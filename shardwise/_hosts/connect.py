@@ -116,8 +116,12 @@ def connect(
         how = seat.how
     _made = _introduce(how)
     _report_failures()
+    # The devices of all processes are counted together: one that began alone would wait here.
+    with others.together("sw.connect"):
+        jax.devices()
     if _made.first:
-        print(f"shardwise: {_made}", file=sys.stderr, flush=True)
+        devices = f"{jax.device_count()} {jax.devices()[0].platform} devices"
+        print(f"shardwise: {_made}; {devices}", file=sys.stderr, flush=True)
     return _made
 
 
