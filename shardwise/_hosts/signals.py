@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _notifier: Any = None
+_heard: int | None = None
 
 
 def keep_notifier(before: Any) -> None:
@@ -32,12 +33,31 @@ def listening() -> Iterator[bool]:
         return
     terminate, interrupt = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     ctypes.CDLL(None).sigaction(signal.SIGTERM, _notifier, None)
-    signal.signal(signal.SIGINT, lambda *_: signal.raise_signal(signal.SIGTERM))
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         yield True
     finally:
         signal.signal(signal.SIGTERM, terminate)
         signal.signal(signal.SIGINT, interrupt)
+
+
+def _interrupt(number: int, _: Any) -> None:
+    """Ctrl-C asks for the same as SIGTERM; only the exit code differs."""
+    global _heard
+    _heard = number
+    signal.raise_signal(signal.SIGTERM)
+
+
+def heard() -> int | None:
+    """The signal that this process was sent, if it was Ctrl-C."""
+    return _heard
+
+
+def reached(step: int) -> bool:
+    """Whether some process was told to end, and all of them do so after this step."""
+    from jax.experimental import multihost_utils
+
+    return _notifier is not None and multihost_utils.reached_preemption_sync_point(step)
 
 
 def _action() -> Any:
