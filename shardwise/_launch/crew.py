@@ -20,7 +20,7 @@ from .job import Job, deal_devices
 from .keeper import Keeper
 from .output import Output
 
-FAILED_GRACE = 5.0
+FAILED_GRACE = 3.0
 """Seconds for a process to end after another one has failed."""
 
 _FLAG = "--xla_force_host_platform_device_count"

@@ -92,7 +92,7 @@ class Loop:
     def catch_up(self, row: Row | None) -> None:
         """Evaluate and log the step of a checkpoint after which the training was killed."""
         logged = self.log.rows[-1]["step"] if self.log is not None and self.log.rows else 0
-        if row is not None and logged < row["step"]:
+        if row is not None and self._team.decide(logged < row["step"]):
             self._write([row | self._evaluate()])
 
     def flush(self) -> None:

@@ -125,6 +125,10 @@ class Team:
                 heard.signum = signals.heard() or signal.SIGTERM
         return heard.signum is not None
 
+    def decide(self, wanted: bool) -> bool:
+        """What the first process wants, in all of them: it has the log."""
+        return others.spread_json(wanted, "what to do") if self.shared else wanted
+
     def meet(self) -> None:
         """Wait for the others, and for what the first one writes."""
         if self.shared:
