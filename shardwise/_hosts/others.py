@@ -365,6 +365,14 @@ def _wait(key: str, of: int, where: str) -> bytes:
             )
 
 
+def report_progress() -> None:
+    """Tell a launcher, if there is one, that something is stored: a failure after it is no loop."""
+    held = os.environ.get("SHARDWISE_REPORT", "")
+    if held.isdigit():
+        with contextlib.suppress(OSError):
+            os.write(int(held), b"{}\n")
+
+
 def _host() -> str:
     import socket
 

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import IO, Any
 
-from .events import Exited, Reported
+from .events import Exited, Progressed, Reported
 from .job import Job, deal_devices
 from .keeper import Keeper
 from .output import Output
@@ -138,7 +138,8 @@ class Crew:
         with os.fdopen(reading, encoding="utf-8") as lines:
             for line in lines:
                 said = json.loads(line)
-                self._events.put(Reported(number, self._host, **said))
+                event = Reported(number, self._host, **said) if said else Progressed()
+                self._events.put(event)
 
     def _watch(
         self, number: int, process: subprocess.Popen[bytes], readers: list[threading.Thread]

@@ -29,6 +29,11 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class Progressed:
+    """A process has stored something: the attempt was not in vain."""
+
+
+@dataclass(frozen=True)
 class Signalled:
     """A launcher was sent a signal."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from .crew import FAILED_GRACE, Crew
-from .events import Exited, Joined, Lost, Reported, Signalled, Told
+from .events import Exited, Joined, Lost, Progressed, Reported, Signalled, Told
 from .failure import Evidence, Failure, first_failure
 from .job import Job
 from .output import Output
@@ -21,7 +21,7 @@ SETTLE = 0.7
 """Seconds after the first bad news in which its cause may still come in."""
 
 LOOP = 3
-"""So many attempts that failed alike, each of them soon, are a crash loop."""
+"""So many attempts that failed alike, each of them soon and in vain, are a crash loop."""
 
 SOON = 30.0
 
@@ -43,6 +43,7 @@ class Lead:
         self._wires: dict[int, Wire] = {}
         self._sizes = {0: job.processes}
         self._signal: int | None = None
+        self._progressed = False
 
     def run(self) -> int:
         """Run the job to its end; gives the exit code."""
@@ -61,7 +62,8 @@ class Lead:
                 code = 0 if failure is None else failure.code
                 if failure is None or self._signal is not None:
                     break
-                alike.append((failure.line, seconds < SOON and not failure.outside))
+                in_vain = seconds < SOON and not failure.outside and not self._progressed
+                alike.append((failure.line, in_vain))
                 left = self._job.restarts - attempt
                 if self._is_loop(alike):
                     self._output.say(
@@ -94,6 +96,7 @@ class Lead:
 
     def _attempt(self, attempt: int) -> Failure | None:
         """Start everybody and wait; None if all ended well."""
+        self._progressed = False
         host = self._job.coordinator[0] if self._job.nodes > 1 else "127.0.0.1"
         address = f"{host}:{_free_port(host)}"
         total, first = sum(self._sizes.values()), 0
@@ -182,8 +185,8 @@ class Lead:
             if self._wires.get(event.node) is not event.wire:
                 return self._next(seconds)
             del self._wires[event.node]
-        elif isinstance(event, Signalled) and self._signal is None:
-            return event
+        elif isinstance(event, Progressed):
+            self._progressed = True
         elif isinstance(event, Told):
             kind = {"exited": Exited, "reported": Reported, "signal": Signalled}
             said = dict(event.message)

@@ -13,6 +13,7 @@ import numpy as np
 
 from .._durable import Signals
 from .._errors import ShardingError, ShardwiseError, explain_error
+from .._hosts import others
 from .._progress import Progress
 from .checkpoint import Checkpoints
 from .data import Batches
@@ -117,6 +118,7 @@ class Loop:
             position = self._team.position(self.data) | more
             if self.store is not None:
                 self.store.save(self.done, self.step.arrays(self.state), position)
+                others.report_progress()
             self._stored = self.done
 
     def _finish(self, rows: list[Row]) -> None:

@@ -45,6 +45,12 @@ def processes_of(launcher: int) -> list[int]:
     return sorted(found)
 
 
+def logged(folder: Path) -> list[int]:
+    """The steps in the log of a training."""
+    lines = (folder / "checkpoints" / "log.jsonl").read_text().splitlines()
+    return [json.loads(line)["step"] for line in lines]
+
+
 def finals(out: str) -> list[str]:
     return re.findall(r"final \d (\w+) (?:\d+)", out)
 
@@ -57,8 +63,7 @@ def test_terminated_killed_and_resumed_with_the_same_bits(tmp_path):
     wanted = set(finals(out))
     assert len(finals(out)) == 2
     assert len(wanted) == 1
-    log = [json.loads(line)["step"] for line in (whole / "checkpoints" / "log.jsonl").open()]
-    assert log == [*range(1, 41)]
+    assert logged(whole) == [*range(1, 41)]
 
     stored = broken / "checkpoints"
     with launched(*TWO, job, broken, 40, PAUSE="0.1") as process:
@@ -84,8 +89,7 @@ def test_terminated_killed_and_resumed_with_the_same_bits(tmp_path):
     assert noticed < 5
     assert "goes on from step" in err
     assert set(finals(out)) == wanted
-    log = [json.loads(line)["step"] for line in (stored / "log.jsonl").open()]
-    assert log == [*range(1, 41)]
+    assert logged(broken) == [*range(1, 41)]
 
 
 def test_bad_input_reaches_every_process(tmp_path):
