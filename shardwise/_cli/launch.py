@@ -55,8 +55,8 @@ def launch(
     Every process calls sw.connect(), or jax.distributed.initialize(), without arguments. The exit
     code is that of the process that failed first.
     """
-    from .._launch import Job, run
-    from .._launch.job import parse_address
+    from .._launch.job import Job, parse_address
+    from .._launch.run import run
 
     address = ("127.0.0.1", 0) if coordinator is None else parse_address(coordinator)
     job = Job(

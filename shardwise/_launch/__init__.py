@@ -4,6 +4,3 @@ One launcher per machine starts its processes, passes on signals and output, and
 behind. The launcher of node 0 leads: it is told by the others what happens on their machines, and
 tells them when to start and when to stop. Nothing here imports JAX.
 """
-
-from .job import Job as Job
-from .run import run as run

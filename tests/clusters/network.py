@@ -20,7 +20,7 @@ import threading
 import time
 from pathlib import Path
 
-HUB = "sw-hub"
+HUB = f"sw-{os.getpid()}-hub"
 NET = "10.201.77"
 _PACKET_ALL = 0x0003
 
@@ -33,10 +33,9 @@ class Network:
     """
 
     def __init__(self, hosts: int) -> None:
-        self.names = [f"sw-h{k}" for k in range(hosts)]
+        self.names = [f"sw-{os.getpid()}-h{k}" for k in range(hosts)]
 
     def __enter__(self) -> Network:
-        self._delete()
         _ip("netns", "add", HUB)
         _ip("-n", HUB, "link", "add", "bridge", "type", "bridge")
         _ip("-n", HUB, "link", "set", "bridge", "up")

@@ -7,7 +7,9 @@ import runpy
 import sys
 from pathlib import Path
 
-from .launching import launch
+import numpy as np
+
+from .launching import launch, script
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -48,3 +50,16 @@ def test_broken_off_on_two_and_resumed_on_four_and_on_one(tmp_path, monkeypatch,
     assert rows == [f"{value} 3000 True 4"] * 4
     again = alone("resuming.py", tmp_path, monkeypatch, capsys)
     assert again.split() == [value, "3000", "True", "1"]
+
+
+def test_the_command_line_prints_one_result(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(100, dtype=np.float32))
+    script(tmp_path, "def fn(state, batch): return batch * 2", "model.py")
+    command = script(tmp_path, "from shardwise._cli import main; main()", "command.py")
+    code, out, err = launch(
+        "-n", 2, "--devices", 1, command, "evaluate", f"{tmp_path}/model.py:fn",
+        "--data", tmp_path / "x.npy", "--batch", 8,
+    )  # fmt: skip
+    assert code == 0, err
+    assert out.count("mean  99") == 1
+    assert "on 2 devices of 2 processes" in out

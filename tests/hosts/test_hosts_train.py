@@ -102,3 +102,11 @@ def test_bad_input_reaches_every_process(tmp_path):
     last = err.rpartition("shardwise launch: ")[2]
     assert "process 1 on" in last
     assert "they ended after 7" in err
+
+
+def test_the_example(tmp_path):
+    example = Path(__file__).parents[2] / "examples" / "many_hosts.py"
+    code, out, err = launch(*TWO, example, tmp_path / "run")
+    assert code == 0, err
+    assert re.findall(r"^\[0\] 0\.\d+ after 60 steps, on 2 devices$", out, re.M), out
+    assert "after 60 steps" not in out.replace("[0] 0", "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -12,7 +14,7 @@ from shardwise._launch.events import Exited, Lost, Reported
 from shardwise._launch.failure import first_failure
 from shardwise._launch.job import Job, deal_devices, parse_address
 
-from .launching import KILL, free_port, is_alive, launch, launched, script, wait_for
+from .launching import KILL, LIMIT, free_port, is_alive, launch, launched, script, wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -243,3 +245,16 @@ def test_the_cause_comes_before_what_follows_from_it():
     assert "machine 1" in str(first_failure(heard[:3]))
     assert "process 0" in str(first_failure(heard[:2]))
     assert first_failure([Exited(1, "a", -9, "")]).code == 137
+
+
+def test_of_several_processes_one_reports_the_tests(tmp_path):
+    path = script(tmp_path, "def test_it():\n    assert 1 == 2", "test_it.py")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(path)]
+    said = [
+        subprocess.run(command, env={**os.environ, "SLURM_PROCID": number}, cwd=tmp_path,
+                       capture_output=True, text=True, timeout=LIMIT, check=False)
+        for number in "01"
+    ]  # fmt: skip
+    assert [one.returncode for one in said] == [1, 1]
+    assert "1 failed" in said[0].stdout
+    assert said[1].stdout == ""
