@@ -121,9 +121,9 @@ class ExampleSource(Source):
 class BatchSource(Source):
     """An iterable of batches of any sizes, cut into steps.
 
-    Batches are copied as they come, since many an iterator fills the same memory again. Where the
-    batch of the run may still be halved they are kept until they are released, so that steps can be
-    read again, in smaller pieces, after the device ran out of memory; otherwise until they are read.
+    Batches are copied as they come, since many an iterator fills the same memory again. They are
+    kept until they are read; or until they are released, where the batch of the run may still be
+    halved, and steps be read again in smaller pieces after the device ran out of memory.
     """
 
     def __init__(self, data: Iterable[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Whether a result depends on the arguments of a function, but for what is cut with `stop_gradient`.
+"""Whether results depend on the argument of a function, other than through `stop_gradient`.
 
 The derivative does not tell: `argmax` has none, and depends on its argument all the same.
 """

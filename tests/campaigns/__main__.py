@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import damage, interrupt, kill
+from . import damage, interrupt, kill, work
 
 CAMPAIGNS = {"damage": damage.campaign, "kill": kill.campaign, "signal": interrupt.campaign}
 
@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("campaign", choices=CAMPAIGNS)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", choices=work.KINDS, default=work.KINDS)
     parser.add_argument("--quiet", action="store_true", help="Say only what it came to.")
     asked = parser.parse_args(arguments)
     began = time.monotonic()
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
     with tempfile.TemporaryDirectory() as folder:
         run: Any = CAMPAIGNS[asked.campaign]
-        found = run(asked.count, asked.seed, Path(folder), say)
+        found = run(asked.count, asked.seed, Path(folder), say, tuple(asked.kinds))
     print(f"\n{asked.count} trials, seed {asked.seed}, {time.monotonic() - began:.0f} s\n")
     print(table(found["counts"]))
     for line in found["bad"]:

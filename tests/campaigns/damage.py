@@ -62,7 +62,7 @@ def break_off(kind: str, folder: Path) -> None:
         work.run(kind, folder, progress=stop)
 
 
-def sites(folder: Path) -> list[Site]:
+def sites(folder: Path, kinds: tuple[str, ...]) -> list[Site]:
     """Half a run of each sort, and what the whole of it comes to."""
     found = []
     for kind, files in (
@@ -71,6 +71,8 @@ def sites(folder: Path) -> list[Site]:
         ("plain", {"checkpoint": "[0-9]*/**/*", "log": "log.jsonl"}),
         ("nnx", {"checkpoint": "[0-9]*/**/*"}),
     ):
+        if kind not in kinds:
+            continue
         bits = work.run(kind, folder / f"{kind}-whole")["bits"]
         rows = work.told_rows(folder / f"{kind}-whole")
         half = folder / f"{kind}-half"
@@ -133,14 +135,16 @@ def _limit(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def campaign(count: int, seed: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def campaign(
+    count: int, seed: int, folder: Path, say: Callable[[str], None], kinds: tuple[str, ...]
+) -> dict[str, Any]:
     """So many trials, spread over all sites."""
     from shardwise import _progress
     from shardwise._evaluate import journal
 
     _progress.Call.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
     rng = random.Random(seed)
-    places = sites(folder)
+    places = sites(folder, kinds)
     counts = {site.name: Counter() for site in places}
     bad = []
     for number in range(count):

@@ -74,17 +74,19 @@ def _judged(phase: str, signum: int, code: int, seconds: float, said: str) -> st
 GOOD = ("saved and told", "saved and told, late", "ended at once", "before it began")
 
 
-def campaign(count: int, seed: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def campaign(
+    count: int, seed: int, folder: Path, say: Callable[[str], None], kinds: tuple[str, ...]
+) -> dict[str, Any]:
     """So many signals, spread over kinds, phases and both signals; each run is then finished."""
     rng = random.Random(seed)
     forked.share_compilations(folder / "compiled")
     whole = {}
-    for kind in work.KINDS:
+    for kind in kinds:
         child = forked.start(kind, folder / f"{kind}-whole", 1, 0.0)
         assert child.wait() == 0, child.said.read_text()
         whole[kind] = child.bits()
     forked.keep_no_more()
-    cases = [(p, k, s) for p, kinds in PHASES.items() for k in kinds for s in _SIGNALS]
+    cases = [(p, k, s) for p, of in PHASES.items() for k in of for s in _SIGNALS if k in kinds]
     rng.shuffle(cases)
     counts: dict[str, Counter[str]] = {phase: Counter() for phase in PHASES}
     bad = []
