@@ -15,6 +15,7 @@ handles signals already, everything is as it would be without this file.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -89,12 +90,14 @@ class Signals:
         """What Python calls in the main thread."""
         if self._grace_over:
             self._grace_over = False
-            if self._mode == _LATER:
+            if self._mode != _HELD:
                 self.end()
             return
         again = self.signum is not None
         if not again:
             self.signum = signum
+        if _is_swallowing(frame):
+            return  # the grace will be over soon
         if self._mode == _AT_ONCE or (again and signum == signal.SIGINT and _interactive()):
             self.end()
 
@@ -105,6 +108,13 @@ class Signals:
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, self.signum)
+
+
+def _is_swallowing(frame: Any) -> bool:
+    """Whether Python would print what is raised here, and go on: JAX has such a callback."""
+    code = getattr(frame, "f_code", None)
+    callbacks = [getattr(function, "__code__", None) for function in gc.callbacks]
+    return code is not None and (code in callbacks or code.co_name == "__del__")
 
 
 def _interactive() -> bool:

@@ -153,6 +153,7 @@ class _Run:
     def prepare(self, batch: int | None, say: bool) -> None:
         """Settle the batch, take up what the journal holds, and say how much that is."""
         self._fixed = batch is not None
+        self._source.retains = not self._fixed
         held = self._journal.meta() if self._journal else {}
         self._known = held.get("length")
         first = self._share.agree_on_batch(
@@ -223,6 +224,7 @@ class _Run:
         seconds = time.monotonic() - began
         weights = {name: total.weight() for name, total in totals.items()}
         bad = {name: total.non_finite() for name, total in totals.items()}
+        self._remark(bad)
         return Evaluation(
             metrics=self._values(),
             count=self._count,
@@ -236,6 +238,17 @@ class _Run:
             resumed=self._resumed,
             notes=tuple(self._notes),
         )
+
+    def _remark(self, bad: dict[str, Any]) -> None:
+        """Say why a number may not be what one expects."""
+        for name, total in self._totals.items():
+            if total.is_weightless() and not bad[name]:
+                self._notes.append(f"{name}: every weight is zero, so that it has no value")
+        for label in sorted(self._source.rounded):
+            self._notes.append(
+                f"{label}: values of float64 lose digits as float32; "
+                "jax.config.update('jax_enable_x64', True) keeps them"
+            )
 
     def _choose(self) -> int:
         if self._source.length is None:

@@ -24,7 +24,7 @@ import numpy as np
 
 from .._errors import ShardingError, explain_error
 from .lanes import Lanes
-from .source import Row, Source, noted
+from .source import Row, Source, device_dtype, noted
 from .spans import Span
 
 _JOIN_SECONDS = 10.0
@@ -179,6 +179,16 @@ class Stream:
     def _check(self, leaves: list[Any], span: Span) -> None:
         """An array that is shorter than it says would otherwise end the run early."""
         for row, leaf in zip(self._source.rows, leaves, strict=True):
+            if leaf.dtype != row.dtype and not _fits(leaf.dtype, row):
+                raise ShardingError(
+                    explain_error(
+                        f"it says that it is {row.dtype}, and gives {leaf.dtype}.",
+                        where=row.label,
+                        rule="A slice has the dtype that the whole says: another one would be "
+                        "converted, and what does not fit would be lost.",
+                        remedy=f"let it say {leaf.dtype}, or convert what it gives.",
+                    )
+                )
             short = len(leaf) < span.rows and self._source.length is None
             if tuple(leaf.shape[1:]) != row.shape or (len(leaf) != span.rows and not short):
                 raise ShardingError(
@@ -204,7 +214,8 @@ class Stream:
 
     def _transfer(self, lane: int, span: Span, leaves: list[Any]) -> Staged:
         host = [
-            fit(leaf, row, self._batch) for leaf, row in zip(leaves, self._source.rows, strict=True)
+            fit(leaf, row, self._batch, self._source.rounded)
+            for leaf, row in zip(leaves, self._source.rows, strict=True)
         ]
         copies = [jax.device_put(host, device) for device in self._lanes.devices[lane]]
         return Staged(span, jax.block_until_ready(copies))
@@ -214,13 +225,24 @@ def _step_bytes(source: Source, batch: int) -> int:
     return batch * sum(row.size for row in source.rows)
 
 
-def fit(leaf: Any, row: Row, batch: int) -> Any:
+def _fits(dtype: Any, row: Row) -> bool:
+    """Whether values of a dtype are what a leaf was said to have, or can be without loss."""
+    return device_dtype(dtype, row.label) == row.dtype or np.can_cast(dtype, row.dtype, "safe")
+
+
+def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any:
     """Bring rows to the device's dtype and to a full batch, by repeating the last real row.
 
     A repeated row is as harmless to `fn` as a real one; a row of zeros might divide by zero.
+
+    Args:
+        leaf: The rows.
+        row: What they are to be on the device.
+        batch: How many there are to be.
+        rounded: Takes note of a leaf whose values lose digits.
     """
     if leaf.dtype != row.dtype:
-        leaf = _converted(leaf, row)
+        leaf = _converted(leaf, row, set() if rounded is None else rounded)
     if len(leaf) == batch:
         return leaf
     join, repeat = (
@@ -231,13 +253,24 @@ def fit(leaf: Any, row: Row, batch: int) -> Any:
     return join([leaf, repeat(leaf[-1:], batch - len(leaf), axis=0)])
 
 
-def _converted(leaf: np.ndarray, row: Row) -> np.ndarray:
-    converted = leaf.astype(row.dtype)
-    if leaf.dtype.kind in "iu" and not np.array_equal(converted, leaf):
-        worst = leaf.reshape(-1)[np.argmax(converted.reshape(-1) != leaf.reshape(-1))]
+def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
+    """Rows of the device's dtype; what does not fit is refused, what is rounded is noted."""
+    with np.errstate(over="ignore"):
+        converted = leaf.astype(row.dtype)
+    if leaf.dtype.kind in "iu":
+        lost = converted != leaf
+    elif leaf.dtype.kind == "f":
+        lost = ~np.isfinite(converted)
+        if lost.any():
+            lost &= np.isfinite(leaf)
+        if row.label not in rounded and np.any((converted != leaf) & np.isfinite(leaf)):
+            rounded.add(row.label)
+    else:
+        return converted
+    if np.any(lost):
         raise ShardingError(
             explain_error(
-                f"{worst} does not fit {row.dtype}.",
+                f"{leaf[lost][0]} does not fit {row.dtype}.",
                 where=row.label,
                 rule=f"Without jax_enable_x64, {leaf.dtype} becomes {row.dtype} on a device.",
                 remedy="jax.config.update('jax_enable_x64', True), or smaller numbers.",

@@ -53,6 +53,8 @@ class Total(Protocol):
         """Add the total of another process, whose first example has the index `offset`."""
         ...
 
+    def is_weightless(self) -> bool: ...
+
 
 class _Watched:
     """Keeps track of values that are not finite."""
@@ -126,6 +128,10 @@ class SumTotal(_Watched):
         self._weight.units += int(exported["weight"], 16)
         self.add_seen(exported["bad"], offset)
 
+    def is_weightless(self) -> bool:
+        """Whether nothing counted, so that there is no mean."""
+        return self._mean and not self._weight.units
+
 
 class ExtremeTotal(_Watched):
     """The total of a `Min` or a `Max`."""
@@ -156,6 +162,10 @@ class ExtremeTotal(_Watched):
         if value is not None:
             self._value = value if self._value is None else self._pick(self._value, value)
         self.add_seen(exported["bad"], offset)
+
+    def is_weightless(self) -> bool:
+        """Whether nothing counted, so that there is no extreme."""
+        return self._value is None
 
 
 class ObjectTotal:
@@ -208,6 +218,9 @@ class ObjectTotal:
         """Its steps are sent one by one: `merge` rounds, so it needs them in their order."""
 
     def absorb(self, exported: Any, offset: int) -> None: ...
+
+    def is_weightless(self) -> bool:
+        return False  # what it counts is its own matter
 
 
 def _add_sum(total: ExactSum, record: Any, name: str, integer: bool, span: Span) -> None:

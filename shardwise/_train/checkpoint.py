@@ -9,6 +9,8 @@ which is why two are kept at least.
 from __future__ import annotations
 
 import os
+import sys
+import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -192,7 +194,8 @@ class Checkpoints:
         damaged: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
-                arrays, position = self._load(step, like)
+                with _quiet():
+                    arrays, position = self._load(step, like)
             except _Damaged as error:
                 damaged[step] = str(error)
                 continue
@@ -328,6 +331,25 @@ class Checkpoints:
                 remedy="another folder for another training.",
             )
         )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep threads of a reader that has failed already from printing that its loop is closed."""
+    before = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if "Event loop is closed" not in str(found.exc_value):
+            before(found)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except _Damaged:
+        time.sleep(0.1)  # the others fail right after the first
+        raise
+    finally:
+        sys.unraisablehook = before
 
 
 def _named(arrays: Any) -> dict[str, Any]:

@@ -147,11 +147,12 @@ class Log:
             names = next(csv.reader([head.decode(errors="replace").rstrip("\r")]), [])
         rows, damaged = [], []
         for number, line in enumerate(lines, 2 if self._is_csv else 1):
+            row: Row = {}
             try:
                 row = _csv_row(names, line) if self._is_csv else json.loads(line)
                 why = broken_seal(row) or _not_a_row(row)
             except (ValueError, RecursionError) as error:
-                row, why = None, str(error)
+                why = str(error)
             if why:
                 damaged.append(f"line {number}: {why}")
             else:
