@@ -22,7 +22,7 @@ ROWS = (
     ("_mesh",),
     ("_collectives",),
     ("_program",),
-    ("_lower",),
+    ("_lower", "_meaning"),
     ("_call", "_misuse", "_objects"),
     ("_simulate",),
     ("_check", "_explain"),
