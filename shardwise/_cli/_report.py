@@ -74,7 +74,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     unknown = sum(one.unknown for one in outcomes)
     parts += [f"{unknown} unknown"] * bool(unknown)
     parts += [f"{wrong} wrong"] * bool(wrong) + [f"{not_run} could not be run"] * bool(not_run)
-    parts += ["all right" if len(outcomes) > 1 else "right"] * (not wrong and not not_run and not unknown)
+    parts += ["all right" if len(outcomes) > 1 else "right"] * (
+        not wrong and not not_run and not unknown
+    )
     parts += [f"{maybe} warning{'s' * (maybe != 1)}"] * bool(maybe)
     return ", ".join(parts)
 
@@ -149,7 +151,9 @@ def full_text(outcome: Outcome, verbose: bool) -> Text:
     return text.append(f"{_indented(lines)}\n" if lines else "", style="dim")
 
 
-def verdict_text(verdict: Verdict | Proof, name: str, verbose: bool, seconds: float | None = None) -> Text:
+def verdict_text(
+    verdict: Verdict | Proof, name: str, verbose: bool, seconds: float | None = None
+) -> Text:
     """A headline, and each finding with its line of source."""
     from rich.text import Text
 

@@ -5,6 +5,7 @@ from .compare import axes_of_ratio as axes_of_ratio
 from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
+from .pieces import equal_in_pieces as equal_in_pieces
 from .read import Meaning as Meaning
 from .read import read as read
 from .read import read_apart as read_apart

@@ -8,14 +8,22 @@ from typing import Any
 
 from .._check import Finding, Sizes, cause, expand, words
 from .._errors import ShardingError, explain_error
-from .._meaning import Gap, Meaning, gaps, read, read_apart, speaks_of
+from .._meaning import (
+    Gap,
+    Meaning,
+    equal,
+    equal_in_pieces,
+    gaps,
+    read,
+    read_apart,
+    speaks_of,
+)
 from .._mesh import AbstractMesh, Mesh, axes_of
 from .._mesh import mesh as make_mesh
 from .._program import Body, walk
 from .._simulate import Traced, Tracing
 from .numbers import Numbers, try_numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
-
 
 FEW = 16
 """Up to so many devices along an axis are kept apart."""
@@ -150,8 +158,7 @@ class _Reading:
     def parted(self, plain: Meaning, own: Meaning) -> list[list[Gap]]:
         """Where each result parts from the reference."""
         return [
-            gaps(own.walk, want, got)
-            for want, got in zip(plain.results, own.results, strict=True)
+            gaps(own.walk, want, got) for want, got in zip(plain.results, own.results, strict=True)
         ]
 
     def apart(self, plain: _Reading, found: list[list[Gap]]) -> list[list[Gap]]:
@@ -162,8 +169,11 @@ class _Reading:
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base)
             if base and own:
-                again = self.parted(base, own)
-                found = [old if new else [] for old, new in zip(found, again, strict=True)]
+                rows = zip(found, base.results, own.results, strict=True)
+                found = [
+                    [] if equal(want, got) or equal_in_pieces(want, got) else old
+                    for old, want, got in rows
+                ]
         return found
 
 
@@ -207,7 +217,9 @@ def _proof(
         tuple(map(words, meshes)),
         sum(reading.operations for reading in readings),
         numbers.words,
-        "itself on one device" if reference is None else getattr(reference, "__name__", "reference"),
+        "itself on one device"
+        if reference is None
+        else getattr(reference, "__name__", "reference"),
         getattr(f, "__name__", type(f).__name__),
     )
 
@@ -243,4 +255,3 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         more = f" (and {others} more result{'s' * (others != 1)} alike)" if others else ""
         told.append(dataclasses.replace(same[0], message=same[0].message + more))
     return tuple(sorted(told, key=lambda finding: not finding.certain))
-
