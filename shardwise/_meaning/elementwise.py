@@ -6,12 +6,12 @@ done to a share is the mistake that `prove` is there to name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
 from .._mesh import Axis
-from .._program import Leaf
+from .._program import Atom, Leaf, Lit
 from . import term as T
 from .align import align, spread
 from .rules import frozen, rule
@@ -135,13 +135,16 @@ def unchanged(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     return list(ins)
 
 
+def dtype_of(atom: Atom) -> Any:
+    """The type of an operand."""
+    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
+
+
 @rule("convert_element_type")
 def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
     (v,) = ins
-    new, old = op.params["new_dtype"], getattr(op.ins[0], "dtype", None)
-    if old is None:
-        old = jnp.asarray(op.ins[0].value).dtype  # pyright: ignore[reportAttributeAccessIssue]
+    new, old = op.params["new_dtype"], dtype_of(op.ins[0])
     loses = jnp.issubdtype(old, jnp.inexact) and not jnp.issubdtype(new, jnp.inexact)
     loses = loses or (
         jnp.issubdtype(old, jnp.complexfloating) and jnp.issubdtype(new, jnp.floating)
@@ -222,6 +225,11 @@ def comparisons(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     return [like.having(made)]
 
 
+BITWISE = {
+    *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
+    *("population_count", "clz", "mulhi", "nextafter", "bitcast_convert_type"),
+}
+
 COMMUTE = {"max", "min", "and", "or", "xor"}
 
 POINTWISE = """
@@ -243,7 +251,11 @@ def pointwise(w: Walk, op: Leaf, ins: list[Value], name: str = "") -> list[Value
         terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
         if terms[0] == terms[1] and name != "xor":
             return [like.having(terms[0])]
-    params = frozen({k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")})
+    given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
+    if name in BITWISE:
+        # Conversions are the value itself, so the type that the bits are of has to be said.
+        given["operand"] = str(dtype_of(op.ins[0]))
+    params = frozen(given)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]
     return [

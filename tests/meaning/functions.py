@@ -10,9 +10,15 @@ import numpy as np
 from scipy import special
 
 
+def snap(x: Any) -> Any:
+    """Whole numbers that a coefficient such as 1/3 has moved by a rounding, put right."""
+    near = np.rint(x)
+    return np.where(np.abs(x - near) <= 1e-10 * np.maximum(np.abs(near), 1), near, x)
+
+
 def _quotient(a: Any, b: Any) -> Any:
     """Whole numbers divide towards zero."""
-    return np.trunc(a / b)
+    return np.trunc(snap(a) / snap(b))
 
 
 def _select(which: Any, *cases: Any) -> Any:
@@ -24,7 +30,7 @@ def _select(which: Any, *cases: Any) -> Any:
 
 
 def _truncate(x: Any) -> Any:
-    return np.trunc(x.real)
+    return np.trunc(snap(x.real))
 
 
 EACH: dict[str, Callable[..., Any]] = {
@@ -44,7 +50,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "le": lambda x, y: x <= y,
     "ge": lambda x, y: x >= y,
     "div": _quotient,
-    "rem": np.fmod,
+    "rem": lambda x, y: np.fmod(snap(x), snap(y)),
     "max": np.maximum,
     "min": np.minimum,
     "exp": np.exp,
@@ -84,8 +90,8 @@ EACH: dict[str, Callable[..., Any]] = {
     "regularized_incomplete_beta": special.betainc,
     "abs": np.abs,
     "is_finite": lambda x: np.ones(x.shape),
-    "floor": np.floor,
-    "ceil": np.ceil,
+    "floor": lambda x: np.floor(snap(x)),
+    "ceil": lambda x: np.ceil(snap(x)),
     "clamp": lambda low, x, high: np.minimum(np.maximum(x, low), high),
     "complex": lambda x, y: x + 1j * y,
     "real": np.real,
@@ -136,20 +142,21 @@ def _bitcast(params: Any, x: Any) -> Any:
     dtype = _dtype(params)
     if dtype is None:
         return None
+    x = np.rint(x) if dtype.kind in "iu" else x
     return x.astype(dtype).view(np.dtype(dict(params)["new_dtype"]))
 
 
 def _round(params: Any, x: Any) -> Any:
     if int(dict(params)["rounding_method"]) == 1:
-        return np.rint(x)
-    return np.trunc(x + np.copysign(0.5, x))
+        return np.rint(snap(2 * x) / 2)
+    return np.trunc(snap(2 * x) / 2 + np.copysign(0.5, x))
 
 
 def _threefry(params: Any, *kids: Any) -> Any:
     from jax.extend.random import threefry2x32_p
 
     index = params[1]
-    return np.asarray(threefry2x32_p.bind(*(kid.astype(np.uint32) for kid in kids))[index])
+    return np.asarray(threefry2x32_p.bind(*(np.rint(kid).astype(np.uint32) for kid in kids))[index])
 
 
 def keys_of(x: Any) -> Any:
@@ -173,7 +180,7 @@ def _each_key(f: Callable[..., Any], *arrays: Any) -> Any:
 
 
 def _fold_in(params: Any, keys: Any, data: Any) -> Any:
-    out = _each_key(jax.random.fold_in, keys_of(keys), data.astype(np.uint32))
+    out = _each_key(jax.random.fold_in, keys_of(keys), np.rint(data).astype(np.uint32))
     return structured(jax.random.key_data(out))
 
 
@@ -190,7 +197,7 @@ def _split(params: Any, keys: Any) -> Any:
 
 
 def _seed(params: Any, seeds: Any) -> Any:
-    return structured(_each_key(lambda s: jax.random.key_data(jax.random.key(s)), seeds.astype(int)))
+    return structured(_each_key(lambda s: jax.random.key_data(jax.random.key(s)), np.rint(seeds).astype(int)))
 
 
 BITS: dict[str, Callable[..., Any]] = {
