@@ -7,3 +7,7 @@ from ._verdict import Finding as Finding
 from ._verdict import Verdict as Verdict
 from ._verdict import told_once as told_once
 from ._verdict import underline as underline
+from ._case import Sizes as Sizes
+from .cause import cause as cause
+from ._run import expand as expand
+from ._run import words as words

@@ -2,3 +2,12 @@
 
 from .value import Value as Value
 from .walk import Walk as Walk
+from .compare import Gap as Gap
+from .compare import axes_of_ratio as axes_of_ratio
+from .compare import equal as equal
+from .compare import gaps as gaps
+from .read import Meaning as Meaning
+from .read import read as read
+from .rules import table as table
+from .walk import Mistake as Mistake
+from .walk import Step as Step

@@ -156,4 +156,11 @@ def reshaped(v: Value, local: Shape, known: Known, seen: set[Shape]) -> Value:
     fitting = [dims for dims in options if tuple(map(whole_size, dims)) in seen]
     if fitting:
         return made(fitting[0])
-    return max(map(made, options), key=lambda out: known(out.term))
+    return max(map(made, options), key=lambda out: (known(out.term), _kept(v.dims, out.dims)))
+
+
+def _kept(old: Dims, new: Dims) -> int:
+    """How many dimensions stay as they are, from the front and from the back."""
+    front = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new)))
+    back = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old[::-1], new[::-1]))
+    return front + sum(1 for _ in back)

@@ -15,7 +15,7 @@ import numpy as np
 from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
-from .align import align, reshaped, spread, whole_along
+from .align import align, reshaped, whole_along
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
 from .rules import rule, shifted, structural

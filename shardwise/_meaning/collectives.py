@@ -46,7 +46,7 @@ def _first(dim):
 
 
 def join(w: Walk, op: Join, v: Value) -> Value:
-    """A result: the parts put together, as the spec says; the first one where they are declared the same."""
+    """A result: the parts put together as the spec says, or the first where it says they agree."""
     ours = {axis for axis in (*op.axes, *op.replicated) if axis.size > 1}
     if v.debts & ours and v.coef:
         raise Unknown("a result that is still owed", frozenset(v.debts & ours))
@@ -57,10 +57,24 @@ def join(w: Walk, op: Join, v: Value) -> Value:
     others = [tuple(a for _, axes in dim for a in axes if a not in ours) for dim in v.dims]
     if any(others):
         raise Unknown("a result of one mesh inside another")
+    moved = _moved(v, op)
     v = read_as(v, cut_by(op.placement, shape))
-    for axis in [axis for axis in v.hidden if axis in ours]:
+    apart = [axis for axis in v.hidden if axis in ours]
+    for axis in apart:
         v = _take(v, axis, 0)
+    if (apart or moved) and not w.known(v.term):
+        w.joined[v.term] = ("first" if apart else "moved", op, tuple(apart) or moved)
     return v.having(v.scaled, dims=tuple(uncut(size) for size in shape))
+
+
+def _moved(v: Value, op: Join) -> tuple[Axis, ...]:
+    """The axes that cut one dimension of a value and are declared to cut another."""
+    return tuple(
+        axis
+        for d, axes in enumerate(op.placement)
+        for axis in axes
+        if axis.size > 1 and any(axis in axes_in([dim]) for e, dim in enumerate(v.dims) if e != d)
+    )
 
 
 def _take(v: Value, axis: Axis, index: int) -> Value:

@@ -20,6 +20,7 @@ from .value import (
     axes_in,
     hidden_sizes,
     hide,
+    local_size,
     narrowed,
     read_as,
     uncut,
@@ -42,6 +43,8 @@ def reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
         refuse_debts(op.name, ins)
     for d in along:
         v = narrowed(v, d)
+    # Where each device has one element there is nothing to add: it is the device's own, whole.
+    v = whole_along(v, [d for d in along if local_size(v.dims[d]) == 1])
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
     over = axes_in(v.dims[d] for d in along)
     lead = len(v.hidden)

@@ -44,7 +44,7 @@ def symbol_like(v: Value, *name: object) -> Value:
 
 def meet_readings(w: Walk, a: Value, b: Value) -> tuple[Value, Value]:
     """Two values of one local shape in one reading."""
-    for axis in sorted((a.debts | b.debts)):
+    for axis in sorted(a.debts | b.debts):
         kinds = {kind for v in (a, b) for own, kind in v.owed if own == axis}
         if kinds != {"sum"}:
             if (axis, *kinds) in a.owed and (axis, *kinds) in b.owed:

@@ -14,12 +14,19 @@ from .._mesh import Axis
 from .._program import Atom, Leaf, Lit
 from . import term as T
 from .align import align, spread
+from .masked import looked_up
+from .positions import as_positions
 from .rules import frozen, rule
 from .term import Scaled
 from .value import Unknown, Value, owing
 
 if TYPE_CHECKING:
     from .walk import Walk
+
+
+def dtype_of(atom: Atom) -> Any:
+    """The type of an operand."""
+    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
 def debts_of(ins: list[Value]) -> frozenset[Axis]:
@@ -79,7 +86,8 @@ def sums(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     terms, like = combined(w, ins)
     if op.name == "sub":
         terms[1] = (-terms[1][0], terms[1][1])
-    return _finish(like, T.add(terms, terms[0][1].shape), debtor)
+    (out,) = _finish(like, T.add(terms, terms[0][1].shape), debtor)
+    return [as_positions(out)]
 
 
 def check_product(name: str, ins: list[Value]) -> Value | None:
@@ -186,7 +194,9 @@ def selections(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
         )
     terms, like = combined(w, [which, *cases])
     owed_by = cases[0].having(cases[0].scaled, born=debtor.born) if debtor is not None else None
-    return _finish(like, choose(terms[0], terms[1:]), owed_by)
+    (out,) = _finish(like, choose(terms[0], terms[1:]), owed_by)
+    out = looked_up(out)
+    return [out.having(out.scaled, born=op) if out.owed and out.born is None else out]
 
 
 def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
@@ -211,18 +221,16 @@ def comparisons(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     refuse_debts("a comparison", ins)
     terms, like = combined(w, ins)
     shape, name = terms[0][1].shape, op.name
-    dtype = getattr(op.ins[0], "dtype", None)
-    signed = dtype is not None and jnp.issubdtype(dtype, jnp.number)
-    if not signed or jnp.issubdtype(dtype, jnp.unsignedinteger):
+    dtype = dtype_of(op.ins[0])
+    if not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         return [like.having(T.elementwise(name, (), terms, shape))]
     (a, s), (b, t) = terms
-    coef, gap = T.add([(a, s), (-b, t)], shape)
+    gap = as_positions(like.having(T.add([(a, s), (-b, t)], shape)))
+    coef, shape = gap.coef, gap.term.shape
     if coef < 0 and name in TURNED:
         name = TURNED[name]
-    made = T.elementwise(
-        "zero" if name == "eq" else SIGNS.get(name, name), (), [(1 if coef else 0, gap)], shape
-    )
-    return [like.having(made)]
+    sign = "zero" if name == "eq" else SIGNS.get(name, name)
+    return [gap.having(T.elementwise(sign, (), [(1 if coef else 0, gap.term)], shape))]
 
 
 BITWISE = {
@@ -232,13 +240,70 @@ BITWISE = {
 
 COMMUTE = {"max", "min", "and", "or", "xor"}
 
-POINTWISE = """
-max min exp exp2 log log1p expm1 tanh logistic sign sqrt rsqrt cbrt pow sin cos tan asin acos atan
-atan2 sinh cosh asinh acosh atanh erf erfc erf_inv lgamma digamma polygamma igamma igammac
-bessel_i0e bessel_i1e regularized_incomplete_beta and or not xor abs is_finite floor ceil round
-clamp rem nextafter complex real imag conj population_count clz shift_left shift_right_logical
-shift_right_arithmetic random_fold_in threefry2x32 mulhi square_root
-""".split()
+POINTWISE = [
+    "max",
+    "min",
+    "exp",
+    "exp2",
+    "log",
+    "log1p",
+    "expm1",
+    "tanh",
+    "logistic",
+    "sign",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "pow",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "erf_inv",
+    "lgamma",
+    "digamma",
+    "polygamma",
+    "igamma",
+    "igammac",
+    "bessel_i0e",
+    "bessel_i1e",
+    "regularized_incomplete_beta",
+    "and",
+    "or",
+    "not",
+    "xor",
+    "abs",
+    "is_finite",
+    "floor",
+    "ceil",
+    "round",
+    "clamp",
+    "rem",
+    "nextafter",
+    "complex",
+    "real",
+    "imag",
+    "conj",
+    "population_count",
+    "clz",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "random_fold_in",
+    "threefry2x32",
+    "mulhi",
+    "square_root",
+]
 
 
 @rule(*POINTWISE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,26 +36,36 @@ TRUTH: dict[str, Callable[..., Any]] = {
 """Of truth values only: of whole numbers these are of their bits."""
 
 
-def numbers(x: Scaled) -> np.ndarray | None:
-    """The value, exact as a number of any size; None if it depends on an argument."""
+Given = Mapping[Term, np.ndarray]
+
+
+def numbers(x: Scaled, given: Given | None = None) -> np.ndarray | None:
+    """The value, exact as a number of any size; None if it depends on an argument.
+
+    `given` has numbers for some terms that do, of the terms' own shapes.
+    """
     coef, t = x
     if not coef:
         return np.zeros(t.shape, object)
-    found = _term(t)
-    return None if found is None else found * coef
+    found = _term(t, given or {})
+    return None if found is None else np.asarray(found * coef, object)
 
 
-def _term(t: Term) -> np.ndarray | None:
+def _term(t: Term, given: Given) -> Any:
+    if t in given:
+        return given[t]
     if t is ONE:
         return np.array(1, object)
     if np.prod(t.shape, dtype=float) > LARGE:
         return None
     if t.op == "iota":
         return np.arange(t.shape[0]).astype(object)
-    kids = [numbers(kid) for kid in t.kids]
+    kids = [numbers(kid, given) for kid in t.kids]
     if not kids or any(kid is None for kid in kids):
         return None
     own: list[Any] = kids
+    if t.op == "truncate" and all(x == int(x) for x in own[0].reshape(-1)):
+        return own[0]
     if t.op == "bcast":
         shape = [1] * len(t.shape)
         for size, d in zip(own[0].shape, t.params, strict=True):

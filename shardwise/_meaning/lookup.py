@@ -7,6 +7,7 @@ leaves a sum owed, as any sum over a cut dimension does.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from .._program import Leaf
@@ -14,6 +15,7 @@ from . import term as T
 from .align import whole_along
 from .contract import meet
 from .elementwise import refuse_debts, share_words, sums
+from .masked import added_up
 from .rules import rule
 from .value import (
     Unknown,
@@ -22,6 +24,7 @@ from .value import (
     hidden_sizes,
     hide,
     read_as,
+    tidy_dim,
     uncut,
     whole_size,
     with_hidden,
@@ -74,7 +77,7 @@ def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if not x.coef:
         return [x.having(T.zero(shape), dims=dims, hidden=tuple(hidden))]
     wide = tuple(whole_size(x.dims[d]) if d in full else sizes[d] for d in range(len(x.dims)))
-    params = (str(numbers), wide, str(op.params["mode"]), len(hidden))
+    params = (numbers, wide, str(op.params["mode"]), len(hidden))
     made = T.make("gather", params, ((1, x.term), index.scaled), shape)
     return [x.having((x.coef, made), dims=dims, hidden=tuple(hidden))]
 
@@ -162,15 +165,35 @@ def _scattered(w: Walk, op: Leaf, x: Value, index: Value, update: Value, adds: b
     hidden = sorted(axes)
     update, index = with_hidden(update, hidden), with_hidden(index, hidden)
     shape = (*hidden_sizes(hidden), *map(whole_size, dims))
-    params = (op.name, str(numbers), str(op.params["mode"]), len(hidden))
+    params = (op.name, numbers, str(op.params["mode"]), len(hidden))
     if not adds:
         return x.having(
             T.function("scatter", params, [x.scaled, index.scaled, update.scaled], shape)
         )
     owed = update.owed | {(axis, "sum") for axis in over}
     born = op if over else update.born
+    masked = _by_mask(x, index, update, numbers, dims)
+    if masked is not None:
+        return masked.having(masked.scaled, owed=owed, born=born)
     if not update.coef:
         made: Any = T.zero(shape)
     else:
         made = update.coef, T.make("scatter_add", params, (index.scaled, (1, update.term)), shape)
     return Value(*made, tuple(dims), tuple(hidden), owed, born)
+
+
+def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any]) -> Value | None:
+    """Rows added to a table whose rows are split, each device its own."""
+    if len(numbers.scatter_dims_to_operand_dims) != 1 or not update.coef:
+        return None
+    d = numbers.scatter_dims_to_operand_dims[0]
+    size = x.local[d]
+    found = added_up(index.scaled, update, numbers, size)
+    if found is None:
+        return None
+    where, rows, places = found
+    own = list(dims)
+    own[d] = tidy_dim([(size * math.prod(a.size for a in update.hidden), update.hidden)])
+    shape = tuple(map(whole_size, own))
+    made = T.make("add_rows", (numbers, places), ((1, where), (1, rows[1])), shape)
+    return Value(rows[0], made, tuple(own))

@@ -150,6 +150,13 @@ def is_one(t: Term) -> bool:
     return t is ONE or (t.op == "bcast" and not t.params and t.kids[0][1] is ONE)
 
 
+def core(t: Term) -> Term:
+    """What is spread or reshaped."""
+    while t.op in ("bcast", "reshape"):
+        t = t.kids[0][1]
+    return t
+
+
 # --- sums and products
 
 

@@ -54,6 +54,11 @@ class Mistake:
     born: Op | None
     order: int
 
+    @property
+    def returned(self) -> bool:
+        """Whether a share is returned as a result."""
+        return isinstance(self.op, Join) and bool(self.axes)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
@@ -76,6 +81,9 @@ class Walk:
         self.strays: dict[Term, tuple[int, Op]] = {}
         """Terms that the reference does not have, made from terms that it has."""
         self.steps: dict[Term, list[Step]] = {}
+        self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
+        """Results that were put together otherwise than they lie: the `first` part of several that
+        differ, or `moved` to another dimension."""
         self.depth = 0
         self.count = 0
 
@@ -96,7 +104,7 @@ class Walk:
     def note(self, kind: str, op: Op, axis: Axis, term: Term) -> None:
         """Remember what happened to a term, for the words of a finding."""
         if self.reference is not None:
-            self.steps.setdefault(term, []).append(Step(kind, op, axis, self.count))
+            self.steps.setdefault(T.core(term), []).append(Step(kind, op, axis, self.count))
 
     # --- the walk
 

@@ -1,0 +1,175 @@
+"""The cause of a wrong result, in words: what it is instead, since which line, and the remedy.
+
+Meaning says where two programs part (`Gap`); here that becomes a finding that a colleague could
+have written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+
+from .._meaning import Gap, Mistake, Step, axes_of_ratio
+from .._mesh import Axis
+from .._program import Collective, Join, Leaf, Op, Where, derivative_of
+from ._lint import TWO_WAYS
+from ._verdict import Finding
+
+
+def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str) -> Finding:
+    """The finding for one place where a result parts from what it should be."""
+    if gap.kind == "times" and gap.ratio is not None:
+        found = _times(gap, tuple(axes))
+    elif gap.kind == "mistake" and gap.mistake is not None:
+        found = _mistake(gap.mistake)
+    elif gap.kind in ("first", "moved") and gap.stray is not None:
+        found = _joined(gap, gap.stray)
+    else:
+        found = _unlike(gap)
+    return dataclasses.replace(found, leaf=leaf, mesh=mesh, message=f"{leaf} {found.message}")
+
+
+def names(axes: Sequence[Axis]) -> str:
+    """Axes as one writes them in a collective: `'data'` or `('data', 'model')`."""
+    own = [axis.name for axis in axes]
+    return repr(own[0]) if len(own) == 1 else repr(tuple(own))
+
+
+def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
+    ratio = Fraction(gap.ratio or 0)
+    counted = [step for step in gap.steps if step.kind == "counted"]
+    if counted and ratio == counted[-1].axis.size:
+        return _counted(counted[-1])
+    found = axes_of_ratio(ratio, axes)
+    if found is None:
+        where = gap.steps[-1].op if gap.steps else gap.stray
+        return Finding(
+            "SW401",
+            f"is {_number(ratio)} times what it is on one device",
+            where.where if where is not None else _nowhere(),
+            remedy="look at what is counted, summed and averaged on the way, over which axes.",
+        )
+    own, up = found
+    mine = [step for step in gap.steps if step.axis in own]
+    return _too_large(ratio, own, mine) if up else _too_small(ratio, own, mine)
+
+
+def _too_large(ratio: Fraction, axes: tuple[Axis, ...], steps: list[Step]) -> Finding:
+    paid = [step for step in steps if step.kind == "paid"]
+    again = [step for step in steps if step.kind == "times"]
+    head = f"is {_number(ratio)} times what it is on one device: "
+    over = names(axes)
+    auto = next((step for step in paid if step.op.backward), None)
+    if auto is not None:
+        idle = [step for step in again if step.order > auto.order]
+        tail = ""
+        if idle:
+            line = f"{idle[0].op.where}"
+            tail = f"; what is done to it at {line} finds it the same on every device"
+        return Finding(
+            "SW401",
+            f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
+            f"its own part already{tail}",
+            derivative_of(auto.op.source) or auto.op.where,
+            remedy=TWO_WAYS.replace("'data'", over),
+        )
+    if paid:
+        return Finding(
+            "SW401",
+            f"{head}it is summed over {over}, where each device's value is already a mean over its "
+            "own part",
+            paid[-1].op.where,
+            remedy=f"average instead of summing: jax.lax.pmean(..., {over}), or divide the sum by "
+            "the number of all examples.",
+        )
+    if again:
+        return Finding(
+            "SW401",
+            f"{head}it is summed over {over} although every device has the same value",
+            again[-1].op.where,
+            remedy=f"leave the sum out, or average: jax.lax.pmean(..., {over}).",
+        )
+    return Finding("SW401", f"{head}the size of {over}", _nowhere(), remedy="divide it once.")
+
+
+def _too_small(ratio: Fraction, axes: tuple[Axis, ...], steps: list[Step]) -> Finding:
+    over = names(axes)
+    last = steps[-1].op.where if steps else _nowhere()
+    return Finding(
+        "SW402",
+        f"is 1/{_number(1 / ratio)} of what it is on one device: it is averaged over {over}, where "
+        "each device has a share of a sum",
+        last,
+        remedy=f"sum instead of averaging: jax.lax.psum(..., {over}), and divide only once.",
+    )
+
+
+def _counted(step: Step) -> Finding:
+    n, over = step.axis.size, repr(step.axis.name)
+    return Finding(
+        "SW404",
+        f"counts a value {n} times: every device has it whole and adds it here, before the sum over "
+        f"{over}",
+        step.op.where,
+        remedy=f"add it after the sum, or divide it by jax.lax.axis_size({over}).",
+    )
+
+
+def _mistake(mistake: Mistake) -> Finding:
+    over = names(mistake.axes) if mistake.axes else ""
+    born = mistake.born
+    since = f", which is made at {born.where}" if born is not None else ""
+    if isinstance(mistake.op, Join):
+        return Finding(
+            "SW403",
+            f"is only the first device's share of a sum over {over}",
+            (born or mistake.op).where,
+            remedy=f"add the shares up before they are returned: jax.lax.psum(..., {over}).",
+        )
+    if not mistake.axes:
+        return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
+    return Finding(
+        "SW405",
+        f"is computed from a share of a sum over {over} as if it were the whole: "
+        f"{mistake.reason}{since}",
+        mistake.op.where,
+        remedy=f"add it up first: jax.lax.psum(..., {over}).",
+    )
+
+
+def _joined(gap: Gap, op: Op) -> Finding:
+    over = names(gap.axes)
+    if gap.kind == "moved":
+        return Finding(
+            "SW407",
+            f"is split over {over} along another dimension than out_specs declare",
+            op.where,
+            remedy="name the axis in out_specs at the dimension that is split.",
+        )
+    return Finding(
+        "SW406",
+        f"differs between devices along {over}, though out_specs declare it the same; JAX returns "
+        "the first device's",
+        op.where,
+        remedy=f"reduce it over {over} (jax.lax.psum, pmean), or declare it split in out_specs.",
+    )
+
+
+def _unlike(gap: Gap) -> Finding:
+    op = gap.stray
+    what = f" {op.name}" if isinstance(op, Leaf | Collective) else ""
+    return Finding(
+        "SW409",
+        f"could not be related to what it is on one device: no rule says what{what} gives here",
+        op.where if op is not None else _nowhere(),
+        remedy="sw.check compares numbers instead.",
+    )
+
+
+def _number(ratio: Fraction) -> str:
+    return str(ratio.numerator) if ratio.denominator == 1 else f"{float(ratio):.6g}"
+
+
+def _nowhere() -> Where:
+    return Where("", 0, "")
