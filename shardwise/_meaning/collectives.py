@@ -48,7 +48,7 @@ def _first(dim):
 def join(w: Walk, op: Join, v: Value) -> Value:
     """A result: the parts put together as the spec says, or the first where it says they agree."""
     ours = {axis for axis in (*op.axes, *op.replicated) if axis.size > 1}
-    if v.debts & ours and v.coef:
+    if v.debts & ours:
         raise Unknown("a result that is still owed", frozenset(v.debts & ours))
     shape = tuple(
         size * math.prod(axis.size for axis in axes)
@@ -92,7 +92,7 @@ def exchange(w: Walk, op: Collective, v: Value) -> Value:
     axes = tuple(axis for axis in op.axes if axis.size > 1)
     if not axes and op.name in ("psum", "pmax", "pmin", "pbroadcast"):
         return v
-    if op.groups is not None and len(op.groups) > 1:
+    if op.groups is not None and op.groups != (tuple(range(math.prod(a.size for a in op.axes))),):
         raise Unknown(f"{op.name} within groups of devices")
     return RULES[op.name](w, op, v, axes)
 
@@ -122,6 +122,8 @@ def _extreme(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         elif axis in v.debts:
             raise Unknown(f"{op.name} of each device's own share", v.debts)
         elif axis in v.axes:
+            if any(own != kind for _, own in v.owed):
+                raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
             v = hide(v, axis)
             at = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
@@ -207,7 +209,7 @@ def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         sender[target] = source
     if sender == list(range(count)) or (-1 not in sender and not set(axes) & (v.axes | v.debts)):
         return v
-    if v.debts & set(op.axes) and -1 not in sender:
+    if axes and set(axes) <= v.debts and -1 not in sender:
         return v
     _refuse(op, v, axes)
     for axis in axes:
@@ -242,7 +244,7 @@ def _pbroadcast(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Valu
 
 def _refuse(op: Collective, v: Value, axes: Sequence[Axis]) -> None:
     debts = v.debts & frozenset(axes)
-    if debts and v.coef:
+    if debts:
         raise Unknown(
             f"{op.name} of each device's own share of a sum, before it is added up", debts
         )

@@ -22,7 +22,7 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _select(which: Any, *cases: Any) -> Any:
-    out = cases[0].copy()
+    out = np.array(cases[0])
     for i, case in enumerate(cases):
         here = np.broadcast_to(which == i, out.shape)
         out[here] = np.broadcast_to(case, out.shape)[here]

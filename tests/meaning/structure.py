@@ -11,9 +11,7 @@ import numpy as np
 from jax import lax
 from jax.lax import (
     ConvDimensionNumbers,
-    GatherDimensionNumbers,
     GatherScatterMode,
-    ScatterDimensionNumbers,
 )
 
 from .functions import structured
@@ -171,19 +169,58 @@ def _leading(f: Callable[..., Any], lead: int, *arrays: Any) -> Any:
         return np.asarray(f(*arrays))
 
 
-def _mode(text: str) -> GatherScatterMode:
-    return GatherScatterMode.from_any(text.split(".")[-1].lower().replace("promise_in_bounds", "promise_in_bounds")) if not text.isdigit() else GatherScatterMode(int(text))
+def _mode(text: str) -> Any:
+    if text == "None":
+        return None
+    if text.isdigit():
+        return GatherScatterMode(int(text))
+    found = GatherScatterMode[text.split(".")[-1].upper()]
+    # Nobody promises anything here: an index outside is clipped, as XLA does it on CPU.
+    return "clip" if found == GatherScatterMode.PROMISE_IN_BOUNDS else found
 
 
 def _gather(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
     numbers, sizes, mode, lead = params
-    numbers = eval(numbers, {"GatherDimensionNumbers": GatherDimensionNumbers})
     x, index = kids
 
     def run(one: Any, at: Any) -> Any:
         return lax.gather(one, at, numbers, slice_sizes=sizes, mode=_mode(mode))
 
     return _leading(run, lead, x, np.rint(index).astype(np.int64))
+
+
+def _numbered(params: Any, leaf: Any, rows: tuple[int, ...], size: int) -> tuple[Any, Any]:
+    """The numbers of rows, spread over all rows looked up, and which of them there are."""
+    small = [1] * len(rows)
+    for width, d in zip(leaf.shape, params, strict=True):
+        small[d] = width
+    at = np.broadcast_to(np.rint(leaf).astype(int).reshape(small), rows)
+    return at, (at >= 0) & (at < size)
+
+
+def _rows(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
+    """Rows of a table by number, and zeros for a number that is none."""
+    numbers, sizes, places = params
+    table, leaf = kids
+    rows = [d for d in range(len(shape)) if d not in numbers.offset_dims]
+    size = table.shape[numbers.start_index_map[0]]
+    at, there = _numbered(places, leaf, tuple(shape[d] for d in rows), size)
+    found = _gather((numbers, sizes, "CLIP", 0), [table, at[..., None]], shape)
+    wide = [shape[d] if d in rows else 1 for d in range(len(shape))]
+    return np.where(there.reshape(wide), found, 0.0)
+
+
+def _add_rows(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
+    """Rows added up by number; a number that is none counts nowhere."""
+    numbers, places = params
+    leaf, update = kids
+    rows = [d for d in range(update.ndim) if d not in numbers.update_window_dims]
+    size = shape[numbers.scatter_dims_to_operand_dims[0]]
+    at, there = _numbered(places, leaf, tuple(update.shape[d] for d in rows), size)
+    at = np.where(there, at, 0)[..., None]
+    wide = [update.shape[d] if d in rows else 1 for d in range(update.ndim)]
+    update = np.where(there.reshape(wide), update, 0.0)
+    return _scatter_add(("scatter-add", numbers, "CLIP", 0), [at, update], shape)
 
 
 SCATTERS = {
@@ -197,7 +234,6 @@ SCATTERS = {
 
 def _scatter(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
     name, numbers, mode, lead = params
-    numbers = eval(numbers, {"ScatterDimensionNumbers": ScatterDimensionNumbers})
     x, index, update = kids
     apply = SCATTERS[name.replace("_", "-")]
 
@@ -295,6 +331,8 @@ STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "sort": _sort,
     "top_k": _top_k,
     "gather": _gather,
+    "rows": _rows,
+    "add_rows": _add_rows,
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     **{name: _window(name) for name in WINDOWS},
