@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .._mesh import Axis
 from .._program import Collective, Join, Split
 from . import term as T
+from .align import reshaped
 from .value import (
     Unknown,
     Value,
@@ -198,7 +199,15 @@ def _all_to_all(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Valu
     _refuse(op, v, axes)
     if not axes:
         return v
-    return dealt(gathered(v, op.params["concat"], axes), op.params["split"], axes)
+    split, concat = op.params["split"], op.params["concat"]
+    if split != concat:
+        return dealt(gathered(v, concat, axes), split, axes)
+    # Each device's part is a row of blocks, of which one comes from each device.
+    count = math.prod(axis.size for axis in axes)
+    local = (*v.local[:split], count, v.local[split] // count, *v.local[split + 1 :])
+    out = reshaped(v, local, w.known, w.shapes_of(v.term))
+    out = dealt(gathered(out, split + 1, axes), split, axes)
+    return reshaped(out, v.local, w.known, w.shapes_of(out.term))
 
 
 def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:

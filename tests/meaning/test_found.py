@@ -104,6 +104,16 @@ def one_group_in_another_order(x):
     return lax.all_gather(x, "a", axis_index_groups=groups, tiled=True)
 
 
+@case(LINE, P(None, "a"), P("a"), X)
+def blocks_exchanged_along_one_dimension(x):
+    return lax.all_to_all(x, "a", 0, 0, tiled=True)
+
+
+@case(LINE, P("a"), P("a"), X[:, :4].repeat(2, 0))
+def blocks_exchanged_along_the_dimension_that_is_split(x):
+    return lax.all_to_all(x, "a", 0, 0, tiled=True)
+
+
 @case(GRID, P(("a", "b")), P("b"), X)
 def a_permutation_over_two_axes_of_a_share_over_one(x):
     total = lax.psum(x.sum(0), "b")
