@@ -282,7 +282,7 @@ def dynamic_updates(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     v, update, *starts = ins
     refuse_debts("an update at", starts)
     along = [d for d in range(len(v.dims)) if update.local[d] != v.local[d]]
-    if len(along) == 1 and not v.coef:
+    if len(along) == 1 and v.zero:
         own = _own_place(op, v, update, starts[along[0]], along[0])
         if own is not None:
             return [own]
@@ -326,6 +326,7 @@ def _own_place(op: Leaf, v: Value, update: Value, start: Value, d: int) -> Value
     if order is None:
         return None
     want = tidy_dim([(local_size(v.dims[d]), order)])
+    update = with_hidden(update, order)
     out = read_as(update, (*update.dims[:d], want, *update.dims[d + 1 :]))
     dims = (*out.dims[:d], uncut(local_size(v.dims[d])), *out.dims[d + 1 :])
     owed = out.owed | {(axis, "sum") for axis in order}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .._mesh import Axis
 from .._program import Collective, Join, Split
 from . import term as T
+from .align import reshaped
 from .value import (
     Unknown,
     Value,
@@ -48,7 +49,7 @@ def _first(dim):
 def join(w: Walk, op: Join, v: Value) -> Value:
     """A result: the parts put together as the spec says, or the first where it says they agree."""
     ours = {axis for axis in (*op.axes, *op.replicated) if axis.size > 1}
-    if v.debts & ours and v.coef:
+    if v.debts & ours:
         raise Unknown("a result that is still owed", frozenset(v.debts & ours))
     shape = tuple(
         size * math.prod(axis.size for axis in axes)
@@ -92,7 +93,7 @@ def exchange(w: Walk, op: Collective, v: Value) -> Value:
     axes = tuple(axis for axis in op.axes if axis.size > 1)
     if not axes and op.name in ("psum", "pmax", "pmin", "pbroadcast"):
         return v
-    if op.groups is not None and len(op.groups) > 1:
+    if op.groups is not None and op.groups != (tuple(range(math.prod(a.size for a in op.axes))),):
         raise Unknown(f"{op.name} within groups of devices")
     return RULES[op.name](w, op, v, axes)
 
@@ -122,6 +123,8 @@ def _extreme(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         elif axis in v.debts:
             raise Unknown(f"{op.name} of each device's own share", v.debts)
         elif axis in v.axes:
+            if any(own != kind for _, own in v.owed):
+                raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
             v = hide(v, axis)
             at = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
@@ -196,7 +199,15 @@ def _all_to_all(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Valu
     _refuse(op, v, axes)
     if not axes:
         return v
-    return dealt(gathered(v, op.params["concat"], axes), op.params["split"], axes)
+    split, concat = op.params["split"], op.params["concat"]
+    if split != concat:
+        return dealt(gathered(v, concat, axes), split, axes)
+    # Each device's part is a row of blocks, of which one comes from each device.
+    count = math.prod(axis.size for axis in axes)
+    local = (*v.local[:split], count, v.local[split] // count, *v.local[split + 1 :])
+    out = reshaped(v, local, w.known, w.shapes_of(v.term))
+    out = dealt(gathered(out, split + 1, axes), split, axes)
+    return reshaped(out, v.local, w.known, w.shapes_of(out.term))
 
 
 def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
@@ -207,7 +218,7 @@ def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         sender[target] = source
     if sender == list(range(count)) or (-1 not in sender and not set(axes) & (v.axes | v.debts)):
         return v
-    if v.debts & set(op.axes) and -1 not in sender:
+    if axes and set(axes) <= v.debts and -1 not in sender:
         return v
     if sender == [-1]:
         return v.having(T.zero(v.term.shape), owed=frozenset())
@@ -243,7 +254,7 @@ def _pbroadcast(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Valu
 
 def _refuse(op: Collective, v: Value, axes: Sequence[Axis]) -> None:
     debts = v.debts & frozenset(axes)
-    if debts and v.coef:
+    if debts:
         raise Unknown(
             f"{op.name} of each device's own share of a sum, before it is added up", debts
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from .._program import Leaf
 from . import term as T
 from .align import align, whole_along
-from .elementwise import check_product, refuse_debts, share_words
+from .elementwise import check_product, only_sums, refuse_debts, share_words
 from .rules import frozen, rule, shifted
 from .value import (
     Unknown,
@@ -46,7 +46,7 @@ def reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     # Where each device has one element there is nothing to add: it is the device's own, whole.
     v = whole_along(v, [d for d in along if local_size(v.dims[d]) == 1])
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
-    over = axes_in(v.dims[d] for d in along)
+    over = frozenset() if v.zero else axes_in(v.dims[d] for d in along)
     lead = len(v.hidden)
     made = T.reduce(kind, v.scaled, shifted(sorted(along), lead))
     owed = v.owed | {(axis, kind) for axis in over}
@@ -73,6 +73,7 @@ def running(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     v = whole_along(ins[0], [op.params["axis"]])
     params = (op.params["axis"] + len(v.hidden), op.params["reverse"])
     if op.name == "cumsum":
+        only_sums("a running sum", v)
         return [v.having(T.linear("cumsum", params, v.scaled, v.term.shape))]
     refuse_debts(op.name, ins)
     return [v.having(T.function(op.name, params, [v.scaled], v.term.shape))]
@@ -129,6 +130,8 @@ def dots(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
             (*range(lead), *shifted(by, lead)),
         ),
     )
+    if any(v.zero for v in ins):
+        return [Value(*T.zero(shape), dims, tuple(hidden))]
     coef = T.tidy(x.coef * y.coef)
     made = (coef, dot(numbers, x.term, y.term, shape)) if coef else T.zero(shape)
     owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
@@ -199,7 +202,9 @@ def convolutions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     x, k = with_hidden(x, hidden), with_hidden(k, hidden)
     over = axes_in([x.dims[xf]])
     dims = [uncut(size) for size in op.outs[0].shape]
-    dims[ob], dims[of] = x.dims[xb], k.dims[ko]
+    dims[of] = k.dims[ko]
+    if p["batch_group_count"] == 1:
+        dims[ob] = x.dims[xb]
     if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
         raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
     shape = (*hidden_sizes(hidden), *map(whole_size, dims))
@@ -210,6 +215,8 @@ def convolutions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
             if key not in ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
         }
     )
+    if any(v.zero for v in ins):
+        return [Value(*T.zero(shape), tuple(dims), tuple(hidden))]
     coef = T.tidy(x.coef * k.coef)
     made = (
         (coef, T.make("conv", params, ((1, x.term), (1, k.term)), shape)) if coef else T.zero(shape)
@@ -225,6 +232,7 @@ def windows(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     v, *rest = ins
     if op.name != "reduce_window_sum":
         refuse_debts(op.name, ins)
+    only_sums("a sum over windows", v)
     if any(not one.plain for one in rest):
         raise Unknown("a window with a start that differs between devices")
     sizes = op.params["window_dimensions"]

@@ -72,6 +72,8 @@ def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
         tuple(v.scaled for v in xs),
         op.length,
         op.reverse,
+        w.depth + 1,
+        tuple(len(v.hidden) for v in xs),
     )
     results = []
     for i, (start, symbol, out) in enumerate(zip(carry, given, carried, strict=False)):
@@ -93,7 +95,7 @@ def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
             spots = [d for d in range(len(shape)) if d != lead]
             made = T.bcast(v.scaled, shape, spots)
         else:
-            made = _looped(op.carry + j, base, None, shape)
+            made = _looped((op.carry + j, lead), base, None, shape)
         results.append(v.having(made, dims=dims))
     return results
 
@@ -167,12 +169,14 @@ def _added(out: Value, symbol: Value, own: set[Term], start: Value, op: Scan, xs
     return None
 
 
-def _looped(index: int, base: tuple, made: Scaled | None, shape) -> Scaled:
+def _looped(index: object, base: tuple, made: Scaled | None, shape) -> Scaled:
     if made is not None:
         return made
-    outs, carry, xs, length, reverse = base
+    # Depth and leads belong to the term: without them two loops that step along different
+    # dimensions of one array, or bind different symbols, would be one.
+    outs, carry, xs, *how = base
     kids = (*outs, *carry, *xs)
-    return T.function("loop", (index, len(outs), len(carry), length, reverse), kids, shape)
+    return T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
 
 
 def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
@@ -191,7 +195,7 @@ def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
     return [
         start
         if out.scaled == symbol.scaled
-        else out.having(T.function("while", (i, len(outs)), kids, out.term.shape))
+        else out.having(T.function("while", (i, len(outs), w.depth + 1), kids, out.term.shape))
         for i, (start, symbol, out) in enumerate(zip(carry, given, outs, strict=True))
     ]
 

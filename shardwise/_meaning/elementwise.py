@@ -42,9 +42,16 @@ def share_words(axes: frozenset[Axis]) -> str:
 
 def refuse_debts(name: str, ins: list[Value]) -> None:
     """Nothing but linear operations may be done to a share."""
+    # A share of zero is not zero: it is what a device's own mean differs from the mean of all by.
     debts = debts_of(ins)
-    if debts and any(v.coef for v in ins if v.owed):
+    if debts:
         raise Unknown(f"{name} of {share_words(debts)}: it is not linear", debts)
+
+
+def only_sums(name: str, v: Value) -> None:
+    """A sum may be taken of shares of a sum, and not of a maximum or minimum that is owed."""
+    if any(kind != "sum" for _, kind in v.owed):
+        raise Unknown(f"{name} of a maximum or minimum that is still owed", v.debts)
 
 
 def combined(w: Walk, ins: list[Value]) -> tuple[list[Scaled], Value]:
@@ -93,19 +100,19 @@ def sums(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 def check_product(name: str, ins: list[Value]) -> Value | None:
     """A product is linear in a share if nothing else in it differs over the same axis."""
     debtor = None
+    if any(v.zero for v in ins):
+        return None
     for i, v in enumerate(ins):
-        if not v.owed or not v.coef:
-            continue
-        if any(kind != "sum" for _, kind in v.owed):
-            raise Unknown(f"{name} of a maximum or minimum that is still owed", v.debts)
+        only_sums(name, v)
         for other in (*ins[:i], *ins[i + 1 :]):
             clash = v.debts & (other.axes | other.debts)
-            if clash and other.coef:
+            if clash:
                 raise Unknown(
                     f"{name} of {share_words(clash)} with a value that differs over the same axis",
                     clash,
                 )
-        debtor = v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
+        if v.owed:
+            debtor = v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
     return debtor
 
 
@@ -131,8 +138,10 @@ def quotients(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 @rule("neg")
 def negatives(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
-    """The negative: cut and share stay."""
-    return [ins[0].having((-ins[0].coef, ins[0].term))]
+    """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
+    turned = {"sum": "sum", "max": "min", "min": "max"}
+    owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)
+    return [ins[0].having((-ins[0].coef, ins[0].term), owed=owed)]
 
 
 @rule(
@@ -141,6 +150,11 @@ def negatives(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 def unchanged(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """The value itself: rounding does not exist here."""
     return list(ins)
+
+
+def dtype_of(atom: Atom) -> Any:
+    """The type of an operand."""
+    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
 @rule("convert_element_type")
@@ -182,7 +196,7 @@ def selections(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     which, *cases = ins
     refuse_debts("a choice by", [which])
     cases, debtor = settle(w, op, cases)
-    if debtor is not None and which.axes & debtor.debts and any(v.coef for v in cases if v.owed):
+    if debtor is not None and which.axes & debtor.debts:
         raise Unknown(
             f"a choice that differs over the same axis as {share_words(debtor.debts)}",
             debtor.debts,
@@ -227,6 +241,11 @@ def comparisons(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     sign = "zero" if name == "eq" else SIGNS.get(name, name)
     return [gap.having(T.elementwise(sign, (), [(1 if coef else 0, gap.term)], shape))]
 
+
+BITWISE = {
+    *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
+    *("population_count", "clz", "mulhi", "nextafter", "bitcast_convert_type"),
+}
 
 COMMUTE = {"max", "min", "and", "or", "xor"}
 
@@ -306,7 +325,11 @@ def pointwise(w: Walk, op: Leaf, ins: list[Value], name: str = "") -> list[Value
         terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
         if terms[0] == terms[1] and name != "xor":
             return [like.having(terms[0])]
-    params = frozen({k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")})
+    given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
+    if name in BITWISE:
+        # Conversions are the value itself, so the type that the bits are of has to be said.
+        given["operand"] = str(dtype_of(op.ins[0]))
+    params = frozen(given)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]
     return [

@@ -16,9 +16,6 @@ EACH: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
     "min": np.minimum,
     "rem": np.fmod,
-    "and": np.logical_and,
-    "or": np.logical_or,
-    "not": np.logical_not,
     "zero": lambda x: x == 0,
     "ne": lambda x: x != 0,
     "negative": lambda x: x < 0,
@@ -29,6 +26,14 @@ EACH: dict[str, Callable[..., Any]] = {
     "abs": np.abs,
     "clamp": lambda low, x, high: np.clip(x, low, high),
 }
+
+
+TRUTH: dict[str, Callable[..., Any]] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+"""Of truth values only: of whole numbers these are of their bits."""
 
 
 Given = Mapping[Term, np.ndarray]
@@ -82,6 +87,8 @@ def _term(t: Term, given: Given) -> Any:
     if t.op == "select":
         which = own[0].astype(int)
         return np.choose(which, own[1:]) if len(own) <= 3 else None
+    if t.op in TRUTH and dict(t.params)["operand"] == "bool":
+        return np.asarray(TRUTH[t.op](*own)).astype(object) * 1
     if t.op in EACH:
         return np.asarray(EACH[t.op](*own)).astype(object) * 1
     return None

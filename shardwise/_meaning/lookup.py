@@ -14,7 +14,7 @@ from .._program import Leaf
 from . import term as T
 from .align import whole_along
 from .contract import meet
-from .elementwise import refuse_debts, share_words, sums
+from .elementwise import only_sums, refuse_debts, share_words, sums
 from .masked import added_up
 from .rules import rule
 from .value import (
@@ -60,7 +60,7 @@ def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     loose = (x.axes - paired) & index.axes
     for axis in sorted(loose | (paired & {*x.hidden, *index.hidden})):
         x, index = hide(x, axis), hide(index, axis)
-    if x.debts & index.axes and x.coef:
+    if x.debts & index.axes:
         raise Unknown(
             f"a lookup in {share_words(x.debts)} by an index that differs over it", x.debts
         )
@@ -88,7 +88,7 @@ def additions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     x, index, update = ins
     refuse_debts("an addition at", [index])
     added = _scattered(w, op, x, index, update, adds=True)
-    if not x.coef and not x.owed:
+    if x.zero:
         return [added]
     return sums(w, _as_sum(op), [x, added])
 
@@ -151,6 +151,8 @@ def _scattered(w: Walk, op: Leaf, x: Value, index: Value, update: Value, adds: b
         dims[d] = update.dims[e]
     for d, i in zip(batch_x, batch_i, strict=True):
         dims[d] = update.dims[rows[i]]
+    if adds:
+        only_sums(op.name, update)
     if update.debts & (over | index.axes):
         raise Unknown(
             f"rows of {share_words(update.debts)} added at places that differ", update.debts

@@ -2,8 +2,9 @@
 
 A vocabulary that is split over devices is looked up so: subtract the number of one's first row, keep
 what falls into one's own rows, zero for the rest, `psum`. Whatever the mask and the clipping look
-like, they are linear comparisons of the index and the device's coordinate; they are tried at every
-place where such a comparison can change. If a device keeps exactly its own rows and reads them at
+like, they are comparisons of what is linear in the index and the device's coordinate: between the
+places where one of them turns, everything is linear. So they are tried at all these places, and what
+holds there holds for every index. If a device keeps exactly its own rows and reads them at
 their own places, its result is a share of the lookup in the whole table (`rows`). On one device the
 same expression is the lookup itself, with zero for an index outside the table.
 """
@@ -11,12 +12,15 @@ same expression is the lookup itself, with zero for an index outside the table.
 from __future__ import annotations
 
 import dataclasses
+import math
+from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from . import term as T
-from .evaluate import EACH
+from .evaluate import EACH, TRUTH
 from .term import Scaled, Term
 from .value import Value, read_as, tidy_dim, uncut, whole_size
 
@@ -38,6 +42,27 @@ class Points:
     """The dimension along which the coordinate changes."""
     leaf: Term | None = None
     spots: set[Map] = dataclasses.field(default_factory=set)
+    turns: list[np.ndarray] = dataclasses.field(default_factory=list)
+    """What is compared with zero on the way."""
+
+    @classmethod
+    def of(cls, pairs: set[tuple[int, int]], at: int | None) -> Points:
+        """Points by device, then by index."""
+        rows = sorted(pairs)
+        return cls(np.array([k for k, _ in rows], object), np.array([u for _, u in rows], object), at)
+
+    def missed(self) -> set[tuple[int, int]]:
+        """The places between two points at which a comparison turns, if it is linear there."""
+        found = set()
+        wide = (np.diff(self.device) == 0) & (np.diff(self.index) > 1)
+        for gap in self.turns:
+            sign = np.sign(gap)
+            for i in np.flatnonzero(wide & (sign[1:] != sign[:-1])):
+                low, high = self.index[i], self.index[i + 1]
+                root = low + (high - low) * Fraction(gap[i]) / Fraction(gap[i] - gap[i + 1])
+                near = math.floor(root)
+                found |= {(self.device[i], u) for u in range(near - 1, near + 2) if low < u < high}
+        return found
 
     def value(self, x: Scaled, dims: Map) -> np.ndarray:
         """Its numbers; `dims` says where the dimensions of the term lie."""
@@ -55,13 +80,15 @@ class Points:
             return sum(self.value(kid, dims) for kid in t.kids)
         if t.op == "select" and len(t.kids) == 3:
             which, no, yes = (self.value(kid, dims) for kid in t.kids)
+            self.turns.append(which)
             return np.where(which.astype(bool), yes, no)
-        if t.op in EACH and t.op not in ("rem", "sign", "abs"):
-            return (
-                np.asarray(EACH[t.op](*(self.value(kid, dims) for kid in t.kids)))
-                .astype(int)
-                .astype(object)
-            )
+        truth = t.op in TRUTH and dict(t.params)["operand"] == "bool"
+        own = TRUTH[t.op] if truth else EACH.get(t.op)
+        if own is not None and t.op not in ("rem", "sign", "abs"):
+            kids = [self.value(kid, dims) for kid in t.kids]
+            if not truth:
+                self.turns += kids if len(kids) == 1 else [a - b for a, b in combinations(kids, 2)]
+            return np.asarray(own(*kids)).astype(object) * 1
         if (self.leaf is not None and t is not self.leaf) or (
             self.at is not None and self.at in dims
         ):
@@ -71,16 +98,29 @@ class Points:
         return self.index
 
 
-def _points(count: int, size: int, at: int | None) -> Points:
-    """Every pair at which a comparison with a multiple of `size` can change."""
-    devices = range(count) if count <= 64 else (0, 1, 2, count // 2, count - 2, count - 1)
-    blocks = {j + e for j in devices for e in (-1, 0, 1)} | {-1, count, count + 1}
-    offsets = {-2, -1, 0, 1, 2, size // 2}
-    values = sorted({j * size + o for j in blocks for o in offsets} | {-(10**9), 10**9})
-    pairs = [(k, u) for k in devices for u in values]
-    return Points(
-        np.array([k for k, _ in pairs], object), np.array([u for _, u in pairs], object), at
-    )
+MANY, LARGE, ROUNDS = 1024, 1 << 63, 24
+
+
+def _tried(
+    which: tuple[Scaled, Map], place: tuple[Scaled, Map], count: int, size: int, at: int | None
+) -> tuple[Points, set[Map], np.ndarray, np.ndarray]:
+    """A mask and a place at all points between which both are linear, the mask even constant."""
+    if count > MANY:
+        raise NotLinear
+    pairs = {(k, u) for k in range(count) for u in (-LARGE, LARGE)}
+    ends = (-1, 0, size - 1, size)
+    pairs |= {(k, k * size + end) for k in range(count) for end in ends}
+    for _ in range(ROUNDS):
+        points = Points.of(pairs, at)
+        mask = points.value(*which)
+        spots, points.spots = points.spots, set()
+        found = points.value(*place)
+        points.turns.append(mask)
+        more = points.missed() - pairs
+        if not more:
+            return points, spots, mask, found
+        pairs |= more
+    raise NotLinear
 
 
 def _owns(live: np.ndarray, place: np.ndarray, points: Points, size: int) -> bool:
@@ -155,14 +195,13 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     (_, table), index = lookup.kids
     size = table.shape[lead + d]
     count = v.hidden[0].size if v.hidden else 1
-    points = _points(count, size, 0 if v.hidden else None)
     rank = len(lookup.shape)
     rows = [p for p in range(rank - lead) if p not in numbers.offset_dims]
     try:
-        chosen = points.value(which, tuple(range(rank)))
-        spots, points.spots = points.spots, set()
         spread: Map = (*range(lead), *(lead + p for p in rows), None)
-        place = points.value(index, spread)
+        points, spots, chosen, place = _tried(
+            (which, tuple(range(rank))), (index, spread), count, size, 0 if v.hidden else None
+        )
     except NotLinear:
         return v
     if points.leaf is None or len(points.spots) != 1 or spots != points.spots:
@@ -216,12 +255,12 @@ def added_up(
     which, live, chosen = found
     lead, rank = len(update.hidden), len(update.term.shape)
     count = update.hidden[0].size if lead else 1
-    points = _points(count, size, 0 if lead else None)
     rows = [p for p in range(rank - lead) if p not in numbers.update_window_dims]
     try:
-        mask = points.value(which, tuple(range(rank)))
-        spots, points.spots = points.spots, set()
-        place = points.value(index, (*range(lead), *(lead + p for p in rows), None))
+        spread: Map = (*range(lead), *(lead + p for p in rows), None)
+        points, spots, mask, place = _tried(
+            (which, tuple(range(rank))), (index, spread), count, size, 0 if lead else None
+        )
     except NotLinear:
         return None
     if points.leaf is None or len(points.spots) != 1 or spots != points.spots:

@@ -435,7 +435,8 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
         return transpose(inner, [sorted(left).index(d) for d in left])
     if t.op == "reshape" and len(axes) == len(t.shape):
         return reduce(name, (coef, t.kids[0][1]), range(len(t.kids[0][1].shape)))
-    if t.op == f"reduce_{name}" and (name == "sum" or coef > 0):
+    nests = name == "sum" or (name in ("max", "min") and coef > 0) or coef == 1
+    if t.op == f"reduce_{name}" and nests:
         inside = t.kids[0][1]
         left = [d for d in range(len(inside.shape)) if d not in t.params]
         whole = {*t.params, *(left[d] for d in axes)}

@@ -123,6 +123,11 @@ class Value:
         """Whether every device has the whole."""
         return not self.axes and not self.owed
 
+    @property
+    def zero(self) -> bool:
+        """Whether every device has zeros. What is owed may add up to zero and not be it."""
+        return not self.coef and not self.owed
+
     def having(self, scaled: Scaled, **changes: Any) -> Value:
         """With another coefficient and term."""
         return dataclasses.replace(self, coef=scaled[0], term=scaled[1], **changes)
@@ -187,6 +192,8 @@ def read_as(v: Value, dims: Dims) -> Value:
     if v.local != tuple(map(local_size, dims)):
         raise Unknown("the parts have another shape")
     wanted = axes_in(dims)
+    if sum(len(axes) for dim in dims for _, axes in dim) > len(wanted):
+        raise Unknown("one axis would split two dimensions")
     if wanted & v.debts:
         raise Unknown("a value that is still owed over an axis is wanted split along it")
     changed = [d for d, (own, want) in enumerate(zip(v.dims, dims, strict=True)) if own != want]
@@ -228,6 +235,8 @@ def owing(v: Value, axis: Axis) -> Value:
     owed = v.owed | {(axis, "sum")}
     if axis not in v.axes:
         return v.having((T.tidy(v.coef * axis.size), v.term), owed=owed)
+    if any(kind != "sum" for _, kind in v.owed):
+        raise Unknown("a sum over devices of a maximum or minimum that is still owed", v.debts)
     v = hide(v, axis)
     at = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)

@@ -140,7 +140,7 @@ class Walk:
         try:
             outs = self.rule(op, ins)
         except Unknown as unknown:
-            owing = any(v.owed and v.coef for v in ins)
+            owing = any(v.owed for v in ins)
             if isinstance(op, Leaf) and not owing and not op.effectful:
                 return self.apart(op, ins)
             return self.opaque(op, ins, unknown)
