@@ -175,6 +175,12 @@ def derivative_frame(source_info: Any) -> Frame | None:
     return None
 
 
+def functions_around(source_info: Any) -> set[str]:
+    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    return {frame.function_name for frame in frames}
+
+
 def same_place(source_info: Any) -> Any:
     """A context in which new equations carry the source line and name of an old one."""
     name_stack = _source.current_name_stack() + source_info.name_stack

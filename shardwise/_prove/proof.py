@@ -68,7 +68,8 @@ class Proof:
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
         parts = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        return f"{name}: {said} on {tried}, against {self.against} ({_plural(counts.total())}: {parts})"
+        results = f"{_plural(counts.total())}: {parts}"
+        return f"{name}: {said} on {tried}, against {self.against} ({results})"
 
     def _tail(self) -> list[str]:
         return [self.numbers] if self.numbers else []

@@ -146,7 +146,9 @@ def check_meaning(meaning: Meaning, tolerance: float | None = None) -> Tally:
         tally.results += var in results
         off = difference(value, numbers, _returned(op, own))
         if off > max(limit, 1e-9):
-            wrong.append(f"{getattr(op, 'name', type(op).__name__)} at {op.where}: off by {off:.3g}: {value}")
+            wrong.append(
+                f"{getattr(op, 'name', type(op).__name__)} at {op.where}: off by {off:.3g}: {value}"
+            )
     assert not wrong, "\n".join(wrong[:4])
     return tally
 
