@@ -33,6 +33,10 @@ def align(ins: Sequence[Value], known: Known) -> list[Value]:
 
     Scalars, and dimensions of size 1 beside larger ones, stay as they are.
     """
+    if all(not v.axes for v in ins) or all(
+        v.dims == ins[0].dims and v.hidden == ins[0].hidden for v in ins
+    ):
+        return list(ins)
     rank = max(len(v.dims) for v in ins)
     arrays = [v for v in ins if len(v.dims) == rank]
     local = tuple(max(local_size(v.dims[d]) for v in arrays) for d in range(rank))

@@ -123,20 +123,11 @@ def slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = list(v.dims)
     for d in cut:
         dims[d] = uncut(op.outs[0].shape[d])
-    lead = len(v.hidden)
-    keep = [(d + lead, start[d], limit[d], stride[d]) for d in cut]
-    return [structural(v, "slice", tuple(keep), tuple(dims), term=sliced(v, keep, tuple(dims)))]
-
-
-def sliced(v: Value, cuts: list[tuple[int, int, int, int]], dims) -> T.Scaled:
-    """The term of a slice: along what is uniform only the size changes."""
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    cuts = [cut for cut in cuts if cut[0] not in T.uniform_dims(v.term)]
-    if cuts:
-        return T.linear("slice", tuple(cuts), v.scaled, shape)
-    inner = v.term.kids[0][1] if v.term.op == "bcast" else v.term
-    places = v.term.params if v.term.op == "bcast" else tuple(range(len(shape)))
-    return T.bcast((v.coef, inner), shape, places)
+    made = v.scaled
+    for d in cut:
+        size = op.outs[0].shape[d]
+        made = T.cut(made, d + len(v.hidden), start[d], size, stride[d])
+    return [v.having(made, dims=tuple(dims))]
 
 
 @rule("split")
@@ -148,8 +139,8 @@ def splits(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     out, start = [], 0
     for size in op.params["sizes"]:
         dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
-        cut = [(d + len(v.hidden), start, start + size, 1)]
-        out.append(v.having(sliced(v, cut, dims), dims=dims))
+        made = T.cut(v.scaled, d + len(v.hidden), start, size)
+        out.append(v.having(made, dims=dims))
         start += size
     return out
 
@@ -193,12 +184,7 @@ def concatenations(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     ]
     dims = (*ins[0].dims[:d], uncut(op.outs[0].shape[d]), *ins[0].dims[d + 1 :])
     shape = (*hidden_sizes(ins[0].hidden), *map(whole_size, dims))
-    lead = next((v.coef for v in ins if v.coef), 1)
-    kids = [(T.over(v.coef, lead), v.term) for v in ins]
-    if all(v.coef == 0 for v in ins):
-        made = T.zero(shape)
-    else:
-        made = lead, T.make("concatenate", d + len(ins[0].hidden), tuple(kids), shape)
+    made = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
     return [ins[0].having(made, dims=dims, born=debtor.born if debtor is not None else None)]
 
 
@@ -225,7 +211,20 @@ def dynamic_slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
         if own is not None:
             return [own]
     v = whole_along(v, along)
+    known = [numbers(starts[d].scaled) for d in along if not starts[d].hidden]
+    if len(known) == len(along) and all(one is not None for one in known):
+        return [_at_number(v, along, [int(one) for one in known if one is not None], sizes)]
     return [_at(op, v, [starts[d] for d in along], along, sizes)]
+
+
+def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> Value:
+    """A slice at a known place, which is kept inside the array as XLA does."""
+    made, dims = v.scaled, list(v.dims)
+    for d, start in zip(along, starts, strict=True):
+        size = whole_size(v.dims[d])
+        made = T.cut(made, d + len(v.hidden), min(max(start, 0), size - sizes[d]), sizes[d])
+        dims[d] = uncut(sizes[d])
+    return v.having(made, dims=tuple(dims))
 
 
 def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:

@@ -220,11 +220,12 @@ def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         return v
     if axes and set(axes) <= v.debts and -1 not in sender:
         return v
+    if sender == [-1]:
+        return v.having(T.zero(v.term.shape), owed=frozenset())
     _refuse(op, v, axes)
-    for axis in axes:
-        v = hide(v, axis)
-    if len(axes) > 1 or not axes:
+    if len(axes) > 1:
         raise Unknown("ppermute over several axes at once")
+    v = hide(v, axes[0])
     at = v.hidden.index(axes[0])
     return v.having(permuted(v.scaled, at, tuple(sender)))
 

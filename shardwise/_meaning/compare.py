@@ -115,7 +115,16 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
 
 
 LINEAR = {
-    "bcast", "reshape", "transpose", "reduce_sum", "slice", "pad", "cumsum", "rev", "permute", "device"
+    "bcast",
+    "reshape",
+    "transpose",
+    "reduce_sum",
+    "slice",
+    "pad",
+    "cumsum",
+    "rev",
+    "permute",
+    "device",
 }
 
 

@@ -17,6 +17,7 @@ axis can be placed in any dimension). All are true; `read_as` goes from one to a
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -97,22 +98,22 @@ class Value:
         """Coefficient and term."""
         return self.coef, self.term
 
-    @property
+    @functools.cached_property
     def shape(self) -> Shape:
         """The whole shape, without hidden dimensions."""
         return tuple(map(whole_size, self.dims))
 
-    @property
+    @functools.cached_property
     def local(self) -> Shape:
         """The shape on one device."""
         return tuple(map(local_size, self.dims))
 
-    @property
+    @functools.cached_property
     def axes(self) -> frozenset[Axis]:
         """The axes over which devices hold different parts."""
         return axes_in(self.dims) | frozenset(self.hidden)
 
-    @property
+    @functools.cached_property
     def debts(self) -> frozenset[Axis]:
         """The axes over which something is owed."""
         return frozenset(axis for axis, _ in self.owed)
@@ -201,7 +202,7 @@ def read_as(v: Value, dims: Dims) -> Value:
         v = hide(v, axis)
     shape: list[int] = [*hidden_sizes(v.hidden)]
     order: list[int] = [d for d, axis in enumerate(v.hidden) if axis not in wanted]
-    for d, (own, want) in enumerate(zip(v.dims, dims, strict=True)):
+    for own, want in zip(v.dims, dims, strict=True):
         if own == want:
             order.append(len(shape))
             shape.append(whole_size(own))

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._call import Program
 from .._check import Finding, Sizes, cause, expand, words
 from .._errors import ShardingError, explain_error
-from .._meaning import Gap, Meaning, gaps, read
+from .._meaning import (
+    Gap,
+    Meaning,
+    equal,
+    equal_in_pieces,
+    gaps,
+    read,
+    read_apart,
+    speaks_of,
+)
 from .._mesh import AbstractMesh, Mesh, axes_of
 from .._mesh import mesh as make_mesh
-from .._program import walk
+from .._program import Body, walk
 from .._simulate import Traced, Tracing
 from .numbers import Numbers, try_numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
+
+FEW = 16
+"""Up to so many devices along an axis are kept apart."""
 
 
 def prove(
@@ -107,15 +117,24 @@ class _Reading:
         beside: _Reading | None = None,
     ) -> _Reading:
         traced = Tracing(f, None if bare else mesh)(args, {})
-        program: Program = traced.program
         constants = traced.values[: len(traced.values) - traced.given.num_leaves]
-        meaning = read(program.body, constants, beside.meaning if beside is not None else None)
-        return cls(traced, mesh, meaning)
+        known = beside.meaning if beside is not None else None
+        return cls(traced, mesh, read(traced.program.body, constants, known))
+
+    @property
+    def body(self) -> Body:
+        """The operations."""
+        return self.traced.program.body
+
+    @property
+    def constants(self) -> list[Any]:
+        """What the function closes over."""
+        return self.traced.values[: len(self.traced.values) - self.traced.given.num_leaves]
 
     @property
     def operations(self) -> int:
         """How many operations the program has."""
-        return sum(1 for _ in walk(self.traced.program.body.ops))
+        return sum(1 for _ in walk(self.body.ops))
 
     def compared(self, plain: _Reading) -> list[_Row]:
         """Every result beside that of the reference."""
@@ -129,18 +148,33 @@ class _Reading:
                     remedy="return the same pytree from both.",
                 )
             )
+        found = self.parted(plain.meaning, self.meaning)
+        if any(found):
+            found = self.apart(plain, found)
         waits = bool(self.traced.program.watch.sites)
-        rows = zip(
-            self.traced.result_paths, plain.meaning.results, self.meaning.results, strict=True
-        )
+        paths = self.traced.result_paths
+        return [_Row(path, self.mesh, own, waits) for path, own in zip(paths, found, strict=True)]
+
+    def parted(self, plain: Meaning, own: Meaning) -> list[list[Gap]]:
+        """Where each result parts from the reference."""
         return [
-            _Row(path, self.mesh, gaps(self.meaning.walk, want, got), waits)
-            for path, want, got in rows
+            gaps(own.walk, want, got) for want, got in zip(plain.results, own.results, strict=True)
         ]
 
-
-SURE = {"times", "first", "moved"}
-"""What refutes a result by itself. Anything else may be right after all: numbers decide."""
+    def apart(self, plain: _Reading, found: list[list[Gap]]) -> list[list[Gap]]:
+        """The same with the devices along one axis kept apart, for what is not proved so far."""
+        for axis in speaks_of(self.body):
+            if axis.size > FEW or not any(found):
+                continue
+            base = read_apart(plain.body, plain.constants, None)
+            own = base and read_apart(self.body, self.constants, axis, base)
+            if base and own:
+                rows = zip(found, base.results, own.results, strict=True)
+                found = [
+                    [] if equal(want, got) or equal_in_pieces(want, got) else old
+                    for old, want, got in rows
+                ]
+        return found
 
 
 def _status(row: _Row, numbers: Numbers) -> str:
@@ -183,7 +217,9 @@ def _proof(
         tuple(map(words, meshes)),
         sum(reading.operations for reading in readings),
         numbers.words,
-        "itself on one device" if reference is None else getattr(reference, "__name__", "reference"),
+        "itself on one device"
+        if reference is None
+        else getattr(reference, "__name__", "reference"),
         getattr(f, "__name__", type(f).__name__),
     )
 
@@ -219,8 +255,3 @@ def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         more = f" (and {others} more result{'s' * (others != 1)} alike)" if others else ""
         told.append(dataclasses.replace(same[0], message=same[0].message + more))
     return tuple(sorted(told, key=lambda finding: not finding.certain))
-
-
-def devices(mesh: AbstractMesh) -> int:
-    """How many devices a mesh has."""
-    return math.prod(mesh.shape.values())
