@@ -155,14 +155,15 @@ def pads(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if v.owed and filler.coef:
         raise Unknown("a share of a sum is padded with something else than zeros", v.debts)
     v = whole_along(v, along)
+    if filler.coef:
+        hidden = sorted({*v.hidden, *filler.hidden})
+        v, filler = with_hidden(v, hidden), with_hidden(filler, hidden)
     dims = list(v.dims)
     for d in along:
         dims[d] = uncut(op.outs[0].shape[d])
-    lead = len(v.hidden)
-    cuts = tuple((d + lead, *config[d]) for d in along)
+    cuts = tuple((d + len(v.hidden), *config[d]) for d in along)
     if not filler.coef:
         return [structural(v, "pad", cuts, tuple(dims))]
-    (v, filler) = (with_hidden(one, sorted({*v.hidden, *filler.hidden})) for one in (v, filler))
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
     return [v.having(T.function("pad", cuts, [v.scaled, filler.scaled], shape), dims=tuple(dims))]
 

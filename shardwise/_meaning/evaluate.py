@@ -15,7 +15,7 @@ LARGE = 1 << 22
 EACH: dict[str, Callable[..., Any]] = {
     "max": np.maximum,
     "min": np.minimum,
-    "rem": np.fmod,
+    "rem": lambda x, y: abs(x) % abs(y) * np.sign(x),
     "zero": lambda x: x == 0,
     "ne": lambda x: x != 0,
     "negative": lambda x: x < 0,
@@ -89,6 +89,8 @@ def _term(t: Term, given: Given) -> Any:
         return np.choose(which, own[1:]) if len(own) <= 3 else None
     if t.op in TRUTH and dict(t.params)["operand"] == "bool":
         return np.asarray(TRUTH[t.op](*own)).astype(object) * 1
+    if t.op == "rem" and (own[1] == 0).any():
+        return None
     if t.op in EACH:
         return np.asarray(EACH[t.op](*own)).astype(object) * 1
     return None

@@ -175,3 +175,14 @@ def rows_added_by_a_mask_that_leaves_out_one(table, index):
 def a_convolution_with_groups_of_examples(x, k):
     x = jnp.moveaxis(x, 1, 0)
     return lax.conv_general_dilated(x, k[:, :2], (1,), "VALID", batch_group_count=2)
+
+
+@case(LINE, P(), P("a"), X)
+def a_slice_at_the_rest_of_a_coordinate(x):
+    i = lax.axis_index("a")
+    return lax.dynamic_slice_in_dim(x, lax.rem(i + 4, 4) * 2, 2)
+
+
+@case(LINE, P("a"), P("a"), X)
+def padded_with_each_devices_own(x):
+    return lax.pad(x, lax.axis_index("a").astype(x.dtype), [(0, 0, 0), (1, 0, 0)])
