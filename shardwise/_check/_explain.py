@@ -12,14 +12,14 @@ import numpy as np
 
 from .._mesh import Axis
 from .._program import Collective, Join, Op, Var, Where
-from ._compare import Tolerance, agree, difference, factor, whose
+from ._compare import STILL, Movement, Tolerance, agree, difference, factor, off, plainly, whose
 from ._diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
 from ._lint import TWO_WAYS, maker_of
 from ._relate import Held, share_of
 from ._verdict import Finding
 
 if TYPE_CHECKING:
-    from ._run import Run
+    from ._running import Run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +32,8 @@ class Wrong:
     value: Held | None
     want: np.ndarray | None
     limit: Tolerance
+    move: Movement = STILL
+    """How far rounding moves it."""
     structure: bool = False
 
     @property
@@ -48,22 +50,35 @@ class Wrong:
     @functools.cached_property
     def right(self) -> bool:
         """Whether there is nothing to say."""
-        return not self.structure and self._same_type and not self.apart and self._close(self.got)
+        if self.structure or not self._same_type:
+            return False
+        return not self.apart and not self.off.any()
 
     @property
     def _same_type(self) -> bool:
         assert self.want is not None
         return self.got.shape == self.want.shape and self.got.dtype == self.want.dtype
 
-    def _close(self, array: Any) -> bool:
-        return agree(array, self.want, self.limit)
+    @functools.cached_property
+    def off(self) -> np.ndarray:
+        """The elements that are not what they should be."""
+        return off(self.got, self.want, self.limit, self.move)
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether a closer look is not needed to call it wrong."""
+        if self.structure or not self._same_type:
+            return True
+        assert self.value is not None
+        rows = self.value.rows if self.move.seen else ()
+        return any(plainly(row, self.want, self.limit, self.move) for row in rows)
 
     @functools.cached_property
     def apart(self) -> bool:
         """Whether devices that should hold the same do not."""
         assert self.value is not None
         rows = self.value.rows
-        return not all(agree(row, rows[0], self.limit) for row in rows[1:])
+        return any(off(row, rows[0], self.limit, self.move).any() for row in rows[1:])
 
     @functools.cached_property
     def origin(self) -> Origin | None:
@@ -75,7 +90,14 @@ class Wrong:
 
     def agree(self, a: Any, b: Any) -> bool:
         """Whether two arrays are the same, as far as this result goes."""
-        return agree(a, b, self.limit)
+        return agree(a, b, self.fine)
+
+    @functools.cached_property
+    def fine(self) -> Tolerance:
+        """The tolerance at which the cause is looked for."""
+        assert self.want is not None
+        same = self._same_type
+        return self.limit.explaining(difference(self.got, self.want)) if same else self.limit
 
     @property
     def mean_of_means(self) -> bool:
@@ -204,7 +226,7 @@ def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
     if times is None:
         return None
     sizes = dict(one.run.mesh.shape)
-    slack = max(16 * one.limit.rtol, 1e-6)
+    slack = max(16 * one.limit.norm, 1e-6)
     made = one.origin.op if one.origin else None
     summed = isinstance(made, Collective) and made.backward
     if axes := whose(times, sizes, slack):

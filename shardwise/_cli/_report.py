@@ -147,10 +147,10 @@ def verdict_text(verdict: Verdict, name: str, verbose: bool, seconds: float | No
 
     from .._check import told_once
 
-    said = ("right", "bold green") if verdict.ok else ("WRONG", "bold red")
-    brief = len(verdict.meshes) > 1 and not verbose
-    meshes = f"{len(verdict.meshes)} meshes" if brief else ", ".join(verdict.meshes)
-    text = Text.assemble((name, "bold"), ": ", said, f" on {meshes}")
+    text = Text.assemble((name, "bold"), ": ")
+    for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
+        style = "bold red" if word == "WRONG" else "bold green"
+        text.append("; " if number else "").append(word, style=style).append(f" on {meshes}")
     if verbose and seconds is not None:
         results = f"{verdict.leaves} result{'s' * (verdict.leaves != 1)} compared"
         text.append(f" ({results}, {seconds:.1f} s)", style="dim")
@@ -164,7 +164,7 @@ def _finding(finding: Finding) -> Text:
 
     color = "red" if finding.certain else "yellow"
     text = Text.assemble((finding.code, f"bold {color}"))
-    text.append("" if finding.certain else " (may be right)", style=color)
+    text.append(finding.doubt, style=color)
     text.append(f": {finding.message}", style="bold")
     if finding.where.file:
         text.append(_excerpt(finding, color))
