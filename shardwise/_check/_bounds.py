@@ -8,11 +8,12 @@ import jax.numpy as jnp
 
 from .._program import Atom, Body, Cond, Leaf, Op, Scan, Var, While
 
-PASSES = frozenset(
-    """add broadcast_in_dim clamp concatenate convert_element_type copy dynamic_slice expand_dims
+_PASSES = """
+    add broadcast_in_dim clamp concatenate convert_element_type copy dynamic_slice expand_dims
     max min optimization_barrier pad rem reshape rev select_n slice split squeeze sub
-    transpose""".split()
-)
+    transpose
+"""
+PASSES = frozenset(_PASSES.split())
 """What may stand between an argument and its use as an index, offsets and wrapping included."""
 
 COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))

@@ -41,6 +41,12 @@ class Wrong:
         """The name of the result."""
         return self.run.paths[self.index]
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The mesh."""
+        assert self.run.mesh is not None
+        return dict(self.run.mesh.shape)
+
     @functools.cached_property
     def got(self) -> np.ndarray:
         """What JAX returns."""
@@ -163,7 +169,7 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
 
 def _finding(one: Wrong) -> Finding:
     code, what, remedy = _what(one)
-    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.run.mesh.shape.items()) + "}"
+    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.sizes.items()) + "}"
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
     return Finding(code, f"{one.path} {what} on {mesh}", where, one.path, remedy, mesh=mesh)
 
@@ -225,7 +231,7 @@ def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
     times = factor(one.got, one.want, one.limit)
     if times is None:
         return None
-    sizes = dict(one.run.mesh.shape)
+    sizes = one.sizes
     slack = max(16 * one.limit.norm, 1e-6)
     made = one.origin.op if one.origin else None
     summed = isinstance(made, Collective) and made.backward
@@ -289,8 +295,19 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
 def _much(one: Wrong) -> str:
     assert one.want is not None
     gap = difference(one.got, one.want)
-    largest = float(np.abs(_float(one.got) - _float(one.want)).max())
-    return f"relative difference {gap:.2g}, largest {largest:.3g}"
+    gaps = np.abs(_float(one.got) - _float(one.want))
+    said = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
+    count = int(one.off.sum())
+    if not 0 < count < one.off.size:
+        return said
+    with np.errstate(all="ignore"):
+        shares = np.where(one.off, gaps / np.abs(_float(one.want)), -1)
+    worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
+    at = ", ".join(map(str, worst))
+    return (
+        f"{said}; {count} of {one.off.size} entries, the worst [{at}]: "
+        f"{_float(one.got)[worst]:.4g} instead of {_float(one.want)[worst]:.4g}"
+    )
 
 
 def _float(x: Any) -> np.ndarray:

@@ -31,20 +31,22 @@ from jax import lax
 
 from .._program import Body, Cond, Leaf, Lit, Op, Scan, Var, While
 
-EXACT = frozenset(
-    """abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate conj
+_EXACT = """
+    abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate conj
     copy copy_p cummax cummin dynamic_slice dynamic_update_slice expand_dims floor gather imag iota
     is_finite max min neg nextafter not optimization_barrier pad real reduce_and reduce_max
     reduce_min reduce_or reduce_precision reshape rev round scatter select_and_gather_add select_n
-    sign slice sort split squeeze stop_gradient top_k transpose""".split()
-)
+    sign slice sort split squeeze stop_gradient top_k transpose
+"""
+EXACT = frozenset(_EXACT.split())
 """What does not round."""
 
-BY_ELEMENT = frozenset(
-    """acos acosh add add_any asin asinh atan atan2 atanh cbrt convert_element_type cos cosh digamma
+_BY_ELEMENT = """
+    acos acosh add add_any asin asinh atan atan2 atanh cbrt convert_element_type cos cosh digamma
     div erf erf_inv erfc exp exp2 expm1 integer_pow lgamma log log1p logistic mul pow rem rsqrt sin
-    sinh sqrt square sub tan tanh""".split()
-)
+    sinh sqrt square sub tan tanh
+"""
+BY_ELEMENT = frozenset(_BY_ELEMENT.split())
 """What rounds its result and adds up nothing. All else is moved on its way in as well."""
 
 BLOCKS = 8

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._lower import Pace, Value, Watch, explain_trouble, observe
-from .._mesh import AbstractMesh
 from .._program import Atom, Body, Scan, Var, walk
 from .._simulate import Traced, Tracing
 from ._compare import STILL, Movement, Tolerance, tolerance
@@ -140,16 +139,18 @@ class Run:
         """The results that are wrong here."""
         if self.traced.tree != base.traced.tree:
             return [Wrong(self, base, 0, None, None, Tolerance(0.0), structure=True)]
-        found = []
-        for index, (value, want, limit) in enumerate(zip(self.values, wanted, limits, strict=True)):
-            one = Wrong(self, base, index, value, want.value, limit)
-            for move in self._looks(base, index, want, limit):
-                if one.right or one.plain:
-                    break
-                one = dataclasses.replace(one, move=move)
-            if not one.right:
-                found.append(one)
-        return found
+        rows = enumerate(zip(self.values, wanted, limits, strict=True))
+        judged = [self.judge(base, index, *row) for index, row in rows]
+        return [one for one in judged if not one.right]
+
+    def judge(self, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
+        """One result beside what it should be, looked at as closely as it takes."""
+        one = Wrong(self, base, index, value, want.value, limit)
+        for move in self._looks(base, index, want, limit):
+            if one.right or one.plain:
+                break
+            one = dataclasses.replace(one, move=move)
+        return one
 
     def _looks(self, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
         """How far rounding moves a result, each time looked at more closely.

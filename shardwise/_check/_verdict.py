@@ -11,7 +11,6 @@ from typing import Any
 from .._errors import ShardwiseError
 from .._program import Where
 
-
 NOWHERE = Where("", 0, "")
 
 
