@@ -18,7 +18,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     """What each result of a program should be."""
     if reference is None:
         return [Wanted(value) for value in base.results()]
-    run = _traced(reference, args) if callable(reference) else None
+    run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         rows = zip(run.paths, run.results(), strict=True)
         found = {path: Wanted(value, at, run) for at, (path, value) in enumerate(rows)}
@@ -35,10 +35,11 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
 
 
-def _traced(reference: Any, args: tuple[Any, ...]) -> Run | None:
+def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     """The reference as a program, if JAX can trace it; NumPy cannot be."""
+    tracing = Tracing(reference, base.mesh)
     try:
-        run = Run(Tracing(reference, None), args)
+        run = Run(tracing if tracing.takes_mesh else Tracing(reference, None), args)
         run.results()
     except Exception:
         return None

@@ -77,7 +77,7 @@ def check(
     wrong: list[Wrong] = []
     wrong_on: list[str] = []
     for run, one in zip(runs, meshes, strict=True):
-        findings += lint(run.body, list(axes_of(one).values()))
+        findings += lint(run.body, list(axes_of(one).values())) if base.paths else []
         try:
             here = run.compare(base, wanted, limits)
         except DeadlockError as error:

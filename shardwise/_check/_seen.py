@@ -18,7 +18,7 @@ from .._program import Op, Split, Var, Where
 from ._running import Run, plain
 from ._verdict import NOWHERE, Finding
 
-DRAW = "give shapes, and values are drawn for them: jax.ShapeDtypeStruct(x.shape, x.dtype)."
+DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
 
 
 def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool) -> list:
@@ -54,7 +54,9 @@ def _empty(base: Run, code: str, what: str, test: Any, all_of_them: bool) -> Ite
     if empty and (len(empty) == len(rows) or not all_of_them):
         more = f" (and {len(empty) - 1} more results likewise)" if len(empty) > 1 else ""
         yield _finding(
-            code, f"{empty[0]} {what}: nothing could be seen of it{more}", f"other data; {DRAW}"
+            code,
+            f"{empty[0]} {what}: nothing could be seen of it{more}",
+            f"give other data, {DRAW}",
         )
 
 
@@ -76,7 +78,7 @@ def _alike(run: Run) -> Iterator[Finding]:
             "SW404",
             "every device was given the same data: what mixes up devices, or takes one for all, "
             "cannot be seen",
-            f"data that differs from row to row; {DRAW}",
+            f"give data that differs from row to row, {DRAW}",
             splits[0].where,
         )
 

@@ -74,6 +74,10 @@ class Verdict:
     drawn: bool = False
     """Whether values were drawn, because only shapes were given."""
 
+    def __post_init__(self) -> None:
+        if not self.wrong_on and not self.ok:
+            object.__setattr__(self, "wrong_on", self.meshes)
+
     @property
     def ok(self) -> bool:
         """Whether nothing certain was found."""
