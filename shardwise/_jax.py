@@ -59,6 +59,11 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def key_impl(dtype: Any) -> Any:
+    """The generator behind a type of random keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
+
+
 def trace_context() -> Any:
     """What besides the arguments decides how a function is traced (x64, precision, ...)."""
     return _config.trace_context()
