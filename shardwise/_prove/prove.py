@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._check import Finding, Sizes, cause, expand, words
+from .._check import Finding, Sizes, cause, expand, grouped, words
 from .._errors import ShardingError, explain_error
 from .._meaning import (
     Gap,
@@ -213,7 +213,7 @@ def _proof(
     return Proof(
         status,
         tuple(results),
-        _once(findings),
+        tuple(sorted(grouped(findings), key=lambda finding: not finding.certain)),
         tuple(map(words, meshes)),
         sum(reading.operations for reading in readings),
         numbers.words,
@@ -242,16 +242,3 @@ def _waits(reading: _Reading) -> Finding:
         certain=False,
         mesh=words(reading.mesh),
     )
-
-
-def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Each cause once: the result that shows it first, and how many more do."""
-    kept: dict[Any, list[Finding]] = {}
-    for finding in findings:
-        kept.setdefault((finding.code, finding.where, finding.certain), []).append(finding)
-    told = []
-    for same in kept.values():
-        others = len({finding.leaf for finding in same}) - 1
-        more = f" (and {others} more result{'s' * (others != 1)} alike)" if others else ""
-        told.append(dataclasses.replace(same[0], message=same[0].message + more))
-    return tuple(sorted(told, key=lambda finding: not finding.certain))

@@ -168,7 +168,7 @@ class mean_of_unequal_means:
 
     def wrong(values, mask, *, mesh):
         def body(values, mask):
-            mean = jnp.sum(values * mask) / jnp.sum(mask)
+            mean = jnp.sum(values * mask) / jnp.sum(mask)  # wrong
             return lax.pmean(mean, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(values, mask)
@@ -192,7 +192,7 @@ class precision_averaged:
     def wrong(score, hit, *, mesh):
         def body(score, hit):
             found = score > 0
-            precision = jnp.sum(found * hit) / jnp.sum(found)
+            precision = jnp.sum(found * hit) / jnp.sum(found)  # wrong
             return lax.pmean(precision, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(score, hit)
@@ -268,7 +268,7 @@ class mean_of_roots:
 
     def wrong(error, *, mesh):
         def body(error):
-            root = jnp.sqrt(jnp.mean(error**2))
+            root = jnp.sqrt(jnp.mean(error**2))  # wrong
             return lax.pmean(root, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(error)
@@ -342,7 +342,7 @@ class penalty_counted_by_every_device:
 
     def wrong(w, x, y, *, mesh):
         def body(w, x, y):
-            loss = jnp.sum((x @ w - y) ** 2) + 0.1 * jnp.sum(w**2)
+            loss = jnp.sum((x @ w - y) ** 2) + 0.1 * jnp.sum(w**2)  # wrong
             return lax.psum(loss, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)

@@ -83,7 +83,7 @@ class activation_before_the_sum:
 
     def wrong(x, w, b, *, mesh):
         def body(x, w, b):
-            hidden = jax.nn.gelu(x @ w)
+            hidden = jax.nn.gelu(x @ w)  # wrong
             return lax.psum(hidden, "model") + b  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=(*ROWS, P()), out_specs=P())(x, w, b)
@@ -167,7 +167,7 @@ class sum_over_different_scales:
 
     def wrong(logits, *, mesh):
         def body(logits):
-            largest = logits.max(-1)
+            largest = logits.max(-1)  # wrong
             total = jnp.exp(logits - largest[:, None]).sum(-1)
             total = lax.psum(total, "model")  # wrong
             return jnp.log(total) + lax.pmax(largest, "model")
