@@ -161,8 +161,8 @@ def make_step(scanned: bool, wrong: bool = False):
 
     def step(params, tokens, *, mesh):
         own = specs(params, scanned)
-        return jax.shard_map(
-            body, mesh=mesh, in_specs=(own, P("data")), out_specs=(P(), own)
-        )(params, tokens)
+        return jax.shard_map(body, mesh=mesh, in_specs=(own, P("data")), out_specs=(P(), own))(
+            params, tokens
+        )
 
     return step

@@ -59,6 +59,11 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def key_impl(dtype: Any) -> Any:
+    """The generator behind a type of random keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
+
+
 def trace_context() -> Any:
     """What besides the arguments decides how a function is traced (x64, precision, ...)."""
     return _config.trace_context()
@@ -173,6 +178,12 @@ def derivative_frame(source_info: Any) -> Frame | None:
         elif inside and (frame.file_name, frame.line_num) in own:
             return own[frame.file_name, frame.line_num]
     return None
+
+
+def functions_around(source_info: Any) -> set[str]:
+    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    return {frame.function_name for frame in frames}
 
 
 def same_place(source_info: Any) -> Any:

@@ -43,7 +43,11 @@ def mesh(request: pytest.FixtureRequest) -> Any:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that has the marker and takes `mesh` once for each mesh."""
     marks = list(metafunc.definition.iter_markers("mesh"))
-    if marks and "mesh" in metafunc.fixturenames:
+    if "mesh" not in metafunc.fixturenames:
+        # A mark on a class or a module may be meant for its other tests.
+        if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
+            _refuse_unused(metafunc.definition.nodeid)
+    elif marks:
         meshes = list(_combinations(_axes(marks, metafunc.definition.nodeid)))
         ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
@@ -61,6 +65,14 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
                 _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes")
             axes[name] = column
     return axes
+
+
+def _refuse_unused(test: str) -> None:
+    pytest.fail(
+        f"{test}: @pytest.mark.mesh gives the test a mesh that it does not take.\n"
+        "  Remedy: name it as an argument, def test_it(mesh), or take the mark away.",
+        pytrace=False,
+    )
 
 
 def _refuse(test: str, what: str) -> None:

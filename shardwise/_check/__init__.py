@@ -1,5 +1,6 @@
 """`check`: is a sharded program right on any number of devices, and if not, at which line."""
 
+from ._case import DECLARED as DECLARED
 from ._case import Case as Case
 from ._case import Sizes as Sizes
 from ._case import case as case

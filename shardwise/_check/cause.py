@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from .._meaning import Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
-from .._program import Collective, Join, Leaf, Op, Where, derivative_of
+from .._program import Collective, Join, Leaf, Op, Where, derivative_of, within
 from ._lint import TWO_WAYS
 from ._verdict import Finding
 
@@ -39,7 +39,7 @@ def names(axes: Sequence[Axis]) -> str:
 def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
     ratio = Fraction(gap.ratio or 0)
     counted = [step for step in gap.steps if step.kind == "counted"]
-    if counted and ratio == counted[-1].axis.size:
+    if counted and counted[-1].axis is not None and ratio == counted[-1].axis.size:
         return _counted(counted[-1])
     found = axes_of_ratio(ratio, axes)
     if found is None:
@@ -51,28 +51,44 @@ def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
             remedy="look at what is counted, summed and averaged on the way, over which axes.",
         )
     own, up = found
-    mine = [step for step in gap.steps if step.axis in own]
-    return _too_large(ratio, own, mine) if up else _too_small(ratio, own, mine)
+    return _too_large(gap, ratio, own) if up else _too_small(gap, ratio, own)
 
 
-def _too_large(ratio: Fraction, axes: tuple[Axis, ...], steps: list[Step]) -> Finding:
-    paid = [step for step in steps if step.kind == "paid"]
-    again = [step for step in steps if step.kind == "times"]
+def _steps(gap: Gap, kind: str, axes: Sequence[Axis] = ()) -> list[Step]:
+    own = [step for step in gap.steps if step.kind == kind]
+    return [step for step in own if not axes or step.axis in axes]
+
+
+def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     head = f"is {_number(ratio)} times what it is on one device: "
     over = names(axes)
+    paid, again = _steps(gap, "paid", axes), _steps(gap, "times", axes)
     auto = next((step for step in paid if step.op.backward), None)
-    if auto is not None:
-        idle = [step for step in again if step.order > auto.order]
-        tail = ""
-        if idle:
-            line = f"{idle[0].op.where}"
-            tail = f"; what is done to it at {line} finds it the same on every device"
+    summed_again = [step for step in again if not within(step.op.source, "pmean")]
+    if auto is not None and not summed_again:
+        idle = next((step for step in again if step.order > auto.order), None)
+        tail = f"; the average at {idle.op.where} finds it the same on every device" if idle else ""
         return Finding(
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
-            f"its own part already{tail}",
+            f"its own part{tail}",
             derivative_of(auto.op.source) or auto.op.where,
             remedy=TWO_WAYS.replace("'data'", over),
+        )
+    if summed_again:
+        return Finding(
+            "SW401",
+            f"{head}it is summed over {over} although every device has the same value",
+            summed_again[-1].op.where,
+            remedy=f"leave the sum out, or average: jax.lax.pmean(..., {over}).",
+        )
+    scaled = [step for step in _steps(gap, "scaled") if paid and step.order > paid[-1].order]
+    if scaled and Fraction(paid[-1].coef).denominator == 1:
+        return Finding(
+            "SW401",
+            f"{head}a sum over {over} is divided by what one device has",
+            scaled[-1].op.where,
+            remedy=f"divide by the number of all, or sum it too: jax.lax.psum(count, {over}).",
         )
     if paid:
         return Finding(
@@ -80,61 +96,67 @@ def _too_large(ratio: Fraction, axes: tuple[Axis, ...], steps: list[Step]) -> Fi
             f"{head}it is summed over {over}, where each device's value is already a mean over its "
             "own part",
             paid[-1].op.where,
-            remedy=f"average instead of summing: jax.lax.pmean(..., {over}), or divide the sum by "
-            "the number of all examples.",
+            remedy=f"average instead of summing: jax.lax.pmean(..., {over}).",
         )
-    if again:
-        return Finding(
-            "SW401",
-            f"{head}it is summed over {over} although every device has the same value",
-            again[-1].op.where,
-            remedy=f"leave the sum out, or average: jax.lax.pmean(..., {over}).",
-        )
-    return Finding("SW401", f"{head}the size of {over}", _nowhere(), remedy="divide it once.")
+    last = gap.steps[-1].op.where if gap.steps else _nowhere()
+    return Finding("SW401", f"{head}the size of {over}", last, remedy="divide it once.")
 
 
-def _too_small(ratio: Fraction, axes: tuple[Axis, ...], steps: list[Step]) -> Finding:
+def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     over = names(axes)
-    last = steps[-1].op.where if steps else _nowhere()
+    head = f"is 1/{_number(1 / ratio)} of what it is on one device: "
+    scaled, paid = _steps(gap, "scaled"), _steps(gap, "paid", axes)
+    averaged = [step for step in paid if within(step.op.source, "pmean")]
+    by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
+    late = [step for step in by_hand if averaged and step.order > averaged[-1].order]
+    if late:
+        return Finding(
+            "SW402",
+            f"{head}it is averaged over {over} at {averaged[-1].op.where}, and divided by the "
+            "number of devices again",
+            late[-1].op.where,
+            remedy="divide only once.",
+        )
+    last = averaged or paid or scaled
     return Finding(
         "SW402",
-        f"is 1/{_number(1 / ratio)} of what it is on one device: it is averaged over {over}, where "
-        "each device has a share of a sum",
-        last,
-        remedy=f"sum instead of averaging: jax.lax.psum(..., {over}), and divide only once.",
+        f"{head}it is averaged over {over}, where each device has a share of a sum",
+        last[-1].op.where if last else _nowhere(),
+        remedy=f"sum instead of averaging: jax.lax.psum(..., {over}).",
     )
 
 
 def _counted(step: Step) -> Finding:
+    assert step.axis is not None
     n, over = step.axis.size, repr(step.axis.name)
     return Finding(
         "SW404",
-        f"counts a value {n} times: every device has it whole and adds it here, before the sum over "
-        f"{over}",
+        f"counts a value {n} times: every device has it whole and adds it here, before the sum "
+        f"over {over}",
         step.op.where,
         remedy=f"add it after the sum, or divide it by jax.lax.axis_size({over}).",
     )
 
 
 def _mistake(mistake: Mistake) -> Finding:
-    over = names(mistake.axes) if mistake.axes else ""
-    born = mistake.born
-    since = f", which is made at {born.where}" if born is not None else ""
+    if not mistake.axes:
+        return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
+    over, born = names(mistake.axes), mistake.born
+    where = (born or mistake.op).where
     if isinstance(mistake.op, Join):
         return Finding(
             "SW403",
             f"is only the first device's share of a sum over {over}",
-            (born or mistake.op).where,
+            where,
             remedy=f"add the shares up before they are returned: jax.lax.psum(..., {over}).",
         )
-    if not mistake.axes:
-        return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
+    used = f" at {mistake.op.where}" if mistake.op.where != where else ""
     return Finding(
         "SW405",
-        f"is computed from a share of a sum over {over} as if it were the whole: "
-        f"{mistake.reason}{since}",
-        mistake.op.where,
-        remedy=f"add it up first: jax.lax.psum(..., {over}).",
+        f"uses each device's own share of a sum over {over} as if it were the whole{used}: "
+        f"{mistake.reason}",
+        where,
+        remedy=f"add the shares up first: jax.lax.psum(..., {over}).",
     )
 
 

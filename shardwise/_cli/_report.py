@@ -159,10 +159,10 @@ def verdict_text(
 
     from .._check import told_once
 
-    said = _said(verdict)
-    brief = len(verdict.meshes) > 1 and not verbose
-    meshes = f"{len(verdict.meshes)} meshes" if brief else ", ".join(verdict.meshes)
-    text = Text.assemble((name, "bold"), ": ", said, f" on {meshes}")
+    text = Text.assemble((name, "bold"), ": ")
+    for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
+        style = STYLES.get(word, "bold green")
+        text.append("; " if number else "").append(word, style=style).append(f" on {meshes}")
     if verbose and seconds is not None:
         count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
         results = f"{count} result{'s' * (count != 1)} compared"
@@ -174,14 +174,7 @@ def verdict_text(
     return text.append("\n" if verdict.findings else "")
 
 
-SAID = {"proved": "bold green", "refuted": "bold red", "unknown": "bold yellow"}
-
-
-def _said(verdict: Verdict | Proof) -> tuple[str, str]:
-    status = getattr(verdict, "status", "")
-    if status:
-        return (status if verdict.ok else status.upper()), SAID[status]
-    return ("right", "bold green") if verdict.ok else ("WRONG", "bold red")
+STYLES = {"WRONG": "bold red", "REFUTED": "bold red", "UNKNOWN": "bold yellow"}
 
 
 def _finding(finding: Finding) -> Text:
@@ -189,7 +182,7 @@ def _finding(finding: Finding) -> Text:
 
     color = "red" if finding.certain else "yellow"
     text = Text.assemble((finding.code, f"bold {color}"))
-    text.append("" if finding.certain else " (may be right)", style=color)
+    text.append(finding.doubt, style=color)
     text.append(f": {finding.message}", style="bold")
     if finding.where.file:
         text.append(_excerpt(finding, color))

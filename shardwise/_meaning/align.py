@@ -165,6 +165,9 @@ def reshaped(v: Value, local: Shape, known: Known, seen: set[Shape]) -> Value:
 
 def _kept(old: Dims, new: Dims) -> int:
     """How many dimensions stay as they are, from the front and from the back."""
-    front = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new)))
-    back = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old[::-1], new[::-1]))
-    return front + sum(1 for _ in back)
+    return _alike(old, new) + _alike(old[::-1], new[::-1])
+
+
+def _alike(old: Dims, new: Dims) -> int:
+    pairs = zip(old, new, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

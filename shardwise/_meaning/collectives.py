@@ -102,13 +102,13 @@ def _psum(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """A sum over devices: pays what is owed; what is the same everywhere is multiplied."""
     for axis in axes:
         if (axis, "sum") in v.owed:
-            w.note("paid", op, axis, v.term)
+            w.note("paid", op, axis, v)
         elif axis in v.debts:
             raise Unknown("psum of a maximum or minimum that is still owed", v.debts)
         else:
             kind = "blocks" if axis in v.axes else "times"
             v = owing(v, axis)
-            w.note(kind, op, axis, v.term)
+            w.note(kind, op, axis, v)
         v = v.having(v.scaled, owed=v.owed - {(axis, "sum")})
     return v.having(v.scaled, born=v.born if v.owed else None)
 
@@ -118,7 +118,7 @@ def _extreme(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     kind = op.name[1:]
     for axis in axes:
         if (axis, kind) in v.owed:
-            w.note("paid", op, axis, v.term)
+            w.note("paid", op, axis, v)
             v = v.having(v.scaled, owed=v.owed - {(axis, kind)})
         elif axis in v.debts:
             raise Unknown(f"{op.name} of each device's own share", v.debts)

@@ -31,6 +31,8 @@ class Gap:
     """`times`, `mistake`, `first`, `moved` or `other`."""
     term: Term
     ratio: Coef | None = None
+    coef: Coef = 1
+    """The coefficient that the term has."""
     mistake: Mistake | None = None
     steps: tuple[Step, ...] = ()
     stray: Op | None = None
@@ -95,7 +97,7 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
             continue
         seen.add(pair)
         if s is t:
-            yield Gap("times", t, T.over(b, a) if a else None)
+            yield Gap("times", t, T.over(b, a) if a else None, b)
         elif len(seen) > DEEP:
             yield Gap("other", t)
         elif s.op == t.op == "sum":

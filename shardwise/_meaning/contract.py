@@ -1,8 +1,8 @@
 """Rules for what combines elements of a dimension: over a cut one, each device has its share.
 
-`reduce_sum` over a cut dimension, or a contraction of two alike cut ones, leaves a sum owed over the
-axes of the cut. Where an axis would cut two dimensions of a result, both operands are read with it
-hidden: each device multiplies its own parts, and that is what the term says.
+`reduce_sum` over a cut dimension, or a contraction of two alike cut ones, leaves a sum owed over
+the axes of the cut. Where an axis would cut two dimensions of a result, both operands are read with
+it hidden: each device multiplies its own parts, and that is what the term says.
 """
 
 from __future__ import annotations

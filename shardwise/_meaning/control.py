@@ -1,8 +1,9 @@
 """Loops and branches: fresh symbols for what is carried, the readings taken to a fixed point.
 
-The body of a loop is walked with a symbol for each carried value. The symbols are numbered by depth,
-so that two loops that do the same are one term. A carried value keeps one reading (cut, debts) all
-the way round; the walk begins with the reading it goes in with and ends when none changes.
+The body of a loop is walked with a symbol for each carried value. The symbols are numbered by
+depth, so that two loops that do the same are one term. A carried value keeps one reading (cut,
+debts) all the way round; the walk begins with the reading it goes in with and ends when none
+changes.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ the axis is `Many`: one meaning for each device. A coordinate is then a number, 
 `ppermute` is a list in another order, and loops are unrolled; so the last stage's result is seen to
 be the composition of all stages. The program on one device is walked with its loops unrolled too.
 
-What can be said of all devices at once (parameters that are merely split) stays one value as long as
-it meets none of these. Costs grow with the devices and the steps, so this is the second try, on
+What can be said of all devices at once (parameters that are merely split) stays one value as long
+as it meets none of these. Costs grow with the devices and the steps, so this is the second try, on
 programs small enough.
 """
 

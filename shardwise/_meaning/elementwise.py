@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from .walk import Walk
 
 
-def dtype_of(atom: Atom) -> Any:
-    """The type of an operand."""
-    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
-
-
 def debts_of(ins: list[Value]) -> frozenset[Axis]:
     """The axes over which any operand is owed."""
     return frozenset(axis for v in ins for axis in v.debts)
@@ -45,7 +40,7 @@ def refuse_debts(name: str, ins: list[Value]) -> None:
     # A share of zero is not zero: it is what a device's own mean differs from the mean of all by.
     debts = debts_of(ins)
     if debts:
-        raise Unknown(f"{name} of {share_words(debts)}: it is not linear", debts)
+        raise Unknown(f"{name} is not linear, so it cannot come before the sum", debts)
 
 
 def only_sums(name: str, v: Value) -> None:
@@ -108,11 +103,14 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
             clash = v.debts & (other.axes | other.debts)
             if clash:
                 raise Unknown(
-                    f"{name} of {share_words(clash)} with a value that differs over the same axis",
+                    f"{name} of it with a value that differs over the same axis cannot come before "
+                    "the sum",
                     clash,
                 )
         if v.owed:
-            debtor = v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
+            debtor = (
+                v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
+            )
     return debtor
 
 
@@ -121,7 +119,15 @@ def products(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """A product: all operands cut alike; one of them may be a share."""
     debtor = check_product("the product", ins)
     terms, like = combined(w, ins)
-    return _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
+    out = _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
+    return _scaled(w, op, ins, out)
+
+
+def _scaled(w: Walk, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
+    """Remember a multiplication or division by a number, for the words of a finding."""
+    if any(T.is_one(v.term) and abs(v.coef) != 1 for v in ins):
+        w.note("scaled", op, None, outs[0])
+    return outs
 
 
 @rule("div")
@@ -133,7 +139,7 @@ def quotients(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     debtor = check_product("the quotient", ins)
     terms, like = combined(w, ins)
     made = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
-    return _finish(like, made, debtor)
+    return _scaled(w, op, ins, _finish(like, made, debtor))
 
 
 @rule("neg")
@@ -167,9 +173,9 @@ def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
         jnp.issubdtype(old, jnp.complexfloating) and jnp.issubdtype(new, jnp.floating)
     )
     if new == jnp.bool_ and old != jnp.bool_:
-        return pointwise(w, op, ins, "nonzero")
+        return by_element(w, op, ins, "nonzero")
     if loses:
-        return pointwise(w, op, ins, "truncate")
+        return by_element(w, op, ins, "truncate")
     return [v]
 
 
@@ -316,9 +322,13 @@ POINTWISE = [
 
 
 @rule(*POINTWISE)
-def pointwise(w: Walk, op: Leaf, ins: list[Value], name: str = "") -> list[Value]:
+def pointwise(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Any other function of each element: operands cut alike, no shares."""
-    name = name or op.name
+    return by_element(w, op, ins, op.name)
+
+
+def by_element(w: Walk, op: Leaf, ins: list[Value], name: str) -> list[Value]:
+    """The function `name` of each element."""
     refuse_debts(name, ins)
     terms, like = combined(w, ins)
     if name in COMMUTE:

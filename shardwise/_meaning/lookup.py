@@ -177,11 +177,9 @@ def _scattered(w: Walk, op: Leaf, x: Value, index: Value, update: Value, adds: b
     masked = _by_mask(x, index, update, numbers, dims)
     if masked is not None:
         return masked.having(masked.scaled, owed=owed, born=born)
-    if not update.coef:
-        made: Any = T.zero(shape)
-    else:
-        made = update.coef, T.make("scatter_add", params, (index.scaled, (1, update.term)), shape)
-    return Value(*made, tuple(dims), tuple(hidden), owed, born)
+    made = T.make("scatter_add", params, (index.scaled, (1, update.term)), shape)
+    coef, made = (update.coef, made) if update.coef else T.zero(shape)
+    return Value(coef, made, tuple(dims), tuple(hidden), owed, born)
 
 
 def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any]) -> Value | None:

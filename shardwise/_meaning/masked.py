@@ -1,10 +1,10 @@
 """Lookups in a table whose rows are split: by mask, each device its own rows, then a sum.
 
-A vocabulary that is split over devices is looked up so: subtract the number of one's first row, keep
-what falls into one's own rows, zero for the rest, `psum`. Whatever the mask and the clipping look
-like, they are comparisons of what is linear in the index and the device's coordinate: between the
-places where one of them turns, everything is linear. So they are tried at all these places, and what
-holds there holds for every index. If a device keeps exactly its own rows and reads them at
+A vocabulary that is split over devices is looked up so: subtract the number of one's first row,
+keep what falls into one's own rows, zero for the rest, `psum`. Whatever the mask and the clipping
+look like, they are comparisons of what is linear in the index and the device's coordinate: between
+the places where one of them turns, everything is linear. So they are tried at all these places, and
+what holds there holds for every index. If a device keeps exactly its own rows and reads them at
 their own places, its result is a share of the lookup in the whole table (`rows`). On one device the
 same expression is the lookup itself, with zero for an index outside the table.
 """
@@ -22,7 +22,7 @@ import numpy as np
 from . import term as T
 from .evaluate import EACH, TRUTH
 from .term import Scaled, Term
-from .value import Value, read_as, tidy_dim, uncut, whole_size
+from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size
 
 Map = tuple[int | None, ...]
 """For each dimension of a term, the dimension of the whole expression it is."""
@@ -49,7 +49,9 @@ class Points:
     def of(cls, pairs: set[tuple[int, int]], at: int | None) -> Points:
         """Points by device, then by index."""
         rows = sorted(pairs)
-        return cls(np.array([k for k, _ in rows], object), np.array([u for _, u in rows], object), at)
+        return cls(
+            np.array([k for k, _ in rows], object), np.array([u for _, u in rows], object), at
+        )
 
     def missed(self) -> set[tuple[int, int]]:
         """The places between two points at which a comparison turns, if it is linear there."""
@@ -174,7 +176,7 @@ def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     cases: list[Scaled] = [T.zero(lookup.shape), T.zero(lookup.shape)]
     cases[live] = (coef, lookup)
     lead = len(v.hidden)
-    dims = [()] * (len(lookup.shape) - lead)
+    dims: list[Dim] = [()] * (len(lookup.shape) - lead)
     for d, place in enumerate(places[lead:]):
         dims[place - lead] = v.dims[d]
     made = T.elementwise("select", (), [wide, *cases], lookup.shape)
@@ -254,7 +256,7 @@ def added_up(
         return None
     which, live, chosen = found
     lead, rank = len(update.hidden), len(update.term.shape)
-    count = update.hidden[0].size if lead else 1
+    count = math.prod(axis.size for axis in update.hidden)
     rows = [p for p in range(rank - lead) if p not in numbers.update_window_dims]
     try:
         spread: Map = (*range(lead), *(lead + p for p in rows), None)

@@ -1,8 +1,8 @@
 """Rules for random numbers: a draw is a function of its key and of the shape drawn.
 
 Keys in an array are drawn from one by one, so a cut array of keys gives a cut array of numbers. A
-draw of a *local* shape from a key that is the same everywhere is the same on every device, and not a
-part of the draw of the whole.
+draw of a *local* shape from a key that is the same everywhere is the same on every device, and not
+a part of the draw of the whole.
 """
 
 from __future__ import annotations

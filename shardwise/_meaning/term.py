@@ -84,7 +84,7 @@ def over(a: Coef, b: Coef) -> Coef:
 
 def number(value: Any) -> Scaled:
     """A scalar constant."""
-    x = np.asarray(value)[()]
+    x: Any = np.asarray(value)[()]
     if isinstance(x, bool | np.bool_):
         return int(x), ONE
     if np.iscomplexobj(x):
@@ -277,7 +277,7 @@ def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) ->
 
 
 def _hoisted(name: str, params: Any, kids: Sequence[Scaled], shape: Shape, coef: Coef) -> Scaled:
-    """A function of each element, computed before its operands are spread where that is the same."""
+    """A function of each element, computed before its operands are spread where that is alike."""
     alike = set(range(len(shape)))
     for _, t in kids:
         alike &= uniform_dims(t)

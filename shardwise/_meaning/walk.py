@@ -2,8 +2,8 @@
 
 One walk goes over the program on the mesh of ones, or over a plain reference; the walk over the
 program on the mesh follows it. Where a local operation has several true readings, the one that the
-first walk has seen is taken. What no rule covers is kept as what it is, *this device's* result of an
-operation, so that it never equals anything by accident.
+first walk has seen is taken. What no rule covers is kept as what it is, *this device's* result of
+an operation, so that it never equals anything by accident.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._mesh import Axis
@@ -40,7 +41,7 @@ from . import term as T
 from .collectives import exchange, join, split
 from .control import choose_branch, loop, loop_while
 from .rules import RULES, frozen
-from .term import Scaled, Shape, Term
+from .term import Coef, Scaled, Shape, Term
 from .value import Unknown, Value, hidden_sizes, uncut, whole, with_hidden
 
 
@@ -62,12 +63,14 @@ class Mistake:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """What happened to a term on its way: `paid`, `times`, `owes`, `counted`, `blocks`."""
+    """What happened to a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`."""
 
     kind: str
     op: Op
-    axis: Axis
+    axis: Axis | None
     order: int
+    coef: Coef = 1
+    """The coefficient of the term then."""
 
 
 class Walk:
@@ -99,12 +102,13 @@ class Walk:
 
     def counted(self, op: Op, axis: Axis, v: Value) -> None:
         """A whole value was added to a share: the sum over devices counts it once for each."""
-        self.note("counted", op, axis, v.term)
+        self.note("counted", op, axis, v)
 
-    def note(self, kind: str, op: Op, axis: Axis, term: Term) -> None:
+    def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:
         """Remember what happened to a term, for the words of a finding."""
         if self.reference is not None:
-            self.steps.setdefault(T.core(term), []).append(Step(kind, op, axis, self.count))
+            step = Step(kind, op, axis, self.count, v.coef)
+            self.steps.setdefault(T.core(v.term), []).append(step)
 
     # --- the walk
 
@@ -133,7 +137,7 @@ class Walk:
                     self.strays.setdefault(out.term, (self.count, op))
             for axis in sorted(out.debts):
                 if out.born is op:
-                    self.note("owes", op, axis, out.term)
+                    self.note("owes", op, axis, out)
 
     def apply(self, op: Op, ins: list[Value]) -> list[Value]:
         """The meanings of an operation's results."""
@@ -211,7 +215,7 @@ def index_along(axis: Axis) -> Value:
 
 def literal(value: Any) -> Scaled:
     """A constant of the program; random keys by the numbers they are made of."""
-    if jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key):
+    if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
         coef, made = T.constant(np.asarray(jax.random.key_data(value)))
         return 1, T.make("key", (coef, str(value.dtype)), ((1, made),), value.shape)
     return T.constant(np.asarray(value))

@@ -62,13 +62,19 @@ class Proof:
     def __repr__(self) -> str:
         return str(self)
 
-    def _head(self) -> str:
-        tried = ", ".join(self.meshes)
+    def head(self, brief: bool = False) -> list[tuple[str, str]]:
+        """What is said of which meshes: pairs of a word and the meshes."""
         said = self.status if self.ok else self.status.upper()
+        many = brief and len(self.meshes) > 1
+        return [(said, f"{len(self.meshes)} meshes" if many else ", ".join(self.meshes))]
+
+    def _head(self) -> str:
+        ((said, tried),) = self.head()
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
         parts = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        return f"{name}: {said} on {tried}, against {self.against} ({_plural(counts.total())}: {parts})"
+        results = f"{_plural(counts.total())}: {parts}"
+        return f"{name}: {said} on {tried}, against {self.against} ({results})"
 
     def _tail(self) -> list[str]:
         return [self.numbers] if self.numbers else []

@@ -197,7 +197,9 @@ def _split(params: Any, keys: Any) -> Any:
 
 
 def _seed(params: Any, seeds: Any) -> Any:
-    return structured(_each_key(lambda s: jax.random.key_data(jax.random.key(s)), np.rint(seeds).astype(int)))
+    return structured(
+        _each_key(lambda s: jax.random.key_data(jax.random.key(s)), np.rint(seeds).astype(int))
+    )
 
 
 BITS: dict[str, Callable[..., Any]] = {
@@ -211,7 +213,9 @@ BITS: dict[str, Callable[..., Any]] = {
     "population_count": _bitwise(_bit_count),
     "clz": _bitwise(_leading_zeros),
     "bitcast_convert_type": _bitcast,
-    "nextafter": lambda params, x, y: np.nextafter(x.astype(_dtype(params)), y.astype(_dtype(params))),
+    "nextafter": lambda params, x, y: np.nextafter(
+        x.astype(_dtype(params)), y.astype(_dtype(params))
+    ),
     "round": _round,
     "integer_pow": lambda params, x: x**params,
     "threefry2x32": _threefry,

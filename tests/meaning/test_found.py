@@ -125,7 +125,9 @@ def bits_of_truth_values_and_of_numbers(x, k):
 @case(LINE, P(), P("a"), X)
 def a_slice_at_bits_of_a_coordinate(x):
     i = lax.axis_index("a")
-    return lax.dynamic_slice_in_dim(x, ((i | 2) - 2 + (i & 2)) * 2, 2), lax.dynamic_slice_in_dim(x, (i & 1) * 4, 4)
+    return lax.dynamic_slice_in_dim(x, ((i | 2) - 2 + (i & 2)) * 2, 2), lax.dynamic_slice_in_dim(
+        x, (i & 1) * 4, 4
+    )
 
 
 @case(LINE, P("a"), P("a"), np.random.default_rng(1).normal(size=(4, 4, 4)).astype(np.float32))
@@ -156,7 +158,9 @@ def rows_added_by_a_mask_that_leaves_out_one(table, index):
     return jnp.zeros_like(table).at[jnp.clip(local, 0, 15)].add(new)
 
 
-@case(LINE, (P(None, "a"), P()), P(), np.ones((2, 8, 5), np.float32), np.ones((4, 4, 3), np.float32))
+@case(
+    LINE, (P(None, "a"), P()), P(), np.ones((2, 8, 5), np.float32), np.ones((4, 4, 3), np.float32)
+)
 def a_convolution_with_groups_of_examples(x, k):
     x = jnp.moveaxis(x, 1, 0)
     return lax.conv_general_dilated(x, k[:, :2], (1,), "VALID", batch_group_count=2)
