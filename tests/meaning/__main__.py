@@ -61,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(options: argparse.Namespace, total: Counter, failures: list[str], seconds: float) -> None:
+def _write(
+    options: argparse.Namespace, total: Counter, failures: list[str], seconds: float
+) -> None:
     found = {
         "kind": options.kind,
         "seed": options.seed,

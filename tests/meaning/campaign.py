@@ -66,7 +66,9 @@ KINDS: dict[str, Callable[[int, int], Outcome]] = {
 }
 
 
-def values(f: Any, args: list[Any], sizes: dict[str, int], tolerance: float | None = None) -> Outcome:
+def values(
+    f: Any, args: list[Any], sizes: dict[str, int], tolerance: float | None = None
+) -> Outcome:
     """Every value of a program beside its meaning, in both ways to read it."""
     counts, failures = Counter(), []
     meaning = Meaning(f, args, sw.mesh(sizes))
@@ -114,7 +116,9 @@ def attempt(f: Any, args: list[Any], sizes: dict[str, int]) -> Outcome:
         same = "same" if alike(got, want) else "different"
         counts[f"results {one.status}, numbers {same}"] += 1
         if (one.status, same) in (("proved", "different"), ("refuted", "same")):
-            failures.append(f"{one.path} is {one.status} ({one.reason}), and the numbers are {same}")
+            failures.append(
+                f"{one.path} is {one.status} ({one.reason}), and the numbers are {same}"
+            )
     return counts, failures
 
 

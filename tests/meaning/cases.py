@@ -68,10 +68,32 @@ each(
 )
 each("rem", lambda x, y: lax.rem(x, y + 1), integers, natural)
 each("nextafter", lax.nextafter, normal, normal)
-each("and", lambda x, y, p, q: (x & y, p & q), integers, integers, truth, truth, kinds=("cut", "spread", "zeros", "row", "turned"))
-each("or", lambda x, y, p, q: (x | y, p | q), integers, integers, truth, truth, kinds=("cut", "spread", "zeros", "row", "turned"))
+each(
+    "and",
+    lambda x, y, p, q: (x & y, p & q),
+    integers,
+    integers,
+    truth,
+    truth,
+    kinds=("cut", "spread", "zeros", "row", "turned"),
+)
+each(
+    "or",
+    lambda x, y, p, q: (x | y, p | q),
+    integers,
+    integers,
+    truth,
+    truth,
+    kinds=("cut", "spread", "zeros", "row", "turned"),
+)
 each("xor", lambda x, y: (x ^ y, x ^ x), integers, integers)
-each("not", lambda x, p: (~x, ~p, (~p).astype(int) - ~(p.astype(int))), integers, truth, kinds=("cut", "spread", "zeros", "reshaped"))
+each(
+    "not",
+    lambda x, p: (~x, ~p, (~p).astype(int) - ~(p.astype(int))),
+    integers,
+    truth,
+    kinds=("cut", "spread", "zeros", "reshaped"),
+)
 each("shift_left", lambda x: x << 3, integers)
 each("shift_right_logical", lambda x: lax.shift_right_logical(x, jnp.full_like(x, 2)), integers)
 each("shift_right_arithmetic", lambda x, y: x >> y, integers, natural)
@@ -85,7 +107,9 @@ each("div", lambda x, y: (x / (y + 9), 1 / (y + 9) / x), normal, normal)
 each("integer_pow", lambda x: (x**3, (x + 9) ** -2, x**11), normal)
 each("copy", lambda x: jnp.copy(x), normal, kinds=ANY)
 each("reduce_precision", lambda x: lax.reduce_precision(x, 11, 52), normal, kinds=ANY)
-each("optimization_barrier", lambda x, y: lax.optimization_barrier((x, y)), normal, normal, kinds=ANY)
+each(
+    "optimization_barrier", lambda x, y: lax.optimization_barrier((x, y)), normal, normal, kinds=ANY
+)
 each("clamp", lambda x: lax.clamp(-0.5, x, 0.5), normal)
 each("complex", lambda x, y: jnp.abs(lax.complex(x, y) * 2), normal, normal)
 each("real", lambda x, y: lax.real(lax.complex(x, y) ** 2), normal, normal)
@@ -101,9 +125,19 @@ def _(d: Draw) -> Any:
 
 @case("convert_element_type")
 def _(d: Draw) -> Any:
-    x, k, p = d.operand(3, kinds=ANY), d.operand(3, how=integers), d.operand(3, how=truth, kinds=["cut"])
+    x, k, p = (
+        d.operand(3, kinds=ANY),
+        d.operand(3, how=integers),
+        d.operand(3, how=truth, kinds=["cut"]),
+    )
     y = d.operand(3)
-    return x.astype(jnp.float32), k.astype(float), p.astype(float), (y * 3).astype(int), k.astype(bool)
+    return (
+        x.astype(jnp.float32),
+        k.astype(float),
+        p.astype(float),
+        (y * 3).astype(int),
+        k.astype(bool),
+    )
 
 
 for name in ("eq", "ne", "lt", "gt", "le", "ge"):
@@ -137,7 +171,21 @@ def _(d: Draw) -> Any:
 
 @case("reshape")
 def _(d: Draw) -> Any:
-    old, new = d.pick([((2, 3), (6,)), ((4,), (2, 2)), ((2, 6), (4, 3)), ((1, 4), (4, 1)), ((2, 2, 3), (4, 3)), ((2, 2, 3), (2, 1, 6)), ((12,), (3, 2, 2)), ((4, 1), (2, 2, 1)), ((1,), ()), ((), (1, 1)), ((2, 4, 1, 2), (8, 2))])
+    old, new = d.pick(
+        [
+            ((2, 3), (6,)),
+            ((4,), (2, 2)),
+            ((2, 6), (4, 3)),
+            ((1, 4), (4, 1)),
+            ((2, 2, 3), (4, 3)),
+            ((2, 2, 3), (2, 1, 6)),
+            ((12,), (3, 2, 2)),
+            ((4, 1), (2, 2, 1)),
+            ((1,), ()),
+            ((), (1, 1)),
+            ((2, 4, 1, 2), (8, 2)),
+        ]
+    )
     x = d.operand(*old, kinds=ANY)
     return jnp.reshape(x, new), jnp.reshape(jnp.sin(d.operand(*old)), new) + 1
 
@@ -151,7 +199,12 @@ def _(d: Draw) -> Any:
 def _(d: Draw) -> Any:
     x, y = d.operand(3, kinds=ANY), d.operand(1, 3, kinds=ANY)
     z = lax.broadcast_in_dim(y, (2, 4, 3), (1, 2))
-    return lax.broadcast_in_dim(x, (2, 3), (1,)), lax.broadcast_in_dim(x, (3, 2), (0,)), z, jnp.sin(y) + z
+    return (
+        lax.broadcast_in_dim(x, (2, 3), (1,)),
+        lax.broadcast_in_dim(x, (3, 2), (0,)),
+        z,
+        jnp.sin(y) + z,
+    )
 
 
 @case("iota")
@@ -210,14 +263,20 @@ def _(d: Draw) -> Any:
     new = d.operand(2, 3, kinds=ANY)
     zeros, x = jnp.zeros((2 * n, 3)), d.operand(2 * n, 3, kinds=ANY)
     own = lax.dynamic_update_slice_in_dim(zeros, new, i * 2, 0)
-    return own, lax.dynamic_update_slice_in_dim(x, new, i * 2, 0), lax.dynamic_update_slice(x, new, (k, 0))
+    return (
+        own,
+        lax.dynamic_update_slice_in_dim(x, new, i * 2, 0),
+        lax.dynamic_update_slice(x, new, (k, 0 * k)),
+    )
 
 
 for name in ("reduce_sum", "reduce_max", "reduce_min", "reduce_prod"):
 
     def reduced(d: Draw, name: str = name) -> Any:
         shape = d.shape(1)
-        f = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}.get(name, jnp.prod)
+        f = {"reduce_sum": jnp.sum, "reduce_max": jnp.max, "reduce_min": jnp.min}.get(
+            name, jnp.prod
+        )
         kinds = (*ANY, "owed max") if name != "reduce_prod" else KINDS
         axes = tuple(d.random.sample(range(len(shape)), d.random.randint(1, len(shape))))
         x = d.operand(*shape, kinds=kinds)
@@ -229,7 +288,10 @@ for name in ("reduce_and", "reduce_or", "reduce_xor"):
 
     def combined(d: Draw, name: str = name) -> Any:
         f = {"reduce_and": lax.reduce_and, "reduce_or": lax.reduce_or}.get(name, lax.reduce_xor)
-        p, k = d.operand(2, 3, how=truth, kinds=["cut", "zeros", "row"]), d.operand(2, 3, how=natural)
+        p, k = (
+            d.operand(2, 3, how=truth, kinds=["cut", "zeros", "row"]),
+            d.operand(2, 3, how=natural),
+        )
         return f(p, d.pick([(0,), (1,), (0, 1)])), f(k, (0,))
 
     case(name)(combined)
@@ -267,7 +329,13 @@ def _(d: Draw) -> Any:
     x, y = d.operand(2, 3, kinds=kinds), d.operand(3, 4, kinds=kinds)
     u, v = d.operand(2, 3, 2, kinds=kinds), d.operand(2, 2, 3, kinds=kinds)
     batched = lax.dot_general(u, v, (((1,), (2,)), ((0,), (0,))))
-    return x @ y, batched, jnp.einsum("abc,acb->", u, v), (2 * x) @ (-y), jnp.einsum("ab,cd->acbd", x, y)
+    return (
+        x @ y,
+        batched,
+        jnp.einsum("abc,acb->", u, v),
+        (2 * x) @ (-y),
+        jnp.einsum("ab,cd->acbd", x, y),
+    )
 
 
 @case("conv_general_dilated")
@@ -292,7 +360,9 @@ for name in ("reduce_window_sum", "reduce_window_max", "reduce_window_min"):
             "reduce_window_max": (-np.inf, lax.max),
         }.get(name, (np.inf, lax.min))
         x = d.operand(4, 3, kinds=(*ANY, "owed max") if name == "reduce_window_sum" else KINDS)
-        size, padding = d.pick([((2, 1), "VALID"), ((1, 3), "SAME"), ((2, 2), "VALID"), ((1, 1), [(1, 0), (0, 0)])])
+        size, padding = d.pick(
+            [((2, 1), "VALID"), ((1, 3), "SAME"), ((2, 2), "VALID"), ((1, 1), [(1, 0), (0, 0)])]
+        )
         return lax.reduce_window(x, start, f, size, (1, 1), padding)
 
     case(name)(windows)
@@ -307,8 +377,11 @@ def _(d: Draw) -> Any:
 def _(d: Draw) -> Any:
     x = d.operand(5, 3, kinds=(*ANY, "owed max"))
     index = d.operand(4, how=natural)
-    return x[index], x[:, index % 3], x.at[index].get(mode="clip"), jnp.take_along_axis(
-        d.operand(4, 3), d.operand(4, 2, how=natural) % 3, axis=1
+    return (
+        x[index],
+        x[:, index % 3],
+        x.at[index].get(mode="clip"),
+        jnp.take_along_axis(d.operand(4, 3), d.operand(4, 2, how=natural) % 3, axis=1),
     )
 
 
@@ -317,9 +390,16 @@ def _(d: Draw) -> Any:
     x = d.operand(5, 3, kinds=(*ANY, "owed max"))
     index = d.operand(4, how=natural)
     new = d.operand(4, 3, kinds=(*ANY, "owed max"))
-    return x.at[index].add(new), jnp.zeros((5, 3)).at[index].add(new), jnp.zeros((3, 5)).at[:, index].add(new.T), jax.grad(
-        lambda y: jnp.sum(jnp.sin(jnp.take_along_axis(y, d.operand(5, 2, how=natural) % 3, axis=1)))
-    )(d.operand(5, 3))
+    return (
+        x.at[index].add(new),
+        jnp.zeros((5, 3)).at[index].add(new),
+        jnp.zeros((3, 5)).at[:, index].add(new.T),
+        jax.grad(
+            lambda y: jnp.sum(
+                jnp.sin(jnp.take_along_axis(y, d.operand(5, 2, how=natural) % 3, axis=1))
+            )
+        )(d.operand(5, 3)),
+    )
 
 
 for name in ("scatter", "scatter-mul", "scatter-min", "scatter-max"):
@@ -375,4 +455,8 @@ def _(d: Draw) -> Any:
 @case("bitcast_convert_type")
 def _(d: Draw) -> Any:
     x = d.operand(3, kinds=["cut", "spread", "row"])
-    return lax.bitcast_convert_type(d.operand(3, how=bits, kinds=["cut"]), jnp.int32), jax.random.uniform(jax.random.key(1), (4,)) + lax.bitcast_convert_type(lax.bitcast_convert_type(x, jnp.uint64), jnp.float64)[0]
+    return lax.bitcast_convert_type(
+        d.operand(3, how=bits, kinds=["cut"]), jnp.int32
+    ), jax.random.uniform(jax.random.key(1), (4,)) + lax.bitcast_convert_type(
+        lax.bitcast_convert_type(x, jnp.uint64), jnp.float64
+    )[0]

@@ -116,7 +116,9 @@ class Draw:
             pieces = [int(np.prod(local, dtype=int))]
         return jnp.reshape(self.cut(pieces, how, names), local)
 
-    def owed(self, kind: str, local: Sequence[int], how: Callable[..., Any], names: list[str]) -> Any:
+    def owed(
+        self, kind: str, local: Sequence[int], how: Callable[..., Any], names: list[str]
+    ) -> Any:
         """A share of a sum (or of a maximum) over some axes; others may cut it."""
         over = self.axes(names) or [self.pick(names)]
         spec: list[tuple[str, ...]] = [tuple(over)] + [()] * len(local)

@@ -152,7 +152,9 @@ def _(d: Draw) -> Any:
         i, x = c
         return i + 1, x * 0.5 + lax.pmean(x, over)
 
-    return lax.while_loop(lambda c: c[0] < k % 4, step, (0, x)), lax.fori_loop(0, 2, lambda i, y: y * i + x, x)
+    return lax.while_loop(lambda c: c[0] < k % 4, step, (0, x)), lax.fori_loop(
+        0, 2, lambda i, y: y * i + x, x
+    )
 
 
 @exchange("cond")
@@ -162,8 +164,11 @@ def _(d: Draw) -> Any:
     y = d.operand(3)
     two = lax.cond(k > 1, lambda y: y * 2, jnp.sin, y)
     linear = lax.cond(k > 1, lambda x: x * 2, lambda x: -x, x)
-    return two, linear, lax.switch(k, [jnp.sin, jnp.cos, lambda y: 3 * y], y), lax.cond(
-        True, lambda x: x, lambda x: -x, x
+    return (
+        two,
+        linear,
+        lax.switch(k, [jnp.sin, jnp.cos, lambda y: 3 * y], y),
+        lax.cond(True, lambda x: x, lambda x: -x, x),
     )
 
 

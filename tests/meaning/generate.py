@@ -51,9 +51,7 @@ class Scribe:
         return self.random.choice(list(options))
 
     def some(self, *, owed: bool = False, rank: int = 0) -> Part | None:
-        fit = [
-            v for v in self.live if len(v.cut) >= rank and (owed or not v.owed or self.slip())
-        ]
+        fit = [v for v in self.live if len(v.cut) >= rank and (owed or not v.owed or self.slip())]
         return self.pick(fit[-6:]) if fit else None
 
     def write(self, count: int) -> None:
@@ -204,7 +202,10 @@ def product(s: Scribe) -> Part | None:
     if not pairs or len(v.cut) + len(u.cut) > 4:
         return None
     i, j = s.pick(pairs)
-    rest = (*(c for d, c in enumerate(v.cut) if d != i), *(c for d, c in enumerate(u.cut) if d != j))
+    rest = (
+        *(c for d, c in enumerate(v.cut) if d != i),
+        *(c for d, c in enumerate(u.cut) if d != j),
+    )
     named = [axis for axes in rest for axis in axes]
     if (len(set(named)) < len(named) or set(named) & set(v.cut[i])) and not s.slip():
         return None
@@ -230,7 +231,9 @@ def spread(s: Scribe) -> Part | None:
     d = s.random.randrange(len(v.cut))
     size = v.array.shape[d]
     if s.pick([True, False]):
-        rows = [u for u in s.live if u.cut == (v.cut[d],) and u.array.shape == (size,) and not u.owed]
+        rows = [
+            u for u in s.live if u.cut == (v.cut[d],) and u.array.shape == (size,) and not u.owed
+        ]
         row = s.pick(rows).array if rows else None
     else:
         start = 0
@@ -393,7 +396,9 @@ class Made:
 def make(seed: Any, mistakes: float) -> Made:
     """The program of a seed."""
     rng = random.Random(repr(seed))
-    sizes = rng.choice([{"a": 2}, {"a": 4}, {"a": 8}, {"a": 2, "b": 2}, {"a": 2, "b": 4}, {"a": 4, "b": 2}])
+    sizes = rng.choice(
+        [{"a": 2}, {"a": 4}, {"a": 8}, {"a": 2, "b": 2}, {"a": 2, "b": 4}, {"a": 4, "b": 2}]
+    )
     names = tuple(sizes)
     numbers = np.random.default_rng(rng.randrange(1 << 30))
     args, specs = [], []

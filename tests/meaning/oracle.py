@@ -9,7 +9,7 @@ the devices has to be. So each rule is tested on each value, not only on results
 from __future__ import annotations
 
 import dataclasses
-import weakref
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise._check._relate import Held
-from shardwise._check._run import Run
+from shardwise._lower import Pace, explain_trouble, observe
+from shardwise._lower import Value as Stacked
 from shardwise._meaning import Walk
 from shardwise._meaning import term as T
 from shardwise._meaning.devices import DeviceWalk, Many
@@ -27,11 +27,59 @@ from shardwise._meaning.value import Value, whole
 from shardwise._meaning.walk import literal
 from shardwise._mesh import AbstractMesh, Axis, axes_of
 from shardwise._program import Body, Join, Lit, Op, Var, walk
+from shardwise._simulate import Tracing
 
 from .evaluate import Evaluator
 from .functions import structured
 
 COMBINE: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+ALL = Pace(1 << 30)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A value as all devices hold it: a leading dimension for each axis it differs over."""
+
+    array: np.ndarray
+    axes: tuple[Axis, ...] = ()
+
+
+class Run:
+    """A program on a mesh, and what its devices hold."""
+
+    def __init__(self, f: Callable[..., Any], mesh: AbstractMesh, args: tuple[Any, ...]):
+        self.traced = Tracing(f, mesh)(args, {})
+        self.body = self.traced.program.body
+        self.vars = [
+            var for op in self.body.ops for var in op.outs if var.dtype != jax.dtypes.float0
+        ]
+
+    @functools.cached_property
+    def held(self) -> dict[Var, Held]:
+        """Every value at the top level, as all devices hold it."""
+        watch = self.traced.program.watch
+
+        def run(*values: Any) -> Any:
+            outs, trouble = observe(self.body, values, watch, ALL, self.vars)
+            return [Stacked(_plain(out.array), out.dims) for out in outs], trouble
+
+        outs, trouble = jax.device_get(jax.jit(run)(*self.traced.values))
+        if trouble is not None and int(trouble.site):
+            raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+        return dict(zip(self.vars, map(_held, outs), strict=True))
+
+
+def _plain(x: Any) -> Any:
+    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _held(value: Stacked) -> Held:
+    axes = tuple(sorted(value.dims))
+    array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
+    return Held(array, axes)
 
 
 @dataclasses.dataclass
@@ -147,16 +195,16 @@ def assert_meaning(
 def check_meaning(meaning: Meaning, tolerance: float | None = None) -> Tally:
     """The same for a program that is walked already."""
     body = meaning.run.body
-    rows = [(var, op) for op in body.ops for var in op.outs]
-    rows = [(var, op) for var, op in rows if var.dtype != jax.dtypes.float0]
-    held = _observed(meaning.run, [var for var, _ in rows])
+    makers = {var: op for op in body.ops for var in op.outs}
+    rows = [(var, makers[var]) for var in meaning.run.vars]
+    held = meaning.run.held
     evaluate = meaning.evaluator()
     results = {atom for atom in body.outs if isinstance(atom, Var)}
     limit = tolerance or 1e3 * max((_eps(var.dtype) for var, _ in rows), default=0.0)
     tally, wrong = Tally(), []
-    for (var, op), own in zip(rows, held, strict=True):
+    for var, op in rows:
         value = meaning.walk.meanings[var]
-        for each, mine in _by_device(meaning.walk, value, _returned(op, own)):
+        for each, mine in _by_device(meaning.walk, value, _returned(op, held[var])):
             numbers = evaluate(each.scaled)
             if numbers is None:
                 tally.unknown[_reason(evaluate)] += 1
@@ -169,16 +217,6 @@ def check_meaning(meaning: Meaning, tolerance: float | None = None) -> Tally:
                 wrong.append(f"{name} at {op.where}: off by {off:.3g}: {each}")
     assert not wrong, "\n".join(wrong[:4])
     return tally
-
-
-def _observed(run: Run, vars: list[Var]) -> list[Held]:
-    """What all devices hold, worked out once."""
-    if run not in _SEEN:
-        _SEEN[run] = run.observe(vars)
-    return _SEEN[run]
-
-
-_SEEN: weakref.WeakKeyDictionary[Run, list[Held]] = weakref.WeakKeyDictionary()
 
 
 def _by_device(walked: Walk, value: Any, held: Held) -> list[tuple[Value, Held]]:

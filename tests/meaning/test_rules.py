@@ -10,7 +10,7 @@ from shardwise._meaning.rules import RULES
 from .cases import ABSENT, CASES
 from .draw import MESHES, program
 from .exchanges import EXCHANGES
-from .oracle import Recorded, assert_meaning
+from .oracle import assert_meaning
 
 SLOW = {"igamma", "igammac", "regularized_incomplete_beta", "polygamma", "random_gamma"}
 """XLA takes seconds to compile each of these; the command of `tests.meaning` runs them."""

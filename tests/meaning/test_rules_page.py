@@ -1,6 +1,6 @@
 """The page of rules lists what there is a rule for, no more and no less.
 
-    python -m tests.meaning.test_rules_page    # write the table anew
+python -m tests.meaning.test_rules_page    # write the table anew
 """
 
 from __future__ import annotations
