@@ -37,7 +37,7 @@ def test_rules_on_random_cuts(number):
     names = groups(set(CASES) - SLOW, 9)[number]
     sizes = MESHES[number % len(MESHES)]
     tally = check([CASES[name] for name in names], ("rules", number), sizes)
-    assert tally.compared > 5 * len(names)
+    assert tally.compared > 2 * len(names)
 
 
 def test_all_groups_are_tested():
