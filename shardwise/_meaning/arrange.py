@@ -25,6 +25,7 @@ from .value import (
     Value,
     axes_in,
     hidden_sizes,
+    hide,
     local_size,
     read_as,
     tidy_dim,
@@ -264,7 +265,7 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
         raise Unknown("a slice whose place differs over the axis that is still owed", v.debts)
     clash = axes_in(v.dims) & frozenset(axes)
     for axis in sorted(clash):
-        v = whole_along(v, [d for d, dim in enumerate(v.dims) if axis in axes_in([dim])])
+        v = hide(v, axis)
     v, *starts = [with_hidden(one, axes) for one in (v, *starts)]
     dims = list(v.dims)
     for d in along:

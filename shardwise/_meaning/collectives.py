@@ -176,7 +176,7 @@ def _scatter(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     v = dealt(v, d, axes)
     if tiled:
         return v
-    for axis in axes:
+    for axis in sorted(axes_in([v.dims[d]])):
         v = hide(v, axis)
     lead = len(v.hidden)
     sizes = (*v.term.shape[: lead + d], *v.term.shape[lead + d + 1 :])

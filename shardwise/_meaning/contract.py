@@ -94,15 +94,20 @@ def sorts(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     ]
 
 
+DIMENSIONS = ("axis", "reduction_dimension")
+
+
 @rule("top_k", "approx_top_k")
 def largest(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """The largest elements along a dimension that each device has whole."""
     refuse_debts(op.name, ins)
-    d = op.params.get("axis", len(ins[0].dims) - 1) % len(ins[0].dims)
+    last = op.params.get("reduction_dimension", -1)
+    d = op.params.get("axis", last) % len(ins[0].dims)
     v = whole_along(ins[0], [d])
     dims = (*v.dims[:d], uncut(op.outs[0].shape[d]), *v.dims[d + 1 :])
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    params = (frozen(op.params.get("k", ())), d + len(v.hidden))
+    how = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
+    params = (frozen(how), d + len(v.hidden))
     return [
         v.having(T.function(op.name, (*params, i), [v.scaled], shape), dims=dims) for i in range(2)
     ]

@@ -213,6 +213,15 @@ def choose_branch(w: Walk, op: Cond, ins: list[Value]) -> list[Value]:
     return [_either(w, index, list(column)) for column in zip(*rows, strict=True)]
 
 
+def chosen(w: Walk, index: Value, cases: list[Value]) -> Value:
+    """The result of one of several branches."""
+    if T.is_one(index.term) and not index.hidden and not index.debts:
+        return cases[min(max(int(index.coef), 0), len(cases) - 1)]
+    if index.debts:
+        raise Unknown("a branch is chosen by each device's own share", index.debts)
+    return _either(w, index, cases)
+
+
 def _either(w: Walk, index: Value, cases: list[Value]) -> Value:
     first = cases[0]
     for _ in range(2):

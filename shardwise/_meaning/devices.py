@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._mesh import Axis
-from .._program import AxisIndex, Body, Collective, Join, Leaf, Op, Scan, Split, While
+from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
 from . import term as T
 from .align import align
 from .collectives import join
+from .control import chosen
 from .elementwise import sums
 from .value import (
     Unknown,
@@ -71,16 +72,20 @@ class DeviceWalk(Walk):
             self.seen.update(v.term for v in own)
 
     def apply(self, op: Op, ins: list[Any]) -> list[Any]:
-        if isinstance(op, Scan):
-            return self.unrolled(op, ins)
         if isinstance(op, AxisIndex) and op.axis == self.axis:
             return [self.merged([whole((k, T.ONE)) for k in range(self.size)])]
-        if not any(isinstance(v, Many) for v in ins):
-            return super().apply(op, ins)
+        alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
         try:
-            return self.apart_each(op, ins)
+            if isinstance(op, Scan):
+                return self.unrolled(op, ins)
+            return super().apply(op, ins) if alike else self.apart_each(op, ins)
         except Unknown as unknown:
             return self.opaque(op, [v for v in ins if isinstance(v, Value)], unknown)
+
+    def asked_in(self, op: Op) -> bool:
+        """Whether a body of the operation asks for the coordinate along the axis."""
+        inner = [one for body in op.bodies for one in walk(body.ops)]
+        return any(isinstance(one, AxisIndex) and one.axis == self.axis for one in inner)
 
     def apart_each(self, op: Op, ins: list[Any]) -> list[Any]:
         match op:
@@ -92,6 +97,8 @@ class DeviceWalk(Walk):
                 return [self.join(op, ins[0])]
             case Split() if self.axis in op.axes:
                 raise Unknown("a part of a value that differs between devices")
+            case Cond():
+                return self.branched(op, ins)
             case While():
                 raise Unknown("a loop of unknown length whose values differ between devices")
             case _:
@@ -109,7 +116,21 @@ class DeviceWalk(Walk):
         """One value where all devices have the same."""
         return values[0] if all(v == values[0] for v in values) else Many(tuple(values))
 
-    # --- loops
+    # --- branches and loops
+
+    def branched(self, op: Cond, ins: list[Any]) -> list[Any]:
+        """Every branch is walked for all devices, which may meet in it; then each has its own."""
+        index, *operands = ins
+        rows = [self.run(branch, operands) for branch in op.branches]
+        return [
+            self.merged(
+                [
+                    chosen(self, self.at(index, k), [self.at(case, k) for case in column])
+                    for k in range(self.size)
+                ]
+            )
+            for column in zip(*rows, strict=True)
+        ]
 
     def unrolled(self, op: Scan, ins: list[Any]) -> list[Any]:
         consts, carry, xs = (
@@ -119,6 +140,8 @@ class DeviceWalk(Walk):
         )
         if op.length * max(1, len(op.body.ops)) > STEPS // 8:
             raise TooLong
+        if not op.length:
+            raise Unknown("a loop of no steps")
         stacked: list[list[Any]] = []
         for i in range(op.length):
             at = op.length - 1 - i if op.reverse else i
@@ -148,6 +171,8 @@ class DeviceWalk(Walk):
     # --- where devices meet
 
     def exchange(self, op: Collective, v: Many) -> Value | Many:
+        if op.groups is not None:
+            raise Unknown(f"{op.name} within groups of devices")
         values = list(v.values)
         match op.name:
             case "psum":

@@ -263,9 +263,13 @@ FOLDED: dict[str, Any] = {
 
 def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Scaled:
     """Any other function of each element; of numbers, the number."""
+    logical = name in ("and", "or")
+    if (logical and dict(params)["operand"] != "bool") or (name == "ne" and len(kids) == 2):
+        # Of whole numbers these are of their bits; truth values are compared as two.
+        return _hoisted(name, params, kids, shape, 1)
     if name in FOLDED and all(is_one(t) for _, t in kids):
         return full((FOLDED[name](*(c for c, _ in kids)), ONE), shape)
-    if name in ("and", "or"):
+    if logical:
         for (c, t), other in ((kids[0], kids[1]), (kids[1], kids[0])):
             if is_one(t) and c in (0, 1):
                 return other if bool(c) == (name == "and") else full((c, ONE), shape)

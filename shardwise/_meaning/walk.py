@@ -155,6 +155,7 @@ class Walk:
             return self.opaque(op, ins, unknown)
         for out, var in zip(outs, op.outs, strict=True):
             assert out.local == tuple(var.shape), (op, out.dims, var.shape)
+            assert out.term.shape == (*hidden_sizes(out.hidden), *out.shape), (op, out)
         return outs
 
     def rule(self, op: Op, ins: list[Value]) -> list[Value]:

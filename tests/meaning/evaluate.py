@@ -117,6 +117,8 @@ class Evaluator:
         if isinstance(which, int):
             return state[which]
         index, lead = which
+        if not length:
+            return np.zeros(t.shape)
         if any(row[index] is None for row in rows):
             return None
         return np.stack([row[index] for row in rows], axis=lead)

@@ -9,6 +9,7 @@ the devices has to be. So each rule is tested on each value, not only on results
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,19 +18,68 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise._check._relate import Held
-from shardwise._check._run import Run
+from shardwise._lower import Pace, explain_trouble, observe
+from shardwise._lower import Value as Stacked
 from shardwise._meaning import Walk
 from shardwise._meaning import term as T
+from shardwise._meaning.devices import DeviceWalk, Many
 from shardwise._meaning.value import Value, whole
 from shardwise._meaning.walk import literal
-from shardwise._mesh import AbstractMesh, Axis
+from shardwise._mesh import AbstractMesh, Axis, axes_of
 from shardwise._program import Body, Join, Lit, Op, Var, walk
+from shardwise._simulate import Tracing
 
 from .evaluate import Evaluator
 from .functions import structured
 
 COMBINE: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
+
+
+ALL = Pace(1 << 30)
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A value as all devices hold it: a leading dimension for each axis it differs over."""
+
+    array: np.ndarray
+    axes: tuple[Axis, ...] = ()
+
+
+class Run:
+    """A program on a mesh, and what its devices hold."""
+
+    def __init__(self, f: Callable[..., Any], mesh: AbstractMesh, args: tuple[Any, ...]):
+        self.traced = Tracing(f, mesh)(args, {})
+        self.body = self.traced.program.body
+        self.vars = [
+            var for op in self.body.ops for var in op.outs if var.dtype != jax.dtypes.float0
+        ]
+
+    @functools.cached_property
+    def held(self) -> dict[Var, Held]:
+        """Every value at the top level, as all devices hold it."""
+        watch = self.traced.program.watch
+
+        def run(*values: Any) -> Any:
+            outs, trouble = observe(self.body, values, watch, ALL, self.vars)
+            return [Stacked(_plain(out.array), out.dims) for out in outs], trouble
+
+        outs, trouble = jax.device_get(jax.jit(run)(*self.traced.values))
+        if trouble is not None and int(trouble.site):
+            raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+        return dict(zip(self.vars, map(_held, outs), strict=True))
+
+
+def _plain(x: Any) -> Any:
+    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _held(value: Stacked) -> Held:
+    axes = tuple(sorted(value.dims))
+    array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
+    return Held(array, axes)
 
 
 @dataclasses.dataclass
@@ -60,8 +110,20 @@ class Recorded(Walk):
         self.meanings.update(zip(op.outs, outs, strict=True))
 
 
+class RecordedApart(DeviceWalk):
+    """The same for a walk that keeps the devices along an axis apart."""
+
+    def __init__(self, axis: Axis | None, reference: Walk | None = None):
+        super().__init__(axis, reference)
+        self.meanings: dict[Var, Value | Many] = {}
+
+    def remember(self, op: Op, ins: list[Any], outs: list[Any]) -> None:
+        super().remember(op, ins, outs)
+        self.meanings.update(zip(op.outs, outs, strict=True))
+
+
 class Meaning:
-    """A program on a mesh, walked."""
+    """A program on a mesh, walked; with `apart`, the devices along that axis are kept apart."""
 
     def __init__(
         self,
@@ -69,18 +131,21 @@ class Meaning:
         args: Sequence[Any],
         mesh: AbstractMesh,
         reference: Walk | None = None,
+        apart: str | None = None,
+        run: Run | None = None,
     ):
-        self.run = Run(f, mesh, tuple(args))
+        self.run = run or Run(f, mesh, tuple(args))
         traced, body = self.run.traced, self.run.body
         self.own = len(traced.values) - traced.given.num_leaves
-        self.walk = Recorded(reference)
+        axis = axes_of(mesh)[apart] if apart is not None else None
+        self.walk = Recorded(reference) if axis is None else RecordedApart(axis, reference)
         ins = [
             whole(literal(value))
             if i < self.own
             else whole(T.symbol("argument", i - self.own, shape=tuple(var.shape)))
             for i, (var, value) in enumerate(zip(body.ins, traced.values, strict=True))
         ]
-        self.results = self.walk.run(body, ins)
+        self.results: list[Any] = self.walk.run(body, ins)
 
     def evaluator(self) -> Evaluator:
         """The numbers of terms over this program's arguments and constants."""
@@ -121,36 +186,50 @@ def assert_meaning(
     mesh: AbstractMesh,
     reference: Walk | None = None,
     tolerance: float | None = None,
+    apart: str | None = None,
 ) -> Tally:
     """Fail unless every device holds, of every value, what its meaning says."""
-    return check_meaning(Meaning(f, args, mesh, reference), tolerance)
+    return check_meaning(Meaning(f, args, mesh, reference, apart), tolerance)
 
 
 def check_meaning(meaning: Meaning, tolerance: float | None = None) -> Tally:
     """The same for a program that is walked already."""
     body = meaning.run.body
-    rows = [(var, op) for op in body.ops for var in op.outs]
-    rows = [(var, op) for var, op in rows if var.dtype != jax.dtypes.float0]
-    held = meaning.run.observe([var for var, _ in rows])
+    makers = {var: op for op in body.ops for var in op.outs}
+    rows = [(var, makers[var]) for var in meaning.run.vars]
+    held = meaning.run.held
     evaluate = meaning.evaluator()
     results = {atom for atom in body.outs if isinstance(atom, Var)}
     limit = tolerance or 1e3 * max((_eps(var.dtype) for var, _ in rows), default=0.0)
     tally, wrong = Tally(), []
-    for (var, op), own in zip(rows, held, strict=True):
+    for var, op in rows:
         value = meaning.walk.meanings[var]
-        numbers = evaluate(value.scaled)
-        if numbers is None:
-            tally.unknown[_reason(evaluate)] += 1
-            continue
-        tally.compared += 1
-        tally.results += var in results
-        off = difference(value, numbers, _returned(op, own))
-        if off > max(limit, 1e-9):
-            wrong.append(
-                f"{getattr(op, 'name', type(op).__name__)} at {op.where}: off by {off:.3g}: {value}"
-            )
+        for each, mine in _by_device(meaning.walk, value, _returned(op, held[var])):
+            numbers = evaluate(each.scaled)
+            if numbers is None:
+                tally.unknown[_reason(evaluate)] += 1
+                continue
+            tally.compared += 1
+            tally.results += var in results
+            off = difference(each, numbers, mine)
+            if off > max(limit, 1e-9):
+                name = getattr(op, "name", type(op).__name__)
+                wrong.append(f"{name} at {op.where}: off by {off:.3g}: {each}")
     assert not wrong, "\n".join(wrong[:4])
     return tally
+
+
+def _by_device(walked: Walk, value: Any, held: Held) -> list[tuple[Value, Held]]:
+    if not isinstance(value, Many):
+        return [(value, held)]
+    axis = walked.axis if isinstance(walked, RecordedApart) else None
+    assert axis is not None
+    if axis not in held.axes:
+        return [(one, held) for one in value.values]
+    at = held.axes.index(axis)
+    rest = tuple(one for one in held.axes if one != axis)
+    parts = [Held(np.take(held.array, k, axis=at), rest) for k in range(axis.size)]
+    return list(zip(value.values, parts, strict=True))
 
 
 def _reason(evaluate: Evaluator) -> str:

@@ -71,10 +71,8 @@ def _dot(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
 
 
 def _slice(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
-    at = [slice(None)] * kids[0].ndim
-    for d, start, limit, stride in params:
-        at[d] = slice(start, limit, stride)
-    return kids[0][tuple(at)]
+    d, start, stride = params
+    return np.take(kids[0], [start + i * stride for i in range(shape[d])], axis=d)
 
 
 def _pad(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
@@ -156,8 +154,10 @@ def _sort(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
 
 
 def _top_k(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
-    k, d, index = params
-    order = np.flip(np.argsort(np.flip(kids[0], d), axis=d, kind="stable"), d)
+    how, d, index = params
+    k, x = dict(how)["k"], kids[0]
+    x = x if dict(how).get("is_max_k", True) else -x
+    order = np.flip(np.argsort(np.flip(x, d), axis=d, kind="stable"), d)
     order = np.take(kids[0].shape[d] - 1 - order, range(k), axis=d)
     return order if index else np.take_along_axis(kids[0], order, d)
 
@@ -330,6 +330,7 @@ STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "cumlogsumexp": _running(_log_sum_exp),
     "sort": _sort,
     "top_k": _top_k,
+    "approx_top_k": _top_k,
     "gather": _gather,
     "rows": _rows,
     "add_rows": _add_rows,

@@ -25,17 +25,6 @@ def case(mesh, ins, outs, *args):
     return enter
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_meaning_is_what_devices_hold(name):
-    body, sizes, ins, outs, args = CASES[name]
-
-    def program(*args, mesh):
-        return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(*args)
-
-    tally = assert_meaning(program, *args, mesh=sw.mesh(sizes))
-    assert tally.compared
-
-
 LINE, GRID = {"a": 4}, {"a": 2, "b": 2}
 
 
@@ -186,3 +175,83 @@ def a_slice_at_the_rest_of_a_coordinate(x):
 @case(LINE, P("a"), P("a"), X)
 def padded_with_each_devices_own(x):
     return lax.pad(x, lax.axis_index("a").astype(x.dtype), [(0, 0, 0), (1, 0, 0)])
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_branch_with_a_sum_over_devices(x):
+    k = lax.axis_index("a")
+    y = x * k
+    return lax.cond(lax.psum(x.sum(), "a") > 0, lambda y: lax.psum(y, "a"), lambda y: 2 * y, y)
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_branch_that_asks_which_device_it_is(x):
+    y = x * lax.axis_index("a")
+
+    def ask(y):
+        return y + lax.axis_index("a")
+
+    return lax.cond(y.sum() > 0, ask, lambda y: 2 * y, y), lax.cond(x[0, 0] > 0, ask, ask, x)
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_sum_in_groups_of_what_differs(x):
+    y = x * lax.axis_index("a")
+    return lax.psum(y, "a", axis_index_groups=[[0, 1], [2, 3]])
+
+
+@case(GRID, P(("a", "b")), P(("a", "b")), X)
+def a_loop_over_rows_that_are_split_otherwise(x):
+    y = x * lax.axis_index("a")
+    return lax.scan(lambda c, r: (c + r, c), jnp.zeros(8), y)[1]
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_loop_of_unknown_length_that_asks_which_device_it_is(x):
+    y = x * lax.axis_index("a")
+
+    def step(c):
+        return c[0] + 1, c[1] + lax.axis_index("a")
+
+    return lax.while_loop(lambda c: c[0] < 3, step, (0, x))[1], lax.while_loop(
+        lambda c: c[0] < 3, step, (0, y)
+    )[1]
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_loop_of_no_steps(x):
+    return lax.scan(lambda c, r: (c + r, c), x[0], x[:0] * lax.axis_index("a"))[0][None]
+
+
+@case(LINE, (P(), P("a")), P("a"), X, np.arange(8))
+def the_last_bit_of_a_coordinate(x, k):
+    i = lax.axis_index("a")
+    return (k & 1), (i & 1)[None], (jnp.int32(6) & 3)[None], (i | 0)[None], (k > 3) != (k > 3)
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_share_passed_on_beside_what_differs(x):
+    k = lax.axis_index("a")
+    share = x.sum(0)
+    return share * (k == 0), lax.psum(share, "a") * k, lax.ppermute(x * k, "a", [(0, 1), (2, 3)])
+
+
+def program(body, ins, outs):
+    def run(*args, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(*args)
+
+    return run
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_meaning_is_what_devices_hold(name):
+    body, sizes, ins, outs, args = CASES[name]
+    tally = assert_meaning(program(body, ins, outs), *args, mesh=sw.mesh(sizes))
+    assert tally.compared
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_with_devices_kept_apart(name):
+    body, sizes, ins, outs, args = CASES[name]
+    tally = assert_meaning(program(body, ins, outs), *args, mesh=sw.mesh(sizes), apart="a")
+    assert tally.compared
