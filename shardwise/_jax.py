@@ -17,8 +17,10 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
+from jax._src.interpreters import batching as _batching
 from jax.core import ShapedArray, Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
@@ -49,6 +51,12 @@ def open_jaxpr(jaxpr: Any) -> Open:
     )
 
 
+def inputs(jaxpr: Any) -> list[Any]:
+    """The variables that a program is called with: its constants, then its arguments."""
+    opened = open_jaxpr(jaxpr)
+    return [*opened.constvars, *opened.invars]
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
     return eval_jaxpr(jaxpr.jaxpr, consts, *args)
@@ -57,6 +65,11 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def is_batched(x: Any) -> bool:
+    """Whether a `vmap` under way has a value for each element of its batch."""
+    return isinstance(x, _batching.BatchTracer)
 
 
 def trace_context() -> Any:
@@ -177,6 +190,8 @@ def derivative_frame(source_info: Any) -> Frame | None:
 
 def same_place(source_info: Any) -> Any:
     """A context in which new equations carry the source line and name of an old one."""
+    if source_info is None:
+        return contextlib.nullcontext()
     name_stack = _source.current_name_stack() + source_info.name_stack
     return _source.user_context(source_info.traceback, name_stack=name_stack)
 
@@ -243,8 +258,17 @@ class CallRules:
     """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
     transpose: Callable[..., list[Any]]
     """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
-    vmap: Callable[..., list[Any]]
-    """`(args, dims)`: results, all batched in front."""
+    vmap: Callable[..., tuple[list[Any], list[Any]]]
+    """`(batch, args, dims)`: results, and where each is batched."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What a `vmap` says of itself."""
+
+    name: Any
+    size: int
+    spmd_name: Any
 
 
 def call_primitive(name: str, rules: CallRules) -> Any:
@@ -269,13 +293,13 @@ def call_primitive(name: str, rules: CallRules) -> Any:
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
         return rules.transpose(cotangents, args, avals, **params)
 
-    def batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[int]]:
-        outs = rules.vmap(args, dims, **params)
-        return outs, [0] * len(outs)
+    def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        name = None if axis.name is _core.no_axis_name else axis.name
+        return rules.vmap(Batch(name, axis.size, axis.spmd_name), args, dims, **params)
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     return primitive
 
 

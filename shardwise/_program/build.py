@@ -19,6 +19,7 @@ from jax import lax
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
+from .handed import hand, take
 from .ir import (
     NOWHERE,
     Atom,
@@ -131,10 +132,19 @@ class _Walk:
         return inner.call(eqn.params[INLINED[name]], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        opened = _jax.open_jaxpr(eqn.params["program"].jaxpr)
+        part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        names = [*opened.constvars, *opened.invars]
-        return inner.eqns(opened, dict(zip(names, ins, strict=True)))
+        env: dict[Any, Atom] = {}
+        for v, atom, axes in zip(_jax.inputs(part.jaxpr), ins, part.given, strict=True):
+            env[v] = _var(v) if axes else atom
+            for op in take(atom, env[v], axes) if axes else ():
+                inner.add(eqn, op)
+        outs = inner.eqns(_jax.open_jaxpr(part.jaxpr), env)
+        for index, axes in enumerate(part.kept):
+            ops, outs[index] = hand(outs[index], axes) if axes else ((), outs[index])
+            for op in ops:
+                inner.add(eqn, op)
+        return outs
 
     def apart(self, eqn: Any, atom: Atom) -> Atom:
         """Keep XLA from merging a rematerialised value with the one computed first."""
