@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .. import _jax
-from .._errors import UnsupportedError
+from .._errors import UnsupportedError, explain_error
 from .._lower import Pace, Watch, execute
 from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
 
@@ -20,7 +20,8 @@ class Program:
 
     The jaxpr speaks of values as the user's program has them. Where a program is part of a
     derivative, some of its inputs and results are handed over from and to other parts, for every
-    device: `given` and `kept` hold the axes in front of these.
+    device: `given` and `kept` hold the axes in front of these. Constants are inputs too, the first
+    ones, and the caller's.
     """
 
     def __init__(
@@ -28,11 +29,15 @@ class Program:
         jaxpr: Any,
         given: Sequence[Handed] | None = None,
         wanted: Sequence[Wanted] | None = None,
+        refs: Sequence[int] = (),
     ):
         opened = _jax.open_jaxpr(jaxpr)
         count = len(opened.constvars) + len(opened.invars)
         self.jaxpr = jaxpr
-        self.given: tuple[Handed, ...] = (None,) * count if given is None else tuple(given)
+        given = given or ()
+        self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
+        self.refs = tuple(refs)
+        """The inputs that are mutable refs to the caller."""
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
         self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
@@ -101,10 +106,44 @@ class Program:
 
 
 def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
-    """Trace `f`: the program, the constants it closes over, and the tree of its results."""
-    jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
-    consts = list(_jax.open_jaxpr(jaxpr).consts)
-    return Program(jaxpr), consts, jax.tree.structure(shape)
+    """Trace `f`: the program, the constants it closes over, and the tree of its results.
+
+    Where the program has refs among its inputs (`Program.refs`), their last values come after
+    the results.
+    """
+    try:
+        jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+    except AttributeError as error:
+        if "AbstractRef" not in str(error):
+            raise
+        raise UnsupportedError(
+            explain_error(
+                "a shard_map closes over a mutable ref",
+                where="the function that is simulated",
+                rule="JAX itself has no spec for a ref that a body closes over.",
+                remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
+            )
+        ) from error
+    program, consts = _purely(jaxpr)
+    return program, consts, jax.tree.structure(shape)
+
+
+def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
+    """The program of a jaxpr without refs, and the constants to call it with."""
+    try:
+        pure, refs = _jax.without_refs(jaxpr)
+    except NotImplementedError as error:
+        raise UnsupportedError(
+            explain_error(
+                f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
+                f"{error}",
+                where="the function that is simulated",
+                remedy="carry the value in place of the ref.",
+            )
+        ) from error
+    consts = list(_jax.open_jaxpr(pure).consts)
+    consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
+    return Program(pure, refs=refs, **handed), consts
 
 
 def derive(
@@ -123,10 +162,8 @@ def derive(
     key = (name, tuple(map(_type_key, args)), _jax.trace_context())
     if key not in program.derived:
         jaxpr = jax.make_jaxpr(f)(*map(_local, args, given))
-        opened = _jax.open_jaxpr(jaxpr)
-        consts = list(opened.consts)
-        given = [*[None] * len(consts), *given]
-        made = Program(jaxpr, given, wanted(len(opened.outvars)))
+        count = len(_jax.open_jaxpr(jaxpr).outvars)
+        made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
         program.derived[key] = made, consts, note()
     return program.derived[key]
 
