@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from .._collectives import foldable
+from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
 from .._program import Collective, Cond, Leaf, Lit, Op, Var, While, walk
 
@@ -93,7 +93,11 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         if name not in ("psum", "pmax", "pmin") or not foldable(name, operand.dtype):
             continue
         rest = tuple(other for other in op.axes if other != axis)
-        product = _product(operand, makers, uses) if name == "psum" and not rest else None
+        ordered = one_by_one(name, operand.dtype)
+        if ordered and rest:
+            continue
+        merges = name == "psum" and not rest and not ordered
+        product = _product(operand, makers, uses) if merges else None
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
         found.append(Fold(op, operand, name, product))
@@ -102,12 +106,24 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
 
 def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
     """The part of a reduction over several axes that happens inside the loop over one of them."""
+    if wide(operand.dtype) != operand.dtype:
+        operand = _widened(op, operand, inner)
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes - set(rest)
     part = Collective([operand], [out], op.name, rest, op.params, where=op.where, scope=op.scope)
     part.source = op.source
     part.needs, part.meets = operand.axes, operand.axes & set(rest)
     inner.append(part)
+    return out
+
+
+def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
+    """The operand in the type it is reduced in: a part of a reduction is not rounded."""
+    out = Var(operand.shape, wide(operand.dtype))
+    out.axes = operand.axes
+    cast = Leaf([operand], [out], "convert_element_type", lambda x: [widen(x)], scope=op.scope)
+    cast.where, cast.source, cast.needs = op.where, op.source, operand.axes
+    inner.append(cast)
     return out
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -454,8 +453,8 @@ def _refuse_around(name: str, names: tuple[Any, ...], where: Where, *_: Any) -> 
 
 
 def _reduce(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
-    reduce = {"psum": jnp.sum, "pmax": jnp.max, "pmin": jnp.min}[name]
-    return [reduce(x, axis=dims).astype(x.dtype)]
+    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[name]
+    return [reduce(x, dims)]
 
 
 def _barrier(x: Any) -> list[Any]:
