@@ -22,6 +22,7 @@ from jax._src import effects as _effects
 from jax._src import source_info_util as _source
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _partial
+from jax._src.lax import lax as _lax
 from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
 from jax.core import ShapedArray, Tracer, eval_jaxpr
@@ -416,6 +417,13 @@ def whole(x: Any) -> Any:
     if sharding is None or all(entry is None for entry in sharding.spec):
         return x
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def cast(x: Any, aval: Any) -> Any:
+    """An array with the dtype and the weakness of a type."""
+    if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
+        return x
+    return _lax._convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
 
 
 def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:

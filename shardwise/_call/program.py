@@ -11,7 +11,7 @@ import jax
 
 from .. import _jax
 from .._errors import UnsupportedError, explain_error
-from .._lower import Pace, Watch, execute
+from .._lower import Pace, Trouble, Watch, execute
 from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
 
 
@@ -97,11 +97,15 @@ class Program:
         count = len(opened.consts)
         return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
 
+    def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
+        """The lowered program: results of the types that JAX has for them, weak ones too."""
+        outs, trouble = execute(self.body, args, self.watch, pace)
+        return list(map(_jax.cast, outs, self.avals)), trouble
+
     def compiled(self, pace: Pace) -> Callable[..., Any]:
         """The lowered program, compiled."""
         if pace not in self._compiled:
-            body, watch = self.body, self.watch
-            self._compiled[pace] = jax.jit(lambda *args: execute(body, args, watch, pace))
+            self._compiled[pace] = jax.jit(lambda *args: self.run(args, pace))
         return self._compiled[pace]
 
 

@@ -21,7 +21,7 @@ from jax.experimental import io_callback
 
 from .. import _jax
 from .._errors import DeadlockError, UnsupportedError
-from .._lower import Pace, execute, explain_trouble
+from .._lower import Pace, explain_trouble
 from .._program import Wanted
 from .program import Program, derive
 
@@ -59,9 +59,7 @@ def _no_mesh() -> Any:
 
 
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
-    args = tuple(map(_jax.whole, args))
-    outs, trouble = execute(program.body, args, program.watch, pace)
-    outs = [jnp.asarray(out) for out in outs]
+    outs, trouble = program.run(tuple(map(_jax.whole, args)), pace)
     if trouble is None:
         return outs
     _jax.surface(DeadlockError, _recognise)

@@ -190,11 +190,19 @@ ONE_BY_ONE = {"rng_bit_generator", "pure_callback", "ragged_dot", "ragged_dot_ge
 """Primitives that JAX cannot batch, or that give other numbers when it does."""
 
 
+DRAWS = {"random_bits", "random_split", "random_fold_in", "random_gamma"}
+"""What makes new random numbers or keys of a key."""
+
+
+def _by_hardware(op: Leaf) -> bool:
+    """Whether its keys are those of XLA's own generator: a batch of them is one long draw."""
+    return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
+
+
 def _alone(op: Op) -> bool:
     """Whether an operation gives a device's own result only if run for one device at a time."""
     if isinstance(op, Leaf):
-        drawn = op.name == "random_bits" and "rbg" in str(op.ins[0].dtype)  # pyright: ignore
-        return op.effect or op.name in ONE_BY_ONE or drawn
+        return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
     if isinstance(op, Cond) and op.ins[0].axes:
         # A vmapped cond runs both branches, so a loop that the branch guards may never end.
         return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
