@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ._hosts import Connection as Connection
     from ._hosts import connect as connect
     from ._mesh import mesh as mesh
+    from ._prove import Proof as Proof
+    from ._prove import prove as prove
     from ._simulate import simulate as simulate
     from ._train import TrainState as TrainState
     from ._train import data_parallel as data_parallel
@@ -61,6 +63,8 @@ _HOME = {
     "Connection": "_hosts",
     "connect": "_hosts",
     "mesh": "_mesh",
+    "Proof": "_prove",
+    "prove": "_prove",
     "simulate": "_simulate",
     "TrainState": "_train",
     "data_parallel": "_train",

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain, launch
+from . import check, demo, evaluate, explain, launch, prove
 from ._status import ExitCode
 
 
@@ -32,7 +32,7 @@ app = typer.Typer(
     name="shardwise",
     cls=_Commands,
     help="SPMD programs in JAX that are right on any number of devices.",
-    epilog="Exit codes: 0 right, 1 wrong, 2 could not be run.",
+    epilog="Exit codes: 0 right, 1 wrong, 2 could not be run, 3 unknown.",
     no_args_is_help=True,
     add_completion=False,
     # Rich takes longer to import than everything else that --help needs.
@@ -48,6 +48,7 @@ app.command(
     # What follows the script is the script's.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )(launch.launch)
+app.command("prove")(prove.prove)
 
 
 def _show_version(wanted: bool) -> None:
