@@ -259,6 +259,7 @@ def _introduce(how: str) -> Connection:
         "Python": platform.python_version(),
         "script": _script(),
         "clock": time.time(),
+        "address": _address(),
     }
     found = others.collect(others.dump(own), "connect")
     verdict = None if found is None else _compare([others.load(x) for x in found])
@@ -298,7 +299,21 @@ def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
             f"the clocks of {early} and {late} are {apart:.0f} s apart; nothing depends on it but "
             "the times in logs"
         )
+    hidden = [one for one in found if one.get("address", "").startswith("127.")]
+    if hidden and len({one["host"] for one in found}) > 1:
+        notes.append(
+            f"the name {hidden[0]['host']} stands for {hidden[0]['address']} on that host, where "
+            "others cannot reach it: collectives on CPU will fail. Give it its address in /etc/hosts"
+        )
     return {"wrong": wrong, "notes": notes, "hosts": [one["host"] for one in found]}
+
+
+def _address() -> str:
+    """What the name of this host stands for here; gloo tells the others to come there."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
 
 
 def _script() -> str:

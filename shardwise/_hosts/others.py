@@ -237,8 +237,10 @@ def together(where: str) -> Iterator[None]:
 
 def worded(error: BaseException, where: str = "") -> str:
     """An error of this process as the others are told of it."""
-    text = f"{type(error).__name__}: {error}".strip()[:2000]
     place = f" in {where}" if where else ""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return f"process {index()} on {_host()} was told to end{place}"
+    text = f"{type(error).__name__}: {error}".strip()[:2000]
     return f"process {index()} on {_host()} failed{place}: {text}"
 
 

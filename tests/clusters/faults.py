@@ -210,6 +210,9 @@ def _followed(kind: str, training: Training, since: float, before: int) -> dict:
         if noticed is None and training.rows() > before + 20 and time.monotonic() - since > 10:
             break  # it went on as if nothing had happened
         time.sleep(0.05)
+    noticed = noticed or training.seen("failed first|lost machine 0|waiting for machine", since)
+    if noticed is not None and again is None:
+        again = training.seen("goes on from step|final", noticed)
     row = {"fault": kind, "noticed": None, "again": None}
     if noticed is not None:
         row["noticed"] = round(noticed - since, 2)

@@ -142,6 +142,8 @@ def test_processes_that_run_something_else():
         "process 0 on a has JAX 0.10.2, process 1 on b has 0.12.0.",
     ]
     assert "the clocks of b and a are 95 s apart" in found["notes"][0]
+    found = _compare([one, {**one, "host": "b", "address": "127.0.1.1"}])
+    assert "the name b stands for 127.0.1.1 on that host" in found["notes"][0]
     found = _compare([one, {**one, "script": "t.py 2"}])
     assert "has the script t.py 1, process 1 on a has t.py 2" in found["wrong"][0]
 
