@@ -303,7 +303,8 @@ def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
     if hidden and len({one["host"] for one in found}) > 1:
         notes.append(
             f"the name {hidden[0]['host']} stands for {hidden[0]['address']} on that host, where "
-            "others cannot reach it: collectives on CPU will fail. Give it its address in /etc/hosts"
+            "others cannot reach it: collectives on CPU will fail. Give it its address in "
+            "/etc/hosts"
         )
     return {"wrong": wrong, "notes": notes, "hosts": [one["host"] for one in found]}
 

@@ -130,9 +130,17 @@ class Crew:
         self._watchers.append(_started(self._watch, number, process, readers))
 
     def _read(self, number: int, stream: IO[bytes], error: bool) -> None:
+        lost = False
         with stream:
             for line in stream:
-                self._output.line(number, line, error)
+                try:
+                    self._output.line(number, line, error)
+                except (OSError, ValueError) as why:
+                    # Nobody reads on, or the disk is full: the process itself must not wait for it.
+                    if not lost:
+                        lost = True
+                        with contextlib.suppress(OSError, ValueError):
+                            self._output.say(f"output of process {number} is lost: {why}")
 
     def _listen(self, number: int, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8") as lines:
