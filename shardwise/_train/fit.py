@@ -56,7 +56,9 @@ def fit(
             `(model, optimizer)`, which is updated in place.
         batches: An iterable of batches; it is asked anew when it ends, if it can be. Its position
             is stored if its iterator has `get_state` and `set_state` (Grain); otherwise as many
-            batches as were seen are drawn again and dropped, so it must give the same ones.
+            batches as were seen are drawn again and dropped, so it must give the same ones. On
+            several processes it gives what `feed` of the step says, and the position of each
+            process is stored.
         steps: The number of steps in all, those before an interruption included.
         checkpoint: A folder for checkpoints, for one training at a time.
         every: Store and evaluate every so many steps; a tenth of `steps` if left out.

@@ -118,6 +118,7 @@ def reduce_gradients(
     objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
     sizes: dict[str, int] = {}
     values = length  # how many the loss is a mean of
+    certain = True  # whether something counts: a batch has a row, and only weights can be zero
 
     each = jnp.ndim(count) > 0  # each device has padding of its own
 
@@ -137,7 +138,8 @@ def reduce_gradients(
             if loss.weights is not None:
                 _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
-            nonlocal values
+            nonlocal values, certain
+            certain = loss.weights is None
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded:
@@ -186,7 +188,7 @@ def reduce_gradients(
         grads,
         params,
     )
-    return Reduced(grads, metrics, state, weight is None)
+    return Reduced(grads, metrics, state, certain)
 
 
 def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
