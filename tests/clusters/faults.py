@@ -106,9 +106,8 @@ def inflict(
     kind: str, training: Training, network: Network, disk: Path, dice: random.Random
 ) -> bool:
     """Do one fault; False if there was nothing to do it to."""
-    k = dice.randrange(HOSTS)
-    if kind.startswith(("kill -9 of a process", "stopped")):
-        k = 0 if "first" in kind else dice.randrange(1, HOSTS) if kind.startswith("kill") else k
+    k = 0 if "first" in kind else dice.randrange(HOSTS)
+    if "process" in kind or kind.startswith("stopped"):
         worker = training.worker(k)
         if worker is None:
             return False
@@ -118,7 +117,7 @@ def inflict(
             os.kill(worker, signal.SIGSTOP)
             seconds = 3 if "3 s" in kind else HEARTBEAT + 5
             threading.Timer(seconds, _go_on, [worker]).start()
-    elif kind.startswith(("kill -9 of a launcher", "kill -9 of the first launcher")):
+    elif "launcher" in kind:
         k = 0 if "first" in kind else dice.randrange(1, HOSTS)
         training.launchers[k].kill()
         training.restart(k)
@@ -130,6 +129,7 @@ def inflict(
         network.slow(0.05)
         threading.Timer(8, network.slow, [0.0]).start()
     else:
+        assert kind.startswith("full disk")
         filler = disk / "filler"
         with filler.open("wb") as file:
             try:
@@ -163,7 +163,7 @@ WEIGHTS = [6, 4, 3, 2, 1, 1, 1, 2, 1, 1]
 
 def one_training(
     network: Network, disk: Path, number: int, faults: int, steps: int, dice: random.Random,
-    table: list[dict],
+    table: list[dict], kinds: list[str],
 ) -> str:  # fmt: skip
     """Train to the end through faults; gives the final bits."""
     folder = disk / f"training-{number}"
@@ -177,7 +177,7 @@ def one_training(
                 time.sleep(0.2)
                 continue
             time.sleep(dice.uniform(0.5, 3.0))
-            kind = dice.choices(KINDS, WEIGHTS)[0]
+            kind = dice.choices(kinds, [WEIGHTS[KINDS.index(one)] for one in kinds])[0]
             since, before = time.monotonic(), training.rows()
             if training.finished or not inflict(kind, training, network, disk, dice):
                 continue
@@ -257,19 +257,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=600, help="begin no training after this")
+    parser.add_argument("--only", default="", help="faults with this word in their name")
     given = parser.parse_args()
+    kinds = [kind for kind in KINDS if given.only in kind]
     dice, table, bits = random.Random(given.seed), [], []
     until = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as folder, Network(HOSTS) as network:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", folder], check=True)
         try:
-            wanted = one_training(network, Path(folder), 0, 0, given.steps, dice, table)
+            wanted = one_training(network, Path(folder), 0, 0, given.steps, dice, table, kinds)
             print("without faults:", wanted, flush=True)
             while len(table) < given.faults and time.monotonic() < until:
                 left = min(given.each, given.faults - len(table))
                 number = len(bits) + 1
                 bits.append(
-                    one_training(network, Path(folder), number, left, given.steps, dice, table)
+                    one_training(
+                        network, Path(folder), number, left, given.steps, dice, table, kinds
+                    )
                 )
                 print(f"training {number}:", bits[-1], bits[-1] == wanted, flush=True)
         finally:
