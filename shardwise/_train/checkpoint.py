@@ -65,6 +65,17 @@ class Checkpoints:
                     remedy="name a folder; it is made if it is not there.",
                 )
             )
+        strange = [letter for letter in str(self.folder) if letter in "*?[]\\"]
+        if strange:
+            raise ShardingError(
+                explain_error(
+                    f"{str(self.folder)!r} has a {strange[0]!r} in it",
+                    where="argument 'checkpoint'",
+                    rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints there "
+                    "that cannot be read.",
+                    remedy="a folder without them.",
+                )
+            )
         self._lock = Lock(
             self.folder / ".lock",
             what=f"the checkpoints in {self.folder}",
@@ -75,7 +86,7 @@ class Checkpoints:
         self._identity = Identity(self.folder)
         # Written by a thread of ours, one after another: Orbax's own would outlive a failure.
         options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, enable_async_checkpointing=False
+            max_to_keep=keep, create=False, enable_async_checkpointing=False
         )
         try:
             self._manager = ocp.CheckpointManager(self.folder, options=options)
