@@ -71,8 +71,8 @@ class Checkpoints:
                 explain_error(
                     f"{str(self.folder)!r} has a {strange[0]!r} in it",
                     where="argument 'checkpoint'",
-                    rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints there "
-                    "that cannot be read.",
+                    rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
+                    "there that cannot be read.",
                     remedy="a folder without them.",
                 )
             )

@@ -144,7 +144,7 @@ class TestSignals:
 
     def test_without_a_journal_nothing_is_kept(self, capsys, monkeypatch):
         said = self.interrupted(Lazy(1000), None, signal.SIGTERM, capsys, monkeypatch)
-        assert "Nothing is kept: journal=PATH keeps it." in said
+        assert "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it." in said
 
     def test_data_that_does_not_answer_is_not_waited_for(self, path, capsys, monkeypatch):
         class Stuck(Lazy):
