@@ -183,7 +183,8 @@ class _Run:
     def leave(self) -> str:
         """Record what is finished; says in one line what is, and how to go on."""
         if not self._journal:
-            return f"ended after {self._amount()}. Nothing is kept: journal=PATH keeps it."
+            kept = "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it."
+            return f"ended after {self._amount()}. {kept}"
         self._journal.flush()
         return (
             f"{self._amount()} are in the journal {str(self._journal.path)!r}. "

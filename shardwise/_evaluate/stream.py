@@ -28,7 +28,7 @@ from .source import Row, Source, device_dtype, noted
 from .spans import Span
 
 _JOIN_SECONDS = 10.0
-_LEAVE_SECONDS = 0.5  # where somebody waits for the end
+_LEAVE_SECONDS = 1.2  # where somebody waits for the end
 _LOOK_SECONDS = 0.1  # between two looks whether somebody does
 
 

@@ -71,6 +71,17 @@ class Checkpoints:
                     remedy="name a folder; it is made if it is not there.",
                 )
             )
+        strange = [letter for letter in str(self.folder) if letter in "*?[]\\"]
+        if strange:
+            raise ShardingError(
+                explain_error(
+                    f"{str(self.folder)!r} has a {strange[0]!r} in it",
+                    where="argument 'checkpoint'",
+                    rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
+                    "there that cannot be read.",
+                    remedy="a folder without them.",
+                )
+            )
         self._lock = Lock(
             self.folder / ".lock",
             what=f"the checkpoints in {self.folder}",

@@ -98,6 +98,8 @@ def start(kind: str, folder: Path, devices: int, pause: float, **options: Any) -
         os.dup2(output, 1)
         os.dup2(output, 2)
         os.close(reading)
+        # A campaign in the background of a shell ignores SIGINT, and so would its children.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         work.notice = lambda phase: os.write(writing, f"{phase}\n".encode()) and None
         found = work.run(kind, folder, pause, **options)
         result.write_text(json.dumps(found))

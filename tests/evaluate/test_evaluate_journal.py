@@ -273,7 +273,7 @@ class TestDisks:
 
     def test_one_process_at_a_time(self, path):
         with Journal(path):
-            self.untouched(path, rf"process {os.getpid()} \(.*pytest.*\) is writing it")
+            self.untouched(path, rf"process {os.getpid()} \(.*python.*\) is writing it")
 
     def test_a_disk_without_room(self, path, monkeypatch):
         usage = namedtuple("usage", "total used free")
