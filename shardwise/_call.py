@@ -22,6 +22,7 @@ from jax.experimental import io_callback
 
 from . import _jax
 from ._errors import DeadlockError, UnsupportedError, explain_error
+from ._jax.virtual import under
 from ._lower import Pace, Watch, execute, explain_trouble
 from ._program import Body, Join, annotate, build
 
@@ -95,7 +96,7 @@ def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
 
 
 def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
-    with _no_mesh():
+    with under(None):  # a simulated program runs on no mesh
         outs, trouble = program.compiled(pace)(*map(_here, args))
     if trouble is not None and int(trouble.site):
         raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
@@ -103,17 +104,8 @@ def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
 
 
 def _here(x: Any) -> Any:
-    """An array spread over several devices, on one of them."""
-    if isinstance(x, jax.Array) and len(x.devices()) > 1:
-        first = min(x.devices(), key=lambda device: device.id)
-        return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
-    return x
-
-
-def _no_mesh() -> Any:
-    """A context without the ambient mesh: a simulated program runs on none."""
-    empty = jax.sharding.get_abstract_mesh().empty
-    return contextlib.nullcontext() if empty else jax.set_mesh(None)  # pyright: ignore
+    """An array spread over several devices, in one place, from where it may go anywhere."""
+    return _jax.together(x) if isinstance(x, jax.Array) and len(x.devices()) > 1 else x
 
 
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:

@@ -18,7 +18,7 @@ from jax import lax
 
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
-from .._mesh import Axis, axes_of, placement
+from .._mesh import Axis, axes_of, placement, split_over
 from .ir import (
     NOWHERE,
     Atom,
@@ -35,6 +35,7 @@ from .ir import (
     Var,
     While,
 )
+from .owed import parts_to_reduce, settle
 from .tables import (
     AXIS_PARAMS,
     COLLECTIVES,
@@ -42,6 +43,7 @@ from .tables import (
     INLINED,
     PLACED,
     REFUSED,
+    RELAID,
     REMOTE,
     Form,
 )
@@ -60,7 +62,11 @@ def build(jaxpr: Any, through: str = "") -> Body:
     ins = [_var(v) for v in [*opened.constvars, *opened.invars]]
     ops: list[Op] = []
     env: dict[Any, Atom] = dict(zip([*opened.constvars, *opened.invars], ins, strict=True))
-    outs = _Walk(ops, {}, through=through).eqns(opened, env)
+    walk = _Walk(ops, {}, through=through)
+    for v in env:
+        env[v] = settle(walk, None, env[v], None, v.aval)
+    outs = walk.eqns(opened, env)
+    outs = [settle(walk, None, a, v.aval, None) for a, v in zip(outs, opened.outvars, strict=True)]
     return Body(ins, live(ops, outs), outs)
 
 
@@ -103,6 +109,9 @@ class _Walk:
         name = _jax.primitive_name(eqn.primitive)
         if name in DROPPED:
             return ins
+        if name in RELAID:
+            rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
+            return [settle(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
         if name in INLINED:
             return self.inline(eqn, name, ins)
         if name == self.through:
@@ -173,8 +182,7 @@ class _Walk:
 
     def check_spec(self, eqn: Any, spec: Any) -> None:
         """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
-        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
-        names = [name for entry in entries for name in entry if name is not None]
+        names = [name for row in split_over(spec) for name in row]
         for name in names:
             if names.count(name) > 1:
                 raise ShardingError(
@@ -196,7 +204,10 @@ class _Walk:
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
         place = placement(spec, len(v.aval.shape), new)
         mentioned = {axis for row in place for axis in row}
-        rest = tuple(axis for axis in new.values() if axis not in mentioned)
+        owed = getattr(spec, "unreduced", ())
+        rest = tuple(
+            axis for axis in new.values() if axis not in mentioned and axis.name not in owed
+        )
         op = Join([atom], [_var(v)], place, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
         return self.add(eqn, op)[0]
@@ -323,10 +334,13 @@ class _Walk:
             raise self.unsupported(eqn, f"{name} with an ordered effect")
         if self.speaks(eqn, name):
             raise self.unsupported(eqn, name)
+        parts = parts_to_reduce(self, eqn, name, ins)
+        if parts is None:
+            raise self.unsupported(eqn, f"{name} with an unreduced operand or result")
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = partial(_jax.bind, eqn.primitive, params)
         effect = bool(eqn.effects)
-        return self.add(eqn, Leaf(ins, _outs(eqn), name, run, params, effect))
+        return self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
 
     def speaks(self, eqn: Any, name: str) -> bool:
         """Whether an unknown primitive exchanges anything between the devices."""
@@ -340,14 +354,18 @@ class _Walk:
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
         op.where, op.scope = self.where(eqn), tuple(self.scope.values())
-        op.source = eqn.source_info
+        op.source = eqn.source_info if eqn is not None else None
         op.calls = tuple(call.source_info for call in reversed(self.calls))
         self.ops.append(op)
         return list(op.outs)
 
+    def within(self, axes: Scope) -> _Walk:
+        """The same walk with more axes in scope."""
+        return dataclasses.replace(self, scope={**self.scope, **axes})
+
     def where(self, eqn: Any) -> Where:
         """The line of an equation, or of the innermost call around it that has one."""
-        places = (where_of(one) for one in (eqn, *reversed(self.calls)))
+        places = (where_of(one) for one in (eqn, *reversed(self.calls)) if one is not None)
         return next((place for place in places if place.file), NOWHERE)
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:

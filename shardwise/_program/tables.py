@@ -29,14 +29,12 @@ DROPPED = {
     "preduced",
     "vary_unreduced_cast",
     "vary_unreduced_cast_p",
-    "sharding_constraint",
-    "mesh_cast",
-    "reshard",
-    "device_put",
-    "copy",
     "stop_gradient",
 }
-"""Equations that change where a value is or what JAX knows of it, not the value."""
+"""Equations that change what JAX knows of a value, not the value."""
+
+RELAID = {"sharding_constraint", "mesh_cast", "reshard", "device_put", "copy"}
+"""Equations that change where a value is. The value stays, unless a sum is owed before or after."""
 
 PLACED = ("sharding", "out_sharding", "dst_sharding")
 """Parameters that only say where a result lives."""

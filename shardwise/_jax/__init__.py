@@ -19,6 +19,7 @@ import numpy as np
 from jax._src import config as _config
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
+from jax._src import traceback_util as _traceback
 from jax.core import ShapedArray, Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
@@ -111,6 +112,21 @@ def untyped(constant: Any) -> Any:
     return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
 
 
+def specs_in(jaxpr: Any) -> list[Any]:
+    """The specs of the arguments of all `shard_map`s, in order."""
+    found = []
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if primitive_name(eqn.primitive) == "shard_map":
+            found.append(eqn.params["in_specs"])
+        values = list(eqn.params.values())
+        for value in values:
+            if is_jaxpr(value):
+                found += specs_in(value)
+            elif isinstance(value, tuple | list):
+                values += value
+    return found
+
+
 def is_ordered(effect: Any) -> bool:
     """Whether an effect asks for an order among devices, which a simulation cannot give."""
     return "ordered" in type(effect).__name__.lower() or "ordered" in str(effect).lower()
@@ -177,6 +193,8 @@ def derivative_frame(source_info: Any) -> Frame | None:
 
 def same_place(source_info: Any) -> Any:
     """A context in which new equations carry the source line and name of an old one."""
+    if source_info is None:
+        return contextlib.nullcontext()
     name_stack = _source.current_name_stack() + source_info.name_stack
     return _source.user_context(source_info.traceback, name_stack=name_stack)
 
@@ -217,8 +235,45 @@ SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
 """JAX's message about specs that do not match the arguments or results."""
 
+SPEC_MISMATCH = re.compile(
+    r"in_specs passed to shard_map: (?P<said>.+?) does not match the specs of the input: "
+    r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
+    re.S,
+)
+"""JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
+
 NO_MESH = re.compile(r"context mesh cannot be empty")
 """JAX's message about a `shard_map` that has no mesh and finds none around it."""
+
+
+NO_DEVICES = re.compile(
+    r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
+    r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+)
+"""JAX's messages where a program asks a virtual mesh for what only devices have."""
+
+
+def is_about_types(error: Exception) -> bool:
+    """Whether JAX refuses the way arrays lie on an explicit mesh."""
+    if type(error).__name__ == "ShardingTypeError":
+        return True
+    return bool(SPEC_MISMATCH.search(f"{error} {error.__cause__}"))
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is JAX's."""
+    return file.startswith(_HOME)
+
+
+def is_shard_map(file: str) -> bool:
+    """Whether a source file is that of `shard_map`."""
+    return is_own(file) and Path(file).name == "shard_map.py"
+
+
+_HOME = str(Path(jax.__file__).parent)
+
+api_boundary = _traceback.api_boundary
+"""A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
 
 
 def whole_tracebacks() -> Any:
@@ -344,6 +399,29 @@ def surface(error: type[Exception], found: Callable[[str], Exception | None]) ->
 _SURFACED: set[type[Exception]] = set()
 
 
+def owed(aval: Any) -> frozenset[str]:
+    """The axes of an explicit mesh over which a sum is still owed: `unreduced` in a type."""
+    sharding = getattr(aval, "sharding", None)
+    return getattr(getattr(sharding, "spec", None), "unreduced", frozenset())
+
+
+def kind_owed(aval: Any) -> str:
+    """How what is owed is to be combined: `sum`, and since JAX 0.12 `max` or `min`."""
+    kind = getattr(aval.sharding.spec, "unreduced_kind", None)
+    return "sum" if kind is None else kind.name
+
+
+def spec_of(aval: Any) -> PartitionSpec:
+    """How a type says (on an explicit mesh) that its values lie; nothing where it does not."""
+    sharding = getattr(aval, "sharding", None)
+    return getattr(sharding, "spec", PartitionSpec())
+
+
+def mesh_of(aval: Any) -> Any:
+    """The mesh in a type."""
+    return aval.sharding.mesh
+
+
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     """Shape and dtype of a value's type."""
     return tuple(aval.shape), aval.dtype
@@ -355,6 +433,30 @@ def whole(x: Any) -> Any:
     if sharding is None or all(entry is None for entry in sharding.spec):
         return x
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def together(x: Any) -> np.ndarray:
+    """The value of an array on several devices; what its devices still owe is paid."""
+    names = owed(jax.typeof(x))
+    if not names:
+        return np.asarray(x)
+    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind_owed(jax.typeof(x))]
+    whole = np.zeros(x.shape, x.dtype)
+    mesh = x.sharding.mesh
+    shares: dict[Any, Any] = {}
+    axes = [i for i, name in enumerate(mesh.axis_names) if name in names]
+    spec = PartitionSpec(*x.sharding.spec.partitions)
+    parts = jax.sharding.NamedSharding(mesh, spec).devices_indices_map(x.shape)
+    where = {device: at for at, device in np.ndenumerate(mesh.devices)}
+    for shard in x.addressable_shards:
+        at = where[shard.device]
+        shares.setdefault(tuple(at[i] for i in axes), []).append((parts[shard.device], shard.data))
+    for number, share in enumerate(shares.values()):
+        one = np.zeros_like(whole)
+        for index, data in share:
+            one[index] = np.asarray(data)
+        whole = one if number == 0 else combine(whole, one)
+    return whole
 
 
 def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
