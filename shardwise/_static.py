@@ -86,9 +86,8 @@ def bind(
         return f(*whole, **more, **named)
 
     positional = inspect.Parameter.POSITIONAL_ONLY
-    labels = [_name(i, names) for i in places]
     bound.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
-        [inspect.Parameter(label, positional) for label in labels]
+        [inspect.Parameter(names[i], positional) for i in places if i < len(names)]
     )
     return Bound(bound, tuple(args[i] for i in places), rest, key, places, len(args))
 
@@ -113,7 +112,7 @@ def _numbers(static: Static, names: list[str], count: int) -> set[int]:
 
 
 def _name(index: int, names: list[str]) -> str:
-    return names[index] if index < len(names) else f"args{index}"
+    return names[index] if index < len(names) else f"args[{index}]"
 
 
 def _is_mesh(value: Any) -> bool:

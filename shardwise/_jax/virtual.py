@@ -176,6 +176,9 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
     )
 
     def alone(*flat: Any) -> Any:
+        around = jax.sharding.get_abstract_mesh()
+        if AxisType.Manual in around.axis_types:
+            return over_devices(*flat)  # JAX refuses a pmap inside another
         with under(None):  # pmap knows of no mesh around it
             return over_devices(*flat)
 

@@ -276,6 +276,13 @@ class _Walk:
         if "perm" in own:
             axes = self.permuted(eqn, axes)
             own["perm"] = self.permutation(eqn, own["perm"], axes)
+        if groups is not None:
+            groups = self.grouped(eqn, form.name, groups, axes)
+            if not groups:
+                return ins
+        if form.together:
+            op = Collective(ins, _outs(eqn), form.name, axes, own, groups)
+            return self.add(eqn, op)
         if len(ins) != len(eqn.outvars):
             raise self.unsupported(eqn, form.name)
         # One operation for each operand: they travel together but do not depend on each other.
@@ -291,6 +298,31 @@ class _Walk:
         dtype = np.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
         kept = tuple(size for d, size in enumerate(shape) if d not in dims)
         return self.add(eqn, Leaf([atom], [Var(kept, dtype)], f"reduce_{name[1:]}", run))[0]
+
+    def grouped(self, eqn: Any, name: str, groups: Any, axes: tuple[Axis, ...]) -> Any:
+        """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
+        count = math.prod(axis.size for axis in axes)
+        if sorted(index for group in groups for index in group) != list(range(count)):
+            raise ShardingError(
+                explain_error(
+                    f"{name} with axis_index_groups={groups} over {count} devices",
+                    where=str(self.where(eqn)),
+                    rule="Each device along the axis is in exactly one group.",
+                    remedy="name every index once.",
+                )
+            )
+        if len({len(group) for group in groups}) == 1 or name in ("psum", "pmax", "pmin"):
+            return groups
+        if name == "all_to_all" and len(groups[0]) == 1:
+            return ()  # JAX looks at the first group only, and sees nothing to exchange.
+        raise ShardingError(
+            explain_error(
+                f"{name} with axis_index_groups={groups}",
+                where=str(self.where(eqn)),
+                rule="Only reductions take groups of different sizes.",
+                remedy="make all groups alike.",
+            )
+        )
 
     def permuted(self, eqn: Any, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The order in which a permutation over several axes numbers its devices."""
@@ -313,6 +345,16 @@ class _Walk:
     def permutation(self, eqn: Any, perm: Any, axes: tuple[Axis, ...]) -> Any:
         """The pairs, checked as JAX checks them when it compiles."""
         count = math.prod(axis.size for axis in axes)
+        for index in (index for pair in perm for index in pair):
+            if not -count <= index < count:
+                raise ShardingError(
+                    explain_error(
+                        f"ppermute with perm={tuple(perm)} names device {index} of {count}",
+                        where=str(self.where(eqn)),
+                        rule="Devices along an axis are numbered from 0.",
+                        remedy=f"numbers from 0 to {count - 1}; (i + 1) % {count} goes around.",
+                    )
+                )
         pairs = tuple((source % count, target % count) for source, target in perm)
         for side in zip(*pairs, strict=True):
             if len(set(side)) != len(side):

@@ -18,6 +18,7 @@ INLINED = {
     "linear_call": "callee",
     "custom_vmap_call": "call",
     "xla_metadata_call": "jaxpr",
+    "composite": "jaxpr",
 }
 """Calls, and the parameter that holds what is called. Derivatives were taken before we came."""
 
@@ -46,6 +47,8 @@ class Form:
 
     name: str
     params: dict[str, str] = dataclasses.field(default_factory=dict)
+    together: bool = False
+    """Whether its operands make one result; else each of them has its own."""
 
 
 _GATHER = Form("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
@@ -65,9 +68,10 @@ COLLECTIVES = {
     "all_to_all": Form("all_to_all", {"split": "split_axis", "concat": "concat_axis"}),
     "ppermute": Form("ppermute", {"perm": "perm"}),
     "pbroadcast": Form("pbroadcast", {"source": "source"}),
+    "ragged_all_to_all": Form("ragged_all_to_all", together=True),
 }
 
-REFUSED = {"ragged_all_to_all", "psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
+REFUSED = {"psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
 """Primitives that exchange something, or cannot be run, and have no rule."""
 
 AXIS_PARAMS = ("axis_name", "axis_names", "axes", "axis")
