@@ -276,6 +276,15 @@ class _Walk:
         if "perm" in own:
             axes = self.permuted(eqn, axes)
             own["perm"] = self.permutation(eqn, own["perm"], axes)
+        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == jnp.bool_:
+            raise ShardingError(
+                explain_error(
+                    "psum_scatter of booleans",
+                    where=str(self.where(eqn)),
+                    rule="JAX does not add booleans across devices here, though psum does.",
+                    remedy="x.astype(jnp.int32) counts them.",
+                )
+            )
         if groups is not None:
             groups = self.grouped(eqn, form.name, groups, axes)
             if not groups:
