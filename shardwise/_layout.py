@@ -16,8 +16,8 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from . import _jax
 from ._errors import ShardingError, explain_error
+from ._jax import types
 from ._mesh import AbstractMesh, Mesh, Placement, near, split_over
 from ._program import Body, Join, Leaf, Split, Var
 
@@ -87,7 +87,7 @@ class Layout:
 
     def _spec(self, number: int, leaf: Any, spec: Spec) -> PartitionSpec | None:
         said = spec.spec if isinstance(spec, NamedSharding) else spec
-        own = _jax.spec_of(jax.typeof(leaf))
+        own = types.spec_of(jax.typeof(leaf))
         kept = own if not _is_plain(own) else None
         if said is None and kept is None:
             return None
@@ -171,8 +171,8 @@ class Layout:
     def _type(self, leaf: Any, spec: PartitionSpec | None) -> Any:
         aval = jax.typeof(leaf)
         wanted = self._typed(spec or PartitionSpec(), len(aval.shape))
-        if _entries(wanted) == _entries(_jax.spec_of(aval)) and (
-            _is_plain(wanted) or _jax.mesh_of(aval) == self.mesh
+        if _entries(wanted) == _entries(types.spec_of(aval)) and (
+            _is_plain(wanted) or types.mesh_of(aval) == self.mesh
         ):
             return leaf
         sharding = None if _is_plain(wanted) else NamedSharding(self.mesh, wanted)  # pyright: ignore[reportArgumentType]

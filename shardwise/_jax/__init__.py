@@ -17,14 +17,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
-from jax.core import ShapedArray, Tracer, eval_jaxpr
+from jax._src.interpreters import batching as _batching
+from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import PartitionSpec
 
 # --- jaxprs ---------------------------------------------------------------------------------
 
@@ -50,6 +51,12 @@ def open_jaxpr(jaxpr: Any) -> Open:
     )
 
 
+def inputs(jaxpr: Any) -> list[Any]:
+    """The variables that a program is called with: its constants, then its arguments."""
+    opened = open_jaxpr(jaxpr)
+    return [*opened.constvars, *opened.invars]
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
     return eval_jaxpr(jaxpr.jaxpr, consts, *args)
@@ -58,6 +65,11 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def is_batched(x: Any) -> bool:
+    """Whether a `vmap` under way has a value for each element of its batch."""
+    return isinstance(x, _batching.BatchTracer)
 
 
 def trace_context() -> Any:
@@ -298,8 +310,17 @@ class CallRules:
     """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
     transpose: Callable[..., list[Any]]
     """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
-    vmap: Callable[..., list[Any]]
-    """`(args, dims)`: results, all batched in front."""
+    vmap: Callable[..., tuple[list[Any], list[Any]]]
+    """`(batch, args, dims)`: results, and where each is batched."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What a `vmap` says of itself."""
+
+    name: Any
+    size: int
+    spmd_name: Any
 
 
 def call_primitive(name: str, rules: CallRules) -> Any:
@@ -324,13 +345,13 @@ def call_primitive(name: str, rules: CallRules) -> Any:
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
         return rules.transpose(cotangents, args, avals, **params)
 
-    def batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[int]]:
-        outs = rules.vmap(args, dims, **params)
-        return outs, [0] * len(outs)
+    def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        name = None if axis.name is _core.no_axis_name else axis.name
+        return rules.vmap(Batch(name, axis.size, axis.spmd_name), args, dims, **params)
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     return primitive
 
 
@@ -399,66 +420,6 @@ def surface(error: type[Exception], found: Callable[[str], Exception | None]) ->
 _SURFACED: set[type[Exception]] = set()
 
 
-def owed(aval: Any) -> frozenset[str]:
-    """The axes of an explicit mesh over which a sum is still owed: `unreduced` in a type."""
-    sharding = getattr(aval, "sharding", None)
-    return getattr(getattr(sharding, "spec", None), "unreduced", frozenset())
-
-
-def kind_owed(aval: Any) -> str:
-    """How what is owed is to be combined: `sum`, and since JAX 0.12 `max` or `min`."""
-    kind = getattr(aval.sharding.spec, "unreduced_kind", None)
-    return "sum" if kind is None else kind.name
-
-
-def spec_of(aval: Any) -> PartitionSpec:
-    """How a type says (on an explicit mesh) that its values lie; nothing where it does not."""
-    sharding = getattr(aval, "sharding", None)
-    return getattr(sharding, "spec", PartitionSpec())
-
-
-def mesh_of(aval: Any) -> Any:
-    """The mesh in a type."""
-    return aval.sharding.mesh
-
-
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     """Shape and dtype of a value's type."""
     return tuple(aval.shape), aval.dtype
-
-
-def whole(x: Any) -> Any:
-    """A traced value, replicated where its type says (on an explicit mesh) that it is split."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    if sharding is None or all(entry is None for entry in sharding.spec):
-        return x
-    return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
-
-
-def together(x: Any) -> np.ndarray:
-    """The value of an array on several devices; what its devices still owe is paid."""
-    names = owed(jax.typeof(x))
-    if not names:
-        return np.asarray(x)
-    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind_owed(jax.typeof(x))]
-    whole = np.zeros(x.shape, x.dtype)
-    mesh = x.sharding.mesh
-    shares: dict[Any, Any] = {}
-    axes = [i for i, name in enumerate(mesh.axis_names) if name in names]
-    spec = PartitionSpec(*x.sharding.spec.partitions)
-    parts = jax.sharding.NamedSharding(mesh, spec).devices_indices_map(x.shape)
-    where = {device: at for at, device in np.ndenumerate(mesh.devices)}
-    for shard in x.addressable_shards:
-        at = where[shard.device]
-        shares.setdefault(tuple(at[i] for i in axes), []).append((parts[shard.device], shard.data))
-    for number, share in enumerate(shares.values()):
-        one = np.zeros_like(whole)
-        for index, data in share:
-            one[index] = np.asarray(data)
-        whole = one if number == 0 else combine(whole, one)
-    return whole
-
-
-def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
-    """A type as JAX writes it, without sharding."""
-    return ShapedArray(tuple(shape), dtype, weak_type=weak)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from jax import lax
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement, split_over
+from .handed import hand, take
 from .ir import (
     NOWHERE,
     Atom,
@@ -35,7 +36,7 @@ from .ir import (
     Var,
     While,
 )
-from .owed import parts_to_reduce, settle
+from .owed import as_type, parts_to_reduce
 from .tables import (
     AXIS_PARAMS,
     COLLECTIVES,
@@ -52,21 +53,31 @@ from .where import Where, where_of
 Scope = Mapping[str, Axis]
 
 
-def build(jaxpr: Any, through: str = "") -> Body:
+def build(
+    jaxpr: Any,
+    through: str = "",
+    shares_in: Sequence[bool] | None = None,
+    shares_out: Sequence[bool] | None = None,
+) -> Body:
     """Build the list of operations of a closed jaxpr, its constants in front of its inputs.
 
     `through` names a primitive that stands for a program, its parameter `program`, which is then
-    put in its place.
+    put in its place. Inputs and results are whole, but for those that `shares_in` and `shares_out`
+    name: of them every device has its own.
     """
     opened = _jax.open_jaxpr(jaxpr)
-    ins = [_var(v) for v in [*opened.constvars, *opened.invars]]
+    given = [*opened.constvars, *opened.invars]
+    ins = [_var(v) for v in given]
     ops: list[Op] = []
-    env: dict[Any, Atom] = dict(zip([*opened.constvars, *opened.invars], ins, strict=True))
     walk = _Walk(ops, {}, through=through)
-    for v in env:
-        env[v] = settle(walk, None, env[v], None, v.aval)
+    env: dict[Any, Atom] = {}
+    for v, var, shared in zip(given, ins, shares_in or [False] * len(ins), strict=True):
+        env[v] = var if shared else as_type(walk, None, var, None, v.aval)
     outs = walk.eqns(opened, env)
-    outs = [settle(walk, None, a, v.aval, None) for a, v in zip(outs, opened.outvars, strict=True)]
+    shared = shares_out or [False] * len(outs)
+    for index, v in enumerate(opened.outvars):
+        if not shared[index]:
+            outs[index] = as_type(walk, None, outs[index], v.aval, None)
     return Body(ins, live(ops, outs), outs)
 
 
@@ -111,7 +122,7 @@ class _Walk:
             return ins
         if name in RELAID:
             rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
-            return [settle(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
+            return [as_type(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
         if name in INLINED:
             return self.inline(eqn, name, ins)
         if name == self.through:
@@ -140,10 +151,22 @@ class _Walk:
         return inner.call(eqn.params[INLINED[name]], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        opened = _jax.open_jaxpr(eqn.params["program"].jaxpr)
+        part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        names = [*opened.constvars, *opened.invars]
-        return inner.eqns(opened, dict(zip(names, ins, strict=True)))
+        env: dict[Any, Atom] = {}
+        for v, atom, axes in zip(_jax.inputs(part.jaxpr), ins, part.given, strict=True):
+            env[v] = _var(v) if axes else as_type(inner, eqn, atom, None, v.aval)
+            for op in take(atom, env[v], axes) if axes else ():
+                inner.add(eqn, op)
+        opened = _jax.open_jaxpr(part.jaxpr)
+        outs = inner.eqns(opened, env)
+        for index, axes in enumerate(part.kept):
+            if axes is None:
+                outs[index] = as_type(inner, eqn, outs[index], opened.outvars[index].aval, None)
+            ops, outs[index] = hand(outs[index], axes) if axes else ((), outs[index])
+            for op in ops:
+                inner.add(eqn, op)
+        return outs
 
     def apart(self, eqn: Any, atom: Atom) -> Atom:
         """Keep XLA from merging a rematerialised value with the one computed first."""

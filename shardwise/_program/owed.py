@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 
 from .. import _jax
+from .._jax import types
 from .._mesh import Axis, axes_of, placement
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Split, Var
 
@@ -39,9 +40,9 @@ class Walk(Protocol):
         ...
 
 
-def settle(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
+def as_type(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
     """A value of type `held` as one of type `wanted`: debts paid, or taken on."""
-    before, after = _jax.owed(held), _jax.owed(wanted)
+    before, after = types.owed(held), types.owed(wanted)
     if before - after:
         atom = pay(walk, eqn, atom, held, before - after)
     if after - before:
@@ -52,7 +53,7 @@ def settle(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
 def pay(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
     """Let the devices along these axes combine their shares."""
     axes = _axes(aval, names)
-    name = PAYS[_jax.kind_owed(aval)]
+    name = PAYS[types.kind_owed(aval)]
     out = Var(*_jax.shape_of(aval))
     op = Collective([atom], [out], name, tuple(axes.values()), {})
     return walk.within(axes).add(eqn, op)[0]
@@ -60,7 +61,7 @@ def pay(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> A
 
 def owe(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
     """A whole value as shares: all of it on the first device, nothing on the others."""
-    if _jax.kind_owed(aval) != "sum":
+    if types.kind_owed(aval) != "sum":
         return atom  # The maximum of the same value everywhere is that value.
     axes = _axes(aval, names)
     inner = walk.within(axes)
@@ -77,8 +78,8 @@ def parts_to_reduce(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[At
 
     None where the operation changes what is owed in a way that is not known.
     """
-    given = frozenset().union(*(_jax.owed(v.aval) for v in eqn.invars))
-    made = frozenset().union(*(_jax.owed(v.aval) for v in eqn.outvars))
+    given = frozenset().union(*(types.owed(v.aval) for v in eqn.invars))
+    made = frozenset().union(*(types.owed(v.aval) for v in eqn.outvars))
     if given == made:
         return ins
     if given - made or name not in SUMS:
@@ -95,7 +96,7 @@ def _reduced_dims(name: str, params: dict[str, Any]) -> tuple[tuple[int, ...], .
 def _cut(
     walk: Walk, eqn: Any, atom: Atom, aval: Any, dims: tuple[int, ...], axes: Mapping[str, Axis]
 ) -> Atom:
-    rows = placement(_jax.spec_of(aval), len(aval.shape), axes)
+    rows = placement(types.spec_of(aval), len(aval.shape), axes)
     place = tuple(row if d in dims else () for d, row in enumerate(rows))
     if not any(place):
         return atom
@@ -107,7 +108,7 @@ def _cut(
 
 
 def _axes(aval: Any, names: frozenset[str]) -> dict[str, Axis]:
-    return axes_of(_jax.mesh_of(aval), names)
+    return axes_of(types.mesh_of(aval), names)
 
 
 def _on_the_first(x: Any, *here: Any) -> list[Any]:
