@@ -19,10 +19,11 @@ from jax import lax
 from jax.experimental import io_callback
 
 from .. import _jax
-from .._errors import DeadlockError
+from .._errors import DeadlockError, UnsupportedError
 from .._jax import types
 from .._jax.virtual import under
 from .._lower import Pace, execute, explain_trouble
+from .._program import Wanted
 from .program import Program, derive
 
 T = TypeVar("T")
@@ -92,59 +93,103 @@ def _abstract(*given: Any, program: Program, pace: Pace) -> tuple[list[Any], Any
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, pace: Pace
 ) -> tuple[list[Any], list[Any]]:
+    """In two parts, so that the first can be run before anybody has a tangent."""
     moving = tuple(t is not None for t in tangents)
-    smooth = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals]
+    smooth = tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
+    directions = [t for t in tangents if t is not None]
     own = len(smooth)
-    tree: Any = None
-
-    def forward(*primals: Any) -> tuple[list[Any], list[Any]]:
-        nonlocal tree
-        moved = [p for p, m in zip(primals, moving, strict=True) if m]
-        outs, linear = jax.linearize(_partly(program, moving, primals), *moved)
-        residuals, tree = jax.tree.flatten(linear)
-        return outs, residuals
-
-    made, consts, tree = derive(
-        program,
-        ("forward", moving),
-        forward,
-        primals,
-        program.arguments,
-        program.given,
-        lambda count: [*program.kept, *["every"] * (count - own)],
-        lambda: tree,
-    )
+    made, consts, tree = _forward(program, moving, primals)
+    try:
+        handed = made.kept[own:]
+    except UnsupportedError:
+        if any(map(_jax.is_unknown, directions)):
+            raise
+        return _jvp_in_one(primals, directions, moving, smooth, program, pace)
     results = call(made, pace, [*consts, *primals])
     outs, residuals = results[:own], results[own:]
 
     def linear(*args: Any) -> list[Any]:
-        residuals, directions = args[: len(args) - sum(moving)], args[len(args) - sum(moving) :]
+        residuals, directions = args[: len(handed)], args[len(handed) :]
         out = jax.tree.unflatten(tree, residuals)(*directions)
-        return [t for t, real in zip(out, smooth, strict=True) if real]
+        return _those(out, smooth)
 
-    directions = [t for t in tangents if t is not None]
     made, consts, _ = derive(
         program,
         ("linear", moving),
         linear,
         [*residuals, *directions],
-        [*made.results[own:], *(a.to_tangent_aval() for a in _those(program.arguments, moving))],
-        [*made.kept[own:], *_those(program.given, moving)],
+        [*made.results[own:], *_tangents(program, moving)],
+        [*handed, *_those(program.given, moving)],
         lambda _: _those(program.kept, smooth),
     )
     found = iter(call(made, pace, [*consts, *residuals, *directions]))
     return outs, [next(found) if real else None for real in smooth]
 
 
+def _forward(
+    program: Program, moving: tuple[bool, ...], primals: Sequence[Any]
+) -> tuple[Program, list[Any], Any]:
+    """The program that gives the results and then the residuals; and the tree of these."""
+    tree: Any = None
+
+    def forward(*primals: Any) -> tuple[list[Any], list[Any]]:
+        nonlocal tree
+        outs, linear = jax.linearize(_partly(program, moving, primals), *_those(primals, moving))
+        residuals, tree = jax.tree.flatten(linear)
+        return outs, residuals
+
+    def wanted(count: int) -> list[Wanted]:
+        return [*program.kept, *["every"] * (count - len(program.kept))]
+
+    name = ("forward", moving)
+    seen = program.arguments
+    return derive(program, name, forward, primals, seen, program.given, wanted, lambda: tree)
+
+
+def _tangents(program: Program, moving: Sequence[bool]) -> list[Any]:
+    """The types of directions."""
+    return [aval.to_tangent_aval() for aval in _those(program.arguments, moving)]
+
+
+def _jvp_in_one(
+    primals: Sequence[Any],
+    directions: Sequence[Any],
+    moving: tuple[bool, ...],
+    smooth: tuple[bool, ...],
+    program: Program,
+    pace: Pace,
+) -> tuple[list[Any], list[Any]]:
+    """For a program that JAX can push forward and not take apart."""
+
+    def push(*args: Any) -> tuple[list[Any], list[Any]]:
+        primals, directions = args[: len(moving)], args[len(moving) :]
+        f = _partly(program, moving, primals)
+        outs, tangents = jax.jvp(f, tuple(_those(primals, moving)), tuple(directions))
+        return outs, _those(tangents, smooth)
+
+    made, consts, _ = derive(
+        program,
+        ("jvp", moving),
+        push,
+        [*primals, *directions],
+        [*program.arguments, *_tangents(program, moving)],
+        [*program.given, *_those(program.given, moving)],
+        lambda _: [*program.kept, *_those(program.kept, smooth)],
+    )
+    results = call(made, pace, [*consts, *primals, *directions])
+    found = iter(results[len(smooth) :])
+    return results[: len(smooth)], [next(found) if real else None for real in smooth]
+
+
 def _transpose(
     cotangents: Sequence[Any],
     args: Sequence[Any],
-    types: Sequence[Any],
+    avals: Sequence[Any],
     *,
     program: Program,
     pace: Pace,
 ) -> list[Any]:
-    linear = tuple(aval is not None for aval in types)
+    linear = tuple(aval is not None for aval in avals)
     still = [not is_linear for is_linear in linear]
     known = _those(args, still)
     like = _those(program.arguments, linear)
@@ -198,7 +243,7 @@ def _vmap(
     def one(*args: Any) -> list[Any]:
         outs = program.function(*args)
         # What the batch does not touch stays as it is: JAX cannot batch all that it can leave.
-        same.update((i, out) for i, out in enumerate(outs) if not _jax.is_batched(out))
+        same.update(_jax.untouched(outs))
         return [out for i, out in enumerate(outs) if i not in same]
 
     def batched(*args: Any) -> list[Any]:

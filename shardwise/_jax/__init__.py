@@ -22,6 +22,7 @@ from jax._src import effects as _effects
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
 from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import partial_eval as _partial
 from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
@@ -67,9 +68,20 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
-def is_batched(x: Any) -> bool:
-    """Whether a `vmap` under way has a value for each element of its batch."""
-    return isinstance(x, _batching.BatchTracer)
+def is_unknown(x: Any) -> bool:
+    """Whether a tangent is one that JAX takes a linear program for, to run or transpose later."""
+    return isinstance(x, _partial.JaxprTracer)
+
+
+def untouched(outs: Sequence[Any]) -> dict[int, Any]:
+    """Results inside a `vmap` that are the same for its whole batch, as they are outside it."""
+    found = {}
+    for index, x in enumerate(outs):
+        if not isinstance(x, _batching.BatchTracer):
+            found[index] = x
+        elif x.batch_dim is None:
+            found[index] = x.val
+    return found
 
 
 def trace_context() -> Any:

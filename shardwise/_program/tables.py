@@ -71,6 +71,9 @@ COLLECTIVES = {
     "ragged_all_to_all": Form("ragged_all_to_all", together=True),
 }
 
+REDUCTIONS = ("psum", "pmax", "pmin")
+"""Those that may be taken over one axis after the other."""
+
 REFUSED = {"psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
 """Primitives that exchange something, or cannot be run, and have no rule."""
 
