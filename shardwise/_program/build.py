@@ -221,7 +221,7 @@ class _Walk:
 
     def check_nested(self, eqn: Any, spec: Any, new: Scope) -> None:
         """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
-        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
+        entries = split_over(spec)
         again = [name for entry in entries for name in entry if name in self.scope.keys() - new]
         if again:
             raise UnsupportedError(
