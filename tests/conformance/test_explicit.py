@@ -199,9 +199,7 @@ def slope(f):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_value(name, at_once):
     each = PROGRAMS[name]
-    call = sw.simulate(
-        each.f, mesh=explicit(**SIZES), in_specs=(each.x, each.w), at_once=at_once
-    )
+    call = sw.simulate(each.f, mesh=explicit(**SIZES), in_specs=(each.x, each.w), at_once=at_once)
     assert_same(call(X, W), real(each, value))
 
 
