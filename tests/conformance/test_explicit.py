@@ -42,7 +42,10 @@ class Program(NamedTuple):
 PROGRAMS: dict[str, Program] = {}
 
 
-def program(x: P, w: P = P()):
+WHOLE = P()
+
+
+def program(x: P, w: P = WHOLE):
     def enter(f):
         PROGRAMS[f.__name__] = Program(f, x, w)
         return f
