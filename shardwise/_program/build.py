@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -338,7 +337,7 @@ class _Walk:
         if "perm" in own:
             axes = self.permuted(eqn, axes)
             own["perm"] = self.permutation(eqn, own["perm"], axes)
-        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == jnp.bool_:
+        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == bool:
             raise ShardingError(
                 explain_error(
                     "psum_scatter of booleans",
@@ -536,8 +535,8 @@ def _refuse_around(name: str, names: tuple[Any, ...], where: Where, *_: Any) -> 
 
 
 def _reduce(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
-    reduce = {"psum": jnp.sum, "pmax": jnp.max, "pmin": jnp.min}[name]
-    return [reduce(x, axis=dims).astype(x.dtype)]
+    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[name]
+    return [reduce(x, dims)]
 
 
 def _barrier(x: Any) -> list[Any]:
