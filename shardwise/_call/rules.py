@@ -196,8 +196,7 @@ def _transpose(
     def backward(*args: Any) -> Any:
         rest = iter(args[: len(known)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
-        pull = jax.linear_transpose(_partly(program, linear, fixed), *like)
-        return pull(list(args[len(known) :]))
+        return types.pull_back(_partly(program, linear, fixed), like, args[len(known) :])
 
     made, consts, _ = derive(
         program,
@@ -255,7 +254,7 @@ def _vmap(
         ("vmap", dims, axis),
         batched,
         args,
-        [types.batched(a, d, axis.size) for a, d in zip(program.arguments, dims, strict=True)],
+        list(map(types.batched, program.arguments, map(jax.typeof, args), dims)),
         program.given,
         lambda _: program.kept,
         lambda: frozenset(same),
