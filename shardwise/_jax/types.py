@@ -169,4 +169,6 @@ def put(x: Any, aval: Any, mesh: Mesh | None) -> Any:
     """An array laid out on a mesh as a type says, where the type is about that mesh."""
     if mesh is None or is_plain(aval) or mesh_of(aval) != mesh.abstract_mesh:
         return x
+    if owed(aval):  # JAX makes shares only of what is on the mesh already
+        x = jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
     return jax.device_put(x, NamedSharding(mesh, spec_of(aval)))

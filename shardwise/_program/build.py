@@ -18,6 +18,7 @@ from jax import lax
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement, split_over
+from . import owed
 from .handed import hand, take
 from .ir import (
     NOWHERE,
@@ -245,9 +246,9 @@ class _Walk:
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
         place = placement(spec, len(v.aval.shape), new)
         mentioned = {axis for row in place for axis in row}
-        owed = getattr(spec, "unreduced", ())
+        shared = getattr(spec, "unreduced", ())
         rest = tuple(
-            axis for axis in new.values() if axis not in mentioned and axis.name not in owed
+            axis for axis in new.values() if axis not in mentioned and axis.name not in shared
         )
         op = Join([atom], [_var(v)], place, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
@@ -451,7 +452,8 @@ class _Walk:
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = partial(_jax.bind, eqn.primitive, params)
         effect = bool(eqn.effects)
-        return self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        return owed.results(self, eqn, name, outs)
 
     def speaks(self, eqn: Any, name: str) -> bool:
         """Whether an unknown primitive exchanges anything between the devices."""
