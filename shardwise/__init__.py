@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._check import Verdict as Verdict
     from ._check import case as case
     from ._check import check as check
+    from ._errors import ArgumentError as ArgumentError
     from ._errors import DeadlockError as DeadlockError
     from ._errors import ShardingError as ShardingError
     from ._errors import ShardwiseError as ShardwiseError
@@ -43,6 +44,7 @@ _HOME = {
     "Verdict": "_check",
     "case": "_check",
     "check": "_check",
+    "ArgumentError": "_errors",
     "DeadlockError": "_errors",
     "ShardingError": "_errors",
     "ShardwiseError": "_errors",
