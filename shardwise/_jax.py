@@ -94,6 +94,11 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def key_impl(dtype: Any) -> Any:
+    """The generator behind a type of random keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
+
+
 def is_unknown(x: Any) -> bool:
     """Whether a tangent is one that JAX takes a linear program for, to run or transpose later."""
     return isinstance(x, _partial.JaxprTracer)
@@ -224,6 +229,12 @@ def derivative_frame(source_info: Any) -> Frame | None:
         elif inside and (frame.file_name, frame.line_num) in own:
             return own[frame.file_name, frame.line_num]
     return None
+
+
+def functions_around(source_info: Any) -> set[str]:
+    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    return {frame.function_name for frame in frames}
 
 
 def same_place(source_info: Any) -> Any:
