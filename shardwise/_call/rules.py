@@ -138,7 +138,8 @@ def _forward(
         return outs, residuals
 
     def wanted(count: int) -> list[Wanted]:
-        return [*program.kept, *["every"] * (count - len(program.kept))]
+        more: list[Wanted] = ["every"] * (count - len(program.kept))
+        return [*program.kept, *more]
 
     name = ("forward", moving)
     seen = program.arguments

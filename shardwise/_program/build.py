@@ -156,8 +156,9 @@ class _Walk:
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         env: dict[Any, Atom] = {}
         for v, atom, axes in zip(_jax.inputs(part.jaxpr), ins, part.given, strict=True):
-            env[v] = _var(v) if axes else as_type(inner, eqn, atom, None, v.aval)
-            for op in take(atom, env[v], axes) if axes else ():
+            own = _var(v)
+            env[v] = own if axes else as_type(inner, eqn, atom, None, v.aval)
+            for op in take(atom, own, axes) if axes else ():
                 inner.add(eqn, op)
         opened = _jax.open_jaxpr(part.jaxpr)
         outs = inner.eqns(opened, env)
