@@ -104,9 +104,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:
     """The wrong verdicts that an `assert` was about: no others that happen to be around."""
-    package = sys.modules.get("shardwise._check")
+    homes = {"shardwise._check": "Verdict", "shardwise._prove": "Proof"}
+    kinds = tuple(getattr(sys.modules[m], name) for m, name in homes.items() if m in sys.modules)
     test = _test_of(statement)
-    if package is None or test is None or not _is_about_truth(test):
+    if not kinds or test is None or not _is_about_truth(test):
         return []
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     # pytest's rewritten assert keeps the values of calls in variables of these names.
@@ -115,7 +116,7 @@ def _asserted(statement: str, frame: FrameType) -> list[Any]:
         for name, value in frame.f_locals.items()
         if name in names or name.startswith("@py_assert")
     ]
-    wrong = [value for value in held if isinstance(value, package.Verdict) and not value.ok]
+    wrong = [value for value in held if isinstance(value, kinds) and not value.ok]
     return list({id(value): value for value in wrong}.values())
 
 

@@ -21,7 +21,7 @@ def test_help_names_every_command():
     assert result.exit_code == ExitCode.OK
     assert "Usage: shardwise [OPTIONS] COMMAND" in result.output
     assert "demo" in result.output
-    assert "Exit codes: 0 right, 1 wrong, 2 could not be run." in result.output
+    assert "Exit codes: 0 right, 1 wrong, 2 could not be run, 3 unknown." in result.output
 
 
 def test_no_arguments_show_the_help():

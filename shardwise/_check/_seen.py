@@ -1,7 +1,7 @@
 """What a check could not have seen: data that says nothing, and nothing to compare with.
 
 A program may be wrong and yet pass on zeros, on data that is the same on every device, or on one
-mesh alone. Such a verdict says so, in findings of its own (`SW4xx`), and what to do about it.
+mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what to do about it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape,
 def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool) -> list:
     """What this check could not have seen. `given`: there is a reference."""
     if not base.paths:
-        return [_finding("SW401", "the function returns no arrays: nothing was compared", RETURN)]
+        return [_finding("SW501", "the function returns no arrays: nothing was compared", RETURN)]
     found = list(_single(meshes, given))
-    found += _empty(base, "SW403", "is zero everywhere", _is_zero, all_of_them=True)
-    found += _empty(base, "SW403", "is NaN everywhere", _is_nan, all_of_them=False)
+    found += _empty(base, "SW503", "is zero everywhere", _is_zero, all_of_them=True)
+    found += _empty(base, "SW503", "is NaN everywhere", _is_nan, all_of_them=False)
     return found + list(_alike(runs[-1] if runs else base))
 
 
@@ -42,7 +42,7 @@ def _single(meshes: Sequence[AbstractMesh], given: bool) -> Iterator[Finding]:
     if not given and all(size == 1 for mesh in meshes for size in mesh.shape.values()):
         axis = meshes[0].axis_names[0]
         yield _finding(
-            "SW402",
+            "SW502",
             "only one device was tried: its result was compared with itself",
             f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
         )
@@ -75,7 +75,7 @@ def _alike(run: Run) -> Iterator[Finding]:
     splits = [op for op in run.body.ops if _divides(op) and op.ins[0] in given]
     if splits and not any(_differs(op, given) for op in splits):
         yield _finding(
-            "SW404",
+            "SW504",
             "every device was given the same data: what mixes up devices, or takes one for all, "
             "cannot be seen",
             f"give data that differs from row to row, {DRAW}",
