@@ -59,7 +59,7 @@ MIX = 0x9E3779B1
 
 def shaken(body: Body, seed: Any) -> Body:
     """The same program, rounding otherwise. Each value of `seed` (a uint32) gives another run."""
-    return _Shake(seed).body(body)
+    return _Shake(jnp.asarray(seed, np.uint32)).body(body)
 
 
 def eps_of(dtype: Any) -> float:
