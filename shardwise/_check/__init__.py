@@ -12,3 +12,4 @@ from ._verdict import Verdict as Verdict
 from ._verdict import told_once as told_once
 from ._verdict import underline as underline
 from .cause import cause as cause
+from .cause import grouped as grouped

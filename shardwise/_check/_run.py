@@ -20,7 +20,8 @@ from ._options import expand, validate, words
 from ._reference import wanted_of
 from ._running import Run
 from ._seen import unseen
-from ._verdict import Finding, Verdict
+from ._verdict import NOWHERE, Finding, Verdict
+from .meant import Meant
 
 
 def check(
@@ -73,10 +74,17 @@ def check(
     wanted = wanted_of(reference, base, given)
     limits = base.limits(max(math.prod(m.shape.values()) for m in meshes), rtol, atol)
     runs = [base if one == ones else Run(Tracing(f, one), given) for one in meshes]
+    meant = Meant(base) if reference is None else None
     findings: list[Finding] = []
     wrong: list[Wrong] = []
     wrong_on: list[str] = []
+    proved_on: list[str] = []
     for run, one in zip(runs, meshes, strict=True):
+        if meant is not None and base.paths and meant.proved(run):
+            proved_on.append(words(one))
+            if run is not runs[-1] and run is not base:
+                findings += lint(run.body, list(axes_of(one).values()))
+                continue
         findings += lint(run.body, list(axes_of(one).values())) if base.paths else []
         try:
             here = run.compare(base, wanted, limits)
@@ -86,7 +94,9 @@ def check(
         else:
             wrong += here
             wrong_on += [words(one)] * bool(here)
-    findings = describe(wrong) + findings
+    causes, rest = meant.causes(wrong) if meant is not None else ([], wrong)
+    findings = causes + describe(rest) + findings
+    findings += [_disagree(one) for one in sorted({*wrong_on} & {*proved_on})]
     if not wrong_on:
         findings += unseen(base, runs, meshes, reference is not None)
     return Verdict(
@@ -96,6 +106,18 @@ def check(
         getattr(f, "__name__", type(f).__name__),
         wrong_on=tuple(wrong_on),
         drawn=given is not args,
+        proved_on=tuple(proved_on),
+    )
+
+
+def _disagree(mesh: str) -> Finding:
+    return Finding(
+        "SW410",
+        f"the program is proved on {mesh}, and yet the numbers differ there. One of the two is "
+        "wrong, and that is a bug in shardwise: a report with the program would help",
+        NOWHERE,
+        certain=False,
+        mesh=mesh,
     )
 
 
@@ -112,7 +134,11 @@ def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:
     )
 
 
-SAID_BY = {"SW202": {"SW301"}, "SW203": {"SW104", "SW105", "SW301"}}
+SAID_BY = {
+    "SW201": {"SW401"},
+    "SW202": {"SW301"},
+    "SW203": {"SW104", "SW105", "SW301", "SW403", "SW406"},
+}
 """Suspicions that need no word of their own once running has shown the fact."""
 
 

@@ -73,6 +73,9 @@ class Verdict:
     """Those of the meshes on which it is wrong."""
     drawn: bool = False
     """Whether values were drawn, because only shapes were given."""
+    proved_on: tuple[str, ...] = ()
+    """Those of the meshes on which every result is proved right for all inputs. Of these only the
+    largest was also run, as a cross-check."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
@@ -121,6 +124,7 @@ class Verdict:
             "meshes": list(self.meshes),
             "wrong_on": list(self.wrong_on),
             "drawn": self.drawn,
+            "proved_on": list(self.proved_on),
             "leaves": self.leaves,
             "findings": [finding.to_dict() for finding in self.findings],
         }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 from .._meaning import Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
@@ -72,7 +73,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
             f"its own part{tail}",
-            derivative_of(auto.op.source) or auto.op.where,
+            _line(auto.op),
             remedy=TWO_WAYS.replace("'data'", over),
         )
     if summed_again:
@@ -142,7 +143,7 @@ def _mistake(mistake: Mistake) -> Finding:
     if not mistake.axes:
         return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
     over, born = names(mistake.axes), mistake.born
-    where = (born or mistake.op).where
+    where = _line(born or mistake.op)
     if isinstance(mistake.op, Join):
         return Finding(
             "SW403",
@@ -150,14 +151,33 @@ def _mistake(mistake: Mistake) -> Finding:
             where,
             remedy=f"add the shares up before they are returned: jax.lax.psum(..., {over}).",
         )
-    used = f" at {mistake.op.where}" if mistake.op.where != where else ""
+    if mistake.extreme:
+        return Finding(
+            "SW405",
+            f"uses each device's own maximum or minimum over {over} as if it were the whole: "
+            f"{mistake.reason}",
+            where,
+            remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
+        )
+    remedy = f"add the shares up first: jax.lax.psum(..., {over})."
+    if isinstance(mistake.op, Leaf) and mistake.op.name == "div":
+        remedy = (
+            "sum numerator and denominator apart, and divide once: "
+            f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
+        )
+    used = f" at {mistake.op.where}" if mistake.op.where.line != where.line else ""
     return Finding(
         "SW405",
         f"uses each device's own share of a sum over {over} as if it were the whole{used}: "
         f"{mistake.reason}",
         where,
-        remedy=f"add the shares up first: jax.lax.psum(..., {over}).",
+        remedy=remedy,
     )
+
+
+def _line(op: Op) -> Where:
+    """The line to name: for what autodiff made, the one that asked for the derivative."""
+    return (derivative_of(op.source) if op.backward else None) or op.where
 
 
 def _joined(gap: Gap, op: Op) -> Finding:
@@ -195,3 +215,16 @@ def _number(ratio: Fraction) -> str:
 
 def _nowhere() -> Where:
     return Where("", 0, "")
+
+
+def grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """Each cause once: the result that shows it first, and how many more do."""
+    kept: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        kept.setdefault((finding.code, finding.where, finding.certain), []).append(finding)
+    told = []
+    for same in kept.values():
+        others = len({finding.leaf for finding in same}) - 1
+        more = f"; {others} more result{'s' * (others != 1)} likewise" if others else ""
+        told.append(dataclasses.replace(same[0], message=same[0].message + more))
+    return told

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .._mesh import Axis
-from .._program import Collective, Join, Split
+from .._program import Collective, Join, Split, Var
 from . import term as T
 from .align import reshaped
 from .value import (
@@ -64,7 +64,9 @@ def join(w: Walk, op: Join, v: Value) -> Value:
     for axis in apart:
         v = _take(v, axis, 0)
     if (apart or moved) and not w.known(v.term):
-        w.joined[v.term] = ("first" if apart else "moved", op, tuple(apart) or moved)
+        (atom,) = op.ins
+        maker = w.makers.get(atom, op) if isinstance(atom, Var) else op
+        w.joined[v.term] = ("first" if apart else "moved", maker, tuple(apart) or moved)
     return v.having(v.scaled, dims=tuple(uncut(size) for size in shape))
 
 

@@ -15,6 +15,7 @@ from .align import align, whole_along
 from .elementwise import check_product, only_sums, refuse_debts, share_words
 from .rules import frozen, rule, shifted
 from .value import (
+    Dim,
     Unknown,
     Value,
     axes_in,
@@ -159,10 +160,14 @@ def meet(w: Walk, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Val
         if x.dims[i] == y.dims[j]:
             continue
         options = []
-        if axes_in([y.dims[j]]) and not axes_in([y.dims[j]]) & (x.debts | _other_axes(x, i)):
+        if _may_read(x, i, y.dims[j]):
             options.append((read_as(x, (*x.dims[:i], y.dims[j], *x.dims[i + 1 :])), y))
-        if axes_in([x.dims[i]]) and not axes_in([x.dims[i]]) & (y.debts | _other_axes(y, j)):
+        if _may_read(y, j, x.dims[i]):
             options.append((x, read_as(y, (*y.dims[:j], x.dims[i], *y.dims[j + 1 :]))))
+        # Each device has its own already: a sum over devices says less, unless it is what is meant.
+        hidden = {*x.hidden, *y.hidden} & axes_in([x.dims[i], y.dims[j]])
+        if hidden:
+            options = [both for both in options if w.known(both[0].term) and w.known(both[1].term)]
         if not options:
             x, y = whole_along(x, [i]), whole_along(y, [j])
         else:
@@ -170,8 +175,10 @@ def meet(w: Walk, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Val
     return x, y
 
 
-def _other_axes(v: Value, d: int):
-    return axes_in(dim for e, dim in enumerate(v.dims) if e != d)
+def _may_read(v: Value, d: int, want: Dim) -> bool:
+    """Whether dimension `d` can be read as cut so: the axes are not owed and cut no other."""
+    others = axes_in(dim for e, dim in enumerate(v.dims) if e != d)
+    return bool(axes_in([want])) and not axes_in([want]) & (v.debts | others)
 
 
 def _part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:

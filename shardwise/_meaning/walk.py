@@ -29,6 +29,7 @@ from .._program import (
     Op,
     Scan,
     Split,
+    Var,
     While,
 )
 from . import (  # the rules enter themselves into the table
@@ -54,6 +55,8 @@ class Mistake:
     axes: tuple[Axis, ...]
     born: Op | None
     order: int
+    extreme: bool = False
+    """Whether it is a maximum or minimum that is still owed."""
 
     @property
     def returned(self) -> bool:
@@ -87,6 +90,7 @@ class Walk:
         self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
         """Results that were put together otherwise than they lie: the `first` part of several that
         differ, or `moved` to another dimension."""
+        self.makers: dict[Var, Op] = {}
         self.depth = 0
         self.count = 0
 
@@ -121,6 +125,7 @@ class Walk:
             outs = self.apply(op, values)
             for var, out in zip(op.outs, outs, strict=True):
                 env[var] = out
+                self.makers[var] = op
             self.remember(op, values, outs)
         return [self.read(env, atom) for atom in body.outs]
 
@@ -202,7 +207,8 @@ class Walk:
             coef, made = T.symbol("opaque", object(), shape=shape)
             born = next((v.born for v in ins if v.owed), None)
             debts = tuple(sorted(unknown.debt))
-            self.mistakes[made] = Mistake(op, unknown.reason, debts, born, self.count)
+            extreme = any(kind != "sum" for v in ins for _, kind in v.owed)
+            self.mistakes[made] = Mistake(op, unknown.reason, debts, born, self.count, extreme)
             found.append(Value(coef, made, tuple(map(uncut, var.shape)), axes))
         return found
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._check import Finding, Sizes, cause, expand, words
+from .._check import Finding, Sizes, cause, expand, grouped, words
 from .._errors import ShardingError, explain_error
 from .._meaning import (
     Gap,
@@ -18,9 +18,9 @@ from .._meaning import (
     read_apart,
     speaks_of,
 )
-from .._mesh import AbstractMesh, Mesh, axes_of
+from .._mesh import AbstractMesh, Axis, Mesh, axes_of
 from .._mesh import mesh as make_mesh
-from .._program import Body, walk
+from .._program import Body, collectives_in, walk
 from .._simulate import Traced, Tracing
 from .numbers import Numbers, try_numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
@@ -97,6 +97,8 @@ class _Row:
     mesh: AbstractMesh
     gaps: list[Gap]
     waits: bool
+    passed_on: frozenset[Axis]
+    """The axes along which parts are passed on from device to device."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,7 +155,16 @@ class _Reading:
             found = self.apart(plain, found)
         waits = bool(self.traced.program.watch.sites)
         paths = self.traced.result_paths
-        return [_Row(path, self.mesh, own, waits) for path, own in zip(paths, found, strict=True)]
+        passed_on = frozenset(
+            axis
+            for op in collectives_in(self.body.ops)
+            if op.name == "ppermute"
+            for axis in op.axes
+        )
+        return [
+            _Row(path, self.mesh, own, waits, passed_on)
+            for path, own in zip(paths, found, strict=True)
+        ]
 
     def parted(self, plain: Meaning, own: Meaning) -> list[list[Gap]]:
         """Where each result parts from the reference."""
@@ -182,8 +193,14 @@ def _status(row: _Row, numbers: Numbers) -> str:
         return UNKNOWN if row.waits else PROVED
     if numbers.run:
         return REFUTED if row.path in numbers.wrong else UNKNOWN
-    owed = any(gap.mistake is not None and gap.mistake.returned for gap in row.gaps)
-    return REFUTED if owed or all(gap.kind == "times" for gap in row.gaps) else UNKNOWN
+    sure = all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
+    return REFUTED if sure else UNKNOWN
+
+
+def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
+    """Whether a share is returned that cannot be the whole: no device has seen another's part."""
+    mistake = gap.mistake
+    return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
 
 
 def _proof(
@@ -213,7 +230,7 @@ def _proof(
     return Proof(
         status,
         tuple(results),
-        _once(findings),
+        tuple(sorted(grouped(findings), key=lambda finding: not finding.certain)),
         tuple(map(words, meshes)),
         sum(reading.operations for reading in readings),
         numbers.words,
@@ -242,16 +259,3 @@ def _waits(reading: _Reading) -> Finding:
         certain=False,
         mesh=words(reading.mesh),
     )
-
-
-def _once(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Each cause once: the result that shows it first, and how many more do."""
-    kept: dict[Any, list[Finding]] = {}
-    for finding in findings:
-        kept.setdefault((finding.code, finding.where, finding.certain), []).append(finding)
-    told = []
-    for same in kept.values():
-        others = len({finding.leaf for finding in same}) - 1
-        more = f" (and {others} more result{'s' * (others != 1)} alike)" if others else ""
-        told.append(dataclasses.replace(same[0], message=same[0].message + more))
-    return tuple(sorted(told, key=lambda finding: not finding.certain))
