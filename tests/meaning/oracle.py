@@ -1,9 +1,9 @@
 """The oracle: every value of a program is, on every device, what its meaning says.
 
 A program is walked on a mesh; the meaning of each value is worked out in numbers (`evaluate`) and
-compared with what the simulator says that every device holds. A value that is not owed has to be the
-part that its cuts and hidden axes read off the whole; of an owed one, the sum (maximum, minimum) over
-the devices has to be. So each rule is tested on each value, not only on results.
+compared with what the simulator says that every device holds. A value that is not owed has to be
+the part that its cuts and hidden axes read off the whole; of an owed one, the sum (maximum,
+minimum) over the devices has to be. So each rule is tested on each value, not only on results.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _spread(array: np.ndarray, own: Sequence[Axis], axes: Sequence[Axis]) -> np.
     lead = array.shape[: len(own)]
     order = sorted(range(len(own)), key=lambda i: axes.index(own[i]))
     array = array.transpose([*order, *range(len(own), array.ndim)])
-    sizes = {axis: size for axis, size in zip(own, lead, strict=True)}
+    sizes = dict(zip(own, lead, strict=True))
     return array.reshape([sizes.get(axis, 1) for axis in axes] + list(array.shape[len(own) :]))
 
 
