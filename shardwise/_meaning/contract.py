@@ -248,7 +248,12 @@ def windows(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if any(not one.plain for one in rest):
         raise Unknown("a window with a start that differs between devices")
     sizes = op.params["window_dimensions"]
-    along = [d for d in range(len(sizes)) if op.outs[0].shape[d] != v.local[d] or sizes[d] != 1]
+    padding = op.params["padding"]
+    along = [
+        d
+        for d in range(len(sizes))
+        if (op.outs[0].shape[d], sizes[d], *padding[d]) != (v.local[d], 1, 0, 0)
+    ]
     v = whole_along(v, along)
     dims = tuple(uncut(op.outs[0].shape[d]) if d in along else dim for d, dim in enumerate(v.dims))
     params = frozen({key: str(value) for key, value in op.params.items()})

@@ -163,6 +163,14 @@ def dtype_of(atom: Atom) -> Any:
     return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
+def _wraps(old: Any, new: Any) -> bool:
+    """Whether whole numbers lose their upper bits. Those of 32 bits count as all there are."""
+    if not (jnp.issubdtype(old, jnp.integer) and jnp.issubdtype(new, jnp.integer)):
+        return False
+    width = jnp.iinfo(new).bits
+    return width < 32 and width < jnp.iinfo(old).bits
+
+
 @rule("convert_element_type")
 def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
@@ -174,8 +182,8 @@ def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     if new == jnp.bool_ and old != jnp.bool_:
         return by_element(w, op, ins, "nonzero")
-    if loses:
-        return by_element(w, op, ins, "truncate")
+    if loses or _wraps(old, new):
+        return by_element(w, op, ins, "truncate" if loses else "wrap")
     return [v]
 
 
