@@ -65,7 +65,9 @@ def other_reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if op.name.startswith("reduce"):
         return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    return [v.having(T.function(op.name, shifted(along, lead), [v.scaled], shape), dims=dims)]
+    # The place of the largest does not change with a factor, or it is that of the smallest.
+    kid = (1, v.term) if v.coef > 0 else v.scaled
+    return [v.having(T.function(op.name, shifted(along, lead), [kid], shape), dims=dims)]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")

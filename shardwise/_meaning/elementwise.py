@@ -343,6 +343,10 @@ def by_element(w: Walk, op: Leaf, ins: list[Value], name: str) -> list[Value]:
         terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
         if terms[0] == terms[1] and name != "xor":
             return [like.having(terms[0])]
+    if name == "sign" and terms[0][0]:
+        ((coef, t),) = terms
+        out = T.elementwise(name, (), [(1, t)], t.shape)
+        return [like.having((out[0] if coef > 0 else -out[0], out[1]))]
     given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
     if name in BITWISE:
         # Conversions are the value itself, so the type that the bits are of has to be said.
