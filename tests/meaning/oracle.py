@@ -37,6 +37,9 @@ COMBINE: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": n
 
 ALL = Pace(1 << 30)
 
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Each program runs once, on a few numbers: compiling it is what takes time."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Held:
@@ -65,7 +68,8 @@ class Run:
             outs, trouble = observe(self.body, values, watch, ALL, self.vars)
             return [Stacked(_plain(out.array), out.dims) for out in outs], trouble
 
-        outs, trouble = jax.device_get(jax.jit(run)(*self.traced.values))
+        compiled = jax.jit(run).lower(*self.traced.values).compile(QUICKLY)
+        outs, trouble = jax.device_get(compiled(*self.traced.values))
         if trouble is not None and int(trouble.site):
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
         return dict(zip(self.vars, map(_held, outs), strict=True))

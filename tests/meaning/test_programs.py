@@ -42,7 +42,7 @@ GALLERY = {
 }
 
 
-@pytest.mark.parametrize(("pair", "which"), part(PAIRS, 13), ids=lambda x: str(x))
+@pytest.mark.parametrize(("pair", "which"), part(PAIRS, 29), ids=lambda x: str(x))
 def test_the_corpus(pair, which):
     mesh = expand(pair.mesh)[-1]
     try:
@@ -64,7 +64,7 @@ def test_the_gallery(name):
     assert check_meaning(apart).compared
 
 
-@pytest.mark.parametrize("row", part(ROWS, 41, 3), ids=str)
+@pytest.mark.parametrize("row", part(ROWS, 97, 3), ids=str)
 def test_the_conformance_table(row):
     each = row.program
 
@@ -78,7 +78,7 @@ def test_the_conformance_table(row):
             pytest.skip("not for a derivative from outside")
 
 
-@pytest.mark.parametrize("number", range(40 if FULL else 4))
+@pytest.mark.parametrize("number", range(40 if FULL else 2))
 def test_random_programs(number):
     counts, failures = campaign.random_program(7, number)
     assert not failures
