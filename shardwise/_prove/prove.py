@@ -85,7 +85,8 @@ def prove(
     found = [row for reading in readings for row in reading.compared(plain)]
     numbers = Numbers()
     if run and any(row.gaps for row in found):
-        numbers = try_numbers(f, args, meshes, reference)
+        decided = all(_decided(row) for row in found)
+        numbers = try_numbers(f, args, meshes, reference, decided)
     return _proof(f, found, meshes, readings, numbers, reference)
 
 
@@ -193,8 +194,12 @@ def _status(row: _Row, numbers: Numbers) -> str:
         return UNKNOWN if row.waits else PROVED
     if numbers.run:
         return REFUTED if row.path in numbers.wrong else UNKNOWN
-    sure = all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
-    return REFUTED if sure else UNKNOWN
+    return REFUTED if _decided(row) else UNKNOWN
+
+
+def _decided(row: _Row) -> bool:
+    """Whether its meaning alone proves or refutes a result."""
+    return all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
 
 
 def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
