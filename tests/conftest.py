@@ -46,6 +46,7 @@ ONCE = (
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[1]",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[2]",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[3]",
+    "tests/meaning/test_programs.py",
     "tests/test_cli.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
