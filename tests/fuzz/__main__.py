@@ -86,16 +86,15 @@ def _campaign(options: argparse.Namespace, run: tally.Run, numbers: list[int]) -
     """Run the programs, showing and saving where it stands. Those that failed, and why."""
     failed: dict[int, str] = {}
     began = shown = time.monotonic()
-    before, count = run.seconds, 0
+    before = run.seconds
 
     def keep() -> None:
         run.seconds = before + time.monotonic() - began
         if options.tally:
             tally.save(options.tally, run)
 
-    for report in reports(options.seed, numbers, options.workers):
+    for count, report in enumerate(reports(options.seed, numbers, options.workers), 1):
         run.add(report)
-        count += 1
         if report["kind"] == "wrong":
             failed[report["number"]] = report["why"]
             print(f"program {report['number']} of seed {options.seed}: {report['why']}", flush=True)
