@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .flags import environment
 from .programs import make
 
 PER_WORKER = 200
@@ -98,7 +99,7 @@ def _process(seed: int, numbers: Iterable[int], shrink: bool) -> Iterator[dict[s
     command += ["--numbers", ",".join(map(str, numbers))]
     command += ["--shrink"] if shrink else []
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    process = subprocess.Popen(command, **quiet)
+    process = subprocess.Popen(command, env=environment(), **quiet)
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
     try:

@@ -142,7 +142,7 @@ def _argument(
     shapes = {"int": [(), (2,)], "exact": [(2,), (2, 3)], "key": [(1,)], "scalar": [()]}
     local = draw.pick(shapes.get(kind, [(2,), (2, 3), (3,), (1, 2), ()]))
     axes = draw.subset(list(sizes)) if local else ()
-    name = f"{kind[0]}{number}"
+    name = f"{'a' if kind == 'float' else kind[0]}{number}"
     spec = _spec(draw, axes, len(local))
     shape = exact.whole_shape(local, spec, sizes)
     if form == "pmap":

@@ -11,31 +11,13 @@ from ..devices import request_devices
 from .language import Program
 from .programs import make
 
-# Programs are compiled to run once, so nothing that makes them faster is worth its time. A
-# collective that waits for a device in vain takes the process down, soon.
-CHEAP = (
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-    "--xla_cpu_collective_call_terminate_timeout_seconds=30",
-)
 PER_CACHE = 50
 """Programs after which JAX's caches are emptied."""
 
 
-def prepare() -> None:
-    """Eight devices and cheap compilation, before JAX starts."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    known = {flag.split("=")[0] for flag in flags}
-    os.environ["XLA_FLAGS"] = " ".join(flags + [f for f in CHEAP if f.split("=")[0] not in known])
-    request_devices()
-
-
 def work(seed: int, numbers: list[int], shrink: bool = False) -> int:
     """Run the programs; with `shrink`, make each that fails smaller instead of counting it."""
-    prepare()
+    request_devices()
     # Whatever a program prints must not get between the reports.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
