@@ -208,7 +208,8 @@ def _output(s: Scope, register: Register, form: str) -> Output:
     elif s.draw.chance(20):
         axes |= set(s.draw.subset(list(s.sizes)))
     order = tuple(s.draw.shuffled(sorted(axes)))
-    return Output(register.name, _spec(s.draw, order, len(register.shape)), owed)
+    spec = _spec(s.draw, order, len(register.shape))
+    return Output(register.name, spec, owed, register.exact)
 
 
 def _unreduced(s: Scope, r: Register, axes: tuple[str, ...]) -> Register:

@@ -110,6 +110,7 @@ class Output:
     name: str
     spec: Spec
     unreduced: tuple[str, ...] = ()
+    exact: bool = False
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -52,7 +52,7 @@ def attempt(program: Program, tell: Callable[[str], None] = lambda phase: None) 
             got = run_simulated(program, functions, args)
         except Exception as error:
             return Outcome("wrong", f"{type(error).__name__}: {error}")
-        return compare(got, want, rough=program.rough)
+        return compare(got, want, rough=program.rough, bits=bits(program))
 
 
 def attempt_simulated(program: Program) -> Outcome:
@@ -152,8 +152,18 @@ def plain(results: Any) -> Any:
     return jax.tree.map(leaf, results)
 
 
-def compare(got: Any, want: Any, rough: str | None = None) -> Outcome:
-    """Compare results that were made by `plain`, as exactly as their types allow."""
+def bits(program: Program) -> set[str]:
+    """The paths of results that were computed without rounding."""
+    if program.around not in ("plain", "jit", "vmap"):
+        return set()
+    return {f"[{k}]" for k, output in enumerate(program.outputs) if output.exact}
+
+
+def compare(got: Any, want: Any, rough: str | None = None, bits: Collection[str] = ()) -> Outcome:
+    """Compare results that were made by `plain`, as exactly as their types allow.
+
+    Those at the paths `bits` have to be the same to the last bit, signs of zeros included.
+    """
     if jax.tree.structure(got) != jax.tree.structure(want):
         return Outcome("wrong", f"structure {jax.tree.structure(got)}")
     worst = 0.0
@@ -162,8 +172,8 @@ def compare(got: Any, want: Any, rough: str | None = None) -> Outcome:
         where = jax.tree_util.keystr(path)
         if a.type != b.type:
             return Outcome("wrong", f"{where}: {a.type}, not {b.type}")
-        error = distance(a.value, b.value)
-        allowed = TOLERANCE.get(str(b.value.dtype), 0.0)
+        error = distance(a.value, b.value, signs=where in bits)
+        allowed = 0.0 if where in bits else TOLERANCE.get(str(b.value.dtype), 0.0)
         allowed = max(allowed, TOLERANCE[rough]) if rough and allowed else allowed
         worst = max(worst, error if allowed <= 1e-5 else 0.0)
         if not error <= allowed:
@@ -172,15 +182,16 @@ def compare(got: Any, want: Any, rough: str | None = None) -> Outcome:
     return Outcome("right", error=worst)
 
 
-def distance(got: Any, want: Any) -> float:
+def distance(got: Any, want: Any, signs: bool = False) -> float:
     """The largest difference. Numbers in these programs are of order one, whatever cancels."""
     if not jnp.issubdtype(want.dtype, jnp.complexfloating):
         got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
     scale = np.max(np.abs(want), initial=1.0, where=np.isfinite(want))
-    same = (got == want) & (np.signbit(np.real(got)) == np.signbit(np.real(want)))
-    same |= np.isnan(got) & np.isnan(want)
     with np.errstate(invalid="ignore"):
-        errors = np.where(same, 0.0, np.abs(got - want))
-    other = (got == want) & ~same & (want == 0)
-    errors = np.where(other | np.isnan(errors), np.inf, errors)
+        errors = np.abs(got - want)
+    errors = np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0.0, errors)
+    errors = np.where(np.isnan(errors), np.inf, errors)
+    if signs:
+        other = np.signbit(np.real(got)) != np.signbit(np.real(want))
+        errors = np.where((got == 0) & (want == 0) & other, np.inf, errors)
     return float(np.max(errors, initial=0.0) / scale)
