@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,10 +16,11 @@ import numpy as np
 from .. import _jax
 from .._errors import DeadlockError, ShardingError, explain_error
 from .._lower import Pace, Value, explain_trouble, observe
-from .._mesh import AbstractMesh, Axis, Mesh, axes_of
+from .._mesh import AbstractMesh, Axis, Mesh, abstract, axes_of, resized
 from .._mesh import mesh as make_mesh
 from .._program import Atom, Body, Collective, Leaf, Var, walk
 from .._simulate import Traced, Tracing
+from .._static import Static
 from ._case import Sizes
 from ._compare import Tolerance, moved, shaken, tolerance
 from ._diagnose import comparable
@@ -28,6 +29,8 @@ from ._lint import lint
 from ._relate import Held
 from ._verdict import Finding, Verdict
 
+Meshes = Sizes | Mesh | AbstractMesh | Sequence[Mesh | AbstractMesh]
+
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
 
@@ -35,10 +38,13 @@ ALL = Pace(1 << 30)
 def check(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Sizes | Mesh | AbstractMesh,
+    mesh: Meshes,
     reference: Any = None,
     rtol: float | None = None,
     atol: float | None = None,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Verdict:
     """Is `f` right on any number of devices, and if not, at which line.
 
@@ -50,11 +56,15 @@ def check(
             given it; otherwise it runs under it as the ambient mesh.
         *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are.
         mesh: Axis names, each with a size or a list of sizes: `{"data": [1, 2, 4, 8]}`. With
-            several axes every combination is tried. A single mesh is tried alone.
+            several axes every combination is tried. A mesh is tried alone, a list of meshes with
+            the same axes one after the other.
         reference: What is right: a function of the same arguments, or its result. Left out, the
             result on the mesh of ones.
         rtol: Relative tolerance; by default it follows the types and the number of terms summed.
         atol: Absolute tolerance, by default 0.
+        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
     Returns:
         The verdict: true where the program is right on every mesh.
@@ -70,14 +80,15 @@ def check(
         ```
     """
     meshes = expand(mesh)
-    ones = make_mesh(dict.fromkeys(meshes[0].axis_names, 1))
-    base = Run(f, ones, args)
+    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    options = in_specs, Static.of(static_argnums, static_argnames)
+    base = Run(f, ones, args, *options)
     wanted = base.results() if reference is None else _reference(reference, base, args)
     limits = base.limits(max(math.prod(m.shape.values()) for m in meshes), rtol, atol)
     findings: list[Finding] = []
     wrong: list[Wrong] = []
     for one in meshes:
-        run = base if one == ones else Run(f, one, args)
+        run = base if one == ones else Run(f, one, args, *options)
         findings += lint(run.body, list(axes_of(one).values()))
         try:
             wrong += run.compare(base, wanted, limits)
@@ -88,10 +99,14 @@ def check(
     return Verdict(_once(findings, wrong), tuple(map(words, meshes)), len(limits), name)
 
 
-def expand(sizes: Sizes | Mesh | AbstractMesh) -> list[AbstractMesh]:
+def expand(sizes: Meshes) -> list[AbstractMesh]:
     """All meshes that a description asks for, the smallest first."""
     if isinstance(sizes, Mesh | AbstractMesh):
-        return [make_mesh(dict(sizes.shape))]
+        return [abstract(sizes)]
+    if isinstance(sizes, Sequence) and not isinstance(sizes, str) and sizes:
+        found = [abstract(one) for one in sizes]
+        if len({(one.axis_names, one.axis_types) for one in found}) == 1:
+            return sorted(found, key=lambda m: m.size)
     if not isinstance(sizes, Mapping) or not sizes:
         raise ShardingError(
             explain_error(
@@ -126,9 +141,16 @@ def words(mesh: AbstractMesh) -> str:
 class Run:
     """A function on one mesh: its program, and what it gives."""
 
-    def __init__(self, f: Callable[..., Any], mesh: AbstractMesh, args: tuple[Any, ...]):
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        mesh: AbstractMesh,
+        args: tuple[Any, ...],
+        in_specs: Any = None,
+        static: Static | None = None,
+    ):
         self.mesh = mesh
-        self.traced: Traced = Tracing(f, mesh)(args, {})
+        self.traced: Traced = Tracing(f, mesh, in_specs, static)(args, {})
         self.program = self.traced.program
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
 

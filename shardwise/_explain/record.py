@@ -162,7 +162,7 @@ class Recorder:
         return _nested("cond", op, around, bodies, tally, counted=chosen), tally
 
     def _collective(self, op: Collective, around: Around, before: list[Step]) -> tuple[Step, Tally]:
-        (operand,) = op.ins
+        operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
         n = group_size(op)
         sent = RULES[op.name].sends(size, n) if _moves(op) else 0

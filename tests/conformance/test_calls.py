@@ -218,14 +218,12 @@ def test_a_simulated_call_under_remat(data, slope):
     assert_same(jax.grad(call)(*data), slope)
 
 
-@pytest.mark.xfail(strict=True, reason="the mesh around the outer program stays in force")
 def test_a_simulated_call_inside_a_simulated_call(data, want):
     inner = sw.simulate(loss, mesh=sw.mesh(**X4))
     outer = sw.simulate(lambda w, x: inner(w, x), mesh=sw.mesh(y=2))
     assert_same(outer(*data), want)
 
 
-@pytest.mark.xfail(strict=True, reason="the mesh around the outer program stays in force")
 def test_a_simulated_call_inside_a_body_of_a_real_program(data):
     w, x = data
     inner = sw.simulate(loss, mesh=sw.mesh(**X4))

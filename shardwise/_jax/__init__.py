@@ -17,13 +17,16 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
-from jax.core import ShapedArray, Tracer, eval_jaxpr
+from jax._src import traceback_util as _traceback
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import partial_eval as _partial
+from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import PartitionSpec
 
 # --- jaxprs ---------------------------------------------------------------------------------
 
@@ -49,6 +52,12 @@ def open_jaxpr(jaxpr: Any) -> Open:
     )
 
 
+def inputs(jaxpr: Any) -> list[Any]:
+    """The variables that a program is called with: its constants, then its arguments."""
+    opened = open_jaxpr(jaxpr)
+    return [*opened.constvars, *opened.invars]
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
     return eval_jaxpr(jaxpr.jaxpr, consts, *args)
@@ -57,6 +66,22 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def is_unknown(x: Any) -> bool:
+    """Whether a tangent is one that JAX takes a linear program for, to run or transpose later."""
+    return isinstance(x, _partial.JaxprTracer)
+
+
+def untouched(outs: Sequence[Any]) -> dict[int, Any]:
+    """Results inside a `vmap` that are the same for its whole batch, as they are outside it."""
+    found = {}
+    for index, x in enumerate(outs):
+        if not isinstance(x, _batching.BatchTracer):
+            found[index] = x
+        elif x.batch_dim is None:
+            found[index] = x.val
+    return found
 
 
 def trace_context() -> Any:
@@ -109,6 +134,21 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 def untyped(constant: Any) -> Any:
     """A constant without the mesh around the place where it was made."""
     return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
+
+
+def specs_in(jaxpr: Any) -> list[Any]:
+    """The specs of the arguments of all `shard_map`s, in order."""
+    found = []
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if primitive_name(eqn.primitive) == "shard_map":
+            found.append(eqn.params["in_specs"])
+        values = list(eqn.params.values())
+        for value in values:
+            if is_jaxpr(value):
+                found += specs_in(value)
+            elif isinstance(value, tuple | list):
+                values += value
+    return found
 
 
 def is_ordered(effect: Any) -> bool:
@@ -177,6 +217,8 @@ def derivative_frame(source_info: Any) -> Frame | None:
 
 def same_place(source_info: Any) -> Any:
     """A context in which new equations carry the source line and name of an old one."""
+    if source_info is None:
+        return contextlib.nullcontext()
     name_stack = _source.current_name_stack() + source_info.name_stack
     return _source.user_context(source_info.traceback, name_stack=name_stack)
 
@@ -217,8 +259,45 @@ SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
 """JAX's message about specs that do not match the arguments or results."""
 
+SPEC_MISMATCH = re.compile(
+    r"in_specs passed to shard_map: (?P<said>.+?) does not match the specs of the input: "
+    r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
+    re.S,
+)
+"""JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
+
 NO_MESH = re.compile(r"context mesh cannot be empty")
 """JAX's message about a `shard_map` that has no mesh and finds none around it."""
+
+
+NO_DEVICES = re.compile(
+    r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
+    r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+)
+"""JAX's messages where a program asks a virtual mesh for what only devices have."""
+
+
+def is_about_types(error: Exception) -> bool:
+    """Whether JAX refuses the way arrays lie on an explicit mesh."""
+    if type(error).__name__ == "ShardingTypeError":
+        return True
+    return bool(SPEC_MISMATCH.search(f"{error} {error.__cause__}"))
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is JAX's."""
+    return file.startswith(_HOME)
+
+
+def is_shard_map(file: str) -> bool:
+    """Whether a source file is that of `shard_map`."""
+    return is_own(file) and Path(file).name == "shard_map.py"
+
+
+_HOME = str(Path(jax.__file__).parent)
+
+api_boundary = _traceback.api_boundary
+"""A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
 
 
 def whole_tracebacks() -> Any:
@@ -243,8 +322,17 @@ class CallRules:
     """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
     transpose: Callable[..., list[Any]]
     """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
-    vmap: Callable[..., list[Any]]
-    """`(args, dims)`: results, all batched in front."""
+    vmap: Callable[..., tuple[list[Any], list[Any]]]
+    """`(batch, args, dims)`: results, and where each is batched."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What a `vmap` says of itself."""
+
+    name: Any
+    size: int
+    spmd_name: Any
 
 
 def call_primitive(name: str, rules: CallRules) -> Any:
@@ -269,13 +357,13 @@ def call_primitive(name: str, rules: CallRules) -> Any:
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
         return rules.transpose(cotangents, args, avals, **params)
 
-    def batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[int]]:
-        outs = rules.vmap(args, dims, **params)
-        return outs, [0] * len(outs)
+    def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        name = None if axis.name is _core.no_axis_name else axis.name
+        return rules.vmap(Batch(name, axis.size, axis.spmd_name), args, dims, **params)
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     return primitive
 
 
@@ -347,16 +435,3 @@ _SURFACED: set[type[Exception]] = set()
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     """Shape and dtype of a value's type."""
     return tuple(aval.shape), aval.dtype
-
-
-def whole(x: Any) -> Any:
-    """A traced value, replicated where its type says (on an explicit mesh) that it is split."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    if sharding is None or all(entry is None for entry in sharding.spec):
-        return x
-    return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
-
-
-def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
-    """A type as JAX writes it, without sharding."""
-    return ShapedArray(tuple(shape), dtype, weak_type=weak)

@@ -1,0 +1,156 @@
+"""A traced function: its jaxpr, what passes in and out of it, and its operations once needed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .. import _jax
+from .._errors import UnsupportedError
+from .._jax import types
+from .._jax.virtual import under
+from .._lower import Pace, Watch, execute
+from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
+
+
+class Program:
+    """A traced function.
+
+    The jaxpr speaks of values as the user's program has them. Where a program is part of a
+    derivative, some of its inputs and results are handed over from and to other parts, for every
+    device: `given` and `kept` hold the axes in front of these.
+    """
+
+    def __init__(
+        self,
+        jaxpr: Any,
+        given: Sequence[Handed] | None = None,
+        wanted: Sequence[Wanted] | None = None,
+    ):
+        opened = _jax.open_jaxpr(jaxpr)
+        count = len(opened.constvars) + len(opened.invars)
+        self.jaxpr = jaxpr
+        self.mesh = jax.sharding.get_abstract_mesh()
+        """The mesh around it when it was traced."""
+        self.given: tuple[Handed, ...] = (None,) * count if given is None else tuple(given)
+        self.derived: dict[Any, Any] = {}
+        """Derivatives and batches of this program, so that each is traced once."""
+        self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
+        self._compiled: dict[Pace, Callable[..., Any]] = {}
+
+    @functools.cached_property
+    def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
+        shares_in = [axes is not None for axes in self.given]
+        shares_out = [axes is not None for axes in self._wanted]
+        body = build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+        body = receive(body, self.given)
+        kept = settle(body, self._wanted)
+        body = deliver(body, kept)
+        annotate(body)
+        return body, kept
+
+    @property
+    def body(self) -> Body:
+        """The operations, annotated."""
+        return self._parts[0]
+
+    @property
+    def kept(self) -> tuple[Handed, ...]:
+        """The axes in front of each result."""
+        if any(one == "every" for one in self._wanted):
+            return self._parts[1]
+        return self._wanted  # pyright: ignore[reportReturnType]
+
+    @functools.cached_property
+    def watch(self) -> Watch:
+        """Where devices may disagree."""
+        return Watch(self.body.ops)
+
+    @functools.cached_property
+    def avals(self) -> list[Any]:
+        """The types of the results."""
+        return [
+            types.stacked(aval, over(axes, ()))
+            for axes, aval in zip(self.kept, self.results, strict=True)
+        ]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The types of the inputs, constants first, as one device has them."""
+        return [types.outside(v.aval) for v in _jax.inputs(self.jaxpr)]
+
+    @property
+    def results(self) -> list[Any]:
+        """The types of the results, as one device has them."""
+        return [types.outside(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
+
+    @functools.cached_property
+    def axes_around(self) -> set[Any]:
+        """The axes of `vmap`s around it that it uses."""
+        return _jax.named_axes(_jax.open_jaxpr(self.jaxpr).effects)
+
+    @functools.cached_property
+    def effects(self) -> set[Any]:
+        """What running it does besides giving results."""
+        own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
+        # A tangent program that JAX only wants to transpose need not be one that can be run.
+        with contextlib.suppress(UnsupportedError):
+            own |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
+        return own
+
+    def function(self, *args: Any) -> list[Any]:
+        """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
+        opened = _jax.open_jaxpr(self.jaxpr)
+        count = len(opened.consts)
+        return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+
+    def compiled(self, pace: Pace) -> Callable[..., Any]:
+        """The lowered program, compiled."""
+        if pace not in self._compiled:
+            body, watch = self.body, self.watch
+            self._compiled[pace] = jax.jit(lambda *args: execute(body, args, watch, pace))
+        return self._compiled[pace]
+
+
+def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
+    """Trace `f`: the program, the constants it closes over, and the tree of its results."""
+    jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+    consts = list(_jax.open_jaxpr(jaxpr).consts)
+    return Program(jaxpr), consts, jax.tree.structure(shape)
+
+
+def derive(
+    program: Program,
+    name: Any,
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    seen: Sequence[Any],
+    given: Sequence[Handed],
+    wanted: Callable[[int], Sequence[Wanted]],
+    note: Callable[[], Any] = list,
+) -> tuple[Program, list[Any], Any]:
+    """The program of `f`, a transformation of another; `note` is asked once `f` has been traced.
+
+    `seen` are the types of `args` inside it: they may lie otherwise on its mesh than outside.
+    `given` says how each of them is handed over, `wanted` how so many results are.
+    """
+    key = (name, tuple(map(_type_key, args)), _jax.trace_context())
+    if key not in program.derived:
+        with under(program.mesh):
+            jaxpr = jax.make_jaxpr(f)(*map(types.struct, args, seen))
+        opened = _jax.open_jaxpr(jaxpr)
+        consts = list(opened.consts)
+        given = [*[None] * len(consts), *given]
+        made = Program(jaxpr, given, wanted(len(opened.outvars)))
+        made.mesh = program.mesh
+        program.derived[key] = made, consts, note()
+    return program.derived[key]
+
+
+def _type_key(x: Any) -> Any:
+    aval = jax.typeof(x)
+    return aval.shape, aval.dtype, getattr(aval, "weak_type", False)
