@@ -74,6 +74,7 @@ AROUND += [(4, "vjp"), (4, "linearize"), (2, "jacfwd"), (2, "jacrev"), (2, "hess
 AROUND += [(2, "vmap of grad"), (2, "grad of vmap"), (2, "named vmap"), (2, "refs")]
 FORWARD = ("jvp", "linearize", "jacfwd", "hessian")
 REVERSE = ("grad", "remat", "vjp", "jacrev", "hessian", "vmap of grad", "grad of vmap")
+BATCHED = ("vmap", "named vmap", "vmap of grad", "grad of vmap", "jacfwd", "jacrev", "hessian")
 
 FORMS = [(40, "shard_map"), (2, "ref argument"), (3, "pmap"), (3, "explicit"), (2, "inferred")]
 
@@ -97,6 +98,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
         smooth=around in FORWARD + REVERSE,
         forward=around in FORWARD,
         reverse=around in REVERSE,
+        batched=around in BATCHED,
         rough=draw.pick(["float16", "bfloat16"]) if draw.chance(6) else None,
         kinds={a.name: a.values for a in arguments},
     )

@@ -178,7 +178,7 @@ def ragged(s: Scope) -> None:
     """An exchange of unequal parts, by a table of who sends how many rows to whom."""
     fit = [a for a in s.sizes if a in s.meet and s.sizes[a] <= 4]
     rows = [r for r in s.reals(48) if r.shape]
-    if not fit or not rows or s.split:
+    if not fit or not rows or s.split or s.batched:
         return reduce_all(s)
     axis = s.draw.pick(fit)
     n = s.sizes[axis]

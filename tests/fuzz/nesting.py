@@ -176,7 +176,7 @@ def batched(s: Scope) -> None:
     s.features.add("vmap in the body")
     r = s.draw.pick(rows[::-1])
     param = s.new(r.shape[1:], "float32", r.varying, r.differs, r.bound)
-    inner = s.inner(s.fresh(), (param,))
+    inner = s.inner(s.fresh(), (param,), batched=True)
     inner.fill(3)
     result = inner.real(LARGEST // r.shape[0])
     if len(result.shape) > 2:

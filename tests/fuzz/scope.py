@@ -24,6 +24,7 @@ class Scope:
         smooth: Whether it will be differentiated.
         forward: Whether it will be differentiated forwards, which a custom_vjp does not allow.
         reverse: Whether it will be differentiated backwards, which a while_loop does not allow.
+        batched: Whether it will be vmapped: JAX's own rule for ragged exchanges then fails.
         rough: The narrow type that values may be rounded to, if any.
         kinds: The kind of values that each exact register holds.
         absent: The axes along which some devices may be elsewhere.
@@ -42,6 +43,7 @@ class Scope:
     smooth: bool = False
     forward: bool = False
     reverse: bool = False
+    batched: bool = False
     rough: str | None = None
     kinds: dict[str, str] = field(default_factory=dict)
     absent: Axes = NOWHERE
@@ -130,7 +132,7 @@ class Scope:
 
     def real(self, most: int = LARGEST) -> Register:
         """A float register, more often a late one."""
-        options = self.reals(most)
+        options = self.reals(most) or [self.constant()]
         late = options[-6:]
         return self.draw.pick(late[::-1]) if self.draw.chance(70) else self.draw.pick(options)
 
