@@ -18,7 +18,9 @@ from .hardware import Hardware, find
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
+from .passes import Passes
 from .placing import Layouts
+from .prune import pruned
 from .record import Around, Recorder, Tally
 from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
 
@@ -85,7 +87,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    recorder = Recorder(layouts)
+    recorder = Recorder(layouts, Passes(body))
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
@@ -125,7 +127,7 @@ def _operations(traced: Traced) -> Body:
     """The operations of a program, those of simulated programs inside it too."""
     body = build(traced.program.jaxpr, through=simulate_p.name)
     annotate(body)
-    return merged(body)
+    return merged(pruned(body))
 
 
 def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:

@@ -202,6 +202,12 @@ def is_backward(source_info: Any) -> bool:
     return "transpose(" in str(source_info.name_stack)
 
 
+def is_forward(source_info: Any) -> bool:
+    """Whether an equation comes from a forward pass that is differentiated."""
+    stack = str(source_info.name_stack)
+    return "jvp(" in stack and "transpose(" not in stack
+
+
 def derivative_frame(source_info: Any) -> Frame | None:
     """For an equation of a derivative: the line that asked for the derivative."""
     inside = False

@@ -190,7 +190,7 @@ class _Walk:
         new = axes_of(params["mesh"], params["newly_manual_axes"])
         around = {**self.scope, **new}
         ordered = {name: around[name] for name in params["mesh"].axis_names if name in around}
-        inner = dataclasses.replace(self, scope=ordered)
+        inner = dataclasses.replace(self, scope=ordered, calls=(*self.calls, eqn))
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         for spec in [*params["in_specs"], *params["out_specs"]]:
