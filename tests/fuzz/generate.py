@@ -7,6 +7,7 @@ its devices disagree: such a program would hang on real devices.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 
 from . import exact
@@ -30,6 +31,7 @@ from .plain import (
     unary,
 )
 from .scope import Scope
+from .text import EXPLICIT
 
 PLAIN = [
     (6, unary),
@@ -76,7 +78,8 @@ FORWARD = ("jvp", "linearize", "jacfwd", "hessian")
 REVERSE = ("grad", "remat", "vjp", "jacrev", "hessian", "vmap of grad", "grad of vmap")
 BATCHED = ("vmap", "named vmap", "vmap of grad", "grad of vmap", "jacfwd", "jacrev", "hessian")
 
-FORMS = [(40, "shard_map"), (2, "ref argument"), (3, "pmap"), (3, "explicit"), (2, "inferred")]
+FORMS = [(40, "shard_map"), (2, "ref argument"), (3, "pmap"), (2, "static"), (3, "nested")]
+FORMS += [(3, "explicit"), (2, "inferred"), (2, "placed")]
 
 
 def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
@@ -84,11 +87,12 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     form = "shard_map" if hangs else draw.weighted(FORMS)
     sizes = draw.pick([shape for shape in SHAPES if _possible(shape, form, hangs)])
     around = draw.weighted(AROUND)
-    arguments, registers = _arguments(draw, sizes, form)
+    check = form != "pmap" and draw.chance(50)
+    arguments, registers = _arguments(draw, sizes, form, check)
     s = Scope(
         draw=draw,
         sizes=sizes,
-        check=form != "pmap" and draw.chance(50),
+        check=check,
         block=Block("body", tuple(a.name for a in arguments)),
         registers=registers,
         meet=frozenset(sizes),
@@ -117,19 +121,26 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     program.jit = draw.chance(40)
     program.hangs = hangs
     program.rough = s.rough
+    program.x64 = draw.chance(5)
+    program.features |= {"float64"} if program.x64 else set()
     return program
 
 
 def _possible(sizes: dict[str, int], form: str, hangs: bool) -> bool:
-    return not (form == "pmap" and len(sizes) > 1) and not (hangs and max(sizes.values()) == 1)
+    if form in ("pmap", "nested") and (len(sizes) > 1) == (form == "pmap"):
+        return False
+    return not (hangs and max(sizes.values()) == 1)
 
 
 def _arguments(
-    draw: Draw, sizes: dict[str, int], form: str
+    draw: Draw, sizes: dict[str, int], form: str, check: bool
 ) -> tuple[list[Argument], list[Register]]:
     arguments, registers = [], []
     for number in range(draw.integer(2, 5)):
         argument, register = _argument(draw, sizes, form, number)
+        free = [axis for axis in sizes if axis not in register.varying]
+        if form == "explicit" and check and register.real and free and draw.chance(50):
+            argument = replace(argument, reduced=(draw.pick(free),))
         arguments.append(argument)
         registers.append(register)
     return arguments, registers
@@ -164,13 +175,20 @@ def _argument(
 
 def _opened(s: Scope, arguments: list[Argument]) -> None:
     """What is done to arguments first."""
-    for k, argument in enumerate(arguments):
+    for argument, register in zip(arguments, list(s.registers), strict=True):
         if argument.values == "scalar":
-            s.features.add("weak types")
             # A weak type goes from the argument to the results.
-            s.write(s.new((), "weak", NOWHERE, NOWHERE), f"{argument.name} * 2.0")
-            s.registers.remove(s.registers[k])
-            s.registers.insert(k, s.registers[-1])
+            s.features.add("weak types")
+            new, text = s.new((), "weak", NOWHERE, NOWHERE), f"{argument.name} * 2.0"
+        elif argument.reduced:
+            s.features.add("reduced")
+            varying = register.varying | set(argument.reduced)
+            new = s.new(register.shape, "float32", varying, register.differs)
+            text = f"lax.pcast({argument.name}, {argument.reduced}, to='varying')"
+        else:
+            continue
+        s.registers.remove(register)
+        s.write(new, text)
 
 
 def _spec(draw: Draw, axes: tuple[str, ...], rank: int) -> Spec:
@@ -200,7 +218,7 @@ def _output(s: Scope, register: Register, form: str) -> Output:
         register = _with_shape(s, register)
     axes = set(register.varying)
     owed: tuple[str, ...] = ()
-    if form in ("explicit", "inferred") and register.real and axes and s.draw.chance(40):
+    if form in EXPLICIT and register.real and axes and s.draw.chance(40):
         owed = (s.draw.pick(sorted(axes)),)
         axes -= set(owed)
         register = _unreduced(s, register, owed)

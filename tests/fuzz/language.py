@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import prod
 from textwrap import indent
 
-from .text import CALLS, FOOTER, HEADER, LOSS, MESHES, NARROW, TRANSFORMS, VALUES
+from .text import CALLS, EXPLICIT, FOOTER, HEADER, LOSS, NARROW, STATIC, TRANSFORMS, VALUES
 
 Axes = frozenset[str]
 NOWHERE: Axes = frozenset()
@@ -156,11 +156,22 @@ class Program:
             in_axes=_tuple("0" if any(a.spec) else "None" for a in self.arguments),
             outs=_tuple(spec_code(o.spec, unreduced=o.unreduced) for o in self.outputs),
             whole=_tuple("P()" for _ in self.outputs),
+            **self._nested(),
             held=[axis for entry in self.arguments[0].spec for axis in entry],
             axis=next(iter(self.mesh)),
             check=self.check_vma,
             last=f"{run}({names})" if self.outside else f"transform({run})({names})",
         )
+
+    def _nested(self) -> dict[str, str]:
+        """The specs of an outer call over the first axis, and of an inner one over the others."""
+        first, *others = self.mesh
+        parts = {}
+        for part, axes in (("outer", {first}), ("inner", set(others))):
+            ins = [spec_code(only(a.spec, axes)) for a in self.arguments]
+            outs = [spec_code(only(o.spec, axes)) for o in self.outputs]
+            parts |= {f"{part}_ins": _tuple(ins), f"{part}_outs": _tuple(outs)}
+        return {**parts, "inner_axes": f"{{{', '.join(map(repr, others))}}}"}
 
     def _transform(self) -> str:
         """`jax.grad` and its like, as a function of a function."""
@@ -168,19 +179,60 @@ class Program:
         fill = {"smooth": smooth, "first": smooth[:1], "count": len(self.arguments)}
         return "def transform(run):\n" + LOSS + TRANSFORMS[self.around].format(**fill)
 
+    @property
+    def explicit(self) -> bool:
+        """Whether the mesh has Explicit axes; it is then around the program, not handed to it."""
+        return self.form in EXPLICIT
+
+    @property
+    def specs(self) -> str:
+        """How the real arguments lie."""
+        placed = self.form == "placed"
+        return _tuple(spec_code(a.spec) if placed else "P()" for a in self.arguments)
+
+    @property
+    def real(self) -> str:
+        """The program on the mesh `mesh`, as an expression."""
+        bound = ["mesh=mesh"] if not self.explicit and self.form != "pmap" else []
+        return f"functools.partial({', '.join(['program', *bound, *self._static()])})"
+
+    @property
+    def simulated(self) -> str:
+        """The simulated program on the mesh `virtual`, as an expression."""
+        options = [f"at_once={self.at_once!r}"]
+        options += ["mesh=virtual"] if self.form != "pmap" else []
+        options += [f"in_specs={self.specs}"] if self.form == "placed" else []
+        options += ["static_argnames=('how', 'act')"] if self.form == "static" else []
+        call = f"sw.simulate(program, {', '.join(options)})"
+        return f"functools.partial({', '.join([call, *self._static()])})"
+
+    def _static(self) -> list[str]:
+        if self.form != "static":
+            return []
+        return [f"how={STATIC['how']!r}", f"act={STATIC['act']}"]
+
     def script(self) -> str:
         """A file that runs the program both ways and prints both results."""
         args = "\n".join(f"    {a.code(k)}," for k, a in enumerate(self.arguments))
-        args = args.replace("float32", "float64") if self.x64 else args
         return FOOTER.format(
             x64='jax.config.update("jax_enable_x64", True)\n' if self.x64 else "",
             code=self.code(),
-            args=args,
-            mesh=MESHES[self.form].format(names=tuple(self.mesh), shape=tuple(self.mesh.values())),
-            at_once=self.at_once,
+            args=args.replace("float32", "float64") if self.x64 else args,
+            sizes=self.mesh,
+            rank=len(self.mesh),
+            type="Explicit" if self.explicit else "Auto",
+            around="jax.set_mesh(mesh)" if self.explicit else "contextlib.nullcontext()",
+            specs=self.specs,
+            real=self.real,
+            simulated=self.simulated,
             outside=self.outside,
             jit=self.jit,
         )
+
+
+def only(spec: Spec, axes: set[str]) -> Spec:
+    """The part of a spec that names these axes."""
+    return tuple(tuple(a for a in entry if a in axes) for entry in spec)
 
 
 def _tuple(parts: Iterable[str]) -> str:

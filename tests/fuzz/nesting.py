@@ -51,7 +51,7 @@ def counted(s: Scope) -> None:
     apart = limit.differs if dynamic else NOWHERE
     s.features.add("fori_loop as long as data says" if dynamic else "fori_loop")
     s.features |= {"loops of different lengths"} if apart else set()
-    until = f"{limit.name} % 3 + 1" if dynamic else str(s.draw.integer(1, 3))
+    until = f"{limit.name} % 3 + 1" if dynamic else f"np.int32({s.draw.integer(1, 3)})"
     init = s.real(24)
     known = limit.varying if dynamic else NOWHERE
     kept = init.varying | known | set(s.draw.subset(list(s.sizes)))
@@ -65,7 +65,9 @@ def counted(s: Scope) -> None:
     new = inner.within(carry.shape, kept)
     inner.block.result = f"0.5 * {carry.name} + jnp.tanh({new.name})"
     out = s.new(start.shape, "float32", kept, kept, 2.0)
-    s.write(out, f"lax.fori_loop(0, {until}, {inner.block.name}, {start.name})", inner.block)
+    s.write(
+        out, f"lax.fori_loop(np.int32(0), {until}, {inner.block.name}, {start.name})", inner.block
+    )
 
 
 def while_loop(s: Scope) -> None:

@@ -113,7 +113,7 @@ def integer(s: Scope) -> None:
     s.write(new, s.draw.pick(forms).format(left.name, right.name))
     if left.shape and s.draw.chance(50):
         last = s.registers[-1]
-        s.write(s.new((), "int32", varying, differs), f"jnp.sum({last.name})")
+        s.write(s.new((), "int32", varying, differs), f"jnp.sum({last.name}, dtype=jnp.int32)")
     return None
 
 

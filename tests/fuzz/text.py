@@ -94,6 +94,32 @@ def program({names}, *, mesh):
         return (*outs, before, cell[...])
 
     return {last}""",
+    "static": """\
+def program({names}, how, act=None, *, mesh):
+    def run({names}):
+        options = dict(in_specs={ins}, out_specs={outs}, check_vma={check})
+        {first} = act(getattr(jnp, how)({first}))
+        return jax.shard_map(body, mesh=mesh, **options)({names})
+
+    return {last}""",
+    "nested": """\
+def program({names}, *, mesh):
+    def outer({names}):
+        options = dict(in_specs={inner_ins}, out_specs={inner_outs}, check_vma={check})
+        return jax.shard_map(body, axis_names={inner_axes}, **options)({names})
+
+    def run({names}):
+        options = dict(in_specs={outer_ins}, out_specs={outer_outs}, check_vma={check})
+        return jax.shard_map(outer, mesh=mesh, axis_names={{{axis!r}}}, **options)({names})
+
+    return {last}""",
+    "placed": """\
+def program({names}):
+    def run({names}):
+        outs = jax.shard_map(body, out_specs={outs}, check_vma={check})({names})
+        return jax.reshard(outs, {whole})
+
+    return {last}""",
     "pmap": """\
 def program({names}):
     def run({names}):
@@ -118,16 +144,11 @@ def program({names}):
     return {last}""",
 }
 
-_MESH = (
-    "jax.sharding.AbstractMesh({{shape}}, {{names}}, axis_types=(AxisType.{0},) * len({{names}}))"
-)
-MESHES = {
-    "shard_map": _MESH.format("Auto"),
-    "ref argument": _MESH.format("Auto"),
-    "pmap": "None",
-    "explicit": _MESH.format("Explicit"),
-    "inferred": _MESH.format("Explicit"),
-}
+EXPLICIT = ("explicit", "inferred", "placed")
+"""Forms on a mesh with Explicit axes, which is around them."""
+
+STATIC = {"how": "tanh", "act": "jnp.cos"}
+"""What the form `static` is called with besides arrays."""
 
 # Linear in the outputs: of one that only seems replicated, each device would bend its own.
 LOSS = """\
@@ -255,32 +276,30 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 {code}
 
 import contextlib
-import inspect
 from math import prod
 
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 import shardwise as sw
 
 {x64}args = (
 {args}
 )
-virtual = {mesh}
-real, around, placed = program, contextlib.nullcontext(), args
-simulated = sw.simulate(program, mesh=virtual, at_once={at_once!r})
-if virtual is not None:
-    devices = np.array(jax.devices()[: prod(virtual.axis_sizes)]).reshape(virtual.axis_sizes)
-    mesh = Mesh(devices, virtual.axis_names, axis_types=virtual.axis_types)
-    everywhere = NamedSharding(mesh, P())
-    placed = [a if isinstance(a, float) else jax.device_put(a, everywhere) for a in args]
-    if "mesh" in inspect.signature(program).parameters:
-        real = functools.partial(program, mesh=mesh)
-    else:
-        around = jax.set_mesh(mesh)
+sizes, types = {sizes}, (AxisType.{type},) * {rank}
+devices = np.array(jax.devices()[: prod(sizes.values())]).reshape(tuple(sizes.values()))
+mesh = Mesh(devices, tuple(sizes), axis_types=types)
+virtual = AbstractMesh(tuple(sizes.values()), tuple(sizes), axis_types=types)
+specs = {specs}
+placed = [
+    a if isinstance(a, float) else jax.device_put(a, NamedSharding(mesh, spec))
+    for a, spec in zip(args, specs)
+]
+real = {real}
+simulated = {simulated}
 if {outside}:
     simulated, real = transform(simulated), transform(real)
 REAL[0] = True
-with around:
+with {around}:
     want = jax.jit(real)(*placed)
 REAL[0] = False
 got = (jax.jit(simulated) if {jit} else simulated)(*args)

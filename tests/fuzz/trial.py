@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import linecache
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -13,14 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 import shardwise as sw
 
 from ..support import TOLERANCE
 from .language import Program
-from .text import MESHES
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,11 @@ def load(program: Program) -> dict[str, Any]:
     code = program.code()
     name = f"<fuzz {abs(hash(code)) % 10**8}>"
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-    space: dict[str, Any] = {"AxisType": AxisType}
+    names, shape = tuple(program.mesh), tuple(program.mesh.values())
+    types = (AxisType.Explicit if program.explicit else AxisType.Auto,) * len(names)
+    devices = np.array(jax.devices()[: prod(shape)]).reshape(shape)
+    space: dict[str, Any] = {"sw": sw, "mesh": Mesh(devices, names, axis_types=types)}
+    space["virtual"] = AbstractMesh(shape, names, axis_types=types)
     exec(compile(code, name, "exec"), space)
     return space
 
@@ -96,33 +97,23 @@ def arguments(program: Program, functions: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(eval(text, functions) for text in texts)
 
 
-def virtual_mesh(program: Program, functions: dict[str, Any]) -> Any:
-    """The mesh without devices; None where the program brings its own."""
-    names, shape = tuple(program.mesh), tuple(program.mesh.values())
-    return eval(MESHES[program.form].format(names=names, shape=shape), functions)
-
-
 def run_real(program: Program, functions: dict[str, Any], args: Any) -> Any:
-    virtual = virtual_mesh(program, functions)
-    call, around = functions["program"], contextlib.nullcontext()
-    if virtual is not None:
-        devices = np.array(jax.devices()[: prod(virtual.axis_sizes)]).reshape(virtual.axis_sizes)
-        mesh = Mesh(devices, virtual.axis_names, axis_types=virtual.axis_types)
-        everywhere = NamedSharding(mesh, P())
-        args = [a if isinstance(a, float) else jax.device_put(a, everywhere) for a in args]
-        if AxisType.Auto in virtual.axis_types:
-            call = functools.partial(call, mesh=mesh)
-        else:
-            around = jax.set_mesh(mesh)
+    mesh = functions["mesh"]
+    specs = eval(program.specs, functions)
+    if program.form != "pmap":
+        args = [
+            a if isinstance(a, float) else jax.device_put(a, NamedSharding(mesh, spec))
+            for a, spec in zip(args, specs, strict=True)
+        ]
+    call = eval(program.real, functions)
     call = functions["transform"](call) if program.outside else call
     functions["REAL"][0] = True
-    with around:
+    with jax.set_mesh(mesh) if program.explicit else contextlib.nullcontext():
         return plain(jax.jit(call)(*args))
 
 
 def run_simulated(program: Program, functions: dict[str, Any], args: Any) -> Any:
-    mesh = virtual_mesh(program, functions)
-    call = sw.simulate(functions["program"], mesh=mesh, at_once=program.at_once)
+    call = eval(program.simulated, functions)
     call = functions["transform"](call) if program.outside else call
     functions["REAL"][0] = False
     return plain((jax.jit(call) if program.jit else call)(*args))
