@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .draw import Seeded
+from .draw import Draw
 from .generate import generate
 from .language import Program
 
 
 def make(seed: int, number: int) -> Program:
     """Program `number` of a seed, always the same. Every tenth one has to be found to hang."""
-    return generate(Seeded(f"{seed}:{number}"), hangs=number % 10 == 9)
+    return generate(Draw(f"{seed}:{number}"), hangs=number % 10 == 9)
