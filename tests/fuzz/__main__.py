@@ -35,9 +35,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     run = tally.resume(options.tally, importlib.metadata.version("jax"), options.seed)
     numbers = list(_numbers(options, run))
-    before = run.seconds
+    done, before = len(run.done), run.seconds
     failed = _campaign(options, run, numbers)
-    _summary(run, len(numbers), run.seconds - before)
+    _summary(run, len(run.done) - done, run.seconds - before)
     if failed and not options.no_shrink:
         _shrink(options.seed, failed)
     return 1 if failed else 0
@@ -52,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--failed", action="store_true", help="run those again that failed")
     parser.add_argument("--feature", action="append", help="only programs that have this feature")
     parser.add_argument("--without", action="append", help="no programs that have this feature")
+    parser.add_argument("--seconds", type=float, help="stop after this time, wherever it is")
     parser.add_argument("--workers", type=int, default=1, help="how many processes")
     parser.add_argument("--tally", type=Path, help="the file that keeps what came of them")
     parser.add_argument("--table", type=Path, nargs="+", help="print tallies, added up")
@@ -93,7 +94,8 @@ def _campaign(options: argparse.Namespace, run: tally.Run, numbers: list[int]) -
         if options.tally:
             tally.save(options.tally, run)
 
-    for count, report in enumerate(reports(options.seed, numbers, options.workers), 1):
+    told = reports(options.seed, numbers, options.workers)
+    for count, report in enumerate(told, 1):
         run.add(report)
         if report["kind"] == "wrong":
             failed[report["number"]] = report["why"]
@@ -103,6 +105,9 @@ def _campaign(options: argparse.Namespace, run: tally.Run, numbers: list[int]) -
             keep()
             rate = count / (shown - began)
             print(f"{run.line}; {count} of {len(numbers)}, {rate:.2f} per second", flush=True)
+        if options.seconds and time.monotonic() - began > options.seconds:
+            break
+    told.close()
     keep()
     return failed
 

@@ -11,7 +11,7 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from .flags import environment
@@ -22,7 +22,7 @@ SILENCE = 180.0
 """Seconds without a word after which a process is given up: compiling takes a few at most."""
 
 
-def reports(seed: int, numbers: list[int], workers: int) -> Iterator[dict[str, Any]]:
+def reports(seed: int, numbers: list[int], workers: int) -> Generator[dict[str, Any], None, None]:
     """What comes of the programs, in the order in which they end."""
     size = max(1, min(PER_WORKER, -(-len(numbers) // workers)))
     todo: queue.Queue[list[int]] = queue.Queue()
@@ -46,6 +46,14 @@ def reports(seed: int, numbers: list[int], workers: int) -> Iterator[dict[str, A
                 yield report
     finally:
         stop.set()
+        for process in list(_LIVE):
+            process.kill()
+        for thread in threads:
+            thread.join()
+
+
+_LIVE: set[subprocess.Popen] = set()
+"""The processes that run now."""
 
 
 def _serve(
@@ -61,9 +69,9 @@ def _serve(
         except queue.Empty:
             break
         for report in stretch(seed, numbers):
-            said.put(report)
             if stop.is_set():
                 break
+            said.put(report)
     said.put(None)
 
 
@@ -100,6 +108,7 @@ def _process(seed: int, numbers: Iterable[int], shrink: bool) -> Iterator[dict[s
     command += ["--shrink"] if shrink else []
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     process = subprocess.Popen(command, env=environment(), **quiet)
+    _LIVE.add(process)
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
     try:
@@ -110,6 +119,7 @@ def _process(seed: int, numbers: Iterable[int], shrink: bool) -> Iterator[dict[s
     finally:
         process.kill()
         process.wait()
+        _LIVE.discard(process)
 
 
 def _read(stream: Any, lines: queue.Queue) -> None:
