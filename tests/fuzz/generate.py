@@ -14,6 +14,7 @@ from . import exact
 from .draw import Draw
 from .hanging import hang, hang_in_a_loop
 from .language import NOWHERE, Argument, Block, Output, Program, Register, Spec
+from .maze import maze
 from .meeting import collective
 from .mutable import ref
 from .nesting import batched, branch, called, counted, custom, derivative, scan, while_loop
@@ -56,6 +57,7 @@ NESTING = [
     (2, batched),
     (2, called),
     (1, custom),
+    (4, maze),
     (1, ref),
 ]
 
@@ -71,7 +73,7 @@ SHAPES = [{"x": 2}, {"x": 4}, {"x": 8}, {"x": 3}, {"x": 5}, {"x": 1}]
 SHAPES += [{"x": 2, "y": 2}, {"x": 4, "y": 2}, {"x": 2, "y": 3}, {"x": 1, "y": 4}, {"x": 3, "y": 1}]
 SHAPES += [{"x": 2, "y": 2, "z": 2}, {"x": 2, "y": 1, "z": 3}, {"y": 2, "z": 1, "x": 4}]
 
-AROUND = [(16, "plain"), (4, "jit"), (6, "grad"), (2, "remat"), (4, "jvp"), (3, "vmap")]
+AROUND = [(12, "plain"), (3, "jit"), (6, "grad"), (2, "remat"), (4, "jvp"), (3, "vmap")]
 AROUND += [(4, "vjp"), (4, "linearize"), (2, "jacfwd"), (2, "jacrev"), (2, "hessian")]
 AROUND += [(2, "vmap of grad"), (2, "grad of vmap"), (2, "named vmap"), (2, "refs")]
 FORWARD = ("jvp", "linearize", "jacfwd", "hessian")
@@ -115,13 +117,13 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     outputs = _outputs(s, form)
     program = Program(sizes, s.check, arguments, s.block, outputs, around, form)
     program.features = s.features | {"check_vma" if s.check else "no check_vma"}
-    program.outside = around != "plain" and draw.chance(50)
+    program.outside = around != "plain" and draw.chance(65)
     program.features |= {f"{around} of the simulated"} if program.outside else set()
     program.at_once = draw.pick([1, 2, 3, "auto", 9])
     program.jit = draw.chance(40)
     program.hangs = hangs
     program.rough = s.rough
-    program.x64 = draw.chance(5)
+    program.x64 = not hangs and draw.chance(5)
     program.features |= {"float64"} if program.x64 else set()
     return program
 

@@ -134,8 +134,11 @@ def selection(s: Scope) -> None:
         (f"{r.name}[jnp.arange({n}) * 2 % {n}] * ({at}).astype(jnp.float32)", r.shape),
         (f"lax.dynamic_slice_in_dim({r.name}, {at}, {(n + 1) // 2})", ((n + 1) // 2, *r.shape[1:])),
         (f"lax.dynamic_update_slice_in_dim({r.name}, jnp.cos({r.name}[:1]), {at}, 0)", r.shape),
-        (f"jnp.take({r.name}, (jnp.arange(2) + {index.name}) % {n}, axis=0)", (2, *r.shape[1:])),
-        (f"{r.name}.at[(jnp.arange(2) + {index.name}) % {n}].add(0.2)", r.shape),
+        (
+            f"jnp.take({r.name}, (jnp.arange(2, dtype=jnp.int32) + {index.name}) % {n}, axis=0)",
+            (2, *r.shape[1:]),
+        ),
+        (f"{r.name}.at[(jnp.arange(2, dtype=jnp.int32) + {index.name}) % {n}].add(0.2)", r.shape),
         (f"jnp.sin({r.name}[{at}]) * {r.name}", r.shape),
     ]
     form, shape = s.draw.pick(forms)

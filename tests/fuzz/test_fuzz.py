@@ -59,6 +59,7 @@ WANTED = {
     *("all_to_all in groups", "psum_scatter in groups", "ragged_all_to_all"),
     *("scan", "reverse scan", "fori_loop", "while_loop", "cond", "switch"),
     *("loops of different lengths", "branches that differ over other axes"),
+    *("2 nested loops and branches", "3 nested loops and branches"),
     *("a branch in a branch", "fori_loop as long as data says"),
     *("a collective in a loop's condition", "custom_vjp with residuals"),
     *("grad in the body", "jvp in the body", "vmap in the body", "jit in the body"),
