@@ -172,7 +172,8 @@ def apply(
     if groups is None:
         return rule.apply(*stacks, **params)
     if len({len(group) for group in groups}) > 1:
-        return _unequal(rule, *stacks, groups, params)
+        (stack,) = stacks
+        return _unequal(rule, stack, groups, params)
     index = np.array(groups)
     out = jax.vmap(lambda *parts: rule.apply(*parts, **params))(*[stack[index] for stack in stacks])
     if rule.agrees:

@@ -103,7 +103,8 @@ class Layout:
                 )
             )
         found = kept if said is None else said
-        self._check(number, leaf, found)
+        if found is not None:
+            self._check(number, leaf, found)
         return found
 
     def _check(self, number: int, leaf: Any, spec: PartitionSpec) -> None:

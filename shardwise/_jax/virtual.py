@@ -95,9 +95,9 @@ def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
     def checks(mesh: Any, axis_names: Any, in_specs: Any, *rest: Any) -> Any:
         used, names = original(mesh, axis_names, in_specs, *rest)
         seen = _VIRTUAL.get()
-        if seen is not None and in_specs is _shard_map.Infer:
-            real = isinstance(used, Mesh) or not _mesh.get_concrete_mesh().empty
-            seen.inferred = seen.inferred if real else used
+        virtual = isinstance(used, AbstractMesh) and _mesh.get_concrete_mesh().empty
+        if seen is not None and in_specs is _shard_map.Infer and virtual:
+            seen.inferred = used
         return used, names
 
     return checks

@@ -42,7 +42,10 @@ class Program(NamedTuple):
 PROGRAMS: dict[str, Program] = {}
 
 
-def program(x: P, w: P = P()):
+WHOLE = P()
+
+
+def program(x: P, w: P = WHOLE):
     def enter(f):
         PROGRAMS[f.__name__] = Program(f, x, w)
         return f
@@ -199,9 +202,7 @@ def slope(f):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_value(name, at_once):
     each = PROGRAMS[name]
-    call = sw.simulate(
-        each.f, mesh=explicit(**SIZES), in_specs=(each.x, each.w), at_once=at_once
-    )
+    call = sw.simulate(each.f, mesh=explicit(**SIZES), in_specs=(each.x, each.w), at_once=at_once)
     assert_same(call(X, W), real(each, value))
 
 

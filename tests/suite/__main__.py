@@ -5,9 +5,9 @@
 The file is JAX's and is not kept here; take it from the tag of the JAX that is installed, such as
 https://github.com/jax-ml/jax/blob/jax-v0.10.2/tests/shard_map_test.py. Each call of a `shard_map`
 that is not inside another one becomes a call of its simulation; under `jit`, `grad` or `vmap`, JAX
-transforms that. `--native` leaves JAX as it is, to see
-which tests pass there. What a test says of where results lie is left out: a simulated array lies on one
-device. Its values are compared all the same.
+transforms that. `--native` leaves JAX as it is, to see which tests pass there. What a test says
+of where results lie is left out: a simulated array lies on one device. Its values are compared all
+the same.
 """
 
 from __future__ import annotations
