@@ -48,12 +48,13 @@ def counted(s: Scope) -> None:
     """A fori_loop, of known length or as long as a register says."""
     limit = s.whole()
     dynamic = limit is not None and not s.reverse and s.draw.chance(60)
-    apart = limit.differs if dynamic else NOWHERE
+    apart = known = NOWHERE
+    until = f"np.int32({s.draw.integer(1, 3)})"
+    if limit is not None and dynamic:
+        apart, known, until = limit.differs, limit.varying, f"{limit.name} % 3 + 1"
     s.features.add("fori_loop as long as data says" if dynamic else "fori_loop")
     s.features |= {"loops of different lengths"} if apart else set()
-    until = f"{limit.name} % 3 + 1" if dynamic else f"np.int32({s.draw.integer(1, 3)})"
     init = s.real(24)
-    known = limit.varying if dynamic else NOWHERE
     kept = init.varying | known | set(s.draw.subset(list(s.sizes)))
     start = s.cast(init, kept)
     index = s.new((), "int32", NOWHERE, NOWHERE)

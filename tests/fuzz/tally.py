@@ -131,15 +131,14 @@ def _alone(path: Path) -> Iterator[None]:
 
 def _ranges(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
     """The numbers as first and last of each stretch without a gap."""
-    first = last = None
+    stretch: list[int] = []
     for number in sorted(numbers):
-        if last is None or number > last + 1:
-            if last is not None:
-                yield first, last
-            first = number
-        last = number
-    if last is not None:
-        yield first, last
+        if stretch and number > stretch[-1] + 1:
+            yield stretch[0], stretch[-1]
+            stretch = []
+        stretch.append(number)
+    if stretch:
+        yield stretch[0], stretch[-1]
 
 
 def table(runs: list[Run]) -> str:
