@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ._explain import Report as Report
     from ._explain import explain as explain
     from ._mesh import mesh as mesh
+    from ._prove import Proof as Proof
+    from ._prove import prove as prove
     from ._simulate import simulate as simulate
     from ._train import TrainState as TrainState
     from ._train import data_parallel as data_parallel
@@ -55,6 +57,8 @@ _HOME = {
     "Report": "_explain",
     "explain": "_explain",
     "mesh": "_mesh",
+    "Proof": "_prove",
+    "prove": "_prove",
     "simulate": "_simulate",
     "TrainState": "_train",
     "data_parallel": "_train",

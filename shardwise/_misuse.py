@@ -65,7 +65,7 @@ class _Reader:
             return self._no_axis(match["axis"])
         if match := _jax.STATELESS_AXES.search(self.text):
             names = re.findall(r"'(\w+)'", match["axes"])
-            missing = [name for name in names if name not in self.known] or names
+            missing = [name for name in names if name not in self.known]
             return self._no_axis(missing[0]) if missing else None
         for pattern, what, rule, remedy in _SENTENCES:
             if match := pattern.search(self.text):

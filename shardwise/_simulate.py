@@ -14,7 +14,7 @@ import jax
 
 from . import _jax
 from ._call import Program, call, trace
-from ._errors import ArgumentError, ShardingError, explain_error
+from ._errors import ArgumentError, ShardingError, UnsupportedError, explain_error
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Pace
@@ -86,12 +86,13 @@ def simulate(
             )
         )
     _check_at_once(at_once)
-    tracing = Tracing(f, mesh, in_specs, Static.of(static_argnums, static_argnames))
+    static = Static.of(static_argnums, static_argnames)
+    tracing = Tracing(f, mesh, in_specs, static, refs=True)
 
     @functools.wraps(f)
     def simulated(*args: Any, **kwargs: Any) -> Any:
         traced = tracing(args, kwargs)
-        return traced.finish(call(traced.program, _pace(at_once), traced.values))
+        return traced.finish(call(traced.program, _pace(at_once), traced.read()))
 
     return simulated
 
@@ -111,9 +112,16 @@ class Traced:
     specs: list[Any]
     """How each array among the arguments lies on the mesh, where that is known."""
 
+    def read(self) -> list[Any]:
+        """The values, with what mutable refs among them hold now."""
+        refs = self.program.refs
+        return [value[...] if i in refs else value for i, value in enumerate(self.values)]
+
     def finish(self, outs: list[Any]) -> Any:
-        """The result of the function, with objects among its arguments updated."""
-        return self.done(jax.tree.unflatten(self.tree, outs))
+        """The result of the function, with refs and objects among its arguments updated."""
+        for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
+            self.values[position][...] = last
+        return self.done(jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves]))
 
     def name_of(self, path: tuple[Any, ...]) -> str:
         """A path in the tree of results, in words."""
@@ -144,8 +152,11 @@ class Tracing:
         mesh: Mesh | AbstractMesh | None,
         in_specs: Any = None,
         static: Static | None = None,
+        *,
+        refs: bool = False,
     ):
         self.f, self.mesh, self.in_specs, self.static = f, mesh, in_specs, static or Static()
+        self.refs = refs
         self.takes_mesh = mesh is not None and _takes_mesh(f)
         self.around = None if mesh is None else abstract(mesh)
         self.known: dict[Any, Any] = {}
@@ -174,6 +185,8 @@ class Tracing:
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 self.known[key] = found
         program, consts, out_tree, layout = found
+        if program.refs and not self.refs:
+            raise _refuse_refs()
         return Traced(
             program, [*consts, *flat], out_tree, done, tree, parameters(bound.f), layout.specs
         )
@@ -272,6 +285,17 @@ class Tracing:
 EMPTY = AbstractMesh((), ())
 GUESSES = 32
 """How many other layouts of its arguments a program is tried with before they are asked for."""
+
+
+def _refuse_refs() -> UnsupportedError:
+    return UnsupportedError(
+        explain_error(
+            "the function takes or closes over a mutable ref",
+            where="an argument (jax.Ref)",
+            rule="What is run on several meshes has to start from the same values each time.",
+            remedy="pass the value and make the ref inside: jax.new_ref(value).",
+        )
+    )
 
 
 def _takes_mesh(f: Callable[..., Any]) -> bool:

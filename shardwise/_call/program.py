@@ -10,10 +10,10 @@ from typing import Any
 import jax
 
 from .. import _jax
-from .._errors import UnsupportedError
+from .._errors import UnsupportedError, explain_error
 from .._jax import types
 from .._jax.virtual import under
-from .._lower import Pace, Watch, execute
+from .._lower import Pace, Trouble, Watch, execute
 from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
 
 
@@ -22,7 +22,8 @@ class Program:
 
     The jaxpr speaks of values as the user's program has them. Where a program is part of a
     derivative, some of its inputs and results are handed over from and to other parts, for every
-    device: `given` and `kept` hold the axes in front of these.
+    device: `given` and `kept` hold the axes in front of these. Constants are inputs too, the first
+    ones, and the caller's.
     """
 
     def __init__(
@@ -30,13 +31,17 @@ class Program:
         jaxpr: Any,
         given: Sequence[Handed] | None = None,
         wanted: Sequence[Wanted] | None = None,
+        refs: Sequence[int] = (),
     ):
         opened = _jax.open_jaxpr(jaxpr)
         count = len(opened.constvars) + len(opened.invars)
         self.jaxpr = jaxpr
         self.mesh = jax.sharding.get_abstract_mesh()
         """The mesh around it when it was traced."""
-        self.given: tuple[Handed, ...] = (None,) * count if given is None else tuple(given)
+        given = given or ()
+        self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
+        self.refs = tuple(refs)
+        """The inputs that are mutable refs to the caller."""
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
         self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
@@ -108,19 +113,57 @@ class Program:
         count = len(opened.consts)
         return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
 
+    def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
+        """The lowered program: results of the types that JAX has for them, weak ones too."""
+        outs, trouble = execute(self.body, args, self.watch, pace)
+        return list(map(_jax.cast, outs, self.avals)), trouble
+
     def compiled(self, pace: Pace) -> Callable[..., Any]:
         """The lowered program, compiled."""
         if pace not in self._compiled:
-            body, watch = self.body, self.watch
-            self._compiled[pace] = jax.jit(lambda *args: execute(body, args, watch, pace))
+            self._compiled[pace] = jax.jit(lambda *args: self.run(args, pace))
         return self._compiled[pace]
 
 
 def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
-    """Trace `f`: the program, the constants it closes over, and the tree of its results."""
-    jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
-    consts = list(_jax.open_jaxpr(jaxpr).consts)
-    return Program(jaxpr), consts, jax.tree.structure(shape)
+    """Trace `f`: the program, the constants it closes over, and the tree of its results.
+
+    Where the program has refs among its inputs (`Program.refs`), their last values come after
+    the results.
+    """
+    try:
+        jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+    except AttributeError as error:
+        if "AbstractRef" not in str(error):
+            raise
+        raise UnsupportedError(
+            explain_error(
+                "a shard_map closes over a mutable ref",
+                where="the function that is simulated",
+                rule="JAX itself has no spec for a ref that a body closes over.",
+                remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
+            )
+        ) from error
+    program, consts = _purely(jaxpr)
+    return program, consts, jax.tree.structure(shape)
+
+
+def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
+    """The program of a jaxpr without refs, and the constants to call it with."""
+    try:
+        pure, refs = _jax.without_refs(jaxpr)
+    except NotImplementedError as error:
+        raise UnsupportedError(
+            explain_error(
+                f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
+                f"{error}",
+                where="the function that is simulated",
+                remedy="carry the value in place of the ref.",
+            )
+        ) from error
+    consts = list(_jax.open_jaxpr(pure).consts)
+    consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
+    return Program(pure, refs=refs, **handed), consts
 
 
 def derive(
@@ -142,11 +185,8 @@ def derive(
     if key not in program.derived:
         with under(program.mesh):
             jaxpr = jax.make_jaxpr(f)(*map(types.struct, args, seen))
-        opened = _jax.open_jaxpr(jaxpr)
-        consts = list(opened.consts)
-        given = [*[None] * len(consts), *given]
-        made = Program(jaxpr, given, wanted(len(opened.outvars)))
-        made.mesh = program.mesh
+            count = len(_jax.open_jaxpr(jaxpr).outvars)
+            made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
         program.derived[key] = made, consts, note()
     return program.derived[key]
 

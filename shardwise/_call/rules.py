@@ -22,7 +22,7 @@ from .. import _jax
 from .._errors import DeadlockError, UnsupportedError
 from .._jax import types
 from .._jax.virtual import under
-from .._lower import Pace, execute, explain_trouble
+from .._lower import Pace, explain_trouble
 from .._program import Wanted
 from .program import Program, derive
 
@@ -54,10 +54,9 @@ def _here(x: Any) -> Any:
 
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
     given = [jax.typeof(x) for x in args]
-    args = tuple(map(types.whole, args))
-    outs, trouble = execute(program.body, args, program.watch, pace)
+    outs, trouble = program.run(tuple(map(types.whole, args)), pace)
     avals = [types.visible(aval, given) for aval in program.avals]
-    outs = [types.placed(jnp.asarray(out), aval) for out, aval in zip(outs, avals, strict=True)]
+    outs = [types.placed(out, aval) for out, aval in zip(outs, avals, strict=True)]
     if trouble is None:
         return outs
     _jax.surface(DeadlockError, _recognise)
@@ -197,8 +196,7 @@ def _transpose(
     def backward(*args: Any) -> Any:
         rest = iter(args[: len(known)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
-        pull = jax.linear_transpose(_partly(program, linear, fixed), *like)
-        return pull(list(args[len(known) :]))
+        return types.pull_back(_partly(program, linear, fixed), like, args[len(known) :])
 
     made, consts, _ = derive(
         program,
@@ -256,7 +254,7 @@ def _vmap(
         ("vmap", dims, axis),
         batched,
         args,
-        [types.batched(a, d, axis.size) for a, d in zip(program.arguments, dims, strict=True)],
+        list(map(types.batched, program.arguments, map(jax.typeof, args), dims)),
         program.given,
         lambda _: program.kept,
         lambda: frozenset(same),

@@ -23,6 +23,9 @@ from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _partial
+from jax._src.lax import lax as _lax
+from jax._src.state import discharge as _discharge
+from jax._src.state import types as _state
 from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
@@ -58,6 +61,29 @@ def inputs(jaxpr: Any) -> list[Any]:
     return [*opened.constvars, *opened.invars]
 
 
+def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
+    """A closed jaxpr that holds no mutable refs: what is written to one is threaded through it.
+
+    This is what JAX does itself before it compiles, so reads and writes keep their order.
+
+    Returns:
+        The jaxpr, which takes its constants as arguments where it had refs; and which of its
+        inputs were refs, constants counted first. Their last values are further results.
+    """
+    opened = open_jaxpr(jaxpr)
+    if not any(_is_state(effect) for effect in opened.effects):
+        return jaxpr, ()
+    inner = _partial.convert_constvars_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))
+    pure = _discharge.discharge_state(jex.ClosedJaxpr(inner, ()))
+    first = len(open_jaxpr(pure).consts)
+    refs = [i for i, v in enumerate(inner.invars, first) if isinstance(v.aval, _state.AbstractRef)]
+    return pure, tuple(refs)
+
+
+def _is_state(effect: Any) -> bool:
+    return isinstance(effect, _state.RefEffect) or effect is _core.internal_mutable_array_effect
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
     return eval_jaxpr(jaxpr.jaxpr, consts, *args)
@@ -66,6 +92,11 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def key_impl(dtype: Any) -> Any:
+    """The generator behind a type of random keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
 
 
 def is_unknown(x: Any) -> bool:
@@ -219,6 +250,12 @@ def derivative_frame(source_info: Any) -> Frame | None:
         elif inside and (frame.file_name, frame.line_num) in own:
             return own[frame.file_name, frame.line_num]
     return None
+
+
+def functions_around(source_info: Any) -> set[str]:
+    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    return {frame.function_name for frame in frames}
 
 
 def same_place(source_info: Any) -> Any:
@@ -441,3 +478,10 @@ _SURFACED: set[type[Exception]] = set()
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     """Shape and dtype of a value's type."""
     return tuple(aval.shape), aval.dtype
+
+
+def cast(x: Any, aval: Any) -> Any:
+    """An array with the dtype and the weakness of a type."""
+    if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
+        return x
+    return _lax._convert_element_type(x, aval.dtype, weak_type=aval.weak_type)

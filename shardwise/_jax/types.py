@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import api_util as _api
+from jax._src import linear_util as _linear
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import partial_eval as _partial
 from jax.core import ShapedArray
+from jax.interpreters import ad
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
@@ -49,9 +54,12 @@ def _sharding(aval: Any, spec: PartitionSpec) -> NamedSharding:
     return NamedSharding(aval.sharding.mesh, spec)
 
 
-def together(x: Any) -> np.ndarray:
+def together(x: Any) -> Any:
     """The value of an array on several devices; what its devices still owe is paid."""
     names = owed(jax.typeof(x))
+    if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):  # random keys
+        first = min(x.devices(), key=lambda device: device.id)
+        return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
     if not names:
         return np.asarray(x)
     combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind_owed(jax.typeof(x))]
@@ -73,6 +81,24 @@ def together(x: Any) -> np.ndarray:
     return whole
 
 
+def pull_back(f: Callable[..., list[Any]], like: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+    """The transpose of a linear function of arrays, at some cotangents.
+
+    `jax.linear_transpose` wants cotangents of the type of the result. That of a value which is
+    the same everywhere (`reduced`) is a sum still owed (`unreduced`), and the other way round.
+    """
+    dual = [is_plain(aval) or aval.to_ct_aval() == aval for aval in map(jax.typeof, cotangents)]
+    if all(dual):
+        return jax.linear_transpose(f, *like)(list(cotangents))
+    info = _api.debug_info("linear_transpose", f, tuple(like), {})
+    wrapped = _linear.wrap_init(f, debug_info=info)
+    unknown = [_partial.PartialVal.unknown(aval) for aval in like]
+    jaxpr, _, consts = _partial.trace_to_jaxpr_nounits(wrapped, unknown, instantiate=True)
+    dummies = [ad.UndefinedPrimal(aval.to_ct_aval()) for aval in like]
+    found = _ad.backward_pass(jaxpr, True, consts, dummies, list(cotangents))
+    return tuple(map(ad.instantiate_zeros, found))
+
+
 def is_plain(aval: Any) -> bool:
     """Whether a type says nothing of the way its values lie."""
     spec = spec_of(aval)
@@ -90,11 +116,13 @@ def struct(x: Any, aval: Any) -> Any:
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, sharding=sharding)
 
 
-def batched(aval: Any, dim: int | None, size: int) -> Any:
-    """The type of a batch of values, stacked along dimension `dim`."""
+def batched(aval: Any, batch: Any, dim: int | None) -> Any:
+    """The type of a batch of values along dimension `dim`, of which `batch` is the type outside."""
     if dim is None:
         return aval
-    shape = (*aval.shape[:dim], size, *aval.shape[dim:])
+    shape = (*aval.shape[:dim], batch.shape[dim], *aval.shape[dim:])
+    if not is_plain(batch):
+        return _typed(batch, shape, batch.sharding)  # the batch itself may be split
     rows = [*spec_of(aval).partitions, *[None] * (len(aval.shape) - len(spec_of(aval).partitions))]
     return _with(aval, shape, [*rows[:dim], None, *rows[dim:]])
 
@@ -141,4 +169,6 @@ def put(x: Any, aval: Any, mesh: Mesh | None) -> Any:
     """An array laid out on a mesh as a type says, where the type is about that mesh."""
     if mesh is None or is_plain(aval) or mesh_of(aval) != mesh.abstract_mesh:
         return x
+    if owed(aval):  # JAX makes shares only of what is on the mesh already
+        x = jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
     return jax.device_put(x, NamedSharding(mesh, spec_of(aval)))

@@ -26,3 +26,4 @@ from .vary import annotate as annotate
 from .where import Where as Where
 from .where import anywhere as anywhere
 from .where import derivative_of as derivative_of
+from .where import within as within

@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement, split_over
+from . import owed
 from .handed import hand, take
 from .ir import (
     NOWHERE,
@@ -246,9 +246,9 @@ class _Walk:
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
         place = placement(spec, len(v.aval.shape), new)
         mentioned = {axis for row in place for axis in row}
-        owed = getattr(spec, "unreduced", ())
+        shared = getattr(spec, "unreduced", ())
         rest = tuple(
-            axis for axis in new.values() if axis not in mentioned and axis.name not in owed
+            axis for axis in new.values() if axis not in mentioned and axis.name not in shared
         )
         op = Join([atom], [_var(v)], place, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
@@ -338,7 +338,7 @@ class _Walk:
         if "perm" in own:
             axes = self.permuted(eqn, axes)
             own["perm"] = self.permutation(eqn, own["perm"], axes)
-        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == jnp.bool_:
+        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == bool:
             raise ShardingError(
                 explain_error(
                     "psum_scatter of booleans",
@@ -452,7 +452,8 @@ class _Walk:
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = partial(_jax.bind, eqn.primitive, params)
         effect = bool(eqn.effects)
-        return self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        return owed.results(self, eqn, name, outs)
 
     def speaks(self, eqn: Any, name: str) -> bool:
         """Whether an unknown primitive exchanges anything between the devices."""
@@ -536,8 +537,8 @@ def _refuse_around(name: str, names: tuple[Any, ...], where: Where, *_: Any) -> 
 
 
 def _reduce(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
-    reduce = {"psum": jnp.sum, "pmax": jnp.max, "pmin": jnp.min}[name]
-    return [reduce(x, axis=dims).astype(x.dtype)]
+    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[name]
+    return [reduce(x, dims)]
 
 
 def _barrier(x: Any) -> list[Any]:

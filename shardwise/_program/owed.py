@@ -28,6 +28,10 @@ SUMS = {"reduce_sum", "reduce_max", "reduce_min", "dot_general"}
 """Operations that may leave a reduction over a split dimension to be paid later."""
 
 
+WHOLE = {"broadcast_in_dim"}
+"""Operations that make a whole value, of which the type then says that it is owed."""
+
+
 class Walk(Protocol):
     """What is asked of the walk over a jaxpr."""
 
@@ -82,11 +86,21 @@ def parts_to_reduce(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[At
     made = frozenset().union(*(types.owed(v.aval) for v in eqn.outvars))
     if given == made:
         return ins
+    if name in WHOLE and not given:
+        return ins
     if given - made or name not in SUMS:
         return None
     axes = _axes(eqn.outvars[0].aval, made - given)
     operands = zip(ins, eqn.invars, _reduced_dims(name, eqn.params), strict=True)
     return [_cut(walk, eqn, atom, v.aval, dims, axes) for atom, v, dims in operands]
+
+
+def results(walk: Walk, eqn: Any, name: str, outs: list[Atom]) -> list[Atom]:
+    """The results of an operation, as their types say that they are owed."""
+    if name not in WHOLE or any(types.owed(v.aval) for v in eqn.invars):
+        return outs
+    rows = zip(outs, eqn.outvars, strict=True)
+    return [as_type(walk, eqn, out, None, v.aval) for out, v in rows]
 
 
 def _reduced_dims(name: str, params: dict[str, Any]) -> tuple[tuple[int, ...], ...]:

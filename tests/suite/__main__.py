@@ -58,7 +58,9 @@ def simulated(shard_map: Any) -> Any:
         if f is None:
             return lambda f: replaced(f, **options)
         native = shard_map(f, **options)
-        simulation = sw.simulate(native)
+        specs = options.get("in_specs")
+        fixed = [i for i, spec in enumerate(specs) if spec is None] if type(specs) is tuple else ()
+        simulation = sw.simulate(native, static_argnums=fixed)
 
         @functools.wraps(native)
         def call(*args: Any) -> Any:
