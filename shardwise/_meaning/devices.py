@@ -24,6 +24,7 @@ from .align import align
 from .collectives import join
 from .control import chosen
 from .elementwise import sums
+from .pieces import take
 from .value import (
     Unknown,
     Value,
@@ -74,8 +75,10 @@ class DeviceWalk(Walk):
     def apply(self, op: Op, ins: list[Any]) -> list[Any]:
         if isinstance(op, AxisIndex) and op.axis == self.axis:
             return [self.merged([whole((k, T.ONE)) for k in range(self.size)])]
-        alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
         try:
+            if isinstance(op, Collective) and op.name == "ppermute" and op.axes == (self.axis,):
+                ins = [self.parts(v) for v in ins]
+            alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
                 return self.unrolled(op, ins)
             return super().apply(op, ins) if alike else self.apart_each(op, ins)
@@ -111,6 +114,12 @@ class DeviceWalk(Walk):
     def at(self, v: Value | Many, k: int) -> Value:
         """What device `k` has."""
         return v.values[k] if isinstance(v, Many) else part(v, self.axis, k)
+
+    def parts(self, v: Value | Many) -> Value | Many:
+        """Each device's own, where that can be told."""
+        if isinstance(v, Many) or self.axis in v.debts or self.axis not in v.axes:
+            return v
+        return self.merged([part(v, self.axis, k) for k in range(self.size)])
 
     def merged(self, values: list[Value]) -> Value | Many:
         """One value where all devices have the same."""
@@ -264,13 +273,7 @@ def part(v: Value, axis: Axis | None, k: int) -> Value:
     v = hide(v, axis)
     at = v.hidden.index(axis)
     hidden = tuple(a for a in v.hidden if a != axis)
-    t = v.term
-    if t.op == "bcast" and at not in t.params:
-        return v.having((v.coef, T.strip(t, {at})), hidden=hidden)
-    if t.op == "iota":
-        return v.having((T.tidy(v.coef * k), T.ONE), hidden=hidden)
-    shape = (*t.shape[:at], *t.shape[at + 1 :])
-    return v.having(T.reshape(T.cut(v.scaled, at, k, 1), shape), hidden=hidden)
+    return v.having(take(v.scaled, at, k), hidden=hidden)
 
 
 def _uncut(v: Value, d: int):
