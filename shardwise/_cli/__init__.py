@@ -24,6 +24,8 @@ class _Commands(TyperGroup):
         except ShardwiseError as error:
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ExitCode.NOT_RUN) from error
+        except KeyboardInterrupt as error:  # SIGTERM comes as SystemExit, with its own code
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
 
 
 app = typer.Typer(

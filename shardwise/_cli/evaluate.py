@@ -61,13 +61,7 @@ def evaluate(
     from .._evaluate import evaluate as run
 
     given = held() if _makes_state(held) else held
-    try:
-        result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
-    except KeyboardInterrupt:
-        kept = f"the journal {str(journal)!r} has what is finished; run it again to go on."
-        lost = "nothing was kept; --journal PATH keeps what is finished."
-        typer.echo(f"Interrupted: {lost if journal is None else kept}", err=True)
-        raise
+    result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
     typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -18,6 +19,7 @@ from typing import Any
 
 import jax
 
+from .._durable import Signals, listen
 from .._errors import ShardingError, ShardwiseError, explain_error
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
@@ -49,7 +51,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a function over a data set of any size: exactly, streamed, resumable.
 
-    The result has the same bits for one `batch` on any number of devices, whole or resumed.
+    The result has the same bits for one `batch` on any number of devices, whole or resumed. SIGINT
+    (Ctrl-C) and SIGTERM end it after the steps under way, which are recorded first.
 
     Args:
         fn: `fn(state, batch)` gives per-example values `[batch]` (their mean is taken), a pair
@@ -64,7 +67,8 @@ def evaluate(
             runs out of memory.
         mesh: The devices, all local ones if left out. Steps are dealt out along the axis `data`,
             or the first.
-        journal: A file that records finished steps. A run with the same journal goes on from there.
+        journal: A file that records finished steps. A run with the same journal goes on from there,
+            after a kill too. What it holds is checked; damaged rows are told and computed again.
         progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
             function that is given snapshots.
 
@@ -87,27 +91,43 @@ def evaluate(
     began = time.monotonic()
     _check_batch(batch)
     batch = None if batch is None else int(batch)
-    with ExitStack() as stack:
-        record = stack.enter_context(Journal(journal)) if journal is not None else None
-        lanes = find_lanes(mesh)
-        source = open_source(data)
-        stack.callback(source.close)
-        placed = place(state, lanes)
-        stack.enter_context(jax.disable_jit(False))
-        function = bind(fn, placed, source, lanes)
-        run = _Run(function, source, lanes, record)
-        run.prepare(batch)
-        run.go(choose_view(progress, "evaluate"))
-        return run.result(began)
+    with listen("evaluate") as signals, ExitStack() as stack:
+        run = None
+        try:
+            with signals.at_once():
+                record = stack.enter_context(Journal(journal)) if journal is not None else None
+                lanes = find_lanes(mesh)
+                source = open_source(data)
+                stack.callback(source.close)
+                placed = place(state, lanes)
+                stack.enter_context(jax.disable_jit(False))
+                function = bind(fn, placed, source, lanes)
+                run = _Run(function, source, lanes, record, signals)
+                run.prepare(batch, say=progress is not False)
+            run.go(choose_view(progress, "evaluate"))
+            return run.result(began)
+        except BaseException as error:
+            if signals.signum is None or isinstance(error, ShardwiseError):
+                raise
+            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_BEGUN}")
+
+
+_NOT_BEGUN = "ended before the first step. The same call begins again."
 
 
 class _Run:
     """One evaluation under way."""
 
     def __init__(
-        self, function: Function, source: Source, lanes: Lanes, journal: Journal | None
+        self,
+        function: Function,
+        source: Source,
+        lanes: Lanes,
+        journal: Journal | None,
+        signals: Signals,
     ) -> None:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
+        self._signals = signals
         self._plans: dict[int, Plan] = {}
         self._steps: dict[int, Compiled] = {}
         self._totals: dict[str, Total] = {}
@@ -117,9 +137,10 @@ class _Run:
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
-    def prepare(self, batch: int | None) -> None:
-        """Settle the batch, and take up what the journal holds."""
+    def prepare(self, batch: int | None, say: bool) -> None:
+        """Settle the batch, take up what the journal holds, and say how much that is."""
         self._fixed = batch is not None
+        self._source.retains = not self._fixed
         held = self._journal.meta() if self._journal else {}
         self._known = held.get("length")
         first = batch or int(held["fingerprint"]["batch"] if held else self._choose())
@@ -136,6 +157,24 @@ class _Run:
             if self._source.length is not None:
                 left = -(-(self._source.length - self._resumed) // self._batch)
                 self._journal.reserve(left, self._plan(self._batch).layout.size)
+            if say and self._resumed:
+                what = f"{self._amount()} are in the journal {str(self._journal.path)!r}"
+                print(f"evaluate: goes on: {what}", file=sys.stderr, flush=True)
+
+    def leave(self) -> str:
+        """Record what is finished; says in one line what is, and how to go on."""
+        if not self._journal:
+            kept = "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it."
+            return f"ended after {self._amount()}. {kept}"
+        self._journal.flush()
+        return (
+            f"{self._amount()} are in the journal {str(self._journal.path)!r}. "
+            "The same call goes on from there."
+        )
+
+    def _amount(self) -> str:
+        length = self._known if self._source.length is None else self._source.length
+        return f"{self._count}{'' if length is None else f' of {length}'} examples"
 
     def go(self, view: Any) -> None:
         """Compute what is left."""
@@ -144,6 +183,7 @@ class _Run:
         try:
             while not self._try_pass(progress):
                 gc.collect()
+            self._signals.check()
             finished = True
         finally:
             progress.close(finished)
@@ -156,6 +196,7 @@ class _Run:
         seconds = time.monotonic() - began
         weights = {name: total.weight() for name, total in totals.items()}
         bad = {name: total.non_finite() for name, total in totals.items()}
+        self._remark(bad)
         return Evaluation(
             metrics=self._values(),
             count=self._count,
@@ -168,6 +209,17 @@ class _Run:
             resumed=self._resumed,
             notes=tuple(self._notes),
         )
+
+    def _remark(self, bad: dict[str, Any]) -> None:
+        """Say why a number may not be what one expects."""
+        for name, total in self._totals.items():
+            if total.is_weightless() and not bad[name]:
+                self._notes.append(f"{name}: every weight is zero, so that it has no value")
+        for label in sorted(self._source.rounded):
+            self._notes.append(
+                f"{label}: values of float64 lose digits as float32; "
+                "jax.config.update('jax_enable_x64', True) keeps them"
+            )
 
     def _choose(self) -> int:
         if self._source.length is None:
@@ -188,9 +240,12 @@ class _Run:
         return self._steps[batch]
 
     def _restore(self, journal: Journal) -> None:
-        for span, batch, payload in journal.steps():
+        length = self._known if self._source.length is None else self._source.length
+        for span, batch, payload in journal.steps(length):
             self._add(span, batch, payload)
         self._resumed = self._count
+        if journal.damaged:
+            self._notes.append(f"{journal.damaged} damaged rows of the journal were left out")
 
     def _add(self, span: Span, batch: int, payload: bytes) -> None:
         records = self._plan(batch).layout.unpack(payload)
@@ -245,9 +300,12 @@ class _Run:
             return
         self._source.release(first.start)
         todo = itertools.chain([first], spans)
-        step = self._step(self._batch)
+        with self._signals.at_once():
+            step = self._step(self._batch)
         arrays = self._function.state.arrays
-        steps = compute(step, arrays, self._source, todo, self._batch, self._lanes)
+        steps = compute(
+            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
+        )
         with closing(steps):
             for span, payload in steps:
                 if self._journal and self._known is not None and span.stop > self._known:
@@ -256,6 +314,9 @@ class _Run:
                 if self._journal:
                     self._journal.add(span, self._batch, payload)
                 progress.add(span.rows)
+
+    def _asked_to_end(self) -> bool:
+        return self._signals.signum is not None
 
     def _settle_length(self, journal: Journal) -> None:
         """An iterable has told its length only now: the journal must agree, or learn it."""

@@ -45,6 +45,8 @@ class Total(Protocol):
 
     def non_finite(self) -> NonFinite | None: ...
 
+    def is_weightless(self) -> bool: ...
+
 
 class _Watched:
     """Keeps track of values that are not finite."""
@@ -101,6 +103,10 @@ class SumTotal(_Watched):
     def weight(self) -> int | float | None:
         return float(self._weight) if self._weights == "float" else int(self._weight)
 
+    def is_weightless(self) -> bool:
+        """Whether nothing counted, so that there is no mean."""
+        return self._mean and not self._weight.units
+
 
 class ExtremeTotal(_Watched):
     """The total of a `Min` or a `Max`."""
@@ -122,6 +128,10 @@ class ExtremeTotal(_Watched):
 
     def weight(self) -> None:
         return None
+
+    def is_weightless(self) -> bool:
+        """Whether nothing counted, so that there is no extreme."""
+        return self._value is None
 
 
 class ObjectTotal:
@@ -169,6 +179,9 @@ class ObjectTotal:
 
     def non_finite(self) -> None:
         return None
+
+    def is_weightless(self) -> bool:
+        return False  # what it counts is its own matter
 
 
 def _add_sum(total: ExactSum, record: Any, name: str, integer: bool, span: Span) -> None:

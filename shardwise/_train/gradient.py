@@ -19,6 +19,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, explain_error
+from .dependence import depends
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
 from .statistics import Statistics, keep_statistics, refuse_varying
@@ -122,6 +123,8 @@ def reduce_gradients(
         def total(params: Any) -> Any:
             output, new = objective.loss(params, state, batch, place)
             loss, metrics = read_loss(output, objective.has_aux, rows)
+            if loss.weights is not None:
+                _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
             nonlocal values
             values = length if loss.scalar else loss.size(length)
@@ -173,6 +176,28 @@ def reduce_gradients(
         params,
     )
     return Reduced(grads, metrics, state, weight is None)
+
+
+def _refuse_trained_weights(
+    objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
+) -> None:
+    """Raise if the weights of a loss depend on the params: it meant something else by the pair."""
+
+    def weights(params: Any) -> Any:
+        output, _ = objective.loss(params, state, batch, place)
+        return read_loss(output, objective.has_aux, rows)[0].weights
+
+    if depends(weights, jax.tree.map(jax.lax.stop_gradient, params)):
+        raise ShardingError(
+            explain_error(
+                "the second part of what it returned depends on the params",
+                where="the loss",
+                rule="A pair is (losses, weights), and weights say how much each loss counts: "
+                "they come from the batch.",
+                remedy="has_aux=True and return losses, {'accuracy': hits} for a metric; "
+                "jax.lax.stop_gradient(weights) where weights are meant to follow the params.",
+            )
+        )
 
 
 def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
