@@ -48,6 +48,7 @@ bench: $(READY)  ## Measure simulate, check, prove, evaluate and train.
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/train_small.py
+	$(BIN)/python benchmarks/hosts.py
 
 docs: $(READY)  ## Build the documentation into site/, strictly.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

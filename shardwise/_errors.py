@@ -30,6 +30,10 @@ class UnsupportedError(ShardwiseError, NotImplementedError):
     """The program uses something the simulator does not know. It never guesses."""
 
 
+class PeerError(ShardwiseError, RuntimeError):
+    """Another process of the same job has failed or gone; its words are in the message."""
+
+
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:
     """Word a message: where, what was found, the rule, the remedy; parts left out are left out.
 

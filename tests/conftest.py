@@ -55,6 +55,8 @@ ONCE = (
     "tests/explain/test_figures.py",
     "tests/explain/test_page.py",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[1]",
+    "tests/hosts/test_hosts_train.py::test_terminated",
+    "tests/hosts/test_launch.py",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[2]",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[3]",
     "tests/meaning/test_programs.py",

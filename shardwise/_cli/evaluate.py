@@ -52,7 +52,14 @@ def evaluate(
         bool | None, typer.Option(help="Show how far it is, on standard error.")
     ] = None,
 ) -> None:
-    """Evaluate a function over arrays on disk: exactly, streamed, resumable."""
+    """Evaluate a function over arrays on disk: exactly, streamed, resumable.
+
+    Started as several processes, by srun or shardwise launch, they share the work, and the first
+    one prints the result.
+    """
+    from .._hosts import connect
+
+    me = connect()
     arrays = load_data(data)
     fn = find(function)
     if not callable(fn):
@@ -62,7 +69,8 @@ def evaluate(
 
     given = held() if _makes_state(held) else held
     result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
-    typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
+    if me.first:
+        typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
 
 def load_data(options: list[str]) -> Any:

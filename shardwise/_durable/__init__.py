@@ -10,6 +10,7 @@ from .lock import Lock as Lock
 from .lock import holder as holder
 from .signals import Signals as Signals
 from .signals import listen as listen
+from .signals import stand_in as stand_in
 from .sums import broken_seal as broken_seal
 from .sums import checksum as checksum
 from .sums import seal as seal

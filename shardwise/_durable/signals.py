@@ -231,6 +231,21 @@ def listen(title: str) -> Iterator[Signals]:
         _restore()
 
 
+@contextmanager
+def stand_in(signals: Signals) -> Iterator[None]:
+    """Signals that somebody else hears: runs inside share them, and install nothing.
+
+    Args:
+        signals: Whoever hears them sets its `signum`.
+    """
+    global _current
+    before, _current = _current, signals
+    try:
+        yield
+    finally:
+        _current = before
+
+
 def _is_pythons(number: int, handler: Any) -> bool:
     """Whether a handler is the one that Python, or a library in C, begins with."""
     if number == signal.SIGINT:

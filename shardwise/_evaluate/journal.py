@@ -267,11 +267,13 @@ def _prepare(database: sqlite3.Connection) -> None:
     database.execute("COMMIT")
 
 
-def differences(held: dict[str, str], now: dict[str, str]) -> list[str]:
+def differences(
+    held: dict[str, str], now: dict[str, str], one: str = "the journal", other: str = "this run"
+) -> list[str]:
     """Sentences for what two fingerprints do not share."""
     absent = "(none)"
     return [
-        f"{key} differs: the journal has {held.get(key, absent)}, this run {now.get(key, absent)}"
+        f"{key} differs: {one} has {held.get(key, absent)}, {other} {now.get(key, absent)}"
         for key in {**held, **now}
         if held.get(key) != now.get(key)
     ]

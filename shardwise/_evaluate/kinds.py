@@ -272,6 +272,15 @@ def _is_opaque(data: Any) -> bool:
 
 def _readable(leaf: Any) -> Any:
     """A jax array in the host's memory is read as NumPy: a slice of that is a view."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise UnsupportedError(
+            explain_error(
+                f"a jax array {leaf.dtype}{list(leaf.shape)} that is split over the processes.",
+                where="argument 'data'",
+                rule="Each process reads the rows of its own steps, from the start of the data.",
+                remedy="give the whole data as NumPy, np.memmap or a dataset in every process.",
+            )
+        )
     if isinstance(leaf, jax.Array) and not _is_on_accelerator(leaf):
         return np.asarray(leaf)
     return leaf

@@ -25,6 +25,7 @@ import numpy as np
 
 from .._durable import Identity, Lock, broken_seal, checksum, seal, unused
 from .._errors import ShardingError, ShardwiseError, explain_error
+from .._hosts import others
 
 FORMAT = "shardwise fit 2"
 LEAST = 2
@@ -49,9 +50,14 @@ class Checkpoints:
 
     Arrays are stored by their path in the state, so that a checkpoint can be read without the
     classes that made it. A checkpoint is complete or not there: Orbax renames it into place.
+
+    Args:
+        folder: The folder; it is made if it is not there.
+        keep: How many to keep.
+        writes: Whether this process writes them; of several, the first does, and others read.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], keep: int) -> None:
+    def __init__(self, folder: str | os.PathLike[str], keep: int, *, writes: bool = True) -> None:
         import orbax.checkpoint as ocp
 
         self._ocp = ocp
@@ -82,14 +88,11 @@ class Checkpoints:
             doing="trains",
             remedy="wait for it, stop it, or use another folder.",
         )
-        self._take()
+        if writes:
+            self._take()
         self._identity = Identity(self.folder)
-        # Written by a thread of ours, one after another: Orbax's own would outlive a failure.
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep, create=False, enable_async_checkpointing=False
-        )
         try:
-            self._manager = ocp.CheckpointManager(self.folder, options=options)
+            self._manager = self._make_manager(keep)
         except BaseException:
             self._lock.__exit__()
             raise
@@ -97,6 +100,28 @@ class Checkpoints:
         self._saving: Future[None] | None = None
         self._closed = False
         self.newest: int | None = None
+
+    def _make_manager(self, keep: int) -> Any:
+        ocp = self._ocp
+        # Orbax would have all processes wait for each other at every turn.
+        alone = ocp.options.MultiprocessingOptions()
+        if others.count() > 1:
+            own = others.index()
+            alone = ocp.options.MultiprocessingOptions(
+                primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
+            )
+        # Written by a thread of ours, one after another: Orbax's own would outlive a failure.
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            create=False,
+            enable_async_checkpointing=False,
+            multiprocessing_options=alone,
+        )
+        handlers = {
+            "state": ocp.StandardCheckpointHandler(multiprocessing_options=alone),
+            "about": ocp.JsonCheckpointHandler(multiprocessing_options=alone),
+        }
+        return ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
     def _take(self) -> None:
         """Make the folder and take its lock."""
@@ -192,6 +217,21 @@ class Checkpoints:
         if damaged:
             raise self._none_left(damaged)
         return None
+
+    def read(self, step: int, like: Any) -> Restored:
+        """A checkpoint that another process has found to be whole."""
+        try:
+            arrays, position = self._load(step, like)
+        except _Damaged as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"process 0 has read it, process {others.index()} cannot: {error}",
+                    where=f"checkpoint {step} in {self.folder}",
+                    rule="All processes read one checkpoint, in one folder.",
+                    remedy="a folder on a file system that all machines share.",
+                )
+            ) from error
+        return Restored(step, arrays, position)
 
     def _set_aside(self, damaged: dict[int, str], taken: int) -> None:
         told = []

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from .._durable import Signals, listen
+from .._durable import Signals
 from .._errors import ShardingError, ShardwiseError, explain_error
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
@@ -19,6 +19,7 @@ from .curves import draw_curves
 from .data import Batches
 from .log import Log
 from .loop import Callback, Evaluate, Loop
+from .team import Team
 
 
 def fit(
@@ -44,13 +45,20 @@ def fit(
     after the step under way, and store that; a second Ctrl-C ends it at once. What is read back is
     checked: of a damaged checkpoint it tells, and takes the one before it.
 
+    On several processes all call it alike. They go on from the same step, an error in one of them
+    reaches the others, and a signal to any is answered by all, after the same step. The first
+    process writes the checkpoints, in a folder that all share, the log and the progress, and calls
+    the callbacks.
+
     Args:
         step: What `sw.data_parallel` or `sw.nnx.data_parallel` gave.
         state: The state to begin with: `step.init(params)`; for NNX the pair
             `(model, optimizer)`, which is updated in place.
         batches: An iterable of batches; it is asked anew when it ends, if it can be. Its position
             is stored if its iterator has `get_state` and `set_state` (Grain); otherwise as many
-            batches as were seen are drawn again and dropped, so it must give the same ones.
+            batches as were seen are drawn again and dropped, so it must give the same ones. On
+            several processes it gives what `feed` of the step says, and the position of each
+            process is stored.
         steps: The number of steps in all, those before an interruption included.
         checkpoint: A folder for checkpoints, for one training at a time.
         every: Store and evaluate every so many steps; a tenth of `steps` if left out.
@@ -82,11 +90,18 @@ def fit(
     if log is None and checkpoint is not None:
         log = Path(checkpoint) / "log.jsonl"
     callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-    with listen("fit") as signals, closing(_Session(steps, every or 1, signals)) as session:
+    team = Team(step, stores=checkpoint is not None)
+    if not team.first:  # one process writes and speaks for all
+        log, callbacks, progress = None, [], False
+    with (
+        team.training() as signals,
+        closing(_Session(steps, every or 1, signals, team)) as session,
+    ):
         try:
             with signals.at_once():
+                team.agree(steps=steps, every=every, checkpoints=checkpoint is not None)
                 if checkpoint is not None:
-                    session.store = Checkpoints(checkpoint, keep)
+                    session.store = team.open(checkpoint, keep)
                 session.take_up(step, state, Batches(batches), log, progress)
             session.train(evaluate, callbacks, on_nan, progress)
             signals.check()
@@ -95,18 +110,20 @@ def fit(
                 signals.end(session.leave())
             if isinstance(error, Exception):
                 session.close()
-                session.draw()
+                if not team.shared:  # the others wait for what went wrong
+                    session.draw()
             raise
         session.close()
-        session.draw()
-        return session.state
+        team.meet()
+    session.draw()
+    return session.state
 
 
 class _Session:
     """One call of `fit`: what it opens, in which order it lets go of it, and what it says."""
 
-    def __init__(self, steps: int, every: int, signals: Signals) -> None:
-        self._steps, self._every, self._signals = steps, every, signals
+    def __init__(self, steps: int, every: int, signals: Signals, team: Team) -> None:
+        self._steps, self._every, self._signals, self._team = steps, every, signals, team
         self.store: Checkpoints | None = None
         self._log: Log | None = None
         self._loop: Loop | None = None
@@ -122,7 +139,8 @@ class _Session:
 
     def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
         """Find where to go on from, and bring state, data and log there."""
-        found = None if self.store is None else self.store.resume(step.arrays(state))
+        store = self.store
+        found = None if store is None else self._team.resume(store, step.arrays(state))
         if found is not None:
             state, self._done = step.restore(state, found.arrays), found.step
             self._row = found.position.pop("row", None)
@@ -159,10 +177,11 @@ class _Session:
             *self._begin,
             evaluate=evaluate,
             callbacks=callbacks,
-            store=self.store,
+            store=self.store if self._team.first else None,
             log=self._log,
             on_nan=on_nan,
             signals=self._signals,
+            team=self._team,
         )
         view = choose_view(progress, "fit")
         bar = Progress(view, self._steps, self._done, lambda: loop.shown, unit="steps")
@@ -181,6 +200,9 @@ class _Session:
         if loop is not None:
             loop.save_now()
         self.close()
+        self._team.meet()
+        if not self._team.first:
+            return ""
         if loop is None or (store is not None and store.newest is None):
             begun = store is not None and store.newest is not None
             how = f"goes on from step {store.newest}" if store and begun else "begins again"

@@ -33,13 +33,15 @@ class Place:
         key: The key of this step, the same on all devices.
         part: The number of this part, counted over the whole batch.
         rows: How many rows it has.
-        count: How many rows of the whole batch are real, if some may not be.
+        count: Where the real rows end, counted over the whole batch, if some may not be real.
+        shift: Gives by how much padding before this part has moved its rows, where there is some.
     """
 
     key: Any
     part: Any
     rows: int
     count: Any = None
+    shift: Callable[[], Any] | None = None
 
     def shard_key(self) -> Any:
         """One key for this part."""
@@ -53,6 +55,8 @@ class Place:
         index = self.part * self.rows + jnp.arange(self.rows)
         if self.count is not None:
             index = jnp.minimum(index, self.count - 1)
+        if self.shift is not None:
+            index = index - self.shift()
         return jax.vmap(lambda k: jax.random.fold_in(self.key, k))(index)
 
 
@@ -105,7 +109,7 @@ def reduce_gradients(
         params: What to differentiate by.
         state: What else the loss needs and may change, such as batch statistics.
         batch: The rows; their number divides evenly.
-        count: How many of the rows are real.
+        count: How many of the rows are real; or, for each device, how many of its rows are.
         key: The key of this step.
         padded: Whether some rows may not be real.
     """
@@ -114,10 +118,18 @@ def reduce_gradients(
     objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
     sizes: dict[str, int] = {}
     values = length  # how many the loss is a mean of
+    certain = True  # whether something counts: a batch has a row, and only weights can be zero
+
+    each = jnp.ndim(count) > 0  # each device has padding of its own
 
     def part_of(params: Any, state: Any, batch: Any, count: Any, key: Any, number: Any) -> Any:
         """Gradient, sums and state from one part of the batch."""
-        place = Place(key, number, rows, count if padded else None)
+        shift = None
+        if each:
+            own = count[0]
+            shift = lambda: _padding_before(own, rows, layout)  # noqa: E731
+            count = lax.axis_index(layout.axis) * layout.accumulate * rows + own
+        place = Place(key, number, rows, count if padded else None, shift)
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
         def total(params: Any) -> Any:
@@ -126,7 +138,8 @@ def reduce_gradients(
             if loss.weights is not None:
                 _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
-            nonlocal values
+            nonlocal values, certain
+            certain = loss.weights is None
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded:
@@ -156,7 +169,7 @@ def reduce_gradients(
         return lax.psum(sums, layout.axis), new
 
     def mapped(mesh: Any) -> Callable[..., Any]:
-        specs = (P(), P(), P(layout.axis), P(), P())
+        specs = (P(), P(), P(layout.axis), P(layout.axis) if each else P(), P())
         return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
 
     arguments = params, state, batch, count, key
@@ -175,7 +188,14 @@ def reduce_gradients(
         grads,
         params,
     )
-    return Reduced(grads, metrics, state, weight is None)
+    return Reduced(grads, metrics, state, certain)
+
+
+def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
+    """How many rows of padding the devices before this one have."""
+    padding = lax.all_gather(layout.accumulate * rows - own, layout.axis)
+    before = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
+    return jnp.where(before, padding, 0).sum()
 
 
 def _refuse_trained_weights(

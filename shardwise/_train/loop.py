@@ -13,10 +13,12 @@ import numpy as np
 
 from .._durable import Signals
 from .._errors import ShardingError, ShardwiseError, explain_error
+from .._hosts import others
 from .._progress import Progress
 from .checkpoint import Checkpoints
 from .data import Batches
 from .log import Log, Row
+from .team import Team
 
 LAG = 50
 """How many steps may be under way before their metrics are fetched."""
@@ -39,6 +41,7 @@ class Loop:
         log: Where rows are kept, if they are.
         on_nan: What to do about a loss that is not a number: `warn` or `raise`.
         signals: Those that ask it to end.
+        team: The processes that train together.
     """
 
     def __init__(
@@ -54,11 +57,13 @@ class Loop:
         log: Log | None,
         on_nan: str,
         signals: Signals,
+        team: Team,
     ) -> None:
         self.step, self.state, self.data, self.done = step, state, data, done
         self.evaluate, self.callbacks, self.store, self.log = evaluate, callbacks, store, log
         self.shown: dict[str, float] = {}
-        self._on_nan, self._signals = on_nan, signals
+        self._on_nan, self._signals, self._team = on_nan, signals, team
+        self._stored = done
         self._pending: list[tuple[int, int, float, dict[str, Any]]] = []
         self._finite = True
         before = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
@@ -83,12 +88,12 @@ class Loop:
 
     def asked_to_end(self) -> bool:
         """Whether the training is to end after this step."""
-        return self._signals.signum is not None
+        return self._team.asked_to_end(self._signals, self.done)
 
     def catch_up(self, row: Row | None) -> None:
         """Evaluate and log the step of a checkpoint after which the training was killed."""
         logged = self.log.rows[-1]["step"] if self.log is not None and self.log.rows else 0
-        if row is not None and logged < row["step"]:
+        if row is not None and self._team.decide(logged < row["step"]):
             self._write([row | self._evaluate()])
 
     def flush(self) -> None:
@@ -102,10 +107,19 @@ class Loop:
         newest checkpoint stays the newest.
         """
         self.flush()
-        if self.store is not None and self.store.newest != self.done and not self.data.torn:
-            if self.done:
-                self.store.save(self.done, self.step.arrays(self.state), self.data.position())
+        if self.done != self._stored and not self.data.torn:
+            self._store({})
+        if self.store is not None:
             self.store.wait()
+
+    def _store(self, more: dict[str, Any]) -> None:
+        """Store the state and where the data stands; the first process does, for all."""
+        if self._team.stores:
+            position = self._team.position(self.data) | more
+            if self.store is not None:
+                self.store.save(self.done, self.step.arrays(self.state), position)
+                others.report_progress()
+            self._stored = self.done
 
     def _finish(self, rows: list[Row]) -> None:
         """Log, store, evaluate: the log is never behind the newest checkpoint but by the row that
@@ -114,10 +128,8 @@ class Loop:
         self._write(before)
         stored = False
         try:
-            if self.store is not None:
-                position = self.data.position() | {"row": last}
-                self.store.save(self.done, self.step.arrays(self.state), position)
-                stored = True
+            self._store({"row": last})
+            stored = self._stored == self.done
             last = last | self._evaluate()
         except BaseException:
             if not stored:
@@ -139,6 +151,8 @@ class Loop:
     def _look_at(self, rows: list[Row], drawn: int) -> None:
         """Say what is wrong with the last of the rows."""
         row = rows[-1]
+        if not self._team.first and self._on_nan == "warn":
+            return  # all processes see the same, and one of them says so
         if not row["updated"]:
             warnings.warn(
                 f"step {row['step']}: all weights were zero, nothing was updated", stacklevel=2
