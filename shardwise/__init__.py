@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ._explain import Hardware as Hardware
     from ._explain import Report as Report
     from ._explain import explain as explain
+    from ._inspect import Inspection as Inspection
+    from ._inspect import inspect as inspect
     from ._mesh import mesh as mesh
     from ._simulate import simulate as simulate
     from ._train import TrainState as TrainState
@@ -54,6 +56,8 @@ _HOME = {
     "Hardware": "_explain",
     "Report": "_explain",
     "explain": "_explain",
+    "Inspection": "_inspect",
+    "inspect": "_inspect",
     "mesh": "_mesh",
     "simulate": "_simulate",
     "TrainState": "_train",

@@ -26,6 +26,7 @@ ROWS = (
     ("_call", "_misuse", "_objects"),
     ("_simulate",),
     ("_check", "_explain"),
+    ("_inspect",),
     ("_evaluate", "_train"),
     ("primitives", "nnx"),
     ("_cli", "_pytest_plugin"),

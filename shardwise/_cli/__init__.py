@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain
+from . import check, demo, evaluate, explain, inspect
 from ._status import ExitCode
 
 
@@ -41,6 +41,7 @@ app.command("check")(check.check)
 app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
+app.command("inspect")(inspect.inspect)
 
 
 def _show_version(wanted: bool) -> None:
