@@ -44,6 +44,8 @@ def statement_of(where: Where) -> ast.stmt | None:
 def name_of(statement: ast.stmt | None) -> str:
     """What a statement calls its value: a variable, or `return`."""
     match statement:
+        case ast.Assign(value=ast.Lambda()):
+            return "return"
         case ast.Assign(targets=[target]):
             return ast.unparse(target).strip("()")
         case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
