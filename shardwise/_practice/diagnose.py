@@ -118,7 +118,7 @@ def of_numbers(
     for name in {name: None for _, _, _, known in wrong for name in known}:
         if all(name in k and compare.same(f, k[name]) for _, f, _, k in wrong):
             return name.partition("--")[0]
-    sizes, found, expected, _ = wrong[-1]
+    _, found, expected, _ = wrong[-1]
     kind = compare.difference(found, expected)
     alone = any(math.prod(s.values()) == 1 for s, *_ in wrong)
     if found is None:
@@ -168,6 +168,8 @@ def met(what: str, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
         return any(one["split"] for one in maps)
     if what.startswith("split:"):
         return any(what.removeprefix("split:") in one["split"] for one in maps)
+    if what == "unchecked":
+        return any(not one["checked"] for one in maps)
     if what == "vmap":
         return bool(facts.get("vmaps"))
     used = {one["name"] for m in facts.get("shard_maps", ()) for one in m["collectives"]}

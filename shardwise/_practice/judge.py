@@ -21,7 +21,7 @@ import numpy as np
 from .._errors import ShardwiseError, explain_error
 from . import compare, diagnose
 from .exercise import Exercise
-from .looking import seen_at
+from .looking import seen_at, seen_in_loop
 from .sandbox import wire
 from .sandbox.host import Limits, Ran, Sandbox
 from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, Run
@@ -247,13 +247,18 @@ class _Making:
     def _wrong(self, runs: tuple[Run, ...], name: str, reason: str, number: int) -> Judgement:
         pitfall = self.exercise.pitfall(name)
         refused = "replicated across mesh ax" in reason
-        looked = self._look(runs, refused) if self.judge.look and _worth_a_look(name) else None
+        spread = any(_facts(ran).get("shard_maps") for ran in self.ran) or refused
+        worth = self.judge.look and _worth_a_look(name) and (spread or self.exercise.form == "mesh")
+        looked = self._look(runs, refused) if worth else None
         number = 0 if refused and looked else number
         line, on, held = number, "", ()
         if looked:
             # What comes back from a run is never trusted to have the form that we gave it.
             with contextlib.suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
                 line, on, held = seen_at(looked, number)
+        elif self.exercise.form == "shards":
+            with contextlib.suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
+                on, held = seen_in_loop(_facts(self.ran[1]), self.cases[1].sizes)
         return self._said(
             WRONG,
             runs,

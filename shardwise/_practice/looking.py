@@ -25,6 +25,17 @@ def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held,
     return line, on, tuple(_held(s, mesh) for s in _chosen(here))
 
 
+def seen_in_loop(
+    facts: Mapping[str, Any], sizes: Mapping[str, int]
+) -> tuple[str, tuple[Held, ...]]:
+    """For a loop in place of devices: which rows the model was shown, call by call."""
+    on = ", ".join(f"{size} {name}" for name, size in sizes.items())
+    rows = [(f"init, line {int(one['line'])}", str(one["shape"])) for one in facts["inits"]]
+    rows += [(f"call, line {int(one['line'])}", str(one["shape"])) for one in facts["calls"]]
+    more = [("", f"and {len(rows) - ROWS} more")] if len(rows) > ROWS else []
+    return on, (Held("the shapes that the model saw", (*rows[:ROWS], *more)),) if rows else ()
+
+
 def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> int:
     """The line that `check` names; failing that, the last meeting or the last line of the body."""
     own = {s["where"]["line"] for s in steps}

@@ -21,7 +21,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from ..._call import call as run_program
 from ..._lower import Pace
 from ..._mesh import mesh as virtual_mesh
-from ..._program import Collective, Split, walk
+from ..._program import Collective, Join, Split, walk
 from ..._simulate import Tracing
 
 ALL = Pace(1 << 30)
@@ -175,6 +175,7 @@ def _map_facts(program: Any) -> dict[str, Any]:
     return {
         "mesh": axes,
         "split": sorted(set(split)),
+        "checked": all(op.checked for op in ops if isinstance(op, Join)),
         "rows": [
             {"shape": list(op.outs[0].shape), "axes": [axis.name for axis in op.axes]}
             for op in ops
