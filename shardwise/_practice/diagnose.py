@@ -18,6 +18,8 @@ from .sandbox.host import Ran
 
 ERRORS: tuple[tuple[str, str], ...] = (
     (r"^DeadlockError\b", "deadlock"),
+    (r"can only accept axis_name which corresponds to one of", "mixed-axes"),
+    (r"All input arrays must have the same shape", "stack-shapes"),
     (r"^Refused\b", "refused"),
     (r"^SystemExit\b|^KeyboardInterrupt\b|^GeneratorExit\b", "ends-the-process"),
     (r"^MemoryError\b|RESOURCE_EXHAUSTED|Out of memory|std::bad_alloc", "too-much-memory"),

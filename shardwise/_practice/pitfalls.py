@@ -86,6 +86,21 @@ COMMON = _common(
         "Compare the name in the collective with the names that the mesh was made with.",
     ),
     (
+        "mixed-axes",
+        "A collective over an axis along which nothing differs",
+        "The value differs along one of the axes that the collective names and is the same along "
+        "another. JAX refuses to mix the two: along the second axis a sum would only count the "
+        "same value several times.",
+        "Along which axes is the value split? Name these, and no others.",
+    ),
+    (
+        "stack-shapes",
+        "Two results of different shapes",
+        "Arrays can only be stacked if they have the same shape. One of the two is longer or has "
+        "another number of dimensions, mostly because a shard's result is not what it should be.",
+        "Print both shapes, on one device and on two.",
+    ),
+    (
         "uneven",
         "Parts that do not come out even",
         "A dimension does not divide into equal parts, one for each device. `shard_map` and "

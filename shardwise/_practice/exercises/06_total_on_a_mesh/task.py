@@ -1,6 +1,6 @@
 import numpy as np
 
-SAME = {"missing-reduction": "one-axis-forgotten"}
+SAME = {"missing-reduction": "one-axis-forgotten", "mixed-axes": "counted-along-model"}
 
 
 def inputs(rng, sizes):

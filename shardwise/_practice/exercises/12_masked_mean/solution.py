@@ -6,7 +6,7 @@ from jax.sharding import PartitionSpec as P
 
 def masked_mean(x, mask, *, mesh):
     def body(x, mask):
-        total = jnp.sum(jnp.where(mask, x, 0.0))
+        total = jnp.sum(jnp.where(mask > 0, x, 0.0))
         total, count = lax.psum((total, jnp.sum(mask)), "data")
         return total / count
 

@@ -18,7 +18,6 @@ def mistakes(sizes, w, x, y):
     right, own = expected(w, x, y), expected(w, x[:k], y[:k])
     return {
         "reduced-inside": own / n,
-        "reduced-inside--whole": own,
         "missing-reduction": own,
         "n-times": n * right,
     }

@@ -6,4 +6,4 @@ from jax.sharding import PartitionSpec as P
 
 def total(x, *, mesh):
     body = lambda part: lax.psum(jnp.sum(part), ("data", "model"))
-    return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+    return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False)(x)
