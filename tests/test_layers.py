@@ -29,6 +29,7 @@ ROWS = (
     ("_inspect",),
     ("_evaluate", "_train"),
     ("primitives", "nnx"),
+    ("_practice",),
     ("_cli", "_pytest_plugin"),
 )
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}

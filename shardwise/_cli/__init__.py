@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain, inspect
+from . import check, demo, evaluate, explain, inspect, practice
 from ._status import ExitCode
 
 
@@ -42,6 +42,7 @@ app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
 app.command("inspect")(inspect.inspect)
+app.add_typer(practice.app)
 
 
 def _show_version(wanted: bool) -> None:

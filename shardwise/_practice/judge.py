@@ -175,8 +175,9 @@ class _Making:
         unit = UNIT[self.exercise.form]
         error = _error(ran)
         if error:
-            said = f"{error['type']}: {str(error['message']).splitlines()[0] if error['message'] else ''}"
-            return Run(case.sizes, unit, False, error=said.rstrip(": "), seconds=ran.seconds)
+            first, *_ = str(error["message"]).splitlines() or [""]
+            said = f"{error['type']}: {first}".rstrip(": ")
+            return Run(case.sizes, unit, False, error=said, seconds=ran.seconds)
         if ended := diagnose.of_ending(ran):
             return Run(case.sizes, unit, False, error=ended[1], seconds=ran.seconds)
         ok = compare.same(value, case.expected)
@@ -238,11 +239,13 @@ class _Making:
         return None
 
     def _lacking(self) -> str:
-        for case, ran in zip(self.cases, self.ran, strict=True):
-            if math.prod(case.sizes.values()) > 1 or len(self.cases) == 1:
-                if name := diagnose.of_requirements(self.exercise, _facts(ran), case.sizes):
-                    return name
-        return ""
+        pairs = list(zip(self.cases, self.ran, strict=True))
+        several = [(c, r) for c, r in pairs if math.prod(c.sizes.values()) > 1] or pairs
+        found = (
+            diagnose.of_requirements(self.exercise, _facts(ran), case.sizes)
+            for case, ran in several
+        )
+        return next((name for name in found if name), "")
 
     def _wrong(self, runs: tuple[Run, ...], name: str, reason: str, number: int) -> Judgement:
         pitfall = self.exercise.pitfall(name)

@@ -24,13 +24,6 @@ from . import guard, wire
 EXERCISES = Path(__file__).parents[1] / "exercises"
 
 
-def warm_up() -> None:
-    """Import what every run needs; nothing here may start JAX."""
-    from ... import _check, _inspect, _simulate
-
-    assert _check and _inspect and _simulate
-
-
 def run(asked: dict[str, Any], pipe: int) -> None:
     """The whole life of a child. It never returns to the nursery's loop."""
     folder = Path(asked["folder"])
@@ -94,7 +87,7 @@ def _limit_memory(extra: int) -> None:
 
 
 def _limit_processes() -> None:
-    """For anyone but root: hardly more tasks than there are. Forks fail, JAX's threads are there."""
+    """Hardly more tasks than there are: JAX has its threads by now. Root is not bound by it."""
     own = os.getuid()
     count = 0
     for status in Path("/proc").glob("[0-9]*"):

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from ... import _jax
 from ..._call import call as run_program
 from ..._lower import Pace
 from ..._mesh import mesh as virtual_mesh
@@ -261,7 +262,7 @@ def _numbers(tree: Any) -> list[Any]:
     """The leaves of a tree of gradients, flat, where they are known and small."""
     found = []
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, jax.core.Tracer) or np.size(leaf) > 4096:
+        if _jax.is_traced(leaf) or np.size(leaf) > 4096:
             return []
         found.append(np.asarray(leaf, np.float64).reshape(-1).tolist())
     return found

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -21,6 +22,18 @@ import time
 import warnings
 from pathlib import Path
 from typing import Any
+
+HEAVY = (
+    "flax.linen",
+    "flax.nnx",
+    "optax",
+    "jax.experimental.shard_map",
+    "shardwise._check",
+    "shardwise._inspect",
+    "shardwise._practice.sandbox.child",
+    "shardwise._practice.sandbox.hooks",
+)
+"""What every run needs. None of it may start JAX."""
 
 BEAT = 0.05
 """Seconds between two looks at the children."""
@@ -132,15 +145,8 @@ def main() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     warnings.simplefilter("ignore")
-    import flax.linen
-    import jax.experimental.shard_map
-    import optax
-    from flax import nnx
-
-    from . import child, hooks
-
-    assert flax.linen and optax and nnx and child and hooks
-    child.warm_up()
+    for name in HEAVY:
+        importlib.import_module(name)
     talk.sendall(b'{"ready": true}\n')
     Nursery(talk).serve()
 

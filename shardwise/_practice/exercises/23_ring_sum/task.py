@@ -16,7 +16,6 @@ def mistakes(sizes, x):
     for _ in range(n - 1):
         totals = totals + np.roll(totals, 1, axis=0)
     return {
-        "no-ring": parts[0],
         "sends-the-total": totals[0],
         "one-turn-too-many": x.sum(0) + parts[0],
         "ring-not-closed": parts[0],
