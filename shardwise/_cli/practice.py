@@ -302,6 +302,9 @@ def verify(
     output: Annotated[
         Format, typer.Option("--format", help="Text for people, JSON or CSV.")
     ] = Format.TEXT,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the line and what each device held.")
+    ] = False,
     seconds: Seconds = 60,
 ) -> None:
     """Prove of each exercise that its solution passes and each wrong one fails by its name."""
@@ -321,7 +324,7 @@ def verify(
                 f"{proof.found}{said}"
             )
 
-    with Judge(_limits(seconds)) as made:
+    with Judge(_limits(seconds), look=not quick) as made:
         proofs = run(chosen, made, told)
     rows = [proof.to_dict() for proof in proofs]
     if output is Format.JSON:

@@ -19,6 +19,7 @@ from .sandbox.host import Ran
 ERRORS: tuple[tuple[str, str], ...] = (
     (r"^DeadlockError\b", "deadlock"),
     (r"can only accept axis_name which corresponds to one of", "mixed-axes"),
+    (r"Missing required argument `grads`|update requires both \(model, grads\)", "old-update"),
     (r"All input arrays must have the same shape", "stack-shapes"),
     (r"^Refused\b", "refused"),
     (r"^SystemExit\b|^KeyboardInterrupt\b|^GeneratorExit\b", "ends-the-process"),
@@ -90,10 +91,13 @@ def of_ending(ran: Ran) -> tuple[str, str] | None:
         return None
     if ran.garbled:
         return "tampered", "Something came back from the run that is no answer of the judge's own."
+    if ran.skipped:
+        return "too-slow", "It was not run: another run did not come to an end."
     if ran.late:
-        return "too-slow", f"It was stopped after {ran.seconds:.0f} seconds."
-    if ran.code == -signal.SIGXCPU or (ran.code == -signal.SIGKILL and ran.cpu > 5):
-        return "too-slow", f"It was stopped after {ran.cpu:.0f} seconds of computing."
+        return (
+            "too-slow",
+            f"It was stopped after {ran.seconds:.0f} seconds, {ran.cpu:.0f} of them computing.",
+        )
     if ran.code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS) and _hungry(ran):
         return "too-much-memory", "It was stopped when there was no memory left for it."
     if ran.code < 0:

@@ -192,7 +192,7 @@ class _Making:
 
     def _pitfall(self, runs: Sequence[Run]) -> tuple[str, str, int]:
         """The pitfall's name (nothing, if all is right), what happened, and the line if known."""
-        for ran in self.ran:
+        for ran in sorted(self.ran, key=lambda one: one.skipped):
             if ended := diagnose.of_ending(ran):
                 return *ended, 0
             if _error(ran).get("type") == "Judge":

@@ -94,6 +94,13 @@ COMMON = _common(
         "Along which axes is the value split? Name these, and no others.",
     ),
     (
+        "old-update",
+        "The update of an older Flax",
+        "`nnx.Optimizer.update` takes the model and the gradients since Flax 0.11; it used to keep "
+        "the model itself.",
+        "`optimizer.update(model, grads)`.",
+    ),
+    (
         "stack-shapes",
         "Two results of different shapes",
         "Arrays can only be stacked if they have the same shape. One of the two is longer or has "

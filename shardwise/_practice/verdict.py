@@ -158,7 +158,7 @@ def _runs(runs: tuple[Run, ...], width: int) -> list[tuple[str, str]]:
         if not run.ok and run.error:
             row += f"  {run.error}"
         elif not run.ok:
-            row += f"  expected {run.expected}, found {run.found}"
+            row += f"  expected {run.expected}," * bool(run.expected) + f" found {run.found}"
         if len(row) > max(width, 40):
             row = row[: max(width, 40) - 4] + " ..."
         rows.append((row, "right" if run.ok else "wrong"))

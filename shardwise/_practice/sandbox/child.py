@@ -27,12 +27,13 @@ EXERCISES = Path(__file__).parents[1] / "exercises"
 def run(asked: dict[str, Any], pipe: int) -> None:
     """The whole life of a child. It never returns to the nursery's loop."""
     folder = Path(asked["folder"])
-    job = pickle.loads((folder / "job").read_bytes())
-    (folder / "job").unlink()
-    _settle(folder, asked["limits"], job["devices"])
+    jobs = pickle.loads((folder / "jobs").read_bytes())
+    (folder / "jobs").unlink()
+    _settle(folder, asked["limits"], jobs[0]["devices"])
     say = _answer(pipe, asked["nonce"])
+    data: dict[str, Any]
     try:
-        data = _work(folder / "run", asked["name"], job, asked["limits"])
+        data = {"runs": _work(folder / "run", asked["name"], jobs, asked["limits"])}
     except MemoryError:
         data = {"error": {"type": "MemoryError", "message": "out of memory", "line": 0}}
     except BaseException as error:  # a defect of ours, or a solution that reached into us
@@ -63,15 +64,15 @@ def _settle(folder: Path, limits: dict[str, Any], devices: int) -> None:
     sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
     cpu = int(limits["cpu"])
-    for what, soft in (
-        (resource.RLIMIT_CPU, cpu),
-        (resource.RLIMIT_FSIZE, int(limits["output"])),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_NOFILE, 256),
+    for what, soft, last in (
+        (resource.RLIMIT_CPU, cpu, cpu + 2),  # a signal first, which may be ignored, then the end
+        (resource.RLIMIT_FSIZE, int(limits["output"]), int(limits["output"])),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_NOFILE, 256, 256),
     ):
         hard = resource.getrlimit(what)[1]
-        top = soft if hard == resource.RLIM_INFINITY else min(soft, hard)
-        resource.setrlimit(what, (top, top))
+        top = last if hard == resource.RLIM_INFINITY else min(last, hard)
+        resource.setrlimit(what, (min(soft, top), top))
     os.environ["XLA_FLAGS"] = (
         f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
     )
@@ -102,27 +103,38 @@ def _limit_processes() -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (top, top))
 
 
-def _work(folder: Path, name: str, job: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any]:
+def _work(
+    folder: Path, name: str, jobs: list[dict[str, Any]], limits: dict[str, Any]
+) -> list[dict[str, Any]]:
     import jax
     import jax.numpy as jnp
 
     from . import hooks
 
     jnp.zeros(()).block_until_ready()  # JAX starts here, before the limits on memory and tasks
-    assert len(jax.devices()) == job["devices"]
+    assert len(jax.devices()) == jobs[0]["devices"]
     _limit_memory(int(limits["memory"]))
     _limit_processes()
     threading.excepthook = lambda args: None
-    seen = hooks.install(job)
-    guard.keep(folder, [EXERCISES, *map(Path, job.get("secret", ()))])
-    file = folder / name
+    watching = hooks.install(jobs[0])
+    guard.keep(folder, [EXERCISES, *map(Path, jobs[0].get("secret", ()))])
+    return [_one(folder / name, job, watching) for job in jobs]
+
+
+def _one(file: Path, job: dict[str, Any], watching: Any) -> dict[str, Any]:
+    """One run of the file: imported anew each time, so that no run sees another's state."""
+    import jax
+
+    from . import hooks
+
+    seen = watching.begin()
     found: dict[str, Any] = {}
     try:
         function = _load(file, job["function"])
         if job["kind"] == "look":
             from .look import look
 
-            found = look(function, job, seen)
+            found = look(function, job, watching)
         else:
             found["value"] = wire.pack(jax.block_until_ready(hooks.call(function, job)))
     except _Missing as error:

@@ -55,34 +55,42 @@ class Seen:
         }
 
 
-def install(job: Mapping[str, Any]) -> Seen:
-    """Put the hooks in place; give the notes that they will fill."""
-    seen = Seen()
-    wide = Widening(job.get("replace"))
-    wide.install()
+class Watching:
+    """The hooks of one process: what they note goes to the run that is under way."""
+
+    def __init__(self, job: Mapping[str, Any]):
+        self.seen = Seen()
+        self.wide = Widening(job.get("replace"))
+
+    def begin(self) -> Seen:
+        """A new run begins, with nothing seen yet."""
+        self.seen = Seen()
+        return self.seen
+
+
+def install(job: Mapping[str, Any]) -> Watching:
+    """Put the hooks in place."""
+    watching = Watching(job)
+    watching.wide.install()
     if job.get("unchecked"):
         _switch_check_off()
     if job["kind"] != "look":
-        _watch_shard_map(seen, wide)
-    _watch_linen(seen)
-    _watch_nnx(seen)
-    _watch_vmap(seen)
-    job_state[0] = wide
-    return seen
-
-
-job_state: list[Any] = [None]
+        watch_shard_map(watching)
+    _watch_linen(watching)
+    _watch_nnx(watching)
+    _watch_vmap(watching)
+    return watching
 
 
 def call(function: Callable[..., Any], job: Mapping[str, Any]) -> Any:
     """Call a solution as its exercise says."""
-    args = [_given(arg) for arg in job["args"]]
+    args = [given(arg) for arg in job["args"]]
     if job.get("mesh") and job.get("pass_mesh"):
         return function(*args, mesh=real_mesh(job["mesh"]))
     return function(*args)
 
 
-def _given(arg: Any) -> Any:
+def given(arg: Any) -> Any:
     return jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, arg)
 
 
@@ -119,7 +127,8 @@ class Widening:
         return virtual_mesh({str(first): self.count, **dict.fromkeys(map(str, others), 1)})
 
 
-def _watch_shard_map(seen: Seen, wide: Widening) -> None:
+def watch_shard_map(on: Watching) -> None:
+    """Have every `shard_map` run by the simulator, and note what it does."""
     own = jax.shard_map
     old_module = sys.modules["jax.experimental.shard_map"]
     old = old_module.shard_map
@@ -130,10 +139,10 @@ def _watch_shard_map(seen: Seen, wide: Widening) -> None:
             if not args and "f" not in kwargs:
                 return lambda f: shard_map(f, **kwargs)
             if "mesh" in kwargs:
-                kwargs["mesh"] = wide.virtual(kwargs["mesh"])
+                kwargs["mesh"] = on.wide.virtual(kwargs["mesh"])
             elif len(args) > 1:
-                args = (args[0], wide.virtual(args[1]), *args[2:])
-            return _simulated(make(*args, **kwargs), args[0] if args else kwargs["f"], seen)
+                args = (args[0], on.wide.virtual(args[1]), *args[2:])
+            return _simulated(make(*args, **kwargs), args[0] if args else kwargs["f"], on)
 
         return shard_map
 
@@ -156,14 +165,14 @@ def _switch_check_off() -> None:
     old_module.shard_map = older  # type: ignore[attr-defined]
 
 
-def _simulated(sharded: Callable[..., Any], body: Any, seen: Seen) -> Callable[..., Any]:
+def _simulated(sharded: Callable[..., Any], body: Any, on: Watching) -> Callable[..., Any]:
     tracing = Tracing(sharded, None)
 
     @functools.wraps(body)
     def call_simulated(*args: Any, **kwargs: Any) -> Any:
         traced = tracing(args, kwargs)
-        seen.maps.append(_map_facts(traced.program))
-        seen.programs.append((traced.program, traced.values))
+        on.seen.maps.append(_map_facts(traced.program))
+        on.seen.programs.append((traced.program, traced.values))
         return traced.finish(run_program(traced.program, ALL, traced.values))
 
     return call_simulated
@@ -197,12 +206,12 @@ def _map_facts(program: Any) -> dict[str, Any]:
     }
 
 
-def _watch_vmap(seen: Seen) -> None:
+def _watch_vmap(on: Watching) -> None:
     own = jax.vmap
 
     @functools.wraps(own)
     def vmap(*args: Any, **kwargs: Any) -> Any:
-        seen.vmaps += 1
+        on.seen.vmaps += 1
         return own(*args, **kwargs)
 
     jax.vmap = vmap  # type: ignore[assignment]
@@ -212,26 +221,30 @@ def _shape(args: tuple[Any, ...]) -> list[int]:
     return next((list(a.shape) for a in args if hasattr(a, "shape")), [])
 
 
-def _watch_linen(seen: Seen) -> None:
+def _watch_linen(on: Watching) -> None:
     import flax.linen as nn
 
     init, apply = nn.Module.init, nn.Module.apply
 
     @functools.wraps(init)
     def noted_init(self: Any, rngs: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.inits.append({"module": type(self).__name__, "shape": _shape(args), "line": _line()})
+        on.seen.inits.append(
+            {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
+        )
         return init(self, rngs, *args, **kwargs)
 
     @functools.wraps(apply)
     def noted_apply(self: Any, variables: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.calls.append({"module": type(self).__name__, "shape": _shape(args), "line": _line()})
+        on.seen.calls.append(
+            {"module": type(self).__name__, "shape": _shape(args), "line": _line()}
+        )
         return apply(self, variables, *args, **kwargs)
 
     nn.Module.init = noted_init
     nn.Module.apply = noted_apply
 
 
-def _watch_nnx(seen: Seen) -> None:
+def _watch_nnx(on: Watching) -> None:
     from flax import nnx
 
     called, made, update = nnx.Linear.__call__, nnx.Optimizer.__init__, nnx.Optimizer.update
@@ -239,18 +252,18 @@ def _watch_nnx(seen: Seen) -> None:
     @functools.wraps(called)
     def noted_call(self: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         note = {"module": "Linear", "shape": list(inputs.shape), "line": _line()}
-        seen.calls.append(note)
+        on.seen.calls.append(note)
         return called(self, inputs, *args, **kwargs)
 
     @functools.wraps(made)
     def noted_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        seen.optimizers.append({"line": _line()})
+        on.seen.optimizers.append({"line": _line()})
         made(self, *args, **kwargs)
 
     @functools.wraps(update)
     def noted_update(self: Any, *args: Any, **kwargs: Any) -> Any:
         grads = kwargs.get("grads", args[1] if len(args) > 1 else None)
-        seen.updates.append({"line": _line(), "grads": _numbers(grads)})
+        on.seen.updates.append({"line": _line(), "grads": _numbers(grads)})
         return update(self, *args, **kwargs)
 
     nnx.Linear.__call__ = noted_call

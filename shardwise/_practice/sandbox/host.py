@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,9 @@ class Ran:
     data: dict[str, Any] | None = None
     """The answer, if there is one that can be read."""
     late: bool = False
-    """Whether it was stopped at its limit of time."""
+    """Whether it was stopped at its limit of time, on the clock or of computing."""
+    skipped: bool = False
+    """Whether it was not run to its end because another run of the file had no end."""
     code: int = 0
     """The exit status; negative for a signal."""
     seconds: float = 0.0
@@ -65,6 +67,15 @@ class Ran:
     printed: str = ""
     garbled: bool = False
     """Whether something came back that is no answer."""
+
+    def parts(self, count: int) -> list[Ran]:
+        """The runs of one process, each by itself."""
+        runs = (self.data or {}).get("runs")
+        if isinstance(runs, list) and len(runs) == count and all(isinstance(r, dict) for r in runs):
+            return [dataclasses.replace(self, data=run) for run in runs]
+        broken = self.data is not None and "error" not in self.data
+        data = None if broken else self.data
+        return [dataclasses.replace(self, data=data, garbled=self.garbled or broken)] * count
 
 
 class Sandbox:
@@ -115,21 +126,26 @@ class Sandbox:
             self._process = None
 
     def run(self, jobs: Sequence[dict[str, Any]], source: str, name: str) -> list[Ran]:
-        """Run a file for each job, as many at a time as there are processors."""
+        """Run a file for each job, as many at a time as there are processors.
+
+        Jobs that want the same number of devices share processes: JAX compiles less.
+        """
+        lanes = _processors()
+        groups = _groups(jobs, lanes)
+        ran = self._run([[jobs[i] for i in group] for group in groups], source, name, lanes)
+        found: dict[int, Ran] = {}
+        for group, one in zip(groups, ran, strict=True):
+            found |= dict(zip(group, one.parts(len(group)), strict=True))
+        return [found[index] for index in range(len(jobs))]
+
+    def _run(
+        self, jobs: Sequence[list[dict[str, Any]]], source: str, name: str, lanes: int
+    ) -> list[Ran]:
         self.start()
         self._wait_until_ready()
         waiting = list(enumerate(jobs))
         found: dict[int, Ran] = {}
         going: dict[int, _Going] = {}
-        lanes = max(
-            1,
-            min(
-                4,
-                len(os.sched_getaffinity(0))
-                if hasattr(os, "sched_getaffinity")
-                else os.cpu_count() or 1,
-            ),
-        )
         try:
             while waiting or going:
                 while waiting and len(going) < lanes:
@@ -137,10 +153,23 @@ class Sandbox:
                     one = self._launch(index, job, source, name)
                     going[one.run] = one
                 self._listen(going, found)
+                if any(one.late for one in found.values()):
+                    self._give_up(waiting, going, found)
         finally:
             for one in going.values():
                 one.close()
         return [found[index] for index in range(len(jobs))]
+
+    def _give_up(self, waiting: list[Any], going: dict[int, _Going], found: dict[int, Ran]) -> None:
+        """One run has no end: the others of the same file are not waited for."""
+        for index, _ in waiting:
+            found[index] = Ran(skipped=True)
+        waiting.clear()
+        for one in going.values():
+            if not one.skipped and self._talk is not None:
+                with contextlib.suppress(OSError):
+                    self._talk.sendall(json.dumps({"stop": one.run}).encode() + b"\n")
+            one.skipped = True
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + STARTING
@@ -170,7 +199,7 @@ class Sandbox:
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
 
-    def _launch(self, index: int, job: dict[str, Any], source: str, name: str) -> _Going:
+    def _launch(self, index: int, jobs: list[dict[str, Any]], source: str, name: str) -> _Going:
         self.start()
         self._wait_until_ready()
         assert self._talk is not None
@@ -178,7 +207,7 @@ class Sandbox:
         folder = Path(tempfile.mkdtemp(prefix="shardwise-practice-"))
         (folder / "run").mkdir()
         (folder / "run" / name).write_text(source, encoding="utf-8")
-        (folder / "job").write_bytes(pickle.dumps(job))
+        (folder / "jobs").write_bytes(pickle.dumps(jobs))
         reads, writes = os.pipe()
         os.set_blocking(reads, False)
         nonce = b64encode(os.urandom(18)).decode()
@@ -215,14 +244,14 @@ class Sandbox:
         for line in said:
             one = going.pop(int(line.get("run", -1)), None)
             if one is not None:
-                found[one.index] = one.finish(line)
+                found[one.index] = one.finish(line, self.limits)
         now = time.monotonic()
         stuck = any(now - one.began > self.limits.seconds + SPARE for one in going.values())
         if gone or stuck:
             # The nursery is dead or deaf: what it was running has ended it.
             self.close()
             for one in list(going.values()):
-                found[one.index] = one.finish({"late": stuck, "code": -signal.SIGKILL})
+                found[one.index] = one.finish({"late": stuck, "code": -signal.SIGKILL}, self.limits)
             going.clear()
 
 
@@ -238,6 +267,7 @@ class _Going:
     began: float
     got: bytes = b""
     open: bool = True
+    skipped: bool = False
 
     def read(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -246,13 +276,16 @@ class _Going:
                 self.open = bool(more) and len(self.got) <= ANSWER
                 self.got += more
 
-    def finish(self, line: dict[str, Any]) -> Ran:
+    def finish(self, line: dict[str, Any], limits: Limits) -> Ran:
         self.read()
         data = self._answer()
+        code = int(line.get("code", 0))
+        spent = code in (-signal.SIGXCPU, -signal.SIGKILL) and line.get("cpu", 0) > limits.cpu - 1
         ran = Ran(
             data=data,
-            late=bool(line.get("late")),
-            code=int(line.get("code", 0)),
+            late=bool(line.get("late")) or spent,
+            skipped=self.skipped and data is None,
+            code=code,
             seconds=time.monotonic() - self.began,
             cpu=float(line.get("cpu", 0.0)),
             memory=int(line.get("memory", 0)),
@@ -285,6 +318,19 @@ class _Going:
         with contextlib.suppress(OSError):
             os.close(self.pipe)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _processors() -> int:
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(4, own or 1))
+
+
+def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
+    """Which jobs share a process: those with as many devices, dealt out evenly."""
+    by_devices: dict[int, list[int]] = {}
+    for index, job in enumerate(jobs):
+        by_devices.setdefault(job["devices"], []).append(index)
+    return [own[k::lanes] for own in by_devices.values() for k in range(min(lanes, len(own)))]
 
 
 def _environment() -> dict[str, str]:

@@ -14,10 +14,12 @@ FINDINGS, STEPS = 6, 400
 """How much is handed back, at most."""
 
 
-def look(function: Callable[..., Any], job: Mapping[str, Any], seen: hooks.Seen) -> dict[str, Any]:
+def look(
+    function: Callable[..., Any], job: Mapping[str, Any], on: hooks.Watching
+) -> dict[str, Any]:
     """What `check` and `inspect` say of it; each may have nothing to say."""
-    args = [hooks._given(arg) for arg in job["args"]]
-    wide = hooks.job_state[0]
+    args = [hooks.given(arg) for arg in job["args"]]
+    wide = on.wide
     sizes = dict(job["mesh"])
 
     def program(*given: Any, mesh: Any) -> Any:
@@ -52,7 +54,7 @@ def look(function: Callable[..., Any], job: Mapping[str, Any], seen: hooks.Seen)
         inspection = inspect(bound, *traced, mesh=make_mesh(sizes))
     except Exception as error:
         found["inspect"] = f"{type(error).__name__}: {error}"[:300]
-        inspection = _by_parts(program, args, sizes, seen, wide)
+        inspection = _by_parts(program, args, sizes, on)
     if inspection is not None:
         data = inspection.to_dict()
         data["steps"] = data["steps"][:STEPS]
@@ -61,19 +63,19 @@ def look(function: Callable[..., Any], job: Mapping[str, Any], seen: hooks.Seen)
 
 
 def _by_parts(
-    program: Callable[..., Any], args: list[Any], sizes: Mapping[str, int], seen: Any, wide: Any
+    program: Callable[..., Any], args: list[Any], sizes: Mapping[str, int], on: Any
 ) -> Inspection | None:
     """For a solution that cannot be traced as a whole: its shard_maps one by one."""
     from ..._mesh import mesh as make_mesh
 
-    hooks._watch_shard_map(seen, wide)
+    hooks.watch_shard_map(on)
     try:
         program(*args, mesh=make_mesh(dict(sizes)))
     except Exception:
-        if not seen.programs:
+        if not on.seen.programs:
             return None
     steps = []
-    for traced, values in seen.programs[:4]:
+    for traced, values in on.seen.programs[:4]:
         try:
             steps += Recorder(traced).record(values)
         except Exception:

@@ -168,7 +168,7 @@ class Handler(BaseHTTPRequestHandler):
     """The few paths there are."""
 
     protocol_version = "HTTP/1.1"
-    server: Server
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
     timeout = 30
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -17,5 +17,6 @@ def mistakes(sizes, x):
     return {
         "missing-psum": x[: len(x) // n].sum(),
         "mean-for-sum": total / n,
-        "not-split": total * n,
+        "largest-for-sum": x.reshape(n, -1).sum(1).max(),
+        "largest-for-sum--least": x.reshape(n, -1).sum(1).min(),
     }

@@ -1,6 +1,10 @@
 import numpy as np
 
-SAME = {"out-rank": "whole-shard", "missing-reduction": "not-split"}
+SAME = {
+    "out-rank": "whole-shard",
+    "stack-shapes": "whole-shard",
+    "missing-reduction": "declared-the-same",
+}
 
 
 def inputs(rng, sizes):
@@ -19,10 +23,14 @@ def mistakes(sizes, x):
     return {
         "whole-shard": np.stack([filled, rows]),
         "stacked-sideways": np.stack([rows, rows], axis=1),
+        "only-one-way": rows,
+        "declared-the-same": np.stack([np.tile(shards[0], sizes["data"]), rows]),
     }
 
 
 def notice(facts, sizes, x):
+    if any(one["collectives"] for one in facts.get("shard_maps", ())):
+        return "needless-collective"
     if sizes["data"] == 1:
         return None
     for one in facts.get("shard_maps", ()):

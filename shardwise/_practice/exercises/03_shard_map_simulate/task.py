@@ -3,7 +3,7 @@ import numpy as np
 
 def inputs(rng, sizes):
     seed = float(rng.integers(0, 1000))
-    x = rng.standard_normal((24, 5)).astype(np.float32)
+    x = rng.standard_normal((24, 8)).astype(np.float32)
     return seed, x, float(sizes["shards"]), 3.0
 
 
@@ -27,12 +27,17 @@ def mistakes(sizes, seed, x, num_shards, features):
         "joined-sideways": np.concatenate(np.split(out, n), axis=1).reshape(-1),
         "every-nth-row": np.concatenate([out[i::n] for i in range(n)]).reshape(-1),
         "not-flat": out,
+        "not-flat--stacked": out.reshape(n, -1, out.shape[1]),
+        "same-shard-again": np.tile(np.split(out, n)[0], (n, 1)).reshape(-1),
     }
 
 
 def notice(facts, sizes, seed, x, num_shards, features):
     rows, n = len(x), int(num_shards)
     inits = facts.get("inits", ())
+    for one in [*inits, *facts.get("calls", ())]:
+        if one["shape"] and one["shape"][-1] != x.shape[1]:
+            return "split-features", one["line"]
     if len(inits) > 1:
         return "reinit-per-shard", inits[-1]["line"]
     if n > 1:

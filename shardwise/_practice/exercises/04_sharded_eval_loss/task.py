@@ -31,6 +31,9 @@ def mistakes(sizes, seed, x, y, num_shards):
         "broadcast": np.array([np.mean(mixed)]),
         "only-one-shard": np.array([losses[-1]]),
         "only-one-shard--first": np.array([losses[0]]),
+        "sum-within-shard": np.array([np.mean(losses) * len(x) / n]),
+        "sum-within-shard--all": np.array([np.sum(losses) * len(x) / n]),
+        "targets-of-one-shard": np.array([np.mean([np.mean((p - pairs[0][1]) ** 2) for p, _ in pairs])]),
         "wrong-shape": np.mean(losses),
     }
 

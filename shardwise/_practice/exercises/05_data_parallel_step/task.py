@@ -10,7 +10,8 @@ def inputs(rng, sizes):
     return seed, x, y, float(sizes["shards"]), 0.125
 
 
-def _loss_and_gradients(seed, x, y):
+def _loss_and_gradients(seed, x, y, step=0.0):
+    # Of the model at the start, or after one step of that length on this batch.
     from flax import nnx
 
     model = nnx.Linear(x.shape[-1], y.shape[-1], rngs=nnx.Rngs(int(seed)))
@@ -19,7 +20,9 @@ def _loss_and_gradients(seed, x, y):
     bias = np.asarray(state["bias"][...], np.float64)
     error = x.astype(np.float64) @ kernel + bias - y
     scale = 2.0 / error.size
-    return np.mean(error**2), [scale * error.sum(0), scale * (x.T @ error).reshape(-1)]
+    by_bias, by_kernel = scale * error.sum(0), scale * x.T @ error
+    after = error - step * (x @ by_kernel + by_bias)
+    return np.mean(after**2), [by_bias, by_kernel.reshape(-1)]
 
 
 def expected(seed, x, y, num_devices, lr):
@@ -27,7 +30,11 @@ def expected(seed, x, y, num_devices, lr):
 
 
 def mistakes(sizes, seed, x, y, num_devices, lr):
-    return {"sum-of-losses": expected(seed, x, y, num_devices, lr) * int(num_devices)}
+    loss = expected(seed, x, y, num_devices, lr)
+    return {
+        "sum-of-losses": loss * int(num_devices),
+        "loss-after-update": np.array([_loss_and_gradients(seed, x, y, lr)[0]]),
+    }
 
 
 def notice(facts, sizes, seed, x, y, num_devices, lr):
@@ -58,6 +65,8 @@ def _about_gradients(update, n, seed, x, y):
     shards = zip(np.split(x, n), np.split(y, n))
     if near(n * want):
         return "summed-gradients", update["line"]
+    if near(y.size // n * want):
+        return "sum-within-shard", update["line"]
     if any(near(np.concatenate(_loss_and_gradients(seed, a, b)[1])) for a, b in shards):
         return "one-shards-gradient", update["line"]
     return "wrong-gradients", update["line"]
