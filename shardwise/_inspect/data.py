@@ -199,10 +199,12 @@ class Inspection:
     def at(self, line: int | str | None = None, where: str | None = None) -> Inspection:
         """One place only: a line (`12`, `"train.py:12"`), or a word.
 
-        A word is the name of a value, an operation (`"psum"`), a function, or a piece of the
-        source line.
+        A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
+        these, a piece of the source line.
         """
-        kept = tuple(s for s in self.steps if _on_line(s, line) and _named(s, where))
+        here = [s for s in self.steps if _on_line(s, line)]
+        named = [s for s in here if where in _names(s)] if where else here
+        kept = tuple(named or [s for s in here if where and where in s.where.text])
         if not kept and self.steps:
             raise ShardwiseError(_nothing(self, line, where))
         return dataclasses.replace(self, steps=kept)
@@ -283,11 +285,8 @@ def _on_line(step: Step, line: int | str | None) -> bool:
     return number == str(step.where.line) and step.where.file.endswith(file)
 
 
-def _named(step: Step, word: str | None) -> bool:
-    if not word:
-        return True
-    exact = (step.name, step.operation, step.operation.partition(" ")[0], step.where.function)
-    return word in exact or word in step.where.text
+def _names(step: Step) -> tuple[str, ...]:
+    return step.name, step.operation, step.operation.partition(" ")[0], step.where.function
 
 
 def _nothing(found: Inspection, line: int | str | None, where: str | None) -> str:
@@ -323,7 +322,7 @@ def short(dtype: str) -> str:
 
 def plain(value: Any) -> Any:
     """Numbers as JSON knows them; NaN and infinities as strings."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):
         return [plain(one) for one in value]
@@ -331,7 +330,7 @@ def plain(value: Any) -> Any:
         return str(value)
     if isinstance(value, float) and (value != value or value in (np.inf, -np.inf)):
         return str(value)
-    return value.item() if isinstance(value, np.generic) else value
+    return value
 
 
 def _inexact(array: np.ndarray) -> bool:

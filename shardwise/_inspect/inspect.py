@@ -33,7 +33,8 @@ def inspect(
         *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are.
         mesh: The mesh: `sw.mesh(data=4)`, or `{"data": 4}`. Left out, `f` has its own mesh.
         line: Only this line: `12`, or `"train.py:12"`.
-        where: Only values with this name, operation or function, or whose line has this text.
+        where: Only values with this name, operation or function; where there is none, whose line
+            has this text.
 
     Returns:
         The inspection: `print` it, show it in a notebook, `save("page.html")` it to step through.

@@ -308,7 +308,7 @@ def _parts(
     order = [now.index(axis) for axis in over]
     arrays = [_moved(np.asarray(one), order) for one in held]
     return {
-        at: _part([one[at] for one in arrays], var)
+        at: _part([np.asarray(one[at]) for one in arrays], var)
         for at in coordinates([axis.size for axis in over])
     }
 

@@ -9,8 +9,11 @@
       hints.md         hints, from the gentle to the plain, with --- between them
       task.py          inputs(rng, sizes), expected(*inputs), mistakes(sizes, *inputs), notice(...)
 
-Of `task.py` only `inputs` is needed; without `expected` the solution says what is right. It is run
-in the judge's own process, so a folder of exercises is trusted as any Python package is.
+Of `task.py` only `inputs` is needed; without `expected` the solution says what is right.
+`mistakes` gives, by pitfall, the numbers that a mistake leads to. `notice(facts, sizes, *inputs)`
+names a pitfall by what the solution was seen to do: `facts` are those of `sandbox.hooks`, with
+`finished` and `source` beside them. `SAME` gives a common pitfall the exercise's own name. It is
+run in the judge's own process, so a folder of exercises is trusted as any Python package is.
 """
 
 from __future__ import annotations

@@ -161,6 +161,7 @@ class _Making:
         self.cases = cases(self.exercise, self.seed, self.judge)
         jobs = [_job(self.exercise, case.sizes, case.args, "run") for case in self.cases]
         self.ran = self.judge.sandbox.run(jobs, self.source, self.name)
+        self.cpu = sum(one.cpu for one in self.ran)
         missing = next((e for e in map(_error, self.ran) if e.get("type") == "Missing"), None)
         if missing:
             return self._said(NOT_RUN, (), reason=str(missing["message"]).capitalize())
@@ -228,7 +229,7 @@ class _Making:
         if notice is None:
             return None
         for case, ran in zip(self.cases, self.ran, strict=True):
-            facts = {**_facts(ran), "finished": not _error(ran)}
+            facts = {**_facts(ran), "finished": not _error(ran), "source": self.source}
             try:
                 found = notice(facts, dict(case.sizes), *case.args)
             except (KeyError, TypeError, ValueError, IndexError):
@@ -289,6 +290,7 @@ class _Making:
             return None
         job = {**_job(self.exercise, wrong[0].sizes, wrong[0].args, "look"), "unchecked": refused}
         (ran,) = self.judge.sandbox.run([job], self.source, self.name)
+        self.cpu += ran.cpu
         return ran.data
 
     def _line(self, number: int) -> Line | None:
@@ -304,6 +306,7 @@ class _Making:
             status=status,
             runs=runs,
             printed=printed,
+            cpu=getattr(self, "cpu", 0.0),
             **more,
         )
 

@@ -89,6 +89,9 @@ class Judgement:
     hint: str = ""
     printed: str = ""
     seconds: float = 0.0
+    """On the clock, until the verdict."""
+    cpu: float = 0.0
+    """Seconds of one processor that the runs took together."""
     seed: int = 0
 
     @property
@@ -113,6 +116,7 @@ class Judgement:
             "hint": self.hint,
             "printed": self.printed,
             "seconds": round(self.seconds, 2),
+            "cpu": round(self.cpu, 2),
             "seed": self.seed,
         }
 

@@ -39,6 +39,7 @@ class Proof:
             "expected": self.expected,
             "found": self.found,
             "seconds": round(self.judgement.seconds, 2),
+            "cpu": round(self.judgement.cpu, 2),
         }
 
 

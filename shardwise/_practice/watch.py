@@ -137,10 +137,10 @@ class Watch:
         self._header()
         found = self.shop.verdicts.get(one.name)
         if found is None:
-            screen.line(f"{one.title}", "head")
+            screen.line(one.title, "head")
             screen.line()
-            for text in one.statement.splitlines()[:6]:
-                screen.line(f"  {text}"[: screen.width])
+            for text in _wrap(one.statement.split("\n\n")[0], screen.width - 2):
+                screen.line(f"  {text}")
             screen.line()
             screen.line(f"  Open {one.file_name} in your editor, read the text on top, and save.")
         else:

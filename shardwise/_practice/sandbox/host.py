@@ -72,7 +72,7 @@ class Ran:
         """The runs of one process, each by itself."""
         runs = (self.data or {}).get("runs")
         if isinstance(runs, list) and len(runs) == count and all(isinstance(r, dict) for r in runs):
-            return [dataclasses.replace(self, data=run) for run in runs]
+            return [dataclasses.replace(self, data=run, cpu=self.cpu / count) for run in runs]
         broken = self.data is not None and "error" not in self.data
         data = None if broken else self.data
         return [dataclasses.replace(self, data=data, garbled=self.garbled or broken)] * count

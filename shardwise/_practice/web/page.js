@@ -238,6 +238,12 @@
       refresh(told.kind === "judged");
     };
   };
+  window.addEventListener("hashchange", function () {
+    var name = location.hash.slice(1);
+    if (state && name !== open && state.exercises.some(function (one) { return one.name === name; })) {
+      choose(name);
+    }
+  });
   open = location.hash.slice(1) || null;
   refresh(true).catch(function () {
     open = null;

@@ -119,7 +119,7 @@ class Live:
             "title": one.title,
             "topic": one.topic,
             "file": one.file_name,
-            "path": str(folder.file(one)),
+            "path": f"{folder.path.name}/{one.file_name}",
             "statement": to_html(one.statement),
             "source": _code(folder.text(one), one),
             "solved": one.name in folder.solved,
