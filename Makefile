@@ -40,9 +40,10 @@ lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## Measure simulate, check, evaluate and train.
+bench: $(READY)  ## Measure simulate, check, prove, evaluate and train.
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
 	$(BIN)/python benchmarks/check.py
+	$(BIN)/python benchmarks/prove.py
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/train_small.py

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from ._inspect import Inspection as Inspection
     from ._inspect import inspect as inspect
     from ._mesh import mesh as mesh
+    from ._prove import Proof as Proof
+    from ._prove import prove as prove
     from ._simulate import simulate as simulate
     from ._train import TrainState as TrainState
     from ._train import data_parallel as data_parallel
@@ -59,6 +61,8 @@ _HOME = {
     "Inspection": "_inspect",
     "inspect": "_inspect",
     "mesh": "_mesh",
+    "Proof": "_prove",
+    "prove": "_prove",
     "simulate": "_simulate",
     "TrainState": "_train",
     "data_parallel": "_train",

@@ -3,11 +3,16 @@
 A rule sees the values of all devices of a group stacked in front, in the order of the axes it was
 called with, and gives either one result for all of them (`agrees`) or one for each, stacked again.
 What a device sends is counted for the algorithms that devices on a ring use.
+
+Reductions round as XLA does for CPU devices: one device after the other, in the order of the group,
+from the neutral element on, in the type of `wide`. So float16 can overflow on the way, a NaN is
+never the largest, and of equal zeros the first one stays.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -35,34 +40,73 @@ class Rule:
 
 
 def wide(dtype: Any) -> Any:
-    """The type in which a sum over devices is accumulated.
+    """The type in which a reduction over devices is computed; it is rounded once, at the end."""
+    if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize > 2:
+        return dtype
+    ranges_as_far = dtype.name in ("bfloat16", "float8_e8m0fnu")
+    return jnp.dtype(jnp.float32 if ranges_as_far else jnp.float16)
 
-    XLA adds bfloat16 and float16 across devices in float32 and rounds once.
+
+def one_by_one(name: str, dtype: Any) -> bool:
+    """Whether the order of a sum shows in more than its last digits."""
+    return name == "psum" and wide(dtype) == jnp.float16
+
+
+def widen(x: Any) -> Any:
+    """A value in the type of `wide`, rounded as it is.
+
+    XLA may leave out a rounding between two wider types, and does not across a collective.
     """
-    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
+    if x.dtype == jnp.bfloat16:
+        return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
+    to = wide(x.dtype)
+    return x if to == x.dtype else lax.optimization_barrier(x).astype(to)
 
 
-def _psum(x: Any) -> Any:
-    return jnp.sum(x, axis=0, dtype=wide(x.dtype)).astype(x.dtype)
+def narrow(x: Any, dtype: Any) -> Any:
+    """The inverse: rounded here and now."""
+    if x.dtype == dtype:
+        return x
+    if dtype == jnp.bfloat16:
+        return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7).astype(dtype)
+    return lax.optimization_barrier(x.astype(dtype))
 
 
-def _pmax(x: Any) -> Any:
-    return lax.reduce_max(x, (0,)) if _ordered(x) else _tree(lax.max, x)
+def reduce(name: str, x: Any) -> Any:
+    """A reduction of a stack, in the type of `wide`."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and name != "psum":
+        return functools.reduce(RULES[name].fold, x)  # pyright: ignore[reportArgumentType]
+    if one_by_one(name, x.dtype) or (name != "psum" and jnp.issubdtype(x.dtype, jnp.floating)):
+        start = jnp.broadcast_to(identity(name, x.dtype), x.shape[1:])
+        return accumulate(name, start, x)
+    if name == "psum":
+        return jnp.sum(widen(x), axis=0, dtype=wide(x.dtype))
+    return (lax.reduce_max if name == "pmax" else lax.reduce_min)(x, (0,))
 
 
-def _pmin(x: Any) -> Any:
-    return lax.reduce_min(x, (0,)) if _ordered(x) else _tree(lax.min, x)
+def accumulate(name: str, total: Any, x: Any) -> Any:
+    """A total, and a stack that comes after it; both in the type of `wide` in the end."""
+    fold = RULES[name].fold
+    assert fold is not None
+    if one_by_one(name, x.dtype):
+        return lax.scan(lambda total, part: (fold(total, widen(part)), None), total, x)[0]
+    if name != "psum" and jnp.issubdtype(x.dtype, jnp.floating):
+        return lax.reduce(
+            lax.concatenate([total[None], widen(x)], 0), identity(name, x.dtype), fold, (0,)
+        )
+    return fold(total, reduce(name, x))
 
 
-def _ordered(x: Any) -> bool:
-    return not jnp.issubdtype(x.dtype, jnp.complexfloating)
+def _reduction(name: str) -> Callable[[Any], Any]:
+    return lambda x: narrow(reduce(name, x), x.dtype)
 
 
-def _tree(combine: Callable[[Any, Any], Any], x: Any) -> Any:
-    out = x[0]
-    for part in range(1, x.shape[0]):
-        out = combine(out, x[part])
-    return out
+def _larger(a: Any, b: Any) -> Any:
+    return lax.select(b > a, b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.max(a, b)
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return lax.select(b < a, b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.min(a, b)
 
 
 def _all_gather(x: Any, *, dimension: int, tiled: bool) -> Any:
@@ -71,7 +115,7 @@ def _all_gather(x: Any, *, dimension: int, tiled: bool) -> Any:
 
 
 def _psum_scatter(x: Any, *, dimension: int, tiled: bool) -> Any:
-    return scatter(_psum(x), x.shape[0], dimension=dimension, tiled=tiled)
+    return scatter(_reduction("psum")(x), x.shape[0], dimension=dimension, tiled=tiled)
 
 
 def scatter(total: Any, n: int, *, dimension: int, tiled: bool) -> Any:
@@ -105,7 +149,15 @@ def _pbroadcast(x: Any, *, source: int) -> Any:
 
 
 def _times(x: Any, n: int) -> Any:
-    return (x.astype(wide(x.dtype)) * n).astype(x.dtype)
+    if not one_by_one("psum", x.dtype):
+        return narrow(widen(x) * n, x.dtype)
+    part = widen(x)
+    start = jnp.zeros_like(part)
+    return narrow(lax.fori_loop(0, n, lambda _, total: total + part, start), x.dtype)
+
+
+def _alone(name: str) -> Callable[[Any, int], Any]:
+    return lambda x, n: x if n == 1 else _reduction(name)(x[None])
 
 
 def _all_reduce_bytes(size: int, n: int) -> int:
@@ -126,9 +178,9 @@ def _pass_on_bytes(size: int, n: int) -> int:
 
 
 RULES: dict[str, Rule] = {
-    "psum": Rule(_psum, True, _all_reduce_bytes, fold=lax.add, same=_times),
-    "pmax": Rule(_pmax, True, _all_reduce_bytes, fold=lax.max, same=lambda x, n: x),
-    "pmin": Rule(_pmin, True, _all_reduce_bytes, fold=lax.min, same=lambda x, n: x),
+    "psum": Rule(_reduction("psum"), True, _all_reduce_bytes, fold=lax.add, same=_times),
+    "pmax": Rule(_reduction("pmax"), True, _all_reduce_bytes, fold=_larger, same=_alone("pmax")),
+    "pmin": Rule(_reduction("pmin"), True, _all_reduce_bytes, fold=_smaller, same=_alone("pmin")),
     "all_gather": Rule(_all_gather, True, _gather_bytes),
     "psum_scatter": Rule(_psum_scatter, False, _scatter_bytes),
     "all_to_all": Rule(_all_to_all, False, _scatter_bytes),
@@ -167,7 +219,7 @@ def identity(name: str, dtype: Any) -> Any:
     if name == "psum":
         return np.zeros((), wide(dtype))
     if jnp.issubdtype(dtype, jnp.floating):
-        return np.array(-math.inf if name == "pmax" else math.inf, dtype)
+        return np.array(-math.inf if name == "pmax" else math.inf, wide(dtype))
     if dtype == jnp.bool_:
         return np.array(name == "pmin")
     info = jnp.iinfo(dtype)

@@ -17,8 +17,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
+from jax._src.interpreters import batching as _batching
+from jax._src.interpreters import partial_eval as _partial
+from jax._src.lax import lax as _lax
+from jax._src.state import discharge as _discharge
+from jax._src.state import types as _state
 from jax.core import ShapedArray, Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
@@ -49,6 +55,35 @@ def open_jaxpr(jaxpr: Any) -> Open:
     )
 
 
+def inputs(jaxpr: Any) -> list[Any]:
+    """The variables that a program is called with: its constants, then its arguments."""
+    opened = open_jaxpr(jaxpr)
+    return [*opened.constvars, *opened.invars]
+
+
+def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
+    """A closed jaxpr that holds no mutable refs: what is written to one is threaded through it.
+
+    This is what JAX does itself before it compiles, so reads and writes keep their order.
+
+    Returns:
+        The jaxpr, which takes its constants as arguments where it had refs; and which of its
+        inputs were refs, constants counted first. Their last values are further results.
+    """
+    opened = open_jaxpr(jaxpr)
+    if not any(_is_state(effect) for effect in opened.effects):
+        return jaxpr, ()
+    inner = _partial.convert_constvars_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))
+    pure = _discharge.discharge_state(jex.ClosedJaxpr(inner, ()))
+    first = len(open_jaxpr(pure).consts)
+    refs = [i for i, v in enumerate(inner.invars, first) if isinstance(v.aval, _state.AbstractRef)]
+    return pure, tuple(refs)
+
+
+def _is_state(effect: Any) -> bool:
+    return isinstance(effect, _state.RefEffect) or effect is _core.internal_mutable_array_effect
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
     return eval_jaxpr(jaxpr.jaxpr, consts, *args)
@@ -57,6 +92,27 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def key_impl(dtype: Any) -> Any:
+    """The generator behind a type of random keys, as `jax.random.key` takes it."""
+    return dtype._impl.name
+
+
+def is_unknown(x: Any) -> bool:
+    """Whether a tangent is one that JAX takes a linear program for, to run or transpose later."""
+    return isinstance(x, _partial.JaxprTracer)
+
+
+def untouched(outs: Sequence[Any]) -> dict[int, Any]:
+    """Results inside a `vmap` that are the same for its whole batch, as they are outside it."""
+    found = {}
+    for index, x in enumerate(outs):
+        if not isinstance(x, _batching.BatchTracer):
+            found[index] = x
+        elif x.batch_dim is None:
+            found[index] = x.val
+    return found
 
 
 def trace_context() -> Any:
@@ -175,8 +231,16 @@ def derivative_frame(source_info: Any) -> Frame | None:
     return None
 
 
+def functions_around(source_info: Any) -> set[str]:
+    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    return {frame.function_name for frame in frames}
+
+
 def same_place(source_info: Any) -> Any:
     """A context in which new equations carry the source line and name of an old one."""
+    if source_info is None:
+        return contextlib.nullcontext()
     name_stack = _source.current_name_stack() + source_info.name_stack
     return _source.user_context(source_info.traceback, name_stack=name_stack)
 
@@ -243,8 +307,17 @@ class CallRules:
     """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
     transpose: Callable[..., list[Any]]
     """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
-    vmap: Callable[..., list[Any]]
-    """`(args, dims)`: results, all batched in front."""
+    vmap: Callable[..., tuple[list[Any], list[Any]]]
+    """`(batch, args, dims)`: results, and where each is batched."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What a `vmap` says of itself."""
+
+    name: Any
+    size: int
+    spmd_name: Any
 
 
 def call_primitive(name: str, rules: CallRules) -> Any:
@@ -269,13 +342,13 @@ def call_primitive(name: str, rules: CallRules) -> Any:
         cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
         return rules.transpose(cotangents, args, avals, **params)
 
-    def batch(args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[int]]:
-        outs = rules.vmap(args, dims, **params)
-        return outs, [0] * len(outs)
+    def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        name = None if axis.name is _core.no_axis_name else axis.name
+        return rules.vmap(Batch(name, axis.size, axis.spmd_name), args, dims, **params)
 
     ad.primitive_jvps[primitive] = jvp
     ad.primitive_transposes[primitive] = transpose
-    batching.primitive_batchers[primitive] = batch
+    batching.fancy_primitive_batchers[primitive] = batch
     return primitive
 
 
@@ -355,6 +428,13 @@ def whole(x: Any) -> Any:
     if sharding is None or all(entry is None for entry in sharding.spec):
         return x
     return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
+
+
+def cast(x: Any, aval: Any) -> Any:
+    """An array with the dtype and the weakness of a type."""
+    if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
+        return x
+    return _lax._convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
 
 
 def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:

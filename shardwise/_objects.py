@@ -27,10 +27,10 @@ def purely(
     if nnx is None or not objects:
         return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), _as_it_is
     paths, tree = jax.tree_util.tree_flatten_with_path(
-        (args, kwargs), is_leaf=lambda x: _is_object(nnx, x)
+        (args, kwargs), is_leaf=lambda x: is_object(nnx, x)
     )
-    places = [_is_object(nnx, leaf) for _, leaf in paths]
-    arrays = [leaf for _, leaf in paths if not _is_object(nnx, leaf)]
+    places = [is_object(nnx, leaf) for _, leaf in paths]
+    arrays = [leaf for _, leaf in paths if not is_object(nnx, leaf)]
 
     def pure(graph: Any, state: Any, arrays: list[Any]) -> Any:
         new, rest = nnx.merge(graph, state), iter(arrays)
@@ -120,13 +120,14 @@ def parameters(f: Callable[..., Any]) -> list[str]:
     return [one.name for one in own if one.kind in named]
 
 
-def _is_object(nnx: Any, x: Any) -> bool:
+def is_object(nnx: Any, x: Any) -> bool:
+    """Whether this is an NNX object, to be taken apart as a whole."""
     return isinstance(x, nnx.Pytree | nnx.Variable)
 
 
 def _objects(nnx: Any, tree: Any) -> list[Any]:
-    leaves = jax.tree.leaves(tree, is_leaf=lambda x: _is_object(nnx, x))
-    return [leaf for leaf in leaves if _is_object(nnx, leaf)]
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: is_object(nnx, x))
+    return [leaf for leaf in leaves if is_object(nnx, leaf)]
 
 
 @jax.tree_util.register_static
@@ -144,7 +145,7 @@ def _split_out(nnx: Any, out: Any, given: Sequence[Any]) -> Any:
     def mark(leaf: Any) -> Any:
         return Given(number[id(leaf)]) if id(leaf) in number else leaf
 
-    out = jax.tree.map(mark, out, is_leaf=lambda x: _is_object(nnx, x))
+    out = jax.tree.map(mark, out, is_leaf=lambda x: is_object(nnx, x))
     return nnx.split(out) if _objects(nnx, out) else (None, out)
 
 
@@ -155,4 +156,4 @@ def _merge_out(nnx: Any, parts: Any, objects: Sequence[Any]) -> Any:
     def restore(leaf: Any) -> Any:
         return objects[leaf.index] if isinstance(leaf, Given) else leaf
 
-    return jax.tree.map(restore, out, is_leaf=lambda x: isinstance(x, Given) or _is_object(nnx, x))
+    return jax.tree.map(restore, out, is_leaf=lambda x: isinstance(x, Given) or is_object(nnx, x))

@@ -43,7 +43,11 @@ def mesh(request: pytest.FixtureRequest) -> Any:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that has the marker and takes `mesh` once for each mesh."""
     marks = list(metafunc.definition.iter_markers("mesh"))
-    if marks and "mesh" in metafunc.fixturenames:
+    if "mesh" not in metafunc.fixturenames:
+        # A mark on a class or a module may be meant for its other tests.
+        if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
+            _refuse_unused(metafunc.definition.nodeid)
+    elif marks:
         meshes = list(_combinations(_axes(marks, metafunc.definition.nodeid)))
         ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
@@ -61,6 +65,14 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
                 _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes")
             axes[name] = column
     return axes
+
+
+def _refuse_unused(test: str) -> None:
+    pytest.fail(
+        f"{test}: @pytest.mark.mesh gives the test a mesh that it does not take.\n"
+        "  Remedy: name it as an argument, def test_it(mesh), or take the mark away.",
+        pytrace=False,
+    )
 
 
 def _refuse(test: str, what: str) -> None:
@@ -92,9 +104,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:
     """The wrong verdicts that an `assert` was about: no others that happen to be around."""
-    package = sys.modules.get("shardwise._check")
+    homes = {"shardwise._check": "Verdict", "shardwise._prove": "Proof"}
+    kinds = tuple(getattr(sys.modules[m], name) for m, name in homes.items() if m in sys.modules)
     test = _test_of(statement)
-    if package is None or test is None or not _is_about_truth(test):
+    if not kinds or test is None or not _is_about_truth(test):
         return []
     names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
     # pytest's rewritten assert keeps the values of calls in variables of these names.
@@ -103,7 +116,7 @@ def _asserted(statement: str, frame: FrameType) -> list[Any]:
         for name, value in frame.f_locals.items()
         if name in names or name.startswith("@py_assert")
     ]
-    wrong = [value for value in held if isinstance(value, package.Verdict) and not value.ok]
+    wrong = [value for value in held if isinstance(value, kinds) and not value.ok]
     return list({id(value): value for value in wrong}.values())
 
 

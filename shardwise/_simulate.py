@@ -14,7 +14,7 @@ import jax
 
 from . import _jax
 from ._call import Program, call, trace
-from ._errors import ShardingError, explain_error
+from ._errors import ShardingError, UnsupportedError, explain_error
 from ._lower import Pace
 from ._mesh import AbstractMesh, Mesh, abstract, is_count
 from ._misuse import reading_errors
@@ -73,12 +73,12 @@ def simulate(
             )
         )
     _check_at_once(at_once)
-    tracing = Tracing(f, mesh)
+    tracing = Tracing(f, mesh, refs=True)
 
     @functools.wraps(f)
     def simulated(*args: Any, **kwargs: Any) -> Any:
         traced = tracing(args, kwargs)
-        return traced.finish(call(traced.program, _pace(at_once), traced.values))
+        return traced.finish(call(traced.program, _pace(at_once), traced.read()))
 
     return simulated
 
@@ -94,9 +94,16 @@ class Traced:
     given: Any
     """The tree of the arguments."""
 
+    def read(self) -> list[Any]:
+        """The values, with what mutable refs among them hold now."""
+        refs = self.program.refs
+        return [value[...] if i in refs else value for i, value in enumerate(self.values)]
+
     def finish(self, outs: list[Any]) -> Any:
-        """The result of the function, with objects among its arguments updated."""
-        return self.done(jax.tree.unflatten(self.tree, outs))
+        """The result of the function, with refs and objects among its arguments updated."""
+        for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
+            self.values[position][...] = last
+        return self.done(jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves]))
 
     def name_of(self, path: tuple[Any, ...]) -> str:
         """A path in the tree of results, in words."""
@@ -120,8 +127,10 @@ def _paths(tree: Any) -> list[tuple[Any, ...]]:
 class Tracing:
     """A function on a mesh: traced once for each combination of argument types."""
 
-    def __init__(self, f: Callable[..., Any], mesh: Mesh | AbstractMesh | None):
-        self.f, self.mesh = f, mesh
+    def __init__(
+        self, f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, *, refs: bool = False
+    ):
+        self.f, self.mesh, self.refs = f, mesh, refs
         self.takes_mesh = mesh is not None and _takes_mesh(f)
         around = None if mesh is None else abstract(mesh)
         self.around = None if self.takes_mesh else around
@@ -148,7 +157,20 @@ class Tracing:
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 self.known[key] = found
         program, consts, out_tree = found
+        if program.refs and not self.refs:
+            raise _refuse_refs()
         return Traced(program, [*consts, *flat], out_tree, done, tree)
+
+
+def _refuse_refs() -> UnsupportedError:
+    return UnsupportedError(
+        explain_error(
+            "the function takes or closes over a mutable ref",
+            where="an argument (jax.Ref)",
+            rule="What is run on several meshes has to start from the same values each time.",
+            remedy="pass the value and make the ref inside: jax.new_ref(value).",
+        )
+    )
 
 
 def _takes_mesh(f: Callable[..., Any]) -> bool:

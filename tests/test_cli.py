@@ -21,7 +21,7 @@ def test_help_names_every_command():
     assert result.exit_code == ExitCode.OK
     assert "Usage: shardwise [OPTIONS] COMMAND" in result.output
     assert "demo" in result.output
-    assert "Exit codes: 0 right, 1 wrong, 2 could not be run." in result.output
+    assert "Exit codes: 0 right, 1 wrong, 2 could not be run, 3 unknown." in result.output
 
 
 def test_no_arguments_show_the_help():
@@ -83,7 +83,9 @@ def check_gradients(shown: str) -> None:
 
 
 def check_verdicts(shown: str) -> None:
-    wrong = shown[shown.index("textbook: WRONG on {data: 1}, {data: 2}, {data: 4}, {data: 8}") :]
+    wrong = shown[
+        shown.index("textbook: WRONG on {data: 2}, {data: 4}, {data: 8}; right on {data: 1}") :
+    ]
     assert "SW101: " in wrong
     assert "--> _demo_programs.py:" in wrong
     assert "grads = jax.grad(loss)(params, x, y)" in wrong

@@ -1,21 +1,23 @@
 """When are two results the same, and if they are not, how do they differ.
 
-The rule: two arrays agree when the norm of their difference is at most `rtol` times the norm of
-the reference, or when no entry differs by more than `atol`. By default
+The rule, for each element of a floating-point result by itself: it agrees when it differs from the
+reference by no more than
+
+    OWN      1024 units in the last place of float32 (0.012 %) of its own size, or one unit of its
+             own type where that is coarser, or 1024 units of float64 for float64;
+    TIMES    4 times as far as rounding moves it, which is measured (`_rounding`).
+
+An array of a coarse type may also be off by a little everywhere. So it must not *lean* either: the
+multiple of the reference that comes closest to it is 1, give or take 0.012 % or twice what
+rounding does to that. Integers, booleans and keys agree when they are equal. With `rtol` or `atol`
+given, an element agrees when it differs by at most `atol + rtol * |reference|`, and that is all.
+
+The search for a cause compares values on the way, whose rounding is not measured, by their norms:
+`agree`, with the tolerance
 
     rtol = eps (1 + 1 / sqrt(size)) + 8 eps32 sqrt(terms)
 
-where `eps` is that of the coarsest floating-point type the result passed through, `size` its number
-of elements, `eps32` that of float32 (finer where the program computes in float64) and `terms` the
-largest number of terms the program adds up in one sum, devices included. The norm averages over an
-array, so that rounding in bfloat16 (0.1 % a value) stays below the limit and a gradient wrong by
-1 % does not. Integers and booleans agree when they are equal.
-
-A result of differences that cancel is mostly rounding. So before a float32 or float64 result is
-called wrong, the program is run on one device once more, with each input changed by its last bit:
-what moves by that much, 16 times over, is no evidence. (Where it moves by more than rounding can
-explain, a decision has flipped, and that is ignored.) With `rtol` or `atol` given, there is no such
-second look.
+or an eighth of what is to be explained, if that is less.
 """
 
 from __future__ import annotations
@@ -29,44 +31,137 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+EPS32 = float(np.finfo(np.float32).eps)
+
+UNITS = 1024
+"""Units in the last place of its own size by which an element is never called wrong."""
+
+TIMES = 4
+"""How many times further than the furthest it was seen to move an element may be off."""
+
+LEANING = 2
+"""The same for the closest multiple of an array, which many elements settle."""
+
+PLAINLY = 1000
+"""How many times more than that is no matter of rounding at all."""
+
+LEANS_FROM = 16
+"""From how many elements on an array is asked whether it leans."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
     """How far apart two results may be."""
 
-    rtol: float
-    atol: float = 0.0
-    shaken: bool = False
-    """Whether a difference is looked at again in the light of the inputs' last bits."""
+    norm: float
+    """Relative to the norm, where values on the way are compared."""
+    rtol: float | None = None
+    atol: float | None = None
+    coarse: bool = False
+    """Whether the result comes from a type coarser than float32."""
+
+    @property
+    def given(self) -> bool:
+        """Whether the user has set it."""
+        return self.rtol is not None or self.atol is not None
+
+    def explaining(self, gap: float) -> Tolerance:
+        """The same, fine enough to find the cause of a difference."""
+        if self.given or not math.isfinite(gap):
+            return self
+        return dataclasses.replace(self, norm=min(self.norm, max(gap / 8, 4 * EPS32)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Movement:
+    """How far rounding was seen to move a result: each element, and its closest multiple."""
+
+    moved: np.ndarray | float = 0.0
+    lean: float = 0.0
+    seen: bool = False
+    """Whether it was looked at at all."""
+
+    def __add__(self, other: Movement) -> Movement:
+        moved, lean = self.moved + other.moved, self.lean + other.lean
+        return Movement(moved, lean, self.seen or other.seen)
+
+    def further(self, sample: np.ndarray, want: np.ndarray) -> Movement:
+        """The same with one more run with other roundings taken into account."""
+        if not _inexact(want):
+            return self
+        wide = _wide(want)
+        with np.errstate(all="ignore"):
+            gap = _wide(sample) - wide
+        gap = np.where(np.isfinite(gap), gap, 0)
+        lean = max(self.lean, abs(_multiple(gap, wide)))
+        return Movement(np.maximum(self.moved, np.abs(gap)), lean, seen=True)
+
+
+STILL = Movement()
 
 
 def tolerance(
     eps: float, size: int, terms: int, rtol: float | None, atol: float | None
 ) -> Tolerance:
-    """The rule above, where the user does not say otherwise."""
-    fine = min(eps, float(jnp.finfo(jnp.float32).eps))
+    """The tolerance of a result that passed through types of this `eps`."""
     own = eps * (1 + 1 / math.sqrt(max(size, 1)))
-    default = own + 8 * fine * math.sqrt(max(terms, 1))
-    return Tolerance(
-        default if rtol is None else rtol,
-        0.0 if atol is None else atol,
-        shaken=rtol is None and atol is None,
-    )
+    norm = own + 8 * min(eps, EPS32) * math.sqrt(max(terms, 1))
+    return Tolerance(norm if rtol is None else rtol, rtol, atol, coarse=eps > EPS32)
 
 
-def shaken(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """An input with its last bits changed, where it has enough of them."""
-    if x.dtype not in (np.float32, np.float64):
-        return x
-    return (x * (1 + np.finfo(x.dtype).eps * rng.choice([-1, 1], x.shape))).astype(x.dtype)
+def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.ndarray:
+    """Which elements of a result are not what they should be."""
+    got, want = np.asarray(got), np.asarray(want)
+    if not _inexact(want):
+        return got != want
+    eps, got, want = float(jnp.finfo(want.dtype).eps), _wide(got), _wide(want)
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    if same.all():
+        return ~same
+    with np.errstate(all="ignore"):
+        gap, size = np.abs(got - want), np.abs(want)
+        # The comparisons are false for NaN and infinity, whatever the tolerance.
+        if limit.given:
+            return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
+        wrong = ~(same | (gap <= _own(eps) * size) | (gap <= TIMES * move.moved))
+    if wrong.any() or not _leans(got, want, limit, move):
+        return wrong
+    return ~same
 
 
-def moved(got: np.ndarray, want: np.ndarray, scale: float) -> float:
-    """By how much a result moves with its inputs' last bits; 0 where that is not rounding."""
-    if not _inexact(want) or not np.isfinite(_wide(got)).all():
-        return 0.0
-    most = float(np.abs(_wide(got) - _wide(want)).max(initial=0))
-    return 16 * most if most <= 1e-4 * scale else 0.0
+def plainly(got: Any, want: Any, limit: Tolerance, move: Movement) -> bool:
+    """Whether some element is off by so much that no other rounding will explain it."""
+    got, want = np.asarray(got), np.asarray(want)
+    if limit.coarse or not _inexact(want):
+        return False
+    got, want = _wide(got), _wide(want)
+    with np.errstate(all="ignore"):
+        most = PLAINLY * TIMES * np.maximum(move.moved, EPS32 * np.abs(want))
+        return bool((np.abs(got - want) > most).any())
+
+
+def _own(eps: float) -> float:
+    return UNITS * eps if eps <= EPS32 else max(1.01 * eps, UNITS * EPS32)
+
+
+def _leans(got: np.ndarray, want: np.ndarray, limit: Tolerance, move: Movement) -> bool:
+    """Whether an array is a little too large, or too small, all over."""
+    if not limit.coarse or want.size < LEANS_FROM or not np.isfinite(got).all():
+        return False
+    power = float(np.vdot(want, want).real)
+    if not power or not np.isfinite(power):
+        return False
+    by_chance = float(np.linalg.norm(move.moved * np.abs(want))) / power
+    lean = abs(_multiple(got - want, want))
+    return lean > max(UNITS * EPS32, LEANING * max(move.lean, by_chance))
+
+
+def _multiple(gap: np.ndarray, want: np.ndarray) -> float:
+    """By how much the closest multiple of `want` is more than 1."""
+    with np.errstate(all="ignore"):
+        finite = np.where(np.isfinite(want), want, 0)
+        power = float(np.vdot(finite, finite).real)
+        return float(np.vdot(finite, gap).real) / power if 0 < power < math.inf else 0.0
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -82,12 +177,12 @@ def difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def agree(got: Any, want: Any, limit: Tolerance) -> bool:
-    """Whether two arrays of one shape are the same."""
+    """Whether two arrays of one shape are about the same, by their norms."""
     got, want = np.asarray(got), np.asarray(want)
     if not _inexact(want):
         return bool(np.array_equal(got, want))
     gap = difference(got, want)
-    if gap <= limit.rtol:
+    if gap <= limit.norm:
         return True
     # The comparison is false for NaN and infinity, whatever the tolerance.
     return bool(limit.atol) and bool((np.abs(_wide(got) - _wide(want)) <= limit.atol).all())
@@ -100,7 +195,7 @@ def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
     if not power or not np.isfinite(got).all() or not np.isfinite(want).all():
         return None
     times = float((np.vdot(want, got) / power).real)
-    near = np.linalg.norm(got - times * want) <= 4 * limit.rtol * abs(times) * math.sqrt(power)
+    near = np.linalg.norm(got - times * want) <= 4 * limit.norm * abs(times) * math.sqrt(power)
     return times if near and abs(times) > 1e-12 else None
 
 

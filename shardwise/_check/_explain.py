@@ -12,14 +12,14 @@ import numpy as np
 
 from .._mesh import Axis
 from .._program import Collective, Join, Op, Var, Where
-from ._compare import Tolerance, agree, difference, factor, whose
+from ._compare import STILL, Movement, Tolerance, agree, difference, factor, off, plainly, whose
 from ._diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
 from ._lint import TWO_WAYS, maker_of
 from ._relate import Held, share_of
 from ._verdict import Finding
 
 if TYPE_CHECKING:
-    from ._run import Run
+    from ._running import Run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,12 +32,20 @@ class Wrong:
     value: Held | None
     want: np.ndarray | None
     limit: Tolerance
+    move: Movement = STILL
+    """How far rounding moves it."""
     structure: bool = False
 
     @property
     def path(self) -> str:
         """The name of the result."""
         return self.run.paths[self.index]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The mesh."""
+        assert self.run.mesh is not None
+        return dict(self.run.mesh.shape)
 
     @functools.cached_property
     def got(self) -> np.ndarray:
@@ -48,22 +56,35 @@ class Wrong:
     @functools.cached_property
     def right(self) -> bool:
         """Whether there is nothing to say."""
-        return not self.structure and self._same_type and not self.apart and self._close(self.got)
+        if self.structure or not self._same_type:
+            return False
+        return not self.apart and not self.off.any()
 
     @property
     def _same_type(self) -> bool:
         assert self.want is not None
         return self.got.shape == self.want.shape and self.got.dtype == self.want.dtype
 
-    def _close(self, array: Any) -> bool:
-        return agree(array, self.want, self.limit)
+    @functools.cached_property
+    def off(self) -> np.ndarray:
+        """The elements that are not what they should be."""
+        return off(self.got, self.want, self.limit, self.move)
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether a closer look is not needed to call it wrong."""
+        if self.structure or not self._same_type:
+            return True
+        assert self.value is not None
+        rows = self.value.rows if self.move.seen else ()
+        return any(plainly(row, self.want, self.limit, self.move) for row in rows)
 
     @functools.cached_property
     def apart(self) -> bool:
         """Whether devices that should hold the same do not."""
         assert self.value is not None
         rows = self.value.rows
-        return not all(agree(row, rows[0], self.limit) for row in rows[1:])
+        return any(off(row, rows[0], self.limit, self.move).any() for row in rows[1:])
 
     @functools.cached_property
     def origin(self) -> Origin | None:
@@ -75,7 +96,14 @@ class Wrong:
 
     def agree(self, a: Any, b: Any) -> bool:
         """Whether two arrays are the same, as far as this result goes."""
-        return agree(a, b, self.limit)
+        return agree(a, b, self.fine)
+
+    @functools.cached_property
+    def fine(self) -> Tolerance:
+        """The tolerance at which the cause is looked for."""
+        assert self.want is not None
+        same = self._same_type
+        return self.limit.explaining(difference(self.got, self.want)) if same else self.limit
 
     @property
     def mean_of_means(self) -> bool:
@@ -141,7 +169,7 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
 
 def _finding(one: Wrong) -> Finding:
     code, what, remedy = _what(one)
-    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.run.mesh.shape.items()) + "}"
+    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.sizes.items()) + "}"
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
     return Finding(code, f"{one.path} {what} on {mesh}", where, one.path, remedy, mesh=mesh)
 
@@ -203,8 +231,8 @@ def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
     times = factor(one.got, one.want, one.limit)
     if times is None:
         return None
-    sizes = dict(one.run.mesh.shape)
-    slack = max(16 * one.limit.rtol, 1e-6)
+    sizes = one.sizes
+    slack = max(16 * one.limit.norm, 1e-6)
     made = one.origin.op if one.origin else None
     summed = isinstance(made, Collective) and made.backward
     if axes := whose(times, sizes, slack):
@@ -267,8 +295,19 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
 def _much(one: Wrong) -> str:
     assert one.want is not None
     gap = difference(one.got, one.want)
-    largest = float(np.abs(_float(one.got) - _float(one.want)).max())
-    return f"relative difference {gap:.2g}, largest {largest:.3g}"
+    gaps = np.abs(_float(one.got) - _float(one.want))
+    said = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
+    count = int(one.off.sum())
+    if not 0 < count < one.off.size:
+        return said
+    with np.errstate(all="ignore"):
+        shares = np.where(one.off, gaps / np.abs(_float(one.want)), -1)
+    worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
+    at = ", ".join(map(str, worst))
+    return (
+        f"{said}; {count} of {one.off.size} entries, the worst [{at}]: "
+        f"{_float(one.got)[worst]:.4g} instead of {_float(one.want)[worst]:.4g}"
+    )
 
 
 def _float(x: Any) -> np.ndarray:

@@ -23,7 +23,7 @@ from .._program import (
     collectives_in,
     walk,
 )
-from ._verdict import Finding
+from ._verdict import NOWHERE, Finding
 
 TWO_WAYS = (
     "either differentiate the reduced loss, which autodiff handles:\n"
@@ -78,11 +78,13 @@ def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
             if apart:
                 yield Finding(
                     "SW203",
-                    f"a result is declared the same along {apart[0].name!r} but is computed from "
-                    "values that differ along it",
+                    f"a result is declared the same along {apart[0].name!r} and computed from "
+                    "values that differ along it, with JAX's own check off. It came out the same "
+                    "on all devices here",
                     maker_of(body, op.ins[0], op).where,
-                    remedy=f"reduce it (jax.lax.psum or pmean over {apart[0].name!r}), or declare "
-                    "it split in out_specs.",
+                    remedy="nothing, if the devices end up alike by another way than a reduction, "
+                    "as round a ring of ppermute. If they are alike by chance, other data shows "
+                    "it.",
                     certain=False,
                 )
 
@@ -101,7 +103,7 @@ def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 "SW204",
                 f"nothing in the program uses mesh axis {axis.name!r}: its devices all do the same "
                 "work",
-                first.where if first else body.ops[0].where,
+                first.where if first else NOWHERE,
                 remedy="name the axis in a spec or a collective, or leave it out of the mesh.",
                 certain=False,
             )

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from .. import _jax
-from .._errors import DeadlockError, ShardingError, explain_error
-from .._lower import Pace, Value, explain_trouble, observe
-from .._mesh import AbstractMesh, Axis, Mesh, axes_of
+from .._errors import DeadlockError
+from .._mesh import AbstractMesh, Mesh, axes_of
 from .._mesh import mesh as make_mesh
-from .._program import Atom, Body, Collective, Leaf, Var, walk
-from .._simulate import Traced, Tracing
+from .._program import Collective, walk
+from .._simulate import Tracing
 from ._case import Sizes
-from ._compare import Tolerance, moved, shaken, tolerance
-from ._diagnose import comparable
+from ._draw import run_drawn
 from ._explain import Wrong, describe
 from ._lint import lint
-from ._relate import Held
-from ._verdict import Finding, Verdict
-
-ALL = Pace(1 << 30)
-"""All shards at once: programs that are checked are small."""
+from ._options import expand, validate, words
+from ._reference import wanted_of
+from ._running import Run
+from ._seen import unseen
+from ._verdict import NOWHERE, Finding, Verdict
+from .meant import Meant
 
 
 def check(
@@ -39,6 +31,7 @@ def check(
     reference: Any = None,
     rtol: float | None = None,
     atol: float | None = None,
+    seed: int = 0,
 ) -> Verdict:
     """Is `f` right on any number of devices, and if not, at which line.
 
@@ -48,13 +41,17 @@ def check(
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
             given it; otherwise it runs under it as the ambient mesh.
-        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are.
+        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are. For a
+            `jax.ShapeDtypeStruct` among them, or an object made by `nnx.eval_shape`, values are
+            drawn.
         mesh: Axis names, each with a size or a list of sizes: `{"data": [1, 2, 4, 8]}`. With
             several axes every combination is tried. A single mesh is tried alone.
         reference: What is right: a function of the same arguments, or its result. Left out, the
             result on the mesh of ones.
-        rtol: Relative tolerance; by default it follows the types and the number of terms summed.
-        atol: Absolute tolerance, by default 0.
+        rtol: An element may differ by `atol + rtol * |reference|`. Left out, both of them, by as
+            much as rounding can make of it, which is measured.
+        atol: See `rtol`.
+        seed: From which values are drawn.
 
     Returns:
         The verdict: true where the program is right on every mesh.
@@ -62,6 +59,7 @@ def check(
     Raises:
         ShardingError: The program cannot run on one of the meshes: a size does not divide, say.
         UnsupportedError: The program uses something that cannot be simulated.
+        ShardwiseError: An option makes no sense.
 
     Example:
         ```python
@@ -69,210 +67,58 @@ def check(
         assert verdict, verdict
         ```
     """
+    validate(f, rtol, atol, seed)
     meshes = expand(mesh)
     ones = make_mesh(dict.fromkeys(meshes[0].axis_names, 1))
-    base = Run(f, ones, args)
-    wanted = base.results() if reference is None else _reference(reference, base, args)
+    base, given = run_drawn(Tracing(f, ones), args, seed)
+    wanted = wanted_of(reference, base, given)
     limits = base.limits(max(math.prod(m.shape.values()) for m in meshes), rtol, atol)
+    runs = [base if one == ones else Run(Tracing(f, one), given) for one in meshes]
+    meant = Meant(base) if reference is None else None
     findings: list[Finding] = []
     wrong: list[Wrong] = []
-    for one in meshes:
-        run = base if one == ones else Run(f, one, args)
-        findings += lint(run.body, list(axes_of(one).values()))
+    wrong_on: list[str] = []
+    proved_on: list[str] = []
+    for run, one in zip(runs, meshes, strict=True):
+        if meant is not None and base.paths and meant.proved(run):
+            proved_on.append(words(one))
+            if run is not runs[-1] and run is not base:
+                findings += lint(run.body, list(axes_of(one).values()))
+                continue
+        findings += lint(run.body, list(axes_of(one).values())) if base.paths else []
         try:
-            wrong += run.compare(base, wanted, limits)
+            here = run.compare(base, wanted, limits)
         except DeadlockError as error:
             findings.append(_deadlock(error, run, one))
-    findings = describe(wrong) + findings
-    name = getattr(f, "__name__", type(f).__name__)
-    return Verdict(_once(findings, wrong), tuple(map(words, meshes)), len(limits), name)
+            wrong_on.append(words(one))
+        else:
+            wrong += here
+            wrong_on += [words(one)] * bool(here)
+    causes, rest = meant.causes(wrong) if meant is not None else ([], wrong)
+    findings = causes + describe(rest) + findings
+    findings += [_disagree(one) for one in sorted({*wrong_on} & {*proved_on})]
+    if not wrong_on:
+        findings += unseen(base, runs, meshes, reference is not None)
+    return Verdict(
+        _once(findings, wrong),
+        tuple(map(words, meshes)),
+        len(limits),
+        getattr(f, "__name__", type(f).__name__),
+        wrong_on=tuple(wrong_on),
+        drawn=given is not args,
+        proved_on=tuple(proved_on),
+    )
 
 
-def expand(sizes: Sizes | Mesh | AbstractMesh) -> list[AbstractMesh]:
-    """All meshes that a description asks for, the smallest first."""
-    if isinstance(sizes, Mesh | AbstractMesh):
-        return [make_mesh(dict(sizes.shape))]
-    if not isinstance(sizes, Mapping) or not sizes:
-        raise ShardingError(
-            explain_error(
-                f"mesh is {sizes!r}",
-                where="sw.check",
-                rule="check needs the axes and the sizes to try.",
-                remedy='mesh={"data": [1, 2, 4, 8]}',
-            )
-        )
-    columns = []
-    for name, given in sizes.items():
-        column = list(given) if isinstance(given, Sequence) else [given]
-        if not column:
-            raise ShardingError(
-                explain_error(
-                    f"axis {name!r} has no sizes",
-                    where="sw.check",
-                    rule="Each axis has at least one size to try.",
-                    remedy=f'mesh={{"{name}": [1, 2, 4, 8]}}',
-                )
-            )
-        columns.append(column)
-    found = [make_mesh(dict(zip(sizes, row, strict=True))) for row in itertools.product(*columns)]
-    return sorted(found, key=lambda m: math.prod(m.shape.values()))
-
-
-def words(mesh: AbstractMesh) -> str:
-    """A mesh in words: `{data: 4, model: 2}`."""
-    return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"
-
-
-class Run:
-    """A function on one mesh: its program, and what it gives."""
-
-    def __init__(self, f: Callable[..., Any], mesh: AbstractMesh, args: tuple[Any, ...]):
-        self.mesh = mesh
-        self.traced: Traced = Tracing(f, mesh)(args, {})
-        self.program = self.traced.program
-        self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
-
-    @property
-    def body(self) -> Body:
-        """The operations."""
-        return self.program.body
-
-    @property
-    def paths(self) -> list[str]:
-        """A name for each result."""
-        return self.traced.result_paths
-
-    def observe(self, atoms: Sequence[Atom]) -> list[Held]:
-        """Values of the program as all devices hold them."""
-        return self._observer(atoms)(self.traced.values) if atoms else []
-
-    def _observer(self, atoms: Sequence[Atom]) -> Callable[[Sequence[Any]], list[Held]]:
-        body, watch = self.body, self.program.watch
-
-        def run(*values: Any) -> Any:
-            outs, trouble = observe(body, values, watch, ALL, atoms)
-            return [Value(_plain(out.array), out.dims) for out in outs], trouble
-
-        compiled = jax.jit(run)
-
-        def observed(values: Sequence[Any]) -> list[Held]:
-            outs, trouble = jax.device_get(compiled(*values))
-            if trouble is not None and int(trouble.site):
-                raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
-            return [_held(out) for out in outs]
-
-        return observed
-
-    @functools.cached_property
-    def _outs(self) -> Callable[[Sequence[Any]], list[Held]]:
-        return self._observer(self.body.outs)
-
-    @functools.cached_property
-    def values(self) -> list[Held]:
-        """The results as all devices hold them."""
-        return self._outs(self.traced.values)
-
-    @functools.cached_property
-    def noise(self) -> list[float]:
-        """By how much each result moves when the inputs' last bits do."""
-        rng = np.random.default_rng(0)
-        values = [_shaken(value, rng) for value in self.traced.values]
-        floats = [np.abs(v).max(initial=0) for v in values if isinstance(v, np.ndarray)]
-        scale = float(max(floats, default=0.0))
-        rows = zip(self._outs(values), self.results(), strict=True)
-        return [moved(held.first, want, scale) for held, want in rows]
-
-    def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
-        """Values on the way to the results, each with its twin in `base`."""
-        if self._beside is None:
-            pairs = comparable(self.body, base.body)
-            got = self.observe([var for var, _ in pairs])
-            want = base.observe([twin for _, twin in pairs])
-            rows = zip(pairs, got, want, strict=True)
-            self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
-        return self._beside
-
-    def results(self) -> list[np.ndarray]:
-        """The results as JAX returns them."""
-        return [value.first for value in self.values]
-
-    def limits(self, devices: int, rtol: float | None, atol: float | None) -> list[Tolerance]:
-        """How far each result may be off."""
-        eps = max((_eps(v.dtype) for op in walk(self.body.ops) for v in op.outs), default=0.0)
-        terms = _terms(self.body) * devices
-        return [
-            tolerance(max(eps, _eps(aval.dtype)), math.prod(aval.shape), terms, rtol, atol)
-            for aval in self.program.avals
-        ]
-
-    def compare(
-        self, base: Run, wanted: Sequence[np.ndarray], limits: Sequence[Tolerance]
-    ) -> list[Wrong]:
-        """The results that are wrong here."""
-        if self.traced.tree != base.traced.tree:
-            return [Wrong(self, base, 0, None, None, Tolerance(0.0), structure=True)]
-        found = []
-        for index, (value, want, limit) in enumerate(zip(self.values, wanted, limits, strict=True)):
-            one = Wrong(self, base, index, value, want, limit)
-            if not one.right and limit.shaken:
-                limit = dataclasses.replace(limit, atol=max(limit.atol, base.noise[index]))
-                one = Wrong(self, base, index, value, want, limit)
-            if not one.right:
-                found.append(one)
-        return found
-
-
-def _reference(reference: Any, base: Run, args: tuple[Any, ...]) -> list[np.ndarray]:
-    result = reference(*args) if callable(reference) else reference
-    leaves, tree = jax.tree.flatten(result)
-    if len(leaves) != len(base.paths):
-        raise ShardingError(
-            explain_error(
-                f"the reference has {len(leaves)} arrays ({tree}), the program {len(base.paths)}",
-                where="sw.check",
-                rule="The reference has the structure of the program's result.",
-                remedy="return the same pytree from both.",
-            )
-        )
-    return [np.asarray(_plain(jnp.asarray(leaf))) for leaf in leaves]
-
-
-def _plain(x: Any) -> Any:
-    """Random keys as the numbers they are made of."""
-    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(x) if is_key else x
-
-
-def _shaken(x: Any, rng: np.random.Generator) -> Any:
-    is_float = not _jax.is_traced(x) and jnp.asarray(x).dtype in (jnp.float32, jnp.float64)
-    return shaken(np.asarray(x), rng) if is_float else x
-
-
-def _held(value: Value) -> Held:
-    axes = tuple(sorted(value.dims))
-    array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
-    return Held(array, axes)
-
-
-def _eps(dtype: Any) -> float:
-    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
-
-
-def _terms(body: Body) -> int:
-    """The largest number of terms that one device adds up in one sum."""
-    most = 1
-    for op in walk(body.ops):
-        if isinstance(op, Leaf) and isinstance(op.ins[0] if op.ins else None, Var):
-            lhs = op.ins[0]
-            assert isinstance(lhs, Var)
-            if op.name == "dot_general":
-                dims = op.params["dimension_numbers"][0][0]
-            elif op.name == "reduce_sum":
-                dims = op.params["axes"]
-            else:
-                continue
-            most = max(most, math.prod(lhs.shape[d] for d in dims))
-    return most
+def _disagree(mesh: str) -> Finding:
+    return Finding(
+        "SW410",
+        f"the program is proved on {mesh}, and yet the numbers differ there. One of the two is "
+        "wrong, and that is a bug in shardwise: a report with the program would help",
+        NOWHERE,
+        certain=False,
+        mesh=mesh,
+    )
 
 
 def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:
@@ -288,7 +134,11 @@ def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:
     )
 
 
-SAID_BY = {"SW202": {"SW301"}, "SW203": {"SW104", "SW105", "SW301"}}
+SAID_BY = {
+    "SW201": {"SW401"},
+    "SW202": {"SW301"},
+    "SW203": {"SW104", "SW105", "SW301", "SW403", "SW406"},
+}
 """Suspicions that need no word of their own once running has shown the fact."""
 
 
@@ -308,4 +158,4 @@ def _once(findings: Sequence[Finding], wrong: Sequence[Wrong]) -> tuple[Finding,
     return tuple(sorted(kept.values(), key=lambda finding: not finding.certain))
 
 
-__all__ = ["Axis", "check", "expand", "words"]
+__all__ = ["check", "expand", "words"]

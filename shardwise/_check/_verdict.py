@@ -11,6 +11,8 @@ from typing import Any
 from .._errors import ShardwiseError
 from .._program import Where
 
+NOWHERE = Where("", 0, "")
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -29,6 +31,16 @@ class Finding:
     """Whether it fails the verdict. What was read off the program and may be right does not."""
     mesh: str = ""
     """The mesh on which it shows."""
+
+    @property
+    def doubt(self) -> str:
+        """What is said behind the code of something that was read off the program."""
+        return "" if self.certain or self.of_the_check else " (may be right)"
+
+    @property
+    def of_the_check(self) -> bool:
+        """Whether it is about what the check could see, and not about the program."""
+        return self.code.startswith("SW5")
 
     def to_dict(self) -> dict[str, Any]:
         """The finding as plain data."""
@@ -57,6 +69,17 @@ class Verdict:
     """How many results were compared on each."""
     name: str = ""
     """The function that was checked."""
+    wrong_on: tuple[str, ...] = ()
+    """Those of the meshes on which it is wrong."""
+    drawn: bool = False
+    """Whether values were drawn, because only shapes were given."""
+    proved_on: tuple[str, ...] = ()
+    """Those of the meshes on which every result is proved right for all inputs. Of these only the
+    largest was also run, as a cross-check."""
+
+    def __post_init__(self) -> None:
+        if not self.wrong_on and not self.ok:
+            object.__setattr__(self, "wrong_on", self.meshes)
 
     @property
     def ok(self) -> bool:
@@ -66,9 +89,28 @@ class Verdict:
     def __bool__(self) -> bool:
         return self.ok
 
+    @property
+    def right_on(self) -> tuple[str, ...]:
+        """Those of the meshes on which nothing wrong was seen."""
+        return tuple(mesh for mesh in self.meshes if mesh not in self.wrong_on)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the data, or the meshes, could not have shown much."""
+        return any(finding.of_the_check for finding in self.findings)
+
+    def head(self, brief: bool = False) -> list[tuple[str, str]]:
+        """Which meshes it is wrong and right on: pairs of a word and the meshes."""
+        said = "right as far as this could show" if self.limited else "right"
+        rows = [("WRONG", self.wrong_on), (said, self.right_on)]
+        if brief and len(self.meshes) > 1:
+            of = f" of {len(self.meshes)}" if self.wrong_on and self.right_on else ""
+            return [(word, f"{len(on)}{of} meshes") for word, on in rows if on][:1]
+        return [(word, ", ".join(on)) for word, on in rows if on]
+
     def __str__(self) -> str:
-        tried = ", ".join(self.meshes)
-        head = f"{self.name or 'the program'}: {'right' if self.ok else 'WRONG'} on {tried}"
+        parts = "; ".join(f"{word} on {meshes}" for word, meshes in self.head())
+        head = f"{self.name or 'the program'}: {parts}{DRAWN if self.drawn else ''}"
         return "\n\n".join([head, *map(str, told_once(self.findings))])
 
     def __repr__(self) -> str:
@@ -80,6 +122,9 @@ class Verdict:
             "name": self.name,
             "ok": self.ok,
             "meshes": list(self.meshes),
+            "wrong_on": list(self.wrong_on),
+            "drawn": self.drawn,
+            "proved_on": list(self.proved_on),
             "leaves": self.leaves,
             "findings": [finding.to_dict() for finding in self.findings],
         }
@@ -92,13 +137,17 @@ class Verdict:
         return self
 
     def _repr_html_(self) -> str:
-        tried = html.escape(", ".join(self.meshes))
-        title = html.escape(f"{self.name or 'the program'}: {'right' if self.ok else 'wrong'}")
-        items = "".join(map(_html, told_once(self.findings)))
-        return (
-            f'<div><b style="color:{GREEN if self.ok else RED}">{title}</b> on {tried}{items}</div>'
+        name = html.escape(self.name or "the program")
+        parts = "; ".join(
+            f'<b style="color:{RED if word == "WRONG" else GREEN}">{word.lower()}</b> on '
+            f"{html.escape(meshes)}"
+            for word, meshes in self.head()
         )
+        items = "".join(map(_html, told_once(self.findings)))
+        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{items}</div>"
 
+
+DRAWN = " (values drawn)"
 
 GREEN, RED, AMBER = "#1a7f37", "#cf222e", "#9a6700"
 
@@ -127,8 +176,7 @@ def told_once(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _lines(finding: Finding) -> list[str]:
-    sure = "" if finding.certain else " (may be right)"
-    lines = [f"{finding.code}{sure}: {finding.message}"]
+    lines = [f"{finding.code}{finding.doubt}: {finding.message}"]
     where = finding.where
     if where.file:
         lines.append(f"  --> {where.file}:{where.line} in {where.function}")

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain, inspect, practice
+from . import check, demo, evaluate, explain, inspect, practice, prove
 from ._status import ExitCode
 
 
@@ -30,7 +30,7 @@ app = typer.Typer(
     name="shardwise",
     cls=_Commands,
     help="SPMD programs in JAX that are right on any number of devices.",
-    epilog="Exit codes: 0 right, 1 wrong, 2 could not be run.",
+    epilog="Exit codes: 0 right, 1 wrong, 2 could not be run, 3 unknown.",
     no_args_is_help=True,
     add_completion=False,
     # Rich takes longer to import than everything else that --help needs.
@@ -42,6 +42,7 @@ app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
 app.command("inspect")(inspect.inspect)
+app.command("prove")(prove.prove)
 app.add_typer(practice.app)
 
 

@@ -43,8 +43,7 @@ class Found:
     @property
     def line(self) -> int:
         """Where it is declared."""
-        code = getattr(self.case.make, "__code__", None) if self.case else None
-        return code.co_firstlineno if code else 1
+        return self.case.line if self.case else 1
 
 
 def find_cases(targets: list[str]) -> list[Found]:
@@ -56,7 +55,7 @@ def find_cases(targets: list[str]) -> list[Found]:
     found: dict[Any, Found] = {}
     for target in targets:
         for one in _cases_of(target):
-            found.setdefault((one.file, one.case and id(one.case)), one)
+            found.setdefault((one.file, id(one.case) if one.case else str(one.error)), one)
     return list(found.values())
 
 
@@ -99,7 +98,8 @@ def _named(found: list[Found], name: str, target: str) -> list[Found]:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(names)}."
         raise _wrong(target, f"there is no case {name!r} in this file.", remedy=hint)
-    return chosen
+    # A case whose name was taken belongs to the one that took it.
+    return chosen + [one for one in found if one.error and repr(name) in str(one.error)]
 
 
 def _cases_below(folder: Path) -> list[Found]:
@@ -151,7 +151,22 @@ def _cases_in(file: Path) -> list[Found]:
         return [Found(file, error=error)]
     cases = [value for value in vars(module).values() if isinstance(value, Case)]
     own = [case for case in cases if case.make.__module__ == module.__name__]
-    return [Found(file, case) for case in {id(case): case for case in own}.values()]
+    found = [Found(file, case) for case in {id(case): case for case in own}.values()]
+    return [*found, *_hidden(file, module, own)]
+
+
+def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
+    """Cases that nobody can reach any more, because another one has taken their name."""
+    from .._check import DECLARED
+
+    lines = {case.name: case.line for case in own}
+    for case in DECLARED:
+        if case.make.__module__ != module.__name__ or lines.get(case.name, case.line) == case.line:
+            continue
+        what = f"two cases are named {case.name!r}, in lines {case.line} and {lines[case.name]}."
+        rule = "In a Python file the second definition of a name replaces the first."
+        words = explain_error(what, where=shown(file), rule=rule, remedy="give them two names.")
+        yield Found(file, error=ShardwiseError(words))
 
 
 def _load(file: Path) -> ModuleType:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from .._check import Finding, Verdict
+    from .._prove import Proof
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +25,19 @@ class Outcome:
     """A case with its verdict, or with the error that kept it from being run."""
 
     found: Found
-    verdict: Verdict | None = None
+    verdict: Verdict | Proof | None = None
     error: BaseException | None = None
     seconds: float = 0.0
 
     @property
     def wrong(self) -> bool:
         """Whether it was run and found wrong."""
-        return self.verdict is not None and not self.verdict.ok
+        return self.verdict is not None and not self.verdict.ok and not self.unknown
+
+    @property
+    def unknown(self) -> bool:
+        """Whether a proof was neither found nor excluded."""
+        return getattr(self.verdict, "status", "") == "unknown"
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -65,8 +71,12 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     not_run = sum(one.error is not None for one in outcomes)
     maybe = sum(not finding.certain for one in outcomes for finding in one.findings)
     parts = [f"{len(outcomes)} case{'s' * (len(outcomes) != 1)}"]
+    unknown = sum(one.unknown for one in outcomes)
+    parts += [f"{unknown} unknown"] * bool(unknown)
     parts += [f"{wrong} wrong"] * bool(wrong) + [f"{not_run} could not be run"] * bool(not_run)
-    parts += ["all right" if len(outcomes) > 1 else "right"] * (not wrong and not not_run)
+    parts += ["all right" if len(outcomes) > 1 else "right"] * (
+        not wrong and not not_run and not unknown
+    )
     parts += [f"{maybe} warning{'s' * (maybe != 1)}"] * bool(maybe)
     return ", ".join(parts)
 
@@ -141,22 +151,30 @@ def full_text(outcome: Outcome, verbose: bool) -> Text:
     return text.append(f"{_indented(lines)}\n" if lines else "", style="dim")
 
 
-def verdict_text(verdict: Verdict, name: str, verbose: bool, seconds: float | None = None) -> Text:
+def verdict_text(
+    verdict: Verdict | Proof, name: str, verbose: bool, seconds: float | None = None
+) -> Text:
     """A headline, and each finding with its line of source."""
     from rich.text import Text
 
     from .._check import told_once
 
-    said = ("right", "bold green") if verdict.ok else ("WRONG", "bold red")
-    brief = len(verdict.meshes) > 1 and not verbose
-    meshes = f"{len(verdict.meshes)} meshes" if brief else ", ".join(verdict.meshes)
-    text = Text.assemble((name, "bold"), ": ", said, f" on {meshes}")
+    text = Text.assemble((name, "bold"), ": ")
+    for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
+        style = STYLES.get(word, "bold green")
+        text.append("; " if number else "").append(word, style=style).append(f" on {meshes}")
     if verbose and seconds is not None:
-        results = f"{verdict.leaves} result{'s' * (verdict.leaves != 1)} compared"
+        count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
+        results = f"{count} result{'s' * (count != 1)} compared"
         text.append(f" ({results}, {seconds:.1f} s)", style="dim")
     for finding in told_once(verdict.findings):
         text.append("\n\n").append(_finding(finding))
+    numbers = getattr(verdict, "numbers", "")
+    text.append(f"\n\n{_indented(numbers)}" if numbers else "", style="dim")
     return text.append("\n" if verdict.findings else "")
+
+
+STYLES = {"WRONG": "bold red", "REFUTED": "bold red", "UNKNOWN": "bold yellow"}
 
 
 def _finding(finding: Finding) -> Text:
@@ -164,7 +182,7 @@ def _finding(finding: Finding) -> Text:
 
     color = "red" if finding.certain else "yellow"
     text = Text.assemble((finding.code, f"bold {color}"))
-    text.append("" if finding.certain else " (may be right)", style=color)
+    text.append(finding.doubt, style=color)
     text.append(f": {finding.message}", style="bold")
     if finding.where.file:
         text.append(_excerpt(finding, color))

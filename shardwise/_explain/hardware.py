@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
@@ -59,6 +60,17 @@ class Hardware:
                         remedy="give it in bytes, FLOPs and seconds, not in GB or microseconds.",
                     )
                 )
+        if self.utilisation > 1 or self.node != int(self.node):
+            wrong = "utilisation" if self.utilisation > 1 else "node"
+            raise ShardwiseError(
+                explain_error(
+                    f"{wrong} is {getattr(self, wrong)!r}",
+                    where=f"hardware {self.name!r}",
+                    rule="The utilisation is a share of the peak, at most 1; a node has a whole "
+                    "number of devices.",
+                    remedy="utilisation=0.5, node=8",
+                )
+            )
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of matrix products of a type."""
@@ -108,7 +120,8 @@ def find(hardware: str | Hardware) -> Hardware:
 
 
 def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and 0 < value < math.inf
 
 
 _H100 = Hardware(

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._collectives import RULES, identity, scatter, wide
+from .._collectives import RULES, accumulate, identity, narrow, reduce, scatter, widen
 from .._mesh import Axis
 from .._program import Op, Var
 from .context import Context, Env, read
@@ -82,11 +82,7 @@ class Loop:
     def _one(self, index: Any) -> tuple[list[Value], list[Any], Any]:
         slices = [self.env[v].at(self.axis, index).array for v in self.moving]
         outs, parts, trouble = self._shard(index, slices)
-        totals = [
-            part.astype(wide(fold.operand.dtype)) if fold.name == "psum" else part
-            for fold, part in zip(self.folds, parts, strict=True)
-        ]
-        return outs, totals, trouble
+        return outs, [widen(part) for part in parts], trouble
 
     def _many(self, start: Any, size: int) -> tuple[list[Value], list[Any], Any]:
         whole = size == self.axis.size
@@ -97,15 +93,10 @@ class Loop:
         ]
         index = start + jnp.arange(size, dtype=jnp.int32)
         outs, parts, trouble = jax.vmap(self._shard, in_axes=(0, dims))(index, blocks)
-        totals = [self._total(f, part) for f, part in zip(self.folds, parts, strict=True)]
-        return outs, totals, None if trouble is None else first_in(trouble)
+        return outs, parts, None if trouble is None else first_in(trouble)
 
     def _total(self, fold: Fold, part: Any) -> Any:
-        if fold.product:
-            return self._multiply(fold, *part)
-        if fold.name == "psum":
-            return jnp.sum(part, axis=0, dtype=wide(fold.operand.dtype))
-        return RULES[fold.name].apply(part)
+        return self._multiply(fold, *part) if fold.product else reduce(fold.name, part)
 
     def _multiply(self, fold: Fold, lhs: Any, rhs: Any) -> Any:
         """The sum of the products of all shards of a block, as one product."""
@@ -125,7 +116,7 @@ class Loop:
         )
         for op in fold.product.after:
             (out,) = op.run(out)
-        return out.astype(wide(fold.operand.dtype))
+        return widen(out)
 
     # --- all shards
 
@@ -135,7 +126,8 @@ class Loop:
             outs, totals, trouble = self._one(np.int32(0))
             return [_in_front(out) for out in outs], totals, trouble
         if size == n:
-            return self._many(0, n)
+            outs, parts, trouble = self._many(0, n)
+            return outs, list(map(self._total, self.folds, parts)), trouble
         full, left = divmod(n, size)
         start = [self._start(fold) for fold in self.folds]
         calm = self.cx.watch.calm() if self.watched else None
@@ -143,7 +135,8 @@ class Loop:
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
             totals, trouble = carry
             outs, parts, new = self._one(block) if size == 1 else self._many(block * size, size)
-            return (self._add(totals, parts), _join(trouble, new)), outs
+            totals = self._add(totals, parts) if size == 1 else self._add_many(totals, parts)
+            return (totals, _join(trouble, new)), outs
 
         blocks = jnp.arange(full, dtype=jnp.int32)
         (totals, trouble), outs = lax.scan(step, (start, calm), blocks)
@@ -151,7 +144,7 @@ class Loop:
             outs = [Value(_flat(out.array), out.dims) for out in outs]
         if left:
             more, parts, new = self._many(full * size, left)
-            totals, trouble = self._add(totals, parts), _join(trouble, new)
+            totals, trouble = self._add_many(totals, parts), _join(trouble, new)
             outs = [
                 Value(lax.concatenate([a.array, b.array], 0), a.dims)
                 for a, b in zip(outs, more, strict=True)
@@ -161,6 +154,14 @@ class Loop:
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
         return [
             RULES[fold.name].fold(total, part)  # pyright: ignore[reportOptionalCall]
+            for fold, total, part in zip(self.folds, totals, parts, strict=True)
+        ]
+
+    def _add_many(self, totals: list[Any], parts: list[Any]) -> list[Any]:
+        return [
+            lax.add(total, self._multiply(fold, *part))
+            if fold.product
+            else accumulate(fold.name, total, part)
             for fold, total, part in zip(self.folds, totals, parts, strict=True)
         ]
 
@@ -175,7 +176,7 @@ class Loop:
 
     def _finish(self, fold: Fold, total: Any) -> Value:
         along = self._along(fold)
-        total = total.astype(fold.operand.dtype)
+        total = narrow(total, fold.op.outs[0].dtype)
         if fold.op.name != "psum_scatter":
             return stacked(total, along)
         params = dict(fold.op.params)

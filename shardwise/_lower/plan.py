@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from .._collectives import foldable
+from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
 from .._program import Collective, Cond, Leaf, Lit, Op, Var, While, walk
 
@@ -93,7 +93,11 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         if name not in ("psum", "pmax", "pmin") or not foldable(name, operand.dtype):
             continue
         rest = tuple(other for other in op.axes if other != axis)
-        product = _product(operand, makers, uses) if name == "psum" and not rest else None
+        ordered = one_by_one(name, operand.dtype)
+        if ordered and rest:
+            continue
+        merges = name == "psum" and not rest and not ordered
+        product = _product(operand, makers, uses) if merges else None
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
         found.append(Fold(op, operand, name, product))
@@ -102,12 +106,24 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
 
 def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
     """The part of a reduction over several axes that happens inside the loop over one of them."""
+    if wide(operand.dtype) != operand.dtype:
+        operand = _widened(op, operand, inner)
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes - set(rest)
     part = Collective([operand], [out], op.name, rest, op.params, where=op.where, scope=op.scope)
     part.source = op.source
     part.needs, part.meets = operand.axes, operand.axes & set(rest)
     inner.append(part)
+    return out
+
+
+def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
+    """The operand in the type it is reduced in: a part of a reduction is not rounded."""
+    out = Var(operand.shape, wide(operand.dtype))
+    out.axes = operand.axes
+    cast = Leaf([operand], [out], "convert_element_type", lambda x: [widen(x)], scope=op.scope)
+    cast.where, cast.source, cast.needs = op.where, op.source, operand.axes
+    inner.append(cast)
     return out
 
 
@@ -174,11 +190,19 @@ ONE_BY_ONE = {"rng_bit_generator", "pure_callback", "ragged_dot", "ragged_dot_ge
 """Primitives that JAX cannot batch, or that give other numbers when it does."""
 
 
+DRAWS = {"random_bits", "random_split", "random_fold_in", "random_gamma"}
+"""What makes new random numbers or keys of a key."""
+
+
+def _by_hardware(op: Leaf) -> bool:
+    """Whether its keys are those of XLA's own generator: a batch of them is one long draw."""
+    return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
+
+
 def _alone(op: Op) -> bool:
     """Whether an operation gives a device's own result only if run for one device at a time."""
     if isinstance(op, Leaf):
-        drawn = op.name == "random_bits" and "rbg" in str(op.ins[0].dtype)  # pyright: ignore
-        return op.effect or op.name in ONE_BY_ONE or drawn
+        return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
     if isinstance(op, Cond) and op.ins[0].axes:
         # A vmapped cond runs both branches, so a loop that the branch guards may never end.
         return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))

@@ -1,6 +1,12 @@
 """From a function to a `Program`: one flat list of operations, and what is known of each."""
 
 from .build import build as build
+from .handed import Handed as Handed
+from .handed import Wanted as Wanted
+from .handed import deliver as deliver
+from .handed import over as over
+from .handed import receive as receive
+from .handed import settle as settle
 from .ir import Atom as Atom
 from .ir import AxisIndex as AxisIndex
 from .ir import Body as Body
@@ -20,3 +26,4 @@ from .vary import annotate as annotate
 from .where import Where as Where
 from .where import anywhere as anywhere
 from .where import derivative_of as derivative_of
+from .where import within as within

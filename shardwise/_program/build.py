@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
+from .handed import hand, take
 from .ir import (
     NOWHERE,
     Atom,
@@ -41,6 +41,7 @@ from .tables import (
     DROPPED,
     INLINED,
     PLACED,
+    REDUCTIONS,
     REFUSED,
     REMOTE,
     Form,
@@ -131,16 +132,25 @@ class _Walk:
         return inner.call(eqn.params[INLINED[name]], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        opened = _jax.open_jaxpr(eqn.params["program"].jaxpr)
+        part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        names = [*opened.constvars, *opened.invars]
-        return inner.eqns(opened, dict(zip(names, ins, strict=True)))
+        env: dict[Any, Atom] = {}
+        for v, atom, axes in zip(_jax.inputs(part.jaxpr), ins, part.given, strict=True):
+            env[v] = _var(v) if axes else atom
+            for op in take(atom, env[v], axes) if axes else ():
+                inner.add(eqn, op)
+        outs = inner.eqns(_jax.open_jaxpr(part.jaxpr), env)
+        for index, axes in enumerate(part.kept):
+            ops, outs[index] = hand(outs[index], axes) if axes else ((), outs[index])
+            for op in ops:
+                inner.add(eqn, op)
+        return outs
 
     def apart(self, eqn: Any, atom: Atom) -> Atom:
         """Keep XLA from merging a rematerialised value with the one computed first."""
         if isinstance(atom, Lit):
             return atom
-        out = Var(atom.shape, atom.dtype, atom.weak)
+        out = _like(atom)
         run = _barrier
         self.add(eqn, Leaf([atom], [out], "optimization_barrier", run))
         return out
@@ -162,6 +172,7 @@ class _Walk:
         parts: list[Atom] = []
         for spec in [*params["in_specs"], *params["out_specs"]]:
             self.check_spec(eqn, spec)
+            self.check_nested(eqn, spec, new)
         for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
             place = placement(spec, len(v.aval.shape), new)
             parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)
@@ -185,6 +196,23 @@ class _Walk:
                         remedy="name it once, and another axis or None for the other dimension.",
                     )
                 )
+
+    def check_nested(self, eqn: Any, spec: Any, new: Scope) -> None:
+        """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
+        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
+        again = [name for entry in entries for name in entry if name in self.scope.keys() - new]
+        if again:
+            raise UnsupportedError(
+                explain_error(
+                    f"a shard_map inside another one names mesh axis {again[0]!r} in {spec}, which "
+                    "the outer one has taken",
+                    where=str(self.where(eqn)),
+                    rule="An axis is split once. JAX writes such specs itself when it takes a "
+                    "reverse derivative of a shard_map nested in a partly manual one, and refuses "
+                    "them when it compiles for devices.",
+                    remedy="take one shard_map over all axes, or a forward derivative (jax.jvp).",
+                )
+            )
 
     def split(self, eqn: Any, atom: Atom, place: Any, v: Any) -> Atom:
         made = self.joins.get(atom) if isinstance(atom, Var) else None
@@ -244,8 +272,22 @@ class _Walk:
     # --- collectives
 
     def on_axis_index(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        axis = self.scope[eqn.params["axis_name"]]
-        return self.add(eqn, AxisIndex(ins, _outs(eqn), axis))
+        name = eqn.params["axis_name"]
+        if name not in self.scope:
+            return self.around(eqn, ins, _outs(eqn), (name,))
+        return self.add(eqn, AxisIndex(ins, _outs(eqn), self.scope[name]))
+
+    def around(
+        self, eqn: Any, ins: list[Atom], outs: list[Var], names: tuple[Any, ...]
+    ) -> list[Atom]:
+        """A collective over axes of a `vmap` around the simulated function.
+
+        It is nothing that devices exchange, and `vmap` has replaced it before the program is run.
+        Until then a derivative may want to know which values differ.
+        """
+        name = _jax.primitive_name(eqn.primitive)
+        run = partial(_refuse_around, name, names, self.where(eqn))
+        return self.add(eqn, Leaf(ins, outs, name, run, dict(eqn.params)))
 
     def collective(self, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
         p = eqn.params
@@ -256,6 +298,12 @@ class _Walk:
             # What vmap leaves of a reduction over its own axis: a dimension of the local array.
             ins = [self.reduce(eqn, form.name, atom, dims) for atom in ins]
         names = tuple(name for name in names if not isinstance(name, int))
+        outside = tuple(name for name in names if name not in self.scope)
+        if outside and (outside == names or form.name not in REDUCTIONS):
+            return self.around(eqn, ins, _outs(eqn), outside)
+        if outside:
+            ins = [self.around(eqn, [atom], [_like(atom)], outside)[0] for atom in ins]
+            names = tuple(name for name in names if name in self.scope)
         if not names:
             return ins
         axes = tuple(self.scope[name] for name in names)
@@ -276,10 +324,9 @@ class _Walk:
     def reduce(self, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) -> Var:
         """A reduction over dimensions of the local array."""
         run = partial(_reduce, name, dims)
-        shape = np.shape(atom.value) if isinstance(atom, Lit) else atom.shape
-        dtype = np.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
-        kept = tuple(size for d, size in enumerate(shape) if d not in dims)
-        return self.add(eqn, Leaf([atom], [Var(kept, dtype)], f"reduce_{name[1:]}", run))[0]
+        own = _like(atom)
+        kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
+        return self.add(eqn, Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run))[0]
 
     def permuted(self, eqn: Any, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The order in which a permutation over several axes numbers its devices."""
@@ -386,9 +433,28 @@ def _outs(eqn: Any) -> list[Var]:
     return [_var(v) for v in eqn.outvars]
 
 
+def _like(atom: Atom) -> Var:
+    """A new value of the same type."""
+    if isinstance(atom, Lit):
+        value = np.asarray(atom.value)
+        return Var(value.shape, value.dtype)
+    return Var(atom.shape, atom.dtype, atom.weak)
+
+
+def _refuse_around(name: str, names: tuple[Any, ...], where: Where, *_: Any) -> list[Any]:
+    raise UnsupportedError(
+        explain_error(
+            f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",
+            where=str(where),
+            rule="An axis of a vmap exists inside that vmap only.",
+            remedy="call the simulated function inside jax.vmap(..., axis_name=...).",
+        )
+    )
+
+
 def _reduce(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
-    reduce = {"psum": jnp.sum, "pmax": jnp.max, "pmin": jnp.min}[name]
-    return [reduce(x, axis=dims).astype(x.dtype)]
+    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[name]
+    return [reduce(x, dims)]
 
 
 def _barrier(x: Any) -> list[Any]:

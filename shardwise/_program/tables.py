@@ -69,6 +69,9 @@ COLLECTIVES = {
     "pbroadcast": Form("pbroadcast", {"source": "source"}),
 }
 
+REDUCTIONS = ("psum", "pmax", "pmin")
+"""Those that may be taken over one axis after the other."""
+
 REFUSED = {"ragged_all_to_all", "psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
 """Primitives that exchange something, or cannot be run, and have no rule."""
 

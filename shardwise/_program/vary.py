@@ -17,16 +17,29 @@ Axes = frozenset[Axis]
 NONE: Axes = frozenset()
 
 
-def annotate(body: Body, ins: Sequence[Axes] | None = None) -> list[Axes]:
-    """Fill in `axes` of every value and `needs`, `meets` of every operation; give the outputs'."""
-    for index, var in enumerate(body.ins):
-        var.axes = ins[index] if ins is not None else NONE
+def annotate(body: Body) -> None:
+    """Fill in `axes` of every value and `needs`, `meets` of every operation."""
+    _annotate(body, [NONE] * len(body.ins), stored=True)
+
+
+def differing(body: Body) -> list[Axes]:
+    """The axes that each output may differ over.
+
+    Fewer than it is stored for: what runs once for each coordinate has a result for each, be they
+    all the same. Call `annotate` afterwards.
+    """
+    return _annotate(body, [NONE] * len(body.ins), stored=False)
+
+
+def _annotate(body: Body, ins: Sequence[Axes], stored: bool) -> list[Axes]:
+    for var, axes in zip(body.ins, ins, strict=True):
+        var.axes = axes
     for op in body.ops:
-        _annotate_op(op)
+        _annotate_op(op, stored)
     return [atom.axes for atom in body.outs]
 
 
-def _annotate_op(op: Op) -> None:
+def _annotate_op(op: Op, stored: bool) -> None:
     given = _union(atom.axes for atom in op.ins)
     op.needs = given
     match op:
@@ -47,30 +60,30 @@ def _annotate_op(op: Op) -> None:
                 op.needs = given | frozenset(op.scope)
             _set(op, [op.needs] * len(op.outs))
         case Scan():
-            _nested(op, _scan(op))
+            _nested(op, _scan(op, stored), stored)
         case While():
-            _nested(op, _while(op))
+            _nested(op, _while(op, stored), stored)
         case Cond():
-            _nested(op, _cond(op))
+            _nested(op, _cond(op, stored), stored)
         case _:
             raise AssertionError(f"no rule for {type(op).__name__}")
 
 
-def _scan(op: Scan) -> list[Axes]:
+def _scan(op: Scan, stored: bool) -> list[Axes]:
     consts, carry, xs = _parts(op, op.consts, op.carry)
     while True:
-        outs = annotate(op.body, [*consts, *carry, *xs])
+        outs = _annotate(op.body, [*consts, *carry, *xs], stored)
         grown = [old | new for old, new in zip(carry, outs, strict=False)]
         if grown == carry:
             return [*carry, *outs[op.carry :]]
         carry = grown
 
 
-def _while(op: While) -> list[Axes]:
+def _while(op: While, stored: bool) -> list[Axes]:
     cond_consts, body_consts, carry = _parts(op, op.cond_consts, op.body_consts)
     while True:
-        (decision,) = annotate(op.cond, [*cond_consts, *carry])
-        outs = annotate(op.body, [*body_consts, *carry])
+        (decision,) = _annotate(op.cond, [*cond_consts, *carry], stored)
+        outs = _annotate(op.body, [*body_consts, *carry], stored)
         # Devices that may leave the loop at different times differ in all they carry; those that
         # meet inside it have to leave together.
         apart = decision - communicates(op)
@@ -80,20 +93,19 @@ def _while(op: While) -> list[Axes]:
         carry = grown
 
 
-def _cond(op: Cond) -> list[Axes]:
+def _cond(op: Cond, stored: bool) -> list[Axes]:
     index, *operands = [atom.axes for atom in op.ins]
-    outs = [annotate(branch, operands) for branch in op.branches]
+    outs = [_annotate(branch, operands, stored) for branch in op.branches]
     apart = index - communicates(op)
     return [_union(column) | apart for column in zip(*outs, strict=True)]
 
 
-def _nested(op: Op, outs: list[Axes]) -> None:
+def _nested(op: Op, outs: list[Axes], stored: bool) -> None:
     inner = [inside for body in op.bodies for inside in body.ops]
     sources = _union(inside.needs | _made(inside) for inside in inner)
     op.meets = communicates(op) | _union(inside.meets for inside in inner)
     op.needs = op.needs | sources
-    # What runs once for each coordinate has a result for each, be they all the same.
-    _set(op, [own | (op.needs - op.meets) for own in outs])
+    _set(op, [own | (op.needs - op.meets) for own in outs] if stored else outs)
 
 
 def _made(op: Op) -> Axes:
@@ -124,4 +136,4 @@ def _union(sets) -> Axes:
     return out
 
 
-__all__ = ["Lit", "annotate", "communicates"]
+__all__ = ["Lit", "annotate", "communicates", "differing"]

@@ -68,6 +68,11 @@ def derivative_of(source: Any) -> Where | None:
     return _where(frame, "") if frame else None
 
 
+def within(source: Any, function: str) -> bool:
+    """Whether an operation was made inside a call of this function of JAX."""
+    return source is not None and function in _jax.functions_around(source)
+
+
 def choose(frames: list[_jax.Frame]) -> Where:
     """The innermost frame outside installed packages; failing that, the innermost of all."""
     inner = None

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardwise import Finding, ShardwiseError, Verdict
+from shardwise import case as sw_case
 from shardwise._check import underline
 from shardwise._cli import _cases, _running, app
 from shardwise._cli._select import parse_expression, parse_mesh
@@ -122,7 +123,7 @@ def test_a_wrong_case_ends_with_1_and_shows_the_line(here):
     assert result.stdout.startswith(
         f"""\
 steps.py:right: right on 2 meshes
-steps.py:wrong: WRONG on 2 meshes
+steps.py:wrong: WRONG on 1 of 2 meshes
 
 SW101: result is 4 times too large, the size of axis 'data' on {{data: 4}}
   --> steps.py:{line}:16 in summed.<locals>.per_device
@@ -300,6 +301,41 @@ def test_one_case_of_a_file(here):
 def test_a_case_named_twice_runs_once(here):
     write(here, PROGRAMS)
     assert run("steps.py", "steps.py:right", ".").stdout.endswith("\n1 case, right\n")
+
+
+def test_two_cases_of_one_name_are_told(here):
+    code = PROGRAMS + WRONG.replace("def wrong", "def right")
+    write(here, code)
+    for target in ("steps.py", "steps.py:right"):
+        result = run(target)
+        assert result.exit_code == ExitCode.WRONG
+        assert "two cases are named 'right', in lines" in result.stdout
+        assert "give them two names" in result.stdout
+        assert "2 cases, 1 wrong, 1 could not be run" in result.stdout
+
+
+def test_a_case_without_parentheses(here):
+    write(here, "import shardwise as sw\n@sw.case\ndef one(): pass\nsw.case()\n")
+    result = run("steps.py")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "sw.case: it stands without parentheses" in result.stdout
+    with pytest.raises(ShardwiseError, match="it has no mesh"):
+        sw_case()
+
+
+def test_shapes_as_arguments(here):
+    code = PROGRAMS.replace("(jnp.arange(8.0),)", '(jax.ShapeDtypeStruct((8,), "float32"),)')
+    write(here, code)
+    assert run("steps.py").stdout.startswith("steps.py:right: right on 2 meshes\n")
+
+
+def test_what_could_not_be_seen_is_a_warning(here):
+    write(here, PROGRAMS.replace("jnp.arange(8.0)", "jnp.ones(8)"))
+    result = run("steps.py")
+    assert result.exit_code == ExitCode.OK
+    assert "right as far as this could show on 2 meshes" in result.stdout
+    assert "SW504: every device was given the same data" in result.stdout
+    assert "1 case, right, 1 warning" in result.stdout
 
 
 def test_a_folder(here):
@@ -498,7 +534,8 @@ def test_a_verdict_as_html(tmp_path):
     sure = Finding("SW109", "<it> is wrong", where, remedy="mend it.")
     unsure = Finding("SW204", "it may be", where, remedy="mend it.", certain=False)
     shown = Verdict((sure, unsure), ("{data: 2}",), 1, "step")._repr_html_()
-    assert "step: wrong</b> on {data: 2}" in shown
+    assert "step: <b" in shown
+    assert "wrong</b> on {data: 2}<" in shown
     assert "SW109: &lt;it&gt; is wrong" in shown
     assert "SW204 (may be right): it may be" in shown
     assert shown.count("Remedy: mend it.") == shown.count("Remedy: as above.") == 1

@@ -36,7 +36,7 @@ def verdict():
 
 """
 SAID = [
-    "E   *summed: WRONG on {data: 1}, {data: 2}",
+    "E   *summed: WRONG on {data: 2}; right on {data: 1}",
     "E *SW101: result is 2 times too large, the size of axis 'data' on {data: 2}",
     'E * | return jax.lax.psum(x.mean(), "data")',
     "E * |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
@@ -91,22 +91,50 @@ def test_mesh_is_every_combination(run):
         @pytest.mark.mesh(data=range(1, 3))
         def test_more(mesh, x):
             assert mesh.size in (1, 2)
-
-        @pytest.mark.mesh(data=8)
-        def test_without():
-            pass
         """,
         "-v",
     )
-    result.assert_outcomes(passed=5)
+    result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines_random(
         [
             "*::test_it[[]data=1-model=2[]] PASSED*",
             "*::test_it[[]data=4-model=2[]] PASSED*",
             "*::test_more[[]data=2-3[]] PASSED*",
-            "*::test_without PASSED*",
         ]
     )
+
+
+def test_a_mark_on_a_test_that_takes_no_mesh(run):
+    result = run("import pytest\n@pytest.mark.mesh(data=8)\ndef test_it(): pass")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*::test_it: @pytest.mark.mesh gives the test a mesh that it does not take.",
+            "  Remedy: name it as an argument, def test_it(mesh), or take the mark away.",
+        ]
+    )
+
+
+def test_a_mark_on_a_class_holds_for_those_that_take_a_mesh(run):
+    result = run(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.mesh(data=2)
+
+        @pytest.mark.mesh(data=4)
+        class TestAll:
+            def test_with(self, mesh):
+                assert mesh.size == 4
+
+            def test_without(self):
+                pass
+
+        def test_plain():
+            pass
+        """
+    )
+    result.assert_outcomes(passed=3)
 
 
 def test_the_closest_mark_counts(run):

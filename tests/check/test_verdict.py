@@ -1,6 +1,7 @@
 """The verdict itself: its surface, tolerances, references, and programs of every shape."""
 
 import json
+import re
 import sys
 import types
 
@@ -201,6 +202,102 @@ def test_a_reference_of_another_structure_is_refused():
         sw.check(split(total), X, mesh=MESH, reference=lambda x: (x.sum(), x.sum()))
 
 
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [
+        (lambda x: {"a": x.sum(), "c": x.sum()}, r"lacks result['b'] and has result['c'] besides"),
+        (lambda x: (x.sum(), x.sum()), r"lacks result['a'], result['b'] and has result[0], "),
+        (lambda x: x.sum(), r"lacks result['a'], result['b'] and has result besides"),
+        ({"a": 1.0}, r"lacks result['b']"),
+        ({"a": 1.0, "b": {"c": 1.0}}, r"has result['b']['c'] besides"),
+    ],
+)
+def test_a_reference_is_paired_by_its_paths(reference, words):
+    program = split(lambda x: {"a": total(x), "b": total(x * x)})
+    with pytest.raises(sw.ShardingError, match=re.escape(words)):
+        sw.check(program, X, mesh=MESH, reference=reference)
+
+
+def test_a_reference_with_swapped_keys_is_wrong_and_in_another_order_right():
+    program = split(lambda x: {"a": total(x), "b": total(x * x)})
+    right = lambda x: {"b": (x * x).sum(), "a": x.sum()}  # noqa: E731
+    assert sw.check(program, X, mesh=MESH, reference=right)
+    swapped = lambda x: {"a": (x * x).sum(), "b": x.sum()}  # noqa: E731
+    assert not sw.check(program, X, mesh=MESH, reference=swapped)
+
+
+def test_a_reference_in_numpy_and_one_that_takes_a_mesh():
+    mean = split(lambda x: lax.pmean(x.mean(), "data"))
+    assert sw.check(mean, X, mesh=MESH, reference=lambda x: np.mean(np.asarray(x)))
+    assert sw.check(mean, X, mesh=MESH, reference=mean)
+
+
+def test_the_users_error_in_a_reference_is_the_users():
+    def reference(x):
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        sw.check(split(total), X, mesh=MESH, reference=reference)
+
+
+# --- options
+
+
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+@pytest.mark.parametrize("given", [-1, -1e-9, np.nan, np.inf, "a", "1", [1], True])
+def test_tolerances_that_make_no_sense(name, given):
+    with pytest.raises(sw.ShardwiseError, match=rf"sw.check: {name} is .*finite") as caught:
+        sw.check(split(total), X, mesh=MESH, **{name: given})
+    assert "Remedy" in str(caught.value)
+
+
+def test_other_options_that_make_no_sense():
+    with pytest.raises(sw.ShardwiseError, match="f is 3"):
+        sw.check(3, X, mesh=MESH)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(sw.ShardwiseError, match="seed is -1"):
+        sw.check(split(total), X, mesh=MESH, seed=-1)
+
+
+@pytest.mark.parametrize("given", [np.float32(0.02), 0, 1, jnp.float32(0.1)])
+def test_tolerances_of_every_kind_of_number(given):
+    assert sw.check(split(total), X, mesh=MESH, rtol=given, atol=1)
+
+
+# --- which meshes
+
+
+def test_the_head_says_where_it_is_right_and_where_wrong():
+    def body(x):
+        return total(x) * (2 if lax.axis_size("data") == 4 else 1)
+
+    verdict = sw.check(split(body), X, mesh={"data": [1, 2, 4, 8]})
+    assert verdict.wrong_on == ("{data: 4}",)
+    assert verdict.right_on == ("{data: 1}", "{data: 2}", "{data: 8}")
+    head = "program: WRONG on {data: 4}; right on {data: 1}, {data: 2}, {data: 8}"
+    assert str(verdict).splitlines()[0] == head
+    assert verdict.to_dict()["wrong_on"] == ["{data: 4}"]
+    page = verdict._repr_html_()
+    assert page.index("wrong</b> on {data: 4}") < page.index("right</b> on {data: 1}, {data: 2}")
+
+
+def test_a_reference_may_be_missed_on_one_device_too():
+    verdict = sw.check(split(total), X, mesh=MESH, reference=lambda x: 2 * x.sum())
+    assert verdict.wrong_on == verdict.meshes
+    assert "right on" not in str(verdict)
+
+
+def test_a_deadlock_on_some_meshes():
+    def body(x):
+        def wait(x):
+            return lax.pcast(total(x), "data", to="varying")
+
+        last = lax.axis_index("data") == 3
+        return lax.psum(lax.cond(last, wait, lambda x: x.sum(), x), "data")
+
+    verdict = sw.check(split(body), X, mesh={"data": [1, 2, 4]})
+    assert verdict.wrong_on == ("{data: 4}",)
+
+
 # --- meshes
 
 
@@ -399,6 +496,25 @@ def test_a_replicated_output_that_may_differ_is_mentioned():
     verdict = sw.check(split(body, check_vma=False), X, mesh=MESH)
     assert verdict.ok
     assert {f.code for f in verdict.findings} == {"SW203"}
+
+
+def test_a_ring_is_not_told_to_reduce():
+    """After a ring all devices hold the sum; a psum on top would be n times too large."""
+
+    def body(x):
+        n = lax.axis_size("data")
+        mine = running = x.sum(0)
+        for _ in range(n - 1):
+            running = lax.ppermute(running, "data", [(i, (i + 1) % n) for i in range(n)])
+            mine = mine + running
+        return mine
+
+    verdict = sw.check(split(body, check_vma=False), X, mesh=MESH)
+    assert verdict.ok
+    (finding,) = verdict.findings
+    assert finding.code == "SW203"
+    assert "psum" not in finding.remedy
+    assert "ring" in finding.remedy
 
 
 def test_a_mean_of_what_is_the_same_is_mentioned_but_right():

@@ -2,7 +2,6 @@
 
 import inspect
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -15,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 
-from ..support import assert_same, normal, real_mesh, vary
+from ..support import assert_same, real_mesh, vary
 
 HERE = Path(__file__).name
 SIZES = [{"x": 4}, {"x": 2, "y": 3}]
@@ -237,24 +236,3 @@ def test_callbacks_with_results(at_once, jit):
     specs = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": False}
     want = jax.jit(jax.shard_map(body, mesh=real_mesh(x=4), **specs))(x)
     assert_same(simulated(body, {"x": 4}, at_once=at_once, jit=jit)(x), jax.device_get(want))
-
-
-def _falsely_replicated(x, *, mesh):
-    def body(x):
-        y = jnp.sin(x) * lax.axis_index("data").astype(x.dtype)
-        return y, y * y
-
-    specs = (P(), P("data"))
-    f = jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=specs, check_vma=False)
-    one, squares = f(x)
-    return jnp.sum(one) + jnp.sum(squares)
-
-
-def test_a_derivative_that_needs_every_devices_value_of_a_false_output():
-    # JAX keeps the output itself for the backward pass: each device has its own.
-    x = normal(8)
-    with pytest.raises(sw.UnsupportedError, match=r"declared the same along \['data'\] and is not"):
-        jax.grad(sw.simulate(_falsely_replicated, mesh=sw.mesh(data=4)))(x)
-    want = jax.grad(partial(_falsely_replicated, mesh=real_mesh(data=4)))(x)
-    got = sw.simulate(jax.grad(partial(_falsely_replicated, mesh=sw.mesh(data=4))))(x)
-    assert_same(got, want)

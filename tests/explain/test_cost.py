@@ -220,3 +220,21 @@ class TestMesh65536:
         assert report.work.total == pytest.approx(65536 * report.work.flops)
         rows = [line for line in str(report).splitlines() if line.startswith("data ")]
         assert len(rows) < 10
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("utilisation", 7),
+        ("utilisation", 0),
+        ("node", 2.5),
+        ("flops", float("inf")),
+        ("memory", float("nan")),
+        ("link_latency", -1),
+        ("flops", "a"),
+    ],
+)
+def test_a_machine_that_cannot_be(field, value):
+    with pytest.raises(sw.ShardwiseError, match=rf"hardware .*: {field} is ") as caught:
+        dataclasses.replace(MACHINE, **{field: value})
+    assert "Remedy" in str(caught.value)

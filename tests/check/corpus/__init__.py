@@ -22,6 +22,7 @@ KINDS = (
     "optimizer",
     "randomness",
     "control",
+    "published",
 )
 
 

@@ -23,7 +23,7 @@ def local_loss(w, x, y):
 SPECS = (P(), P("data"), P("data"))
 
 
-@pair(mesh=DATA, args=batch, codes={"SW101", "SW201"})
+@pair(mesh=DATA, args=batch, codes={"SW101", "SW201", "SW401"})
 class textbook_gradient:
     """The gradient of replicated parameters is already summed; a mean of it does nothing."""
 
@@ -41,7 +41,7 @@ class textbook_gradient:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW101"})
+@pair(mesh=DATA, args=batch, codes={"SW101", "SW401"})
 class gradients_summed:
     """Gradients of mean losses are summed: the learning rate is n times what was set."""
 
@@ -60,7 +60,7 @@ class gradients_summed:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=False)(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109", "SW101"})
+@pair(mesh=DATA, args=batch, codes={"SW101", "SW109", "SW401"})
 class update_with_summed_gradients:
     """The same, seen only in the new parameters."""
 
@@ -79,7 +79,7 @@ class update_with_summed_gradients:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=False)(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW104"})
+@pair(mesh=DATA, args=batch, codes={"SW104", "SW403"})
 class loss_not_reduced:
     """The loss of the first device's examples is reported as that of the batch."""
 
@@ -97,7 +97,7 @@ class loss_not_reduced:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=False)(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW101"})
+@pair(mesh=DATA, args=batch, codes={"SW101", "SW401"})
 class mean_losses_summed:
     """A psum where a pmean belongs: each device's loss is a mean already."""
 
@@ -114,7 +114,7 @@ class mean_losses_summed:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW101"})
+@pair(mesh=DATA, args=batch, codes={"SW101", "SW401"})
 class sum_divided_by_the_local_batch:
     """The sum is over all devices, the count over one."""
 
@@ -133,7 +133,7 @@ class sum_divided_by_the_local_batch:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW102"})
+@pair(mesh=DATA, args=batch, codes={"SW102", "SW402"})
 class divided_twice:
     """pmean divides by the number of devices, and then the author does."""
 
@@ -155,7 +155,7 @@ def masked():
     return normal(8), np.float32([1, 1, 1, 0, 1, 1, 0, 1])
 
 
-@pair(mesh=DATA, args=masked, codes={"SW103"})
+@pair(mesh=DATA, args=masked, codes={"SW103", "SW405"})
 class mean_of_unequal_means:
     """Devices with few real tokens count as much as devices with many."""
 
@@ -168,7 +168,7 @@ class mean_of_unequal_means:
 
     def wrong(values, mask, *, mesh):
         def body(values, mask):
-            mean = jnp.sum(values * mask) / jnp.sum(mask)
+            mean = jnp.sum(values * mask) / jnp.sum(mask)  # wrong
             return lax.pmean(mean, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(values, mask)
@@ -178,7 +178,7 @@ def found():
     return np.float32([1, 1, 0, 1, 1, 1, 0, 1]), np.float32([1, 0, 1, 1, 1, 1, 0, 0])
 
 
-@pair(mesh=DATA, args=found, codes={"SW103"})
+@pair(mesh=DATA, args=found, codes={"SW103", "SW405"})
 class precision_averaged:
     """Precision is a ratio of counts; the mean of the devices' ratios is another number."""
 
@@ -192,7 +192,7 @@ class precision_averaged:
     def wrong(score, hit, *, mesh):
         def body(score, hit):
             found = score > 0
-            precision = jnp.sum(found * hit) / jnp.sum(found)
+            precision = jnp.sum(found * hit) / jnp.sum(found)  # wrong
             return lax.pmean(precision, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(score, hit)
@@ -201,7 +201,7 @@ class precision_averaged:
 @pair(
     mesh=DATA,
     args=lambda: (integers(16, low=0, high=4), integers(16, low=0, high=3)),
-    codes={"SW102"},
+    codes={"SW102", "SW402"},
 )
 class correct_answers_averaged:
     """A count of right answers is averaged where it should be summed."""
@@ -220,7 +220,7 @@ class correct_answers_averaged:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(answer, label)
 
 
-@pair(mesh=DATA, args=lambda: (integers(16, low=0, high=5),), codes={"SW104"})
+@pair(mesh=DATA, args=lambda: (integers(16, low=0, high=5),), codes={"SW104", "SW403"})
 class histogram_of_one_device:
     """Counts by class, never added up."""
 
@@ -239,7 +239,7 @@ class histogram_of_one_device:
         )
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class largest_by_sum:
     """A psum of the devices' maxima."""
 
@@ -256,7 +256,7 @@ class largest_by_sum:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class mean_of_roots:
     """The root of a mean is taken before the mean over devices."""
 
@@ -268,13 +268,13 @@ class mean_of_roots:
 
     def wrong(error, *, mesh):
         def body(error):
-            root = jnp.sqrt(jnp.mean(error**2))
+            root = jnp.sqrt(jnp.mean(error**2))  # wrong
             return lax.pmean(root, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(error)
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class perplexity_averaged:
     """The exponential of a mean loss is not the mean of exponentials."""
 
@@ -291,7 +291,7 @@ class perplexity_averaged:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(losses)
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class mean_of_variances:
     """The variance of a batch is not the mean of its parts' variances."""
 
@@ -309,7 +309,7 @@ class mean_of_variances:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class batch_norm_of_one_device:
     """Every device normalises by the statistics of its own examples."""
 
@@ -330,7 +330,7 @@ class batch_norm_of_one_device:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW404"})
 class penalty_counted_by_every_device:
     """Weight decay is in the loss of every device, and the losses are summed."""
 
@@ -342,7 +342,7 @@ class penalty_counted_by_every_device:
 
     def wrong(w, x, y, *, mesh):
         def body(w, x, y):
-            loss = jnp.sum((x @ w - y) ** 2) + 0.1 * jnp.sum(w**2)
+            loss = jnp.sum((x @ w - y) ** 2) + 0.1 * jnp.sum(w**2)  # wrong
             return lax.psum(loss, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)

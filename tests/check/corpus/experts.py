@@ -122,7 +122,7 @@ class balance_of_products:
         def body(x, router):
             probabilities = jax.nn.softmax(x @ router)
             chosen = jax.nn.one_hot(probabilities.argmax(-1), 4)
-            loss = 4 * jnp.sum(chosen.mean(0) * probabilities.mean(0))
+            loss = 4 * jnp.sum(chosen.mean(0) * probabilities.mean(0))  # wrong
             return lax.pmean(loss, "expert")  # wrong
 
         specs = (P("expert"), P())
@@ -170,7 +170,7 @@ class residual_added_by_every_expert:
     def wrong(x, router, w, *, mesh):
         def body(x, router, w):
             gates = jax.nn.sigmoid(x @ router)
-            out = x + jnp.einsum("te,td,edf->tf", gates, x, w)
+            out = x + jnp.einsum("te,td,edf->tf", gates, x, w)  # wrong
             return lax.psum(out, "expert")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SMALL, out_specs=P())(x, router, w)

@@ -50,7 +50,7 @@ def right_loss(w, x, y, *, mesh):
     return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=STAGES, args=work, codes={"SW104"})
+@pair(mesh=STAGES, args=work, codes={"SW104", "SW406"})
 class loss_of_the_first_stage:
     """Only the last stage knows the loss, and the first one's zero is returned."""
 

@@ -156,7 +156,7 @@ class softmax_before_the_sum:
 
     def wrong(q, k, v, *, mesh):
         def body(q, k, v):
-            out = jax.nn.softmax(k @ q) @ v
+            out = jax.nn.softmax(k @ q) @ v  # wrong
             return lax.pmean(out, "sequence")  # wrong
 
         specs = (P(), SPLIT, SPLIT)
@@ -238,7 +238,7 @@ class pooled_by_weight_on_each_device:
 
     def wrong(x, weight, *, mesh):
         def body(x, weight):
-            pooled = weight @ x / weight.sum()
+            pooled = weight @ x / weight.sum()  # wrong
             return lax.pmean(pooled, "sequence")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SPLIT, out_specs=P())(x, weight)

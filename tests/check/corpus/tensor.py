@@ -16,7 +16,7 @@ def layer():
     return normal(5, 8), normal(8, 3), normal(3)
 
 
-@pair(mesh=MODEL, args=layer, codes={"SW104"})
+@pair(mesh=MODEL, args=layer, codes={"SW104", "SW405"})
 class row_split_without_sum:
     """Each device has a part of the sum over the features, and returns it as the whole."""
 
@@ -36,7 +36,7 @@ class row_split_without_sum:
         )
 
 
-@pair(mesh=MODEL, args=layer, codes={"SW109"})
+@pair(mesh=MODEL, args=layer, codes={"SW109", "SW404"})
 class bias_added_before_the_sum:
     """The bias is added on every device, then summed: it counts n times."""
 
@@ -53,7 +53,7 @@ class bias_added_before_the_sum:
         return shard_map(body, mesh=mesh, in_specs=(*ROWS, P()), out_specs=P())(x, w, b)
 
 
-@pair(mesh=MODEL, args=layer, codes={"SW102", "SW109"})
+@pair(mesh=MODEL, args=layer, codes={"SW102", "SW109", "SW402"})
 class partial_products_averaged:
     """A pmean where a psum belongs."""
 
@@ -71,7 +71,7 @@ class partial_products_averaged:
         return shard_map(body, mesh=mesh, in_specs=(*ROWS, P()), out_specs=P())(x, w, b)
 
 
-@pair(mesh=MODEL, args=layer, codes={"SW109"})
+@pair(mesh=MODEL, args=layer, codes={"SW109", "SW405"})
 class activation_before_the_sum:
     """The activation function acts on parts of a sum."""
 
@@ -83,13 +83,13 @@ class activation_before_the_sum:
 
     def wrong(x, w, b, *, mesh):
         def body(x, w, b):
-            hidden = jax.nn.gelu(x @ w)
+            hidden = jax.nn.gelu(x @ w)  # wrong
             return lax.psum(hidden, "model") + b  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=(*ROWS, P()), out_specs=P())(x, w, b)
 
 
-@pair(mesh=MODEL, args=layer, codes={"SW101", "SW109", "SW201"})
+@pair(mesh=MODEL, args=layer, codes={"SW101", "SW109", "SW201", "SW401"})
 class summed_twice:
     """A layer sums its output, and so does its caller."""
 
@@ -109,7 +109,7 @@ class summed_twice:
         )
 
 
-@pair(mesh=MODEL, args=lambda: (normal(4, 8),), codes={"SW109"})
+@pair(mesh=MODEL, args=lambda: (normal(4, 8),), codes={"SW109", "SW405"})
 class norm_over_local_features:
     """A layer norm sees only the features that are here."""
 
@@ -132,7 +132,7 @@ class norm_over_local_features:
         return shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(x)
 
 
-@pair(mesh=MODEL, args=lambda: (normal(4, 8),), codes={"SW109"})
+@pair(mesh=MODEL, args=lambda: (normal(4, 8),), codes={"SW109", "SW405"})
 class softmax_over_local_vocabulary:
     """A softmax over a part of the vocabulary adds up to one on every device."""
 
@@ -153,7 +153,7 @@ class softmax_over_local_vocabulary:
         return shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(logits)
 
 
-@pair(mesh=MODEL, args=lambda: (normal(4, 8),), codes={"SW109"})
+@pair(mesh=MODEL, args=lambda: (normal(4, 8),), codes={"SW109", "SW405"})
 class sum_over_different_scales:
     """Each device takes out its own maximum, so the sums do not fit together."""
 
@@ -167,7 +167,7 @@ class sum_over_different_scales:
 
     def wrong(logits, *, mesh):
         def body(logits):
-            largest = logits.max(-1)
+            largest = logits.max(-1)  # wrong
             total = jnp.exp(logits - largest[:, None]).sum(-1)
             total = lax.psum(total, "model")  # wrong
             return jnp.log(total) + lax.pmax(largest, "model")
@@ -244,7 +244,11 @@ class gathered_along_the_wrong_dimension:
         return shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)(x, w)
 
 
-@pair(mesh=MODEL, args=lambda: (normal(5, 4), normal(4, 8), normal(8, 3)), codes={"SW104", "SW105"})
+@pair(
+    mesh=MODEL,
+    args=lambda: (normal(5, 4), normal(4, 8), normal(8, 3)),
+    codes={"SW104", "SW105", "SW403"},
+)
 class input_gradient_not_summed:
     """Without JAX's check the gradient of a replicated input is one device's part of it."""
 
@@ -270,7 +274,11 @@ class input_gradient_not_summed:
         return shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)(x, w1, w2)
 
 
-@pair(mesh={"data": [1, 2], "model": [1, 2]}, args=layer, codes={"SW104", "SW105", "SW109"})
+@pair(
+    mesh={"data": [1, 2], "model": [1, 2]},
+    args=layer,
+    codes={"SW104", "SW105", "SW109", "SW401", "SW403"},
+)
 class summed_over_the_wrong_axis:
     """On a mesh of two axes the partial products are summed over the other one."""
 
@@ -292,7 +300,7 @@ class summed_over_the_wrong_axis:
         )
 
 
-@pair(mesh=MODEL, args=lambda: (normal(4, 8), normal(4, 8)), codes={"SW104"})
+@pair(mesh=MODEL, args=lambda: (normal(4, 8), normal(4, 8)), codes={"SW104", "SW403"})
 class agreement_of_one_part:
     """A cosine needs the sums of all features before it divides."""
 

@@ -82,3 +82,31 @@ def gradient_of_the_simulated_through_dropout(spmd, x, w):
         return lax.pmean(jnp.sum(jnp.where(keep, jnp.tanh(x * w), 0.0)), "x")
 
     return spmd(body, (P("x"), P()), P())(x, w)
+
+
+def _draws(spmd, x, impl):
+    def body(x):
+        index = lax.axis_index("x")
+        mine = jax.random.fold_in(jax.random.key(5, impl=impl), index)
+        first, second = jax.random.split(mine)
+        third = jax.random.fold_in(jax.random.split(second, 3)[1], index * 7)
+        chosen = jax.random.split(jax.random.key(3, impl=impl), spmd.sizes["x"])[index]
+        return {
+            "bits": jax.random.bits(first, (3,)),
+            "uniform": jax.random.uniform(third, x.shape),
+            "normal": jax.random.normal(chosen, x.shape),
+            "permutation": jax.random.permutation(third, 5),
+            "key": jax.random.key_data(third),
+        }
+
+    return spmd(body, P("x"), P("x"))(x)
+
+
+@program(X4, X3, args=lambda s: (normal(12, 2),), checks=(False,))
+def keys_of_the_hardware_split_and_folded(spmd, x):
+    return _draws(spmd, x, "rbg")
+
+
+@program(X4, X3, args=lambda s: (normal(12, 2),), checks=(False,))
+def unsafe_keys_of_the_hardware_split_and_folded(spmd, x):
+    return _draws(spmd, x, "unsafe_rbg")

@@ -151,3 +151,57 @@ def everything_around_at_once(spmd, w, x):
     loss = jax.checkpoint(spmd(body, (P(), P("x")), P()))
     gradients = jax.vmap(jax.grad(loss), in_axes=(None, 0))
     return jax.jit(gradients)(w, jnp.stack([x, 2 * x]))
+
+
+def _named(f):
+    return jax.vmap(f, axis_name="i")
+
+
+def batch(sizes):
+    return (normal(3, 2 * sizes["x"]),)
+
+
+@program(X3, args=batch, around=_named)
+def a_named_vmap_around_the_simulated(spmd, x):
+    total = spmd(lambda x: lax.psum(jnp.sin(x), "x"), P("x"), P())(x)
+    own = lax.axis_index("i").astype(x.dtype)
+    return lax.psum(total * own, "i") + lax.pmax(x.sum(), "i"), lax.all_gather(total, "i")
+
+
+def _inside(spmd, x):
+    def body(x):
+        ring = [(0, 1), (1, 2), (2, 0)]
+        both = lax.psum(jnp.sin(x), ("i", "x")) * lax.psum(x * x, "i")
+        return both + lax.ppermute(x, "i", ring) * lax.axis_index("i").astype(x.dtype)
+
+    return spmd(body, P("x"), P("x"))(x)
+
+
+@program(X3, args=batch, checks=(False,), around=_named)
+def a_named_vmap_used_in_the_body(spmd, x):
+    return _inside(spmd, x)
+
+
+@program(
+    X3,
+    args=batch,
+    checks=(False,),
+    around=lambda f: (
+        lambda x: (
+            _named(jax.grad(lambda x: jnp.sum(f(x) ** 2)))(x),
+            jax.grad(lambda x: jnp.sum(_named(f)(x) ** 2))(x),
+        )
+    ),
+)
+def gradients_inside_and_around_a_named_vmap(spmd, x):
+    return _inside(spmd, x)
+
+
+@program(
+    X4,
+    args=lambda s: (normal(8), normal(3)),
+    around=lambda f: lambda x, y: jax.vmap(lambda y: f(x, y), axis_name="i")(y),
+)
+def a_named_vmap_that_batches_nothing_of_the_simulated(spmd, x, y):
+    del y
+    return lax.psum(spmd(lambda x: lax.psum(x, "x"), P("x"), P())(x), "i")

@@ -1,0 +1,102 @@
+"""How long `sw.prove` takes for a training step of Llama-3.1-405B's shapes, and in how much memory.
+
+    python benchmarks/prove.py            # scanned, and 8 to 64 and all 126 layers unrolled
+    python benchmarks/prove.py --quick    # scanned, and 8 and 16 layers unrolled
+
+Each row is a process of its own: tracing on the mesh and on one device, both readings, and the
+comparison, without the start of Python and JAX. Nothing is run, and no array is ever made.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import llama
+import report
+
+import shardwise as sw
+
+LAYERS = 126
+PEERS = [
+    [
+        "Scalify (arXiv 2509.10694)",
+        "Llama-3.1-405B",
+        "minutes, a commodity machine",
+    ],
+    ["TrainVerify (SOSP 2025)", "Llama-3.1-405B", "32 cores, 1 TB of memory"],
+    ["GraphGuard (arXiv 2508.09505)", "rewriting of graphs", "no figure for 405B"],
+]
+
+
+def measure(form: str, layers: int, wrong: bool) -> dict[str, object]:
+    """Prove one form of the step, here."""
+    step = llama.make_step(form == "scanned", wrong)
+    args = llama.shapes(llama.Sizes(layers=layers), form == "scanned")
+    began = time.perf_counter()
+    proof = sw.prove(step, *args, mesh=sw.mesh(data=64, model=8), run=False)
+    taken = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    code = proof.findings[0].code if proof.findings else ""
+    return {
+        "status": proof.status,
+        "seconds": taken,
+        "bytes": peak,
+        "operations": proof.operations,
+        "code": code,
+    }
+
+
+def apart(form: str, layers: int, wrong: bool = False) -> dict[str, object]:
+    """The same in a process of its own."""
+    command = [sys.executable, __file__, "--one", form, str(layers), str(int(wrong))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    if "--one" in sys.argv:
+        form, layers, wrong = sys.argv[sys.argv.index("--one") + 1 :]
+        print(json.dumps(measure(form, int(layers), wrong == "1")))
+        return
+    unrolled = [8, 16] if "--quick" in sys.argv else [8, 16, 32, 64, LAYERS]
+    rows, found = [], {}
+    plan = [("scanned", LAYERS, False), ("scanned", LAYERS, True)]
+    for form, layers, wrong in [*plan, *(("unrolled", n, False) for n in unrolled)]:
+        one = apart(form, layers, wrong)
+        found[form, layers, wrong] = one
+        what = f"{form}, {layers} layers{', gradients summed again' if wrong else ''}"
+        said = f"{one['status']} {one['code']}".strip()
+        seconds, size = float(str(one["seconds"])), float(str(one["bytes"]))
+        count = f"{one['operations']:,}"
+        rows.append([what, said, f"{seconds:.1f} s", report.megabytes(size), count])
+    import jax
+
+    print(report.machine("CPU", jax.__version__) + "\n")
+    head = ["a step of 405B's shapes, data 64 x model 8", "said", "time", "memory", "operations"]
+    print(report.table(head, rows) + "\n")
+    scanned = found["scanned", LAYERS, False]
+    targets = [
+        report.Target("scanned, seconds / 5", float(str(scanned["seconds"])) / 5, 1.0),
+        report.Target("scanned, bytes / 1 GB", float(str(scanned["bytes"])) / 1e9, 1.0),
+    ]
+    if ("unrolled", LAYERS, False) in found:
+        whole = float(str(found["unrolled", LAYERS, False]["seconds"]))
+        targets.append(report.Target("all layers unrolled, seconds / 60", whole / 60, 1.0))
+    first, last = (
+        float(str(found["unrolled", n, False]["seconds"])) for n in (unrolled[0], unrolled[-1])
+    )
+    growth = last / first / (unrolled[-1] / unrolled[0])
+    targets.append(report.Target("growth of time / growth of layers", growth, 1.1))
+    print(report.targets(targets) + "\n")
+    print(report.table(["published by others", "of", "with"], PEERS))
+
+
+if __name__ == "__main__":
+    main()

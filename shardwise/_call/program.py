@@ -1,0 +1,186 @@
+"""A traced function: its jaxpr, what passes in and out of it, and its operations once needed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from .. import _jax
+from .._errors import UnsupportedError, explain_error
+from .._lower import Pace, Trouble, Watch, execute
+from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
+
+
+class Program:
+    """A traced function.
+
+    The jaxpr speaks of values as the user's program has them. Where a program is part of a
+    derivative, some of its inputs and results are handed over from and to other parts, for every
+    device: `given` and `kept` hold the axes in front of these. Constants are inputs too, the first
+    ones, and the caller's.
+    """
+
+    def __init__(
+        self,
+        jaxpr: Any,
+        given: Sequence[Handed] | None = None,
+        wanted: Sequence[Wanted] | None = None,
+        refs: Sequence[int] = (),
+    ):
+        opened = _jax.open_jaxpr(jaxpr)
+        count = len(opened.constvars) + len(opened.invars)
+        self.jaxpr = jaxpr
+        given = given or ()
+        self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
+        self.refs = tuple(refs)
+        """The inputs that are mutable refs to the caller."""
+        self.derived: dict[Any, Any] = {}
+        """Derivatives and batches of this program, so that each is traced once."""
+        self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
+        self._compiled: dict[Pace, Callable[..., Any]] = {}
+
+    @functools.cached_property
+    def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
+        body = receive(build(self.jaxpr), self.given)
+        kept = settle(body, self._wanted)
+        body = deliver(body, kept)
+        annotate(body)
+        return body, kept
+
+    @property
+    def body(self) -> Body:
+        """The operations, annotated."""
+        return self._parts[0]
+
+    @property
+    def kept(self) -> tuple[Handed, ...]:
+        """The axes in front of each result."""
+        if any(one == "every" for one in self._wanted):
+            return self._parts[1]
+        return self._wanted  # pyright: ignore[reportReturnType]
+
+    @functools.cached_property
+    def watch(self) -> Watch:
+        """Where devices may disagree."""
+        return Watch(self.body.ops)
+
+    @functools.cached_property
+    def avals(self) -> list[Any]:
+        """The types of the results."""
+        own = [v.aval for v in _jax.open_jaxpr(self.jaxpr).outvars]
+        return [
+            _jax.typed(over(axes, aval.shape), aval.dtype, getattr(aval, "weak_type", False))
+            for axes, aval in zip(self.kept, own, strict=True)
+        ]
+
+    @functools.cached_property
+    def axes_around(self) -> set[Any]:
+        """The axes of `vmap`s around it that it uses."""
+        return _jax.named_axes(_jax.open_jaxpr(self.jaxpr).effects)
+
+    @functools.cached_property
+    def effects(self) -> set[Any]:
+        """What running it does besides giving results."""
+        own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
+        # A tangent program that JAX only wants to transpose need not be one that can be run.
+        with contextlib.suppress(UnsupportedError):
+            own |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
+        return own
+
+    def function(self, *args: Any) -> list[Any]:
+        """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
+        opened = _jax.open_jaxpr(self.jaxpr)
+        count = len(opened.consts)
+        return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+
+    def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
+        """The lowered program: results of the types that JAX has for them, weak ones too."""
+        outs, trouble = execute(self.body, args, self.watch, pace)
+        return list(map(_jax.cast, outs, self.avals)), trouble
+
+    def compiled(self, pace: Pace) -> Callable[..., Any]:
+        """The lowered program, compiled."""
+        if pace not in self._compiled:
+            self._compiled[pace] = jax.jit(lambda *args: self.run(args, pace))
+        return self._compiled[pace]
+
+
+def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
+    """Trace `f`: the program, the constants it closes over, and the tree of its results.
+
+    Where the program has refs among its inputs (`Program.refs`), their last values come after
+    the results.
+    """
+    try:
+        jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+    except AttributeError as error:
+        if "AbstractRef" not in str(error):
+            raise
+        raise UnsupportedError(
+            explain_error(
+                "a shard_map closes over a mutable ref",
+                where="the function that is simulated",
+                rule="JAX itself has no spec for a ref that a body closes over.",
+                remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
+            )
+        ) from error
+    program, consts = _purely(jaxpr)
+    return program, consts, jax.tree.structure(shape)
+
+
+def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
+    """The program of a jaxpr without refs, and the constants to call it with."""
+    try:
+        pure, refs = _jax.without_refs(jaxpr)
+    except NotImplementedError as error:
+        raise UnsupportedError(
+            explain_error(
+                f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
+                f"{error}",
+                where="the function that is simulated",
+                remedy="carry the value in place of the ref.",
+            )
+        ) from error
+    consts = list(_jax.open_jaxpr(pure).consts)
+    consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
+    return Program(pure, refs=refs, **handed), consts
+
+
+def derive(
+    program: Program,
+    name: Any,
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    given: Sequence[Handed],
+    wanted: Callable[[int], Sequence[Wanted]],
+    note: Callable[[], Any] = list,
+) -> tuple[Program, list[Any], Any]:
+    """The program of `f`, a transformation of another; `note` is asked once `f` has been traced.
+
+    `given` says how each of `args` is handed over, `wanted` how so many results are.
+    """
+    key = (name, tuple(map(_type_key, args)), _jax.trace_context())
+    if key not in program.derived:
+        jaxpr = jax.make_jaxpr(f)(*map(_local, args, given))
+        count = len(_jax.open_jaxpr(jaxpr).outvars)
+        made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
+        program.derived[key] = made, consts, note()
+    return program.derived[key]
+
+
+def _local(x: Any, axes: Handed) -> Any:
+    """What a program sees of a value: one device's."""
+    if not axes:
+        return x
+    aval = jax.typeof(x)
+    weak = getattr(aval, "weak_type", False)
+    return jax.ShapeDtypeStruct(aval.shape[len(axes) :], aval.dtype, weak_type=weak)
+
+
+def _type_key(x: Any) -> Any:
+    aval = jax.typeof(x)
+    return aval.shape, aval.dtype, getattr(aval, "weak_type", False)

@@ -1,0 +1,269 @@
+"""A simulated program as one JAX primitive.
+
+`simulate` traces a function once and binds `simulate_p` with the jaxpr it got, `shard_map`s and
+all. Derivatives and batches of that call are JAX's own derivatives and batches *of the jaxpr*,
+bound again: what is simulated is exactly what JAX would run on a real mesh. Only when a call is
+executed or compiled does the engine lower it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+
+from .. import _jax
+from .._errors import DeadlockError, UnsupportedError
+from .._lower import Pace, explain_trouble
+from .._program import Wanted
+from .program import Program, derive
+
+T = TypeVar("T")
+
+
+def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
+    """Run a program now, or stage it out where `args` are traced."""
+    return simulate_p.bind(*args, program=program, pace=pace)
+
+
+# --- running
+
+
+def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
+    with _no_mesh():
+        outs, trouble = program.compiled(pace)(*map(_here, args))
+    if trouble is not None and int(trouble.site):
+        raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
+    return outs
+
+
+def _here(x: Any) -> Any:
+    """An array spread over several devices, on one of them."""
+    if isinstance(x, jax.Array) and len(x.devices()) > 1:
+        first = min(x.devices(), key=lambda device: device.id)
+        return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
+    return x
+
+
+def _no_mesh() -> Any:
+    """A context without the ambient mesh: a simulated program runs on none."""
+    empty = jax.sharding.get_abstract_mesh().empty
+    return contextlib.nullcontext() if empty else jax.set_mesh(None)  # pyright: ignore
+
+
+def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
+    outs, trouble = program.run(tuple(map(_jax.whole, args)), pace)
+    if trouble is None:
+        return outs
+    _jax.surface(DeadlockError, _recognise)
+
+    def tell(site: Any, ways: Any) -> Any:
+        if int(site):
+            error = explain_trouble(program.watch.sites, int(site), np.asarray(ways))
+            _TOLD.append(error)
+            raise error
+        return np.int32(0)
+
+    told = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *trouble)
+    # No result leaves before the callback has had its say.
+    *outs, _ = lax.optimization_barrier((*outs, told))
+    return list(outs)
+
+
+_TOLD: collections.deque[Exception] = collections.deque(maxlen=16)
+"""What callbacks have raised of late, to be recognised in XLA's words."""
+
+
+def _recognise(text: str) -> Exception | None:
+    return next((error for error in reversed(_TOLD) if str(error) in text), None)
+
+
+def _abstract(*_: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
+    return program.avals, program.effects
+
+
+# --- transformations
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, pace: Pace
+) -> tuple[list[Any], list[Any]]:
+    """In two parts, so that the first can be run before anybody has a tangent."""
+    moving = tuple(t is not None for t in tangents)
+    smooth = tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
+    directions = [t for t in tangents if t is not None]
+    own = len(smooth)
+    made, consts, tree = _forward(program, moving, primals)
+    try:
+        handed = made.kept[own:]
+    except UnsupportedError:
+        if any(map(_jax.is_unknown, directions)):
+            raise
+        return _jvp_in_one(primals, directions, moving, smooth, program, pace)
+    results = call(made, pace, [*consts, *primals])
+    outs, residuals = results[:own], results[own:]
+
+    def linear(*args: Any) -> list[Any]:
+        residuals, directions = args[: len(handed)], args[len(handed) :]
+        out = jax.tree.unflatten(tree, residuals)(*directions)
+        return _those(out, smooth)
+
+    made, consts, _ = derive(
+        program,
+        ("linear", moving),
+        linear,
+        [*residuals, *directions],
+        [*handed, *_those(program.given, moving)],
+        lambda _: _those(program.kept, smooth),
+    )
+    found = iter(call(made, pace, [*consts, *residuals, *directions]))
+    return outs, [next(found) if real else None for real in smooth]
+
+
+def _forward(
+    program: Program, moving: tuple[bool, ...], primals: Sequence[Any]
+) -> tuple[Program, list[Any], Any]:
+    """The program that gives the results and then the residuals; and the tree of these."""
+    tree: Any = None
+
+    def forward(*primals: Any) -> tuple[list[Any], list[Any]]:
+        nonlocal tree
+        outs, linear = jax.linearize(_partly(program, moving, primals), *_those(primals, moving))
+        residuals, tree = jax.tree.flatten(linear)
+        return outs, residuals
+
+    def wanted(count: int) -> list[Wanted]:
+        return [*program.kept, *["every"] * (count - len(program.kept))]
+
+    name = ("forward", moving)
+    return derive(program, name, forward, primals, program.given, wanted, lambda: tree)
+
+
+def _jvp_in_one(
+    primals: Sequence[Any],
+    directions: Sequence[Any],
+    moving: tuple[bool, ...],
+    smooth: tuple[bool, ...],
+    program: Program,
+    pace: Pace,
+) -> tuple[list[Any], list[Any]]:
+    """For a program that JAX can push forward and not take apart."""
+
+    def push(*args: Any) -> tuple[list[Any], list[Any]]:
+        primals, directions = args[: len(moving)], args[len(moving) :]
+        f = _partly(program, moving, primals)
+        outs, tangents = jax.jvp(f, tuple(_those(primals, moving)), tuple(directions))
+        return outs, _those(tangents, smooth)
+
+    made, consts, _ = derive(
+        program,
+        ("jvp", moving),
+        push,
+        [*primals, *directions],
+        [*program.given, *_those(program.given, moving)],
+        lambda _: [*program.kept, *_those(program.kept, smooth)],
+    )
+    results = call(made, pace, [*consts, *primals, *directions])
+    found = iter(results[len(smooth) :])
+    return results[: len(smooth)], [next(found) if real else None for real in smooth]
+
+
+def _transpose(
+    cotangents: Sequence[Any],
+    args: Sequence[Any],
+    types: Sequence[Any],
+    *,
+    program: Program,
+    pace: Pace,
+) -> list[Any]:
+    linear = tuple(aval is not None for aval in types)
+    still = [not is_linear for is_linear in linear]
+    known = _those(args, still)
+    inputs = [v.aval for v in _jax.inputs(program.jaxpr)]
+    like = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in _those(inputs, linear)]
+
+    def backward(*args: Any) -> Any:
+        rest = iter(args[: len(known)])
+        fixed = [None if is_linear else next(rest) for is_linear in linear]
+        pull = jax.linear_transpose(_partly(program, linear, fixed), *like)
+        return pull(list(args[len(known) :]))
+
+    made, consts, _ = derive(
+        program,
+        ("transpose", linear),
+        backward,
+        [*known, *cotangents],
+        [*_those(program.given, still), *program.kept],
+        lambda _: _those(program.given, linear),
+    )
+    outs = iter(call(made, pace, [*consts, *known, *cotangents]))
+    return [next(outs) if is_linear else None for is_linear in linear]
+
+
+def _partly(program: Program, moving: Sequence[bool], fixed: Sequence[Any]) -> Callable[..., Any]:
+    """The program as a function of some of its arguments, the others fixed."""
+
+    def f(*values: Any) -> list[Any]:
+        it = iter(values)
+        return program.function(
+            *[next(it) if m else arg for m, arg in zip(moving, fixed, strict=True)]
+        )
+
+    return f
+
+
+def _vmap(
+    axis: _jax.Batch, args: Sequence[Any], dims: Sequence[Any], *, program: Program, pace: Pace
+) -> tuple[list[Any], list[Any]]:
+    if all(dim is None for dim in dims) and axis.name not in program.axes_around:
+        return call(program, pace, args), [None] * len(program.kept)
+    depths = [len(axes or ()) for axes in program.given]
+    args = [
+        x if dim is None or not depth else jnp.moveaxis(x, dim, depth)
+        for x, dim, depth in zip(args, dims, depths, strict=True)
+    ]
+    dims = tuple(
+        dim if dim is None or not depth else 0 for dim, depth in zip(dims, depths, strict=True)
+    )
+    same: dict[int, Any] = {}
+
+    def one(*args: Any) -> list[Any]:
+        outs = program.function(*args)
+        # What the batch does not touch stays as it is: JAX cannot batch all that it can leave.
+        same.update(_jax.untouched(outs))
+        return [out for i, out in enumerate(outs) if i not in same]
+
+    def batched(*args: Any) -> list[Any]:
+        options = {"axis_name": axis.name, "axis_size": axis.size, "spmd_axis_name": axis.spmd_name}
+        rest = iter(jax.vmap(one, in_axes=dims, **options)(*args))
+        return [same[i] if i in same else next(rest) for i in range(len(program.kept))]
+
+    made, consts, still = derive(
+        program,
+        ("vmap", dims, axis),
+        batched,
+        args,
+        program.given,
+        lambda _: program.kept,
+        lambda: frozenset(same),
+    )
+    outs = call(made, pace, [*consts, *args])
+    depths = [len(axes or ()) for axes in program.kept]
+    return outs, [None if i in still else depth for i, depth in enumerate(depths)]
+
+
+def _those(values: Sequence[T], which: Sequence[bool]) -> list[T]:
+    return [value for value, wanted in zip(values, which, strict=True) if wanted]
+
+
+simulate_p = _jax.call_primitive(
+    "shardwise_simulate",
+    _jax.CallRules(_run, _stage, _abstract, _jvp, _transpose, _vmap),
+)

@@ -1,0 +1,119 @@
+"""Values for arguments of which only the shapes are given.
+
+Where an argument is a `jax.ShapeDtypeStruct`, also inside a pytree or an abstract NNX object
+(`nnx.eval_shape`), values are drawn for it, from a seed. Numbers are normal, and smaller for larger
+matrices, so that products keep their size. Whole numbers stay within what they are used for, which
+is read off the program (`_bounds`). Keys are keys.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _jax
+from .._objects import is_object
+from .._simulate import Tracing
+from ._bounds import bounds
+from ._running import Run
+
+SOME = 10
+"""How many different whole numbers are drawn where no use of them tells more."""
+
+
+def run_drawn(tracing: Tracing, args: tuple[Any, ...], seed: int) -> tuple[Run, tuple[Any, ...]]:
+    """A run with values for all shapes, and the arguments with them.
+
+    Where a result is not finite, as with the root of a negative variance, the numbers are drawn
+    again without signs.
+    """
+    leaves, rebuild = _flat(args)
+    if not any(map(_is_shape, leaves)):
+        return Run(tracing, args), args
+
+    def fill(limits: dict[int, int], signs: bool = True) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        rows = enumerate(leaves)
+        return [_draw(x, rng, limits.get(i), signs) if _is_shape(x) else x for i, x in rows]
+
+    first = fill({})
+    limits = _limits(tracing, rebuild(first), first)
+    args = rebuild(fill(limits))
+    run = Run(tracing, args)
+    if all(map(_finite, run.results())):
+        return run, args
+    args = rebuild(fill(limits, signs=False))
+    return Run(tracing, args), args
+
+
+def _limits(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, int]:
+    """For each leaf that the program uses as an index, one more than the largest it may be."""
+    traced = tracing(args, {})
+    found = bounds(traced.program.body)
+    number = {id(value): index for index, value in enumerate(values)}
+    rows = zip(traced.program.body.ins, traced.values, strict=True)
+    return {
+        number[id(value)]: found[var] for var, value in rows if id(value) in number and var in found
+    }
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _finite(x: np.ndarray) -> bool:
+    return not jnp.issubdtype(x.dtype, jnp.inexact) or bool(np.isfinite(x.astype("c16")).all())
+
+
+def _flat(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]], tuple[Any, ...]]]:
+    """All arrays among the arguments, and how to put others in their place."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        flat, tree = jax.tree.flatten(args)
+        return flat, lambda values: jax.tree.unflatten(tree, values)
+    mixed, outer = jax.tree.flatten(args, is_leaf=lambda x: is_object(nnx, x))
+    objects = [x for x in mixed if is_object(nnx, x)]
+    graph, state = nnx.split(tuple(objects))
+    flat, tree = jax.tree.flatten((state, [x for x in mixed if not is_object(nnx, x)]))
+
+    def rebuild(values: list[Any]) -> tuple[Any, ...]:
+        # The objects that were given are left as they are.
+        state, rest = jax.tree.unflatten(tree, values)
+        own, others = iter(nnx.merge(graph, state)), iter(rest)
+        return jax.tree.unflatten(
+            outer, [next(own) if is_object(nnx, x) else next(others) for x in mixed]
+        )
+
+    return flat, rebuild
+
+
+def _draw(shape: Any, rng: np.random.Generator, limit: int | None, signs: bool) -> Any:
+    """Values for one array."""
+    dims, dtype = shape.shape, shape.dtype
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        key = jax.random.key(int(rng.integers(1 << 31)), impl=_jax.key_impl(dtype))
+        return jax.random.split(key, dims) if dims else key
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return jnp.asarray(rng.random(dims) < 0.75)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(_whole(dims, dtype, rng, limit))
+    size = 1 / math.sqrt(dims[-2]) if len(dims) > 1 and dims[-2] else 1.0
+    numbers = rng.normal(size=dims) * size
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        numbers = numbers + 1j * rng.normal(size=dims) * size
+    elif not signs:
+        numbers = np.abs(numbers) + 0.1 * size
+    return jnp.asarray(numbers, dtype)
+
+
+def _whole(dims: Any, dtype: Any, rng: np.random.Generator, limit: int | None) -> np.ndarray:
+    if limit is None and dtype == jnp.uint32 and dims and dims[-1] in (2, 4):
+        return rng.integers(1 << 32, size=dims, dtype=np.uint32)  # the data of a key
+    most = min(SOME if limit is None else max(limit, 1), int(jnp.iinfo(dtype).max))
+    return rng.integers(most, size=dims).astype(dtype)

@@ -1,0 +1,84 @@
+"""What `check` is asked, checked and worded before anything is run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._errors import ShardingError, ShardwiseError, explain_error
+from .._mesh import AbstractMesh, Mesh
+from .._mesh import mesh as make_mesh
+from ._case import Sizes
+
+
+def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
+    """Refuse options that make no sense."""
+    if not callable(f):
+        raise _refused(
+            f"f is {f!r}",
+            "check takes a function first, then its arguments.",
+            'sw.check(step, params, batch, mesh={"data": [1, 2, 4, 8]})',
+        )
+    for name, given in (("rtol", rtol), ("atol", atol)):
+        if given is not None and not _is_tolerance(given):
+            raise _refused(
+                f"{name} is {given!r}",
+                "A tolerance is a number, 0 or more, and finite.",
+                f"{name}=1e-3, or leave it out: what rounding can do is then measured.",
+            )
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
+        raise _refused(
+            f"seed is {seed!r}",
+            "The seed of the values that are drawn is a whole number from 0 on.",
+            "seed=0",
+        )
+
+
+def _is_tolerance(given: Any) -> bool:
+    try:
+        number = float(given)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(given, str | bytes | bool) and math.isfinite(number) and number >= 0
+
+
+def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
+    return ShardwiseError(explain_error(what, where="sw.check", rule=rule, remedy=remedy))
+
+
+def expand(sizes: Sizes | Mesh | AbstractMesh) -> list[AbstractMesh]:
+    """All meshes that a description asks for, each once, the smallest first."""
+    if isinstance(sizes, Mesh | AbstractMesh):
+        return [make_mesh(dict(sizes.shape))]
+    if not isinstance(sizes, Mapping) or not sizes:
+        raise ShardingError(
+            explain_error(
+                f"mesh is {sizes!r}",
+                where="sw.check",
+                rule="check needs the axes and the sizes to try.",
+                remedy='mesh={"data": [1, 2, 4, 8]}',
+            )
+        )
+    columns = []
+    for name, given in sizes.items():
+        column = list(given) if isinstance(given, Sequence) else [given]
+        if not column:
+            raise ShardingError(
+                explain_error(
+                    f"axis {name!r} has no sizes",
+                    where="sw.check",
+                    rule="Each axis has at least one size to try.",
+                    remedy=f'mesh={{"{name}": [1, 2, 4, 8]}}',
+                )
+            )
+        columns.append(column)
+    rows = itertools.product(*columns)
+    found = dict.fromkeys(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
+    return sorted(found, key=lambda m: math.prod(m.shape.values()))
+
+
+def words(mesh: AbstractMesh) -> str:
+    """A mesh in words: `{data: 4, model: 2}`."""
+    return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"

@@ -1,0 +1,70 @@
+"""What is right, where the user says so: a function of the same arguments, or its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._errors import ShardingError, explain_error
+from .._simulate import Tracing
+from ._running import Run, Wanted, plain
+
+
+def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
+    """What each result of a program should be."""
+    if reference is None:
+        return [Wanted(value) for value in base.results()]
+    run = _traced(reference, base, args) if callable(reference) else None
+    if run is not None:
+        rows = zip(run.paths, run.results(), strict=True)
+        found = {path: Wanted(value, at, run) for at, (path, value) in enumerate(rows)}
+    else:
+        result = reference(*args) if callable(reference) else reference
+        leaves = jax.tree_util.tree_leaves_with_path(result)
+        found = {
+            "result" + jax.tree_util.keystr(path): Wanted(np.asarray(plain(jnp.asarray(leaf))))
+            for path, leaf in leaves
+        }
+    _refuse_others(found, base)
+    # A value cannot say what becomes of objects among the arguments: there one device is right.
+    own = dict(zip(base.paths, base.results(), strict=True))
+    return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
+
+
+def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
+    """The reference as a program, if JAX can trace it; NumPy cannot be."""
+    tracing = Tracing(reference, base.mesh)
+    try:
+        run = Run(tracing if tracing.takes_mesh else Tracing(reference, None), args)
+        run.results()
+    except Exception:
+        return None
+    return run
+
+
+def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
+    """Refuse a reference with other results than the program's, naming them."""
+    here = [path for path in base.paths if path.startswith("result")]
+    lacks = [path for path in here if path not in found]
+    more = [path for path in found if path not in base.paths]
+    if not lacks and not more:
+        return
+    parts = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
+    raise ShardingError(
+        explain_error(
+            f"the reference {' and '.join(parts)}",
+            where="sw.check",
+            rule="The reference has the structure of the program's result: "
+            f"{_some(here) or 'nothing at all'}.",
+            remedy="return the same pytree from both: the same keys, in the same places.",
+        )
+    )
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more

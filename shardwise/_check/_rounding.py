@@ -1,0 +1,195 @@
+"""What rounding can do to each element of a result, measured.
+
+Two right programs that add up in another order differ by rounding and by nothing else. How much
+that is depends on the element: on the types it passed through, on how many terms were summed and
+on how far they cancelled. So it is measured where it matters. The program is run again with every
+operation that rounds *shaken*: its result is moved by one unit in the last place, up or down as a
+hash of its bits says. How far an element then moves is what rounding can do to it, and a coarse
+type somewhere else in the program moves nothing.
+
+    a sum of n terms      is moved by sqrt(n) / 4 units, as are its terms, one by one and in eight
+                          blocks: devices that add up parts of it round each part
+    what does not round   is left alone: a slice, a maximum, a widening cast
+    a short value         is taken as exact: a whole number, a count, a mask. Fewer than half of
+                          the bits of its mantissa are in use, which rounding leaves to chance
+
+This is Monte Carlo arithmetic (Parker, 1997), with hashes for random numbers. Decisions may flip
+under it, as they may under rounding.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._program import Body, Cond, Leaf, Lit, Op, Scan, Var, While
+
+_EXACT = """
+    abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate conj
+    copy copy_p cummax cummin dynamic_slice dynamic_update_slice expand_dims floor gather imag iota
+    is_finite max min neg nextafter not optimization_barrier pad real reduce_and reduce_max
+    reduce_min reduce_or reduce_precision reshape rev round scatter select_and_gather_add select_n
+    sign slice sort split squeeze stop_gradient top_k transpose
+"""
+EXACT = frozenset(_EXACT.split())
+"""What does not round."""
+
+_BY_ELEMENT = """
+    acos acosh add add_any asin asinh atan atan2 atanh cbrt convert_element_type cos cosh digamma
+    div erf erf_inv erfc exp exp2 expm1 integer_pow lgamma log log1p logistic mul pow rem rsqrt sin
+    sinh sqrt square sub tan tanh
+"""
+BY_ELEMENT = frozenset(_BY_ELEMENT.split())
+"""What rounds its result and adds up nothing. All else is moved on its way in as well."""
+
+BLOCKS = 8
+"""Into how many parts the terms of a sum are taken to be split."""
+
+MIX = 0x9E3779B1
+"""An odd number whose multiples have well mixed upper bits (the golden ratio)."""
+
+
+def shaken(body: Body, seed: Any) -> Body:
+    """The same program, rounding otherwise. Each value of `seed` (a uint32) gives another run."""
+    return _Shake(seed).body(body)
+
+
+def eps_of(dtype: Any) -> float:
+    """The relative spacing of a floating-point type; 0 for a type that does not round."""
+    return float(jnp.finfo(dtype).eps) if jnp.issubdtype(dtype, jnp.inexact) else 0.0
+
+
+@dataclasses.dataclass
+class _Shake:
+    seed: Any
+    count: int = 0
+
+    def body(self, body: Body) -> Body:
+        # What a program prints has been printed.
+        ops = [op for op in body.ops if op.outs]
+        return Body(body.ins, [self.op(op) for op in ops], body.outs)
+
+    def op(self, op: Op) -> Op:
+        match op:
+            case Leaf() if rounds(op):
+                self.count += 1
+                salt = jnp.uint32(self.seed) * jnp.uint32(2 * self.count + 1)
+                salt = salt + np.uint32(self.count * MIX & 0xFFFFFFFF)
+                run = functools.partial(_run, op.run, salt, _lifts(op), terms(op))
+                return dataclasses.replace(op, run=run)
+            case Scan() | While():
+                return dataclasses.replace(op, body=self.body(op.body))
+            case Cond():
+                return dataclasses.replace(op, branches=tuple(map(self.body, op.branches)))
+        return op
+
+
+def rounds(op: Leaf) -> bool:
+    """Whether an operation rounds."""
+    made = max((eps_of(var.dtype) for var in op.outs), default=0.0)
+    if op.name in EXACT or not made:
+        return False
+    if op.name == "convert_element_type":
+        (given,) = op.ins
+        return isinstance(given, Var) and 0 < eps_of(given.dtype) < made
+    return any(isinstance(atom, Var) and eps_of(atom.dtype) for atom in op.ins)
+
+
+def terms(op: Op) -> int:
+    """How many terms an operation adds up for one element of its result."""
+    shape = _shape(op.ins[0]) if op.ins else ()
+    return max(math.prod(shape[d] for d in _summed(op)), 1) if isinstance(op, Leaf) else 1
+
+
+def _summed(op: Op) -> tuple[int, ...]:
+    """The dimensions of the first operand that are summed over."""
+    if not isinstance(op, Leaf):
+        return ()
+    match op.name:
+        case "dot_general":
+            return tuple(op.params["dimension_numbers"][0][0])
+        case "reduce_sum":
+            return tuple(op.params["axes"])
+        case "cumsum":
+            return (op.params["axis"],)
+    return ()
+
+
+def _shape(atom: Var | Lit) -> tuple[int, ...]:
+    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
+
+
+def _lifts(op: Leaf) -> list[tuple[int, ...] | None]:
+    """For each operand the dimensions summed over, or None where it is taken as it is.
+
+    A type that is coarser than the result's is: its products are exact in the wider one.
+    """
+    if op.name in BY_ELEMENT:
+        return [None] * len(op.ins)
+    made = max(eps_of(var.dtype) for var in op.outs)
+    found: list[tuple[int, ...] | None] = []
+    for index, atom in enumerate(op.ins):
+        given = eps_of(atom.dtype) if isinstance(atom, Var) else 0.0
+        # One operand of a product is enough: it moves every term.
+        moved = 0 < given <= made and (index == 0 or op.name != "dot_general")
+        found.append((_summed(op) if index == 0 else ()) if moved else None)
+    return found
+
+
+def _run(
+    run: Callable[..., list[Any]],
+    salt: Any,
+    lifts: Sequence[tuple[int, ...] | None],
+    count: int,
+    *ins: Any,
+) -> list[Any]:
+    moved = [
+        x if dims is None else _move(jnp.asarray(x), salt + np.uint32(i + 1), count, dims)
+        for i, (x, dims) in enumerate(zip(ins, lifts, strict=True))
+    ]
+    return [_move(out, salt, count) for out in run(*moved)]
+
+
+def _move(x: Any, salt: Any, count: int, dims: tuple[int, ...] = ()) -> Any:
+    """Move every element by units in its last place; together in blocks along `dims`."""
+    if not eps_of(x.dtype):
+        return x
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        parts = _move(x.real, salt, count, dims), _move(x.imag, salt + np.uint32(MIX), count, dims)
+        return lax.complex(*parts)
+    kind = np.dtype(f"uint{x.dtype.itemsize * 8}")
+    bits = lax.bitcast_convert_type(x, kind)
+    mantissa = jnp.finfo(x.dtype).nmant
+    long = (bits & kind.type((1 << (mantissa + 1) // 2) - 1)) != 0
+    step = _step(bits.astype(np.uint32), salt, mantissa, count)
+    if dims:
+        step = step + _step(_blocks(x.shape, dims), salt, mantissa, count)
+    step = jnp.where(long, step, 0).astype(np.dtype(f"int{x.dtype.itemsize * 8}"))
+    return lax.bitcast_convert_type(bits + lax.bitcast_convert_type(step, kind), x.dtype)
+
+
+def _step(bits: Any, salt: Any, mantissa: int, count: int) -> Any:
+    """By how many units to move, as a hash says."""
+    mixed = (bits ^ salt) * np.uint32(MIX)
+    up = lax.shift_right_logical(mixed, np.uint32(31)).astype(np.int32) * 2 - 1
+    if mantissa > 16:
+        return up * max(1, round(math.sqrt(count) / 4))
+    # A coarse type is added up in a wider one. Its roundings are a third of a unit on average, and
+    # here that matters: one element in four is moved.
+    return jnp.where((mixed >> np.uint32(20)) & np.uint32(3), 0, up)
+
+
+def _blocks(shape: Sequence[int], dims: Sequence[int]) -> np.ndarray:
+    """The number of the block of each element along `dims`; of size 1 along the others."""
+    number = np.zeros([shape[d] if d in dims else 1 for d in range(len(shape))], np.uint32)
+    for d in dims:
+        line = np.arange(shape[d]) * BLOCKS // max(shape[d], 1)
+        number = number * BLOCKS + line.reshape([-1 if e == d else 1 for e in range(len(shape))])
+    return number.astype(np.uint32) * np.uint32(7919)

@@ -1,0 +1,215 @@
+"""A program on one mesh: run once, or again with other roundings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._lower import Pace, Value, Watch, explain_trouble, observe
+from .._program import Atom, Body, Scan, Var, walk
+from .._simulate import Traced, Tracing
+from ._compare import STILL, Movement, Tolerance, tolerance
+from ._diagnose import comparable
+from ._explain import Wrong
+from ._relate import Held
+from ._rounding import eps_of, shaken, terms
+
+ALL = Pace(1 << 30)
+"""All shards at once: programs that are checked are small."""
+
+FEW, MANY = 2, 8
+"""How many runs with other roundings are made at first, and before something is called wrong."""
+
+SMALL = 1 << 27
+"""Up to how many bytes of values it pays to compile quickly and run slowly."""
+
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""What has XLA compile for a CPU in half the time."""
+
+
+class Run:
+    """A function on one mesh: its program, and what it gives."""
+
+    def __init__(self, tracing: Tracing, args: tuple[Any, ...]):
+        self.mesh = tracing.mesh
+        self.traced: Traced = tracing(args, {})
+        self.program = self.traced.program
+        self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
+        self._drawn = 0
+        self._moves: list[Movement] = []
+
+    @property
+    def body(self) -> Body:
+        """The operations."""
+        return self.program.body
+
+    @property
+    def paths(self) -> list[str]:
+        """A name for each result."""
+        return self.traced.result_paths
+
+    def observe(self, atoms: Sequence[Atom]) -> list[Held]:
+        """Values of the program as all devices hold them."""
+        body, watch = self.body, self.program.watch
+
+        def run(*values: Any) -> Any:
+            outs, trouble = observe(body, values, watch, ALL, atoms)
+            return [Value(plain(out.array), out.dims) for out in outs], trouble
+
+        if not atoms:
+            return []
+        outs, trouble = jax.device_get(self._compiled(run)(*self.traced.values))
+        if trouble is not None and int(trouble.site):
+            raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+        return [_held(out) for out in outs]
+
+    def _compiled(self, run: Callable[..., Any], *more: Any) -> Callable[..., Any]:
+        lowered = jax.jit(run).lower(*more, *self.traced.values)
+        quick = jax.default_backend() == "cpu" and self._size <= SMALL
+        return lowered.compile(compiler_options=QUICKLY if quick else None)
+
+    @functools.cached_property
+    def _size(self) -> int:
+        """The bytes of all values of the program."""
+        return _bytes(self.body)
+
+    @functools.cached_property
+    def values(self) -> list[Held]:
+        """The results as all devices hold them."""
+        return self.observe(self.body.outs)
+
+    def results(self) -> list[np.ndarray]:
+        """The results as JAX returns them."""
+        return [value.first for value in self.values]
+
+    # --- rounding
+
+    @functools.cached_property
+    def _again(self) -> Callable[[int], list[np.ndarray]]:
+        """The results with other roundings, one way for each number."""
+
+        def run(seed: Any, *values: Any) -> Any:
+            body = shaken(self.body, seed)
+            outs, _ = observe(body, values, Watch(body.ops), ALL, body.outs)
+            return [plain(out.first()) for out in outs]
+
+        compiled = self._compiled(run, np.uint32(0))
+        return lambda seed: jax.device_get(compiled(np.uint32(seed), *self.traced.values))
+
+    def movement(self, index: int, count: int) -> Movement:
+        """How far rounding moves a result, as seen in at least `count` runs."""
+        self._moves = self._moves or [STILL] * len(self.values)
+        while self._drawn < count:
+            self._drawn += 1
+            rows = zip(self._moves, self._again(self._drawn), self.results(), strict=True)
+            self._moves = [move.further(np.asarray(got), want) for move, got, want in rows]
+        return self._moves[index]
+
+    # --- comparison
+
+    def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
+        """Values on the way to the results, each with its twin in `base`."""
+        if self._beside is None:
+            pairs = comparable(self.body, base.body)
+            got = self.observe([var for var, _ in pairs])
+            want = base.observe([twin for _, twin in pairs])
+            rows = zip(pairs, got, want, strict=True)
+            self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
+        return self._beside
+
+    def limits(self, devices: int, rtol: float | None, atol: float | None) -> list[Tolerance]:
+        """How far each result may be off."""
+        most = max((terms(op) for op in walk(self.body.ops)), default=1) * devices
+        coarse = _coarsest(self.body)
+        return [
+            tolerance(max(eps, eps_of(aval.dtype)), math.prod(aval.shape), most, rtol, atol)
+            for aval, eps in zip(self.program.avals, coarse, strict=True)
+        ]
+
+    def compare(
+        self, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]
+    ) -> list[Wrong]:
+        """The results that are wrong here."""
+        if self.traced.tree != base.traced.tree:
+            return [Wrong(self, base, 0, None, None, Tolerance(0.0), structure=True)]
+        rows = enumerate(zip(self.values, wanted, limits, strict=True))
+        judged = [self.judge(base, index, *row) for index, row in rows]
+        return [one for one in judged if not one.right]
+
+    def judge(self, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
+        """One result beside what it should be, looked at as closely as it takes."""
+        one = Wrong(self, base, index, value, want.value, limit)
+        for move in self._looks(base, index, want, limit):
+            if one.right or one.plain:
+                break
+            one = dataclasses.replace(one, move=move)
+        return one
+
+    def _looks(self, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
+        """How far rounding moves a result, each time looked at more closely.
+
+        Parts that devices round before they are added up only show on the mesh itself.
+        """
+        if limit.given or not eps_of(want.value.dtype):
+            return
+        yield base.movement(index, FEW) + want.movement(FEW)
+        yield base.movement(index, MANY) + want.movement(MANY)
+        if self is not base:
+            here = self.movement(index, MANY)
+            if np.shape(here.moved) == want.value.shape:
+                yield base.movement(index, MANY) + want.movement(MANY) + here
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a result should be, and how far rounding moves that where it was computed apart."""
+
+    value: np.ndarray
+    index: int = 0
+    run: Run | None = None
+
+    def movement(self, count: int) -> Movement:
+        """How far rounding moves it."""
+        return STILL if self.run is None else self.run.movement(self.index, count)
+
+
+def plain(x: Any) -> Any:
+    """Random keys as the numbers they are made of."""
+    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _held(value: Value) -> Held:
+    axes = tuple(sorted(value.dims))
+    array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
+    return Held(array, axes)
+
+
+def _bytes(body: Body) -> int:
+    total = 0
+    for op in body.ops:
+        total += sum(var.bytes * math.prod(axis.size for axis in var.axes) for var in op.outs)
+        times = op.length if isinstance(op, Scan) else 1
+        total += times * sum(map(_bytes, op.bodies))
+    return total
+
+
+def _coarsest(body: Body) -> list[float]:
+    """For each result the `eps` of the coarsest type among all that it is computed from."""
+    known: dict[Var, float] = {}
+    for op in body.ops:
+        inside = (var for inner in op.bodies for o in walk(inner.ops) for var in o.outs)
+        own = max((eps_of(var.dtype) for var in [*op.outs, *inside]), default=0.0)
+        given = (known.get(atom, 0.0) for atom in op.ins if isinstance(atom, Var))
+        known |= dict.fromkeys(op.outs, max([own, *given]))
+    return [known.get(atom, 0.0) if isinstance(atom, Var) else 0.0 for atom in body.outs]
+
+
+__all__ = ["ALL", "Run", "Wanted", "plain"]

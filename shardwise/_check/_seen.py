@@ -1,0 +1,110 @@
+"""What a check could not have seen: data that says nothing, and nothing to compare with.
+
+A program may be wrong and yet pass on zeros, on data that is the same on every device, or on one
+mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _jax
+from .._mesh import AbstractMesh
+from .._program import Op, Split, Var, Where
+from ._running import Run, plain
+from ._verdict import NOWHERE, Finding
+
+DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
+
+
+def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool) -> list:
+    """What this check could not have seen. `given`: there is a reference."""
+    if not base.paths:
+        return [_finding("SW501", "the function returns no arrays: nothing was compared", RETURN)]
+    found = list(_single(meshes, given))
+    found += _empty(base, "SW503", "is zero everywhere", _is_zero, all_of_them=True)
+    found += _empty(base, "SW503", "is NaN everywhere", _is_nan, all_of_them=False)
+    return found + list(_alike(runs[-1] if runs else base))
+
+
+RETURN = "return what the program computes: the loss, the gradients, the new parameters."
+
+
+def _finding(code: str, message: str, remedy: str, where: Where = NOWHERE) -> Finding:
+    return Finding(code, message, where, remedy=remedy, certain=False)
+
+
+def _single(meshes: Sequence[AbstractMesh], given: bool) -> Iterator[Finding]:
+    if not given and all(size == 1 for mesh in meshes for size in mesh.shape.values()):
+        axis = meshes[0].axis_names[0]
+        yield _finding(
+            "SW502",
+            "only one device was tried: its result was compared with itself",
+            f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
+        )
+
+
+def _empty(base: Run, code: str, what: str, test: Any, all_of_them: bool) -> Iterator[Finding]:
+    rows = list(zip(base.paths, base.results(), strict=True))
+    empty = [path for path, value in rows if test(value)]
+    if empty and (len(empty) == len(rows) or not all_of_them):
+        more = f" (and {len(empty) - 1} more results likewise)" if len(empty) > 1 else ""
+        yield _finding(
+            code,
+            f"{empty[0]} {what}: nothing could be seen of it{more}",
+            f"give other data, {DRAW}",
+        )
+
+
+def _is_zero(value: np.ndarray) -> bool:
+    return value.size > 0 and not value.any()
+
+
+def _is_nan(value: np.ndarray) -> bool:
+    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
+    return is_float and value.size > 0 and bool(np.isnan(value).all())
+
+
+def _alike(run: Run) -> Iterator[Finding]:
+    """Say so if no argument that is split over the devices differs between them."""
+    given = dict(zip(run.body.ins, run.traced.values, strict=True))
+    splits = [op for op in run.body.ops if _divides(op) and op.ins[0] in given]
+    if splits and not any(_differs(op, given) for op in splits):
+        yield _finding(
+            "SW504",
+            "every device was given the same data: what mixes up devices, or takes one for all, "
+            "cannot be seen",
+            f"give data that differs from row to row, {DRAW}",
+            splits[0].where,
+        )
+
+
+def _divides(op: Op) -> bool:
+    return isinstance(op, Split) and any(axis.size > 1 for axis in op.axes)
+
+
+def _differs(op: Op, given: dict[Var, Any]) -> bool:
+    (atom,) = op.ins
+    assert isinstance(op, Split)
+    assert isinstance(atom, Var)
+    value = given[atom]
+    if _jax.is_traced(value):
+        return True
+    array = np.asarray(plain(jnp.asarray(value)))
+    for dim, axes in enumerate(op.placement):
+        parts = 1
+        for axis in axes:
+            parts *= axis.size
+        if parts > 1:
+            pieces = np.split(array, parts, axis=dim)
+            if any(not _equal(piece, pieces[0]) for piece in pieces[1:]):
+                return True
+    return False
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()

@@ -1,0 +1,230 @@
+"""The cause of a wrong result, in words: what it is instead, since which line, and the remedy.
+
+Meaning says where two programs part (`Gap`); here that becomes a finding that a colleague could
+have written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from .._meaning import Gap, Mistake, Step, axes_of_ratio
+from .._mesh import Axis
+from .._program import Collective, Join, Leaf, Op, Where, derivative_of, within
+from ._lint import TWO_WAYS
+from ._verdict import Finding
+
+
+def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str) -> Finding:
+    """The finding for one place where a result parts from what it should be."""
+    if gap.kind == "times" and gap.ratio is not None:
+        found = _times(gap, tuple(axes))
+    elif gap.kind == "mistake" and gap.mistake is not None:
+        found = _mistake(gap.mistake)
+    elif gap.kind in ("first", "moved") and gap.stray is not None:
+        found = _joined(gap, gap.stray)
+    else:
+        found = _unlike(gap)
+    return dataclasses.replace(found, leaf=leaf, mesh=mesh, message=f"{leaf} {found.message}")
+
+
+def names(axes: Sequence[Axis]) -> str:
+    """Axes as one writes them in a collective: `'data'` or `('data', 'model')`."""
+    own = [axis.name for axis in axes]
+    return repr(own[0]) if len(own) == 1 else repr(tuple(own))
+
+
+def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
+    ratio = Fraction(gap.ratio or 0)
+    counted = [step for step in gap.steps if step.kind == "counted"]
+    if counted and counted[-1].axis is not None and ratio == counted[-1].axis.size:
+        return _counted(counted[-1])
+    found = axes_of_ratio(ratio, axes)
+    if found is None:
+        where = gap.steps[-1].op if gap.steps else gap.stray
+        return Finding(
+            "SW401",
+            f"is {_number(ratio)} times what it is on one device",
+            where.where if where is not None else _nowhere(),
+            remedy="look at what is counted, summed and averaged on the way, over which axes.",
+        )
+    own, up = found
+    return _too_large(gap, ratio, own) if up else _too_small(gap, ratio, own)
+
+
+def _steps(gap: Gap, kind: str, axes: Sequence[Axis] = ()) -> list[Step]:
+    own = [step for step in gap.steps if step.kind == kind]
+    return [step for step in own if not axes or step.axis in axes]
+
+
+def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
+    head = f"is {_number(ratio)} times what it is on one device: "
+    over = names(axes)
+    paid, again = _steps(gap, "paid", axes), _steps(gap, "times", axes)
+    auto = next((step for step in paid if step.op.backward), None)
+    summed_again = [step for step in again if not within(step.op.source, "pmean")]
+    if auto is not None and not summed_again:
+        idle = next((step for step in again if step.order > auto.order), None)
+        tail = f"; the average at {idle.op.where} finds it the same on every device" if idle else ""
+        return Finding(
+            "SW401",
+            f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
+            f"its own part{tail}",
+            _line(auto.op),
+            remedy=TWO_WAYS.replace("'data'", over),
+        )
+    if summed_again:
+        return Finding(
+            "SW401",
+            f"{head}it is summed over {over} although every device has the same value",
+            summed_again[-1].op.where,
+            remedy=f"leave the sum out, or average: jax.lax.pmean(..., {over}).",
+        )
+    scaled = [step for step in _steps(gap, "scaled") if paid and step.order > paid[-1].order]
+    if scaled and Fraction(paid[-1].coef).denominator == 1:
+        return Finding(
+            "SW401",
+            f"{head}a sum over {over} is divided by what one device has",
+            scaled[-1].op.where,
+            remedy=f"divide by the number of all, or sum it too: jax.lax.psum(count, {over}).",
+        )
+    if paid:
+        return Finding(
+            "SW401",
+            f"{head}it is summed over {over}, where each device's value is already a mean over its "
+            "own part",
+            paid[-1].op.where,
+            remedy=f"average instead of summing: jax.lax.pmean(..., {over}).",
+        )
+    last = gap.steps[-1].op.where if gap.steps else _nowhere()
+    return Finding("SW401", f"{head}the size of {over}", last, remedy="divide it once.")
+
+
+def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
+    over = names(axes)
+    head = f"is 1/{_number(1 / ratio)} of what it is on one device: "
+    scaled, paid = _steps(gap, "scaled"), _steps(gap, "paid", axes)
+    averaged = [step for step in paid if within(step.op.source, "pmean")]
+    by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
+    late = [step for step in by_hand if averaged and step.order > averaged[-1].order]
+    if late:
+        return Finding(
+            "SW402",
+            f"{head}it is averaged over {over} at {averaged[-1].op.where}, and divided by the "
+            "number of devices again",
+            late[-1].op.where,
+            remedy="divide only once.",
+        )
+    last = averaged or paid or scaled
+    return Finding(
+        "SW402",
+        f"{head}it is averaged over {over}, where each device has a share of a sum",
+        last[-1].op.where if last else _nowhere(),
+        remedy=f"sum instead of averaging: jax.lax.psum(..., {over}).",
+    )
+
+
+def _counted(step: Step) -> Finding:
+    assert step.axis is not None
+    n, over = step.axis.size, repr(step.axis.name)
+    return Finding(
+        "SW404",
+        f"counts a value {n} times: every device has it whole and adds it here, before the sum "
+        f"over {over}",
+        step.op.where,
+        remedy=f"add it after the sum, or divide it by jax.lax.axis_size({over}).",
+    )
+
+
+def _mistake(mistake: Mistake) -> Finding:
+    if not mistake.axes:
+        return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
+    over, born = names(mistake.axes), mistake.born
+    where = _line(born or mistake.op)
+    if isinstance(mistake.op, Join):
+        return Finding(
+            "SW403",
+            f"is only the first device's share of a sum over {over}",
+            where,
+            remedy=f"add the shares up before they are returned: jax.lax.psum(..., {over}).",
+        )
+    if mistake.extreme:
+        return Finding(
+            "SW405",
+            f"uses each device's own maximum or minimum over {over} as if it were the whole: "
+            f"{mistake.reason}",
+            where,
+            remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
+        )
+    remedy = f"add the shares up first: jax.lax.psum(..., {over})."
+    if isinstance(mistake.op, Leaf) and mistake.op.name == "div":
+        remedy = (
+            "sum numerator and denominator apart, and divide once: "
+            f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
+        )
+    used = f" at {mistake.op.where}" if mistake.op.where.line != where.line else ""
+    return Finding(
+        "SW405",
+        f"uses each device's own share of a sum over {over} as if it were the whole{used}: "
+        f"{mistake.reason}",
+        where,
+        remedy=remedy,
+    )
+
+
+def _line(op: Op) -> Where:
+    """The line to name: for what autodiff made, the one that asked for the derivative."""
+    return (derivative_of(op.source) if op.backward else None) or op.where
+
+
+def _joined(gap: Gap, op: Op) -> Finding:
+    over = names(gap.axes)
+    if gap.kind == "moved":
+        return Finding(
+            "SW407",
+            f"is split over {over} along another dimension than out_specs declare",
+            op.where,
+            remedy="name the axis in out_specs at the dimension that is split.",
+        )
+    return Finding(
+        "SW406",
+        f"differs between devices along {over}, though out_specs declare it the same; JAX returns "
+        "the first device's",
+        op.where,
+        remedy=f"reduce it over {over} (jax.lax.psum, pmean), or declare it split in out_specs.",
+    )
+
+
+def _unlike(gap: Gap) -> Finding:
+    op = gap.stray
+    what = f" {op.name}" if isinstance(op, Leaf | Collective) else ""
+    return Finding(
+        "SW409",
+        f"could not be related to what it is on one device: no rule says what{what} gives here",
+        op.where if op is not None else _nowhere(),
+        remedy="sw.check compares numbers instead.",
+    )
+
+
+def _number(ratio: Fraction) -> str:
+    return str(ratio.numerator) if ratio.denominator == 1 else f"{float(ratio):.6g}"
+
+
+def _nowhere() -> Where:
+    return Where("", 0, "")
+
+
+def grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """Each cause once: the result that shows it first, and how many more do."""
+    kept: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        kept.setdefault((finding.code, finding.where, finding.certain), []).append(finding)
+    told = []
+    for same in kept.values():
+        others = len({finding.leaf for finding in same}) - 1
+        more = f"; {others} more result{'s' * (others != 1)} likewise" if others else ""
+        told.append(dataclasses.replace(same[0], message=same[0].message + more))
+    return told

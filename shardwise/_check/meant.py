@@ -1,0 +1,92 @@
+"""What meaning says of a check: which results are proved, and why the others are wrong.
+
+A result whose meaning is the same on the mesh and on one device needs no comparison of numbers, so
+a mesh on which all are proved is run only where it is the largest, as a cross-check. Where numbers
+are wrong, the place at which the meanings part is the cause.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from typing import Any
+
+from .._errors import ShardwiseError
+from .._meaning import Gap, Meaning, gaps, read
+from .._mesh import axes_of
+from ._explain import Wrong
+from ._options import words
+from ._running import Run
+from ._verdict import Finding
+from .cause import cause, grouped
+
+
+class Meant:
+    """The meanings of the results of one program on several meshes."""
+
+    def __init__(self, base: Run):
+        self.base = base
+        self._known: dict[int, list[list[Gap]] | None] = {}
+        self._plain = _read(base, None)
+
+    def gaps(self, run: Run) -> list[list[Gap]] | None:
+        """For each result where it parts from one device's; None where that is not known."""
+        if id(run) not in self._known:
+            self._known[id(run)] = self._compared(run)
+        return self._known[id(run)]
+
+    def _compared(self, run: Run) -> list[list[Gap]] | None:
+        if self._plain is None or run.traced.tree != self.base.traced.tree:
+            return None
+        own = _read(run, self._plain)
+        if own is None:
+            return None
+        pairs = zip(self._plain.results, own.results, strict=True)
+        return [gaps(own.walk, want, got) for want, got in pairs]
+
+    def proved(self, run: Run) -> bool:
+        """Whether every result is proved to be what it is on one device."""
+        found = self.gaps(run)
+        return found is not None and not any(found) and not run.program.watch.sites
+
+    def causes(self, wrong: list[Wrong]) -> tuple[list[Finding], list[Wrong]]:
+        """The causes of wrong results, and those results of which none is known."""
+        found, rest = [], []
+        for one in wrong:
+            told = self._cause(one)
+            if told is None:
+                rest.append(one)
+            else:
+                found.append(told)
+        return grouped(found), rest
+
+    def _cause(self, one: Wrong) -> Finding | None:
+        known = None if one.structure else self.gaps(one.run)
+        if not known or not known[one.index]:
+            return None
+        assert one.run.mesh is not None
+        axes = tuple(axes_of(one.run.mesh).values())
+        first = cause(known[one.index][0], one.path, axes, words(one.run.mesh))
+        if first.code == "SW409":
+            return None
+        return dataclasses.replace(first, message=f"{first.message} (on {first.mesh})")
+
+
+def _read(run: Run, plain: Meaning | None) -> Meaning | None:
+    constants = run.traced.values[: len(run.traced.values) - run.traced.given.num_leaves]
+    try:
+        return read(run.body, constants, plain)
+    except ShardwiseError:
+        raise
+    except Exception as error:  # a gap in the analysis must not cost the user the verdict
+        _tell(error)
+        return None
+
+
+def _tell(error: Any) -> None:
+    warnings.warn(
+        f"shardwise could not follow this program ({type(error).__name__}: {error}), and compares "
+        "numbers alone. This is a bug in shardwise: a report with the program would help.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,16 @@
+"""Meaning: what each value of a sharded program is of the whole, found by reading it once."""
+
+from .compare import Gap as Gap
+from .compare import axes_of_ratio as axes_of_ratio
+from .compare import equal as equal
+from .compare import gaps as gaps
+from .devices import speaks_of as speaks_of
+from .pieces import equal_in_pieces as equal_in_pieces
+from .read import Meaning as Meaning
+from .read import read as read
+from .read import read_apart as read_apart
+from .rules import table as table
+from .value import Value as Value
+from .walk import Mistake as Mistake
+from .walk import Step as Step
+from .walk import Walk as Walk

@@ -1,0 +1,173 @@
+"""Operands brought to one reading, so that an operation on parts is an operation on the whole."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+from .._mesh import Axis
+from . import term as T
+from .term import Scaled, Shape, Term
+from .value import (
+    Dim,
+    Dims,
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    local_size,
+    read_as,
+    tidy_dim,
+    uncut,
+    whole_size,
+    with_hidden,
+)
+
+Known = Callable[[Term], bool]
+
+
+def align(ins: Sequence[Value], known: Known) -> list[Value]:
+    """The operands of an elementwise operation, cut alike and with the same hidden axes.
+
+    Scalars, and dimensions of size 1 beside larger ones, stay as they are.
+    """
+    if all(not v.axes for v in ins) or all(
+        v.dims == ins[0].dims and v.hidden == ins[0].hidden for v in ins
+    ):
+        return list(ins)
+    rank = max(len(v.dims) for v in ins)
+    arrays = [v for v in ins if len(v.dims) == rank]
+    local = tuple(max(local_size(v.dims[d]) for v in arrays) for d in range(rank))
+    options = list(dict.fromkeys(_targets(arrays, local)))
+    if len(options) == 1:
+        return _hidden_alike([_read(v, options[0], local) for v in ins])
+    tried = [_hidden_alike([_read(v, dims, local) for v in ins]) for dims in options]
+    return max(tried, key=lambda found: sum(known(v.term) for v in found))
+
+
+def _targets(arrays: Sequence[Value], local: Shape) -> Iterator[Dims]:
+    """The cuts to try: each operand's own, completed with those of the others."""
+    for first in arrays:
+        taken: set[Axis] = set()
+        dims: list[Dim | None] = [None] * len(local)
+        for v in (first, *arrays):
+            for d, dim in enumerate(v.dims):
+                own = axes_in([dim])
+                if dims[d] is None and own and not own & taken and local_size(dim) == local[d]:
+                    dims[d] = dim
+                    taken |= own
+        yield tuple(
+            uncut(size) if dim is None else dim for dim, size in zip(dims, local, strict=True)
+        )
+
+
+def _read(v: Value, dims: Dims, local: Shape) -> Value:
+    if len(v.dims) != len(dims):
+        return v
+    small = [local_size(own) != size for own, size in zip(v.dims, local, strict=True)]
+    if any(own != () and is_small for own, is_small in zip(v.dims, small, strict=True)):
+        # A dimension of local size 1 that is cut, beside a larger one: each device has its own.
+        for axis in sorted(axes_in(dim for dim, one in zip(v.dims, small, strict=True) if one)):
+            v = hide(v, axis)
+    return read_as(v, tuple(() if one else dim for one, dim in zip(small, dims, strict=True)))
+
+
+def _hidden_alike(ins: list[Value]) -> list[Value]:
+    hidden = tuple(sorted({axis for v in ins for axis in v.hidden}))
+    cut = axes_in(dim for v in ins for dim in v.dims)
+    for axis in hidden:
+        if axis in cut:
+            ins = [hide(v, axis) if axis in v.axes else v for v in ins]
+    return [with_hidden(v, hidden) for v in ins]
+
+
+def spread(ins: Sequence[Value]) -> tuple[list[Scaled], Dims, tuple[Axis, ...], Shape]:
+    """Aligned operands as terms of one shape, with the reading of the result."""
+    rank = max(len(v.dims) for v in ins)
+    arrays = [v for v in ins if len(v.dims) == rank]
+    dims = tuple(max((v.dims[d] for v in arrays), key=whole_size) for d in range(rank))
+    hidden = ins[0].hidden
+    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    lead = len(hidden)
+    out = []
+    for v in ins:
+        places = range(lead + rank) if len(v.dims) == rank else range(lead)
+        out.append(T.bcast(v.scaled, shape, tuple(places)))
+    return out, dims, hidden, shape
+
+
+def whole_along(v: Value, dims: Sequence[int]) -> Value:
+    """With the cuts along these dimensions hidden, so that each device has its dimension whole."""
+    for axis in sorted(axes_in(v.dims[d] for d in dims)):
+        v = hide(v, axis)
+    return v
+
+
+def regroup(dims: Dims, local: Shape) -> Iterator[Dims]:
+    """The ways to read a local reshape: how the segments of `dims` fall into the new sizes.
+
+    A segment of which every device has one element can stand on either side of a border.
+    """
+    segments = [segment for dim in dims for segment in dim]
+    yield from itertools.islice(_fill(segments, list(local)), 24)
+
+
+def _fill(segments: list[tuple[int, tuple[Axis, ...]]], sizes: list[int]) -> Iterator[Dims]:
+    if not sizes:
+        if not segments:
+            yield ()
+        return
+    for dim, rest in _take(segments, sizes[0], last=len(sizes) == 1):
+        for others in _fill(rest, sizes[1:]):
+            yield (tidy_dim(dim), *others)
+
+
+def _take(segments, size: int, last: bool):
+    """Segments that make up one new dimension, and those that are left."""
+    if size == 1 and (not last or not segments):
+        yield [], segments
+    if not segments:
+        return
+    (whole, axes), *rest = segments
+    n = math.prod(axis.size for axis in axes)
+    part = whole // n
+    if size % part == 0:
+        for dim, left in _take(rest, size // part, last):
+            yield [(whole, axes), *dim], left
+    elif part % size == 0:
+        yield [(n * size, axes)], [(part // size, ()), *rest]
+
+
+def reshaped(v: Value, local: Shape, known: Known, seen: set[Shape]) -> Value:
+    """A local reshape read as a reshape of the whole.
+
+    `seen` are the shapes into which the reference program reshapes the same term: of several true
+    readings the one it has is the one that compares.
+    """
+    options = list(regroup(v.dims, local))
+    if not options:
+        raise Unknown("a reshape that cuts across the parts of a split dimension")
+    lead = hidden_sizes(v.hidden)
+
+    def made(dims: Dims) -> Value:
+        shape = (*lead, *map(whole_size, dims))
+        return v.having(T.reshape(v.scaled, shape), dims=dims)
+
+    if len(options) == 1:
+        return made(options[0])
+    fitting = [dims for dims in options if tuple(map(whole_size, dims)) in seen]
+    if fitting:
+        return made(fitting[0])
+    return max(map(made, options), key=lambda out: (known(out.term), _kept(v.dims, out.dims)))
+
+
+def _kept(old: Dims, new: Dims) -> int:
+    """How many dimensions stay as they are, from the front and from the back."""
+    return _alike(old, new) + _alike(old[::-1], new[::-1])
+
+
+def _alike(old: Dims, new: Dims) -> int:
+    pairs = zip(old, new, strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,335 @@
+"""Rules for what moves elements about without computing: cuts move with their dimensions.
+
+Where an operation needs a dimension whole (a slice out of the middle, a concatenation), a cut along
+it is read as hidden: each device does it to its own part, and that is what the term then says.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._mesh import Axis
+from .._program import Leaf
+from . import term as T
+from .align import align, reshaped, whole_along
+from .elementwise import refuse_debts, settle
+from .evaluate import numbers
+from .rules import rule, shifted, structural
+from .term import Shape
+from .value import (
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    local_size,
+    read_as,
+    tidy_dim,
+    uncut,
+    whole,
+    whole_size,
+    with_hidden,
+)
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+@rule("transpose")
+def transposes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Dimensions in another order, each with its cut."""
+    (v,) = ins
+    order = op.params["permutation"]
+    lead = len(v.hidden)
+    made = T.transpose(v.scaled, (*range(lead), *shifted(order, lead)))
+    return [v.having(made, dims=tuple(v.dims[d] for d in order))]
+
+
+@rule("reshape", "expand_dims")
+def reshapes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """The segments of cut dimensions fall into the new dimensions."""
+    v = ins[0]
+    if op.params.get("dimensions") is not None:
+        raise Unknown("a reshape that also transposes")
+    local = tuple(op.outs[0].shape)
+    out = reshaped(v, local, w.known, w.shapes_of(v.term))
+    w.reshapes.setdefault(v.term, set()).add(out.shape)
+    return [out]
+
+
+@rule("squeeze")
+def squeezes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Dimensions of size 1 are left out; a cut along one is hidden."""
+    (v,) = ins
+    gone = {d % len(v.dims) for d in op.params["dimensions"]}
+    v = whole_along(v, sorted(gone))
+    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in gone)
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    return [v.having(T.reshape(v.scaled, shape), dims=dims)]
+
+
+@rule("broadcast_in_dim")
+def broadcasts(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """New dimensions are whole on every device; the others keep their cuts."""
+    v = ins[0]
+    local, places = op.params["shape"], op.params["broadcast_dimensions"]
+    grown = [i for i, d in enumerate(places) if local_size(v.dims[i]) != local[d]]
+    v = whole_along(v, grown)
+    dims = [uncut(size) for size in local]
+    for i, d in enumerate(places):
+        if i not in grown:
+            dims[d] = v.dims[i]
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    lead = len(v.hidden)
+    made = T.bcast(v.scaled, shape, (*range(lead), *shifted(places, lead)))
+    return [v.having(made, dims=tuple(dims))]
+
+
+@rule("iota")
+def iotas(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """The index along a dimension of the local array."""
+    shape = tuple(op.outs[0].shape)
+    return [whole(T.iota(shape, op.params["dimension"]))]
+
+
+@rule("rev")
+def reverses(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Reversed along dimensions that every device has whole."""
+    (v,) = ins
+    along = op.params["dimensions"]
+    v = whole_along(v, along)
+    lead = len(v.hidden)
+    if {d + lead for d in along} <= T.uniform_dims(v.term):
+        return [v]
+    return [structural(v, "rev", shifted(along, lead), v.dims)]
+
+
+@rule("slice")
+def slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A part of some dimensions; the others keep their cuts."""
+    (v,) = ins
+    start, limit = op.params["start_indices"], op.params["limit_indices"]
+    stride = op.params["strides"] or (1,) * len(start)
+    local = v.local
+    cut = [
+        d
+        for d in range(len(local))
+        if (start[d], limit[d], stride[d]) != (0, local[d], 1) and local[d]
+    ]
+    v = whole_along(v, cut)
+    dims = list(v.dims)
+    for d in cut:
+        dims[d] = uncut(op.outs[0].shape[d])
+    made = v.scaled
+    for d in cut:
+        size = op.outs[0].shape[d]
+        made = T.cut(made, d + len(v.hidden), start[d], size, stride[d])
+    return [v.having(made, dims=tuple(dims))]
+
+
+@rule("split")
+def splits(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Several slices along one dimension."""
+    (v,) = ins
+    d = op.params["axis"]
+    v = whole_along(v, [d])
+    out, start = [], 0
+    for size in op.params["sizes"]:
+        dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
+        made = T.cut(v.scaled, d + len(v.hidden), start, size)
+        out.append(v.having(made, dims=dims))
+        start += size
+    return out
+
+
+@rule("pad")
+def pads(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Padded dimensions must be whole; a share is padded with zeros."""
+    v, filler = ins
+    config = op.params["padding_config"]
+    along = [d for d, entry in enumerate(config) if tuple(entry) != (0, 0, 0)]
+    refuse_debts("padding with", [filler])
+    if v.owed and filler.coef:
+        raise Unknown("a share of a sum is padded with something else than zeros", v.debts)
+    v = whole_along(v, along)
+    if filler.coef:
+        hidden = sorted({*v.hidden, *filler.hidden})
+        v, filler = with_hidden(v, hidden), with_hidden(filler, hidden)
+    dims = list(v.dims)
+    for d in along:
+        dims[d] = uncut(op.outs[0].shape[d])
+    cuts = tuple((d + len(v.hidden), *config[d]) for d in along)
+    if not filler.coef:
+        return [structural(v, "pad", cuts, tuple(dims))]
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    return [v.having(T.function("pad", cuts, [v.scaled, filler.scaled], shape), dims=tuple(dims))]
+
+
+@rule("concatenate")
+def concatenations(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Parts behind each other along a dimension that each device has whole."""
+    d = op.params["dimension"]
+    ins, debtor = settle(w, op, [whole_along(v, [d]) for v in ins])
+    blank = [read_as_size(v, d) for v in ins]
+    shaped = align(blank, w.known)
+    rows = [
+        v.dims[:d] + (uncut(own.local[d]),) + v.dims[d + 1 :]
+        for v, own in zip(shaped, ins, strict=True)
+    ]
+    ins = [
+        with_hidden(read_as(v, dims), shaped[0].hidden) for v, dims in zip(ins, rows, strict=True)
+    ]
+    dims = (*ins[0].dims[:d], uncut(op.outs[0].shape[d]), *ins[0].dims[d + 1 :])
+    shape = (*hidden_sizes(ins[0].hidden), *map(whole_size, dims))
+    made = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
+    return [ins[0].having(made, dims=dims, born=debtor.born if debtor is not None else None)]
+
+
+def read_as_size(v: Value, d: int) -> Value:
+    """A stand-in with dimension `d` of size 1, to find the cut of the others."""
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, (*v.dims[:d], (), *v.dims[d + 1 :])))
+    return v.having(
+        T.symbol("stand-in", v.term, d, shape=shape), dims=(*v.dims[:d], (), *v.dims[d + 1 :])
+    )
+
+
+# --- at an index that is computed
+
+
+@rule("dynamic_slice")
+def dynamic_slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A slice at a computed place; at `axis_index * size` it is the device's own part."""
+    v, *starts = ins
+    refuse_debts("a slice at", starts)
+    sizes = op.params["slice_sizes"]
+    along = [d for d in range(len(sizes)) if sizes[d] != v.local[d]]
+    if len(along) == 1:
+        own = _own_part(v, starts[along[0]], along[0], sizes[along[0]])
+        if own is not None:
+            return [own]
+    v = whole_along(v, along)
+    known = [numbers(starts[d].scaled) for d in along if not starts[d].hidden]
+    if len(known) == len(along) and all(one is not None for one in known):
+        return [_at_number(v, along, [int(one) for one in known if one is not None], sizes)]
+    return [_at(op, v, [starts[d] for d in along], along, sizes)]
+
+
+def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> Value:
+    """A slice at a known place, which is kept inside the array as XLA does."""
+    made, dims = v.scaled, list(v.dims)
+    for d, start in zip(along, starts, strict=True):
+        size = whole_size(v.dims[d])
+        made = T.cut(made, d + len(v.hidden), min(max(start, 0), size - sizes[d]), sizes[d])
+        dims[d] = uncut(sizes[d])
+    return v.having(made, dims=tuple(dims))
+
+
+def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
+    """A replicated array of which each device takes the block of its own coordinates."""
+    if (
+        axes_in([v.dims[d]])
+        or set(start.hidden) & (v.axes | v.debts)
+        or start.axes != set(start.hidden)
+    ):
+        return None
+    order = blocks(start, size, local_size(v.dims[d]))
+    if order is None:
+        return None
+    dims = (*v.dims[:d], tidy_dim([(whole_size(v.dims[d]), order)]), *v.dims[d + 1 :])
+    return v.having(v.scaled, dims=dims)
+
+
+def blocks(start: Value, size: int, whole_length: int) -> tuple[Axis, ...] | None:
+    """The axes, major first, whose coordinates number blocks of `size` that begin at `start`."""
+    count = math.prod(hidden_sizes(start.hidden))
+    if count * size != whole_length or count == 1:
+        return None
+    found = numbers(start.scaled)
+    if found is None:
+        return None
+    grid = np.broadcast_to(found, hidden_sizes(start.hidden))
+    for order in itertools.permutations(range(len(start.hidden))):
+        rank = np.arange(count).reshape([start.hidden[d].size for d in order])
+        if (np.transpose(grid, order) == rank * size).all():
+            return tuple(start.hidden[d] for d in order)
+    return None
+
+
+def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape) -> Value:
+    axes = sorted({axis for one in (v, *starts) for axis in one.hidden})
+    if v.debts & frozenset(axes):
+        raise Unknown("a slice whose place differs over the axis that is still owed", v.debts)
+    clash = axes_in(v.dims) & frozenset(axes)
+    for axis in sorted(clash):
+        v = hide(v, axis)
+    v, *starts = [with_hidden(one, axes) for one in (v, *starts)]
+    dims = list(v.dims)
+    for d in along:
+        dims[d] = uncut(sizes[d])
+    shape = (*hidden_sizes(axes), *map(whole_size, dims))
+    if not v.coef:
+        return v.having(T.zero(shape), dims=tuple(dims))
+    params = (tuple((d + len(axes), sizes[d]) for d in along), len(axes))
+    kids = [(1, v.term), *(start.scaled for start in starts)]
+    return v.having((v.coef, T.make("dynamic_slice", params, tuple(kids), shape)), dims=tuple(dims))
+
+
+@rule("dynamic_update_slice")
+def dynamic_updates(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Some elements replaced at a computed place; in zeros, at one's own place, it is a share."""
+    v, update, *starts = ins
+    refuse_debts("an update at", starts)
+    along = [d for d in range(len(v.dims)) if update.local[d] != v.local[d]]
+    if len(along) == 1 and v.zero:
+        own = _own_place(op, v, update, starts[along[0]], along[0])
+        if own is not None:
+            return [own]
+    (v, update), debtor = settle(w, op, [v, update])
+    v, update = whole_along(v, along), whole_along(update, along)
+    slim = [read_as_sizes(one, along) for one in (v, update)]
+    shaped = align(slim, w.known)
+    v, update = (
+        read_as(one, tuple(one.dims[d] if d in along else dim for d, dim in enumerate(like.dims)))
+        for one, like in zip((v, update), shaped, strict=True)
+    )
+    axes = sorted({axis for one in (v, update, *starts) for axis in one.hidden})
+    if (v.debts | axes_in(v.dims)) & frozenset(axes):
+        raise Unknown("an update whose place differs over an axis that is owed or cut", v.debts)
+    v, update, *starts = [
+        with_hidden(one, axes) for one in (v, update, *[starts[d] for d in along])
+    ]
+    if not v.coef and not update.coef:
+        return [v]
+    lead = update.coef or v.coef
+    kids = [(T.over(v.coef, lead), v.term), (T.over(update.coef, lead), update.term)]
+    params = (tuple(d + len(axes) for d in along), len(axes))
+    shape = v.term.shape
+    made = T.make("update", params, (*kids, *(s.scaled for s in starts)), shape)
+    return [v.having((lead, made), born=debtor.born if debtor is not None else None)]
+
+
+def read_as_sizes(v: Value, along: list[int]) -> Value:
+    """A stand-in with these dimensions of size 1."""
+    for d in along:
+        v = read_as_size(v, d)
+    return v
+
+
+def _own_place(op: Leaf, v: Value, update: Value, start: Value, d: int) -> Value | None:
+    """Zeros with each device's part at its own place: a share of the whole."""
+    axes = frozenset(start.hidden)
+    if axes_in([v.dims[d]]) or axes & update.debts or start.axes != axes or not axes:
+        return None
+    order = blocks(start, local_size(update.dims[d]), local_size(v.dims[d]))
+    if order is None:
+        return None
+    want = tidy_dim([(local_size(v.dims[d]), order)])
+    update = with_hidden(update, order)
+    out = read_as(update, (*update.dims[:d], want, *update.dims[d + 1 :]))
+    dims = (*out.dims[:d], uncut(local_size(v.dims[d])), *out.dims[d + 1 :])
+    owed = out.owed | {(axis, "sum") for axis in order}
+    return out.having(out.scaled, dims=dims, owed=owed, born=op)

@@ -1,0 +1,274 @@
+"""What collectives, in_specs and out_specs do to the meaning of a value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from .._mesh import Axis
+from .._program import Collective, Join, Split, Var
+from . import term as T
+from .align import reshaped
+from .value import (
+    Unknown,
+    Value,
+    axes_in,
+    cut_by,
+    hide,
+    local_size,
+    owing,
+    read_as,
+    tidy_dim,
+    uncut,
+    whole_size,
+)
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+def split(op: Split, v: Value) -> Value:
+    """A device's part of an argument: the whole, cut as the spec says."""
+    axes = {axis for axis in op.axes if axis.size > 1}
+    if axes & (v.axes | v.debts):
+        raise Unknown("an argument that already differs along the axis it is split over")
+    if any(len(dim) > 1 and new for dim, new in zip(v.dims, op.placement, strict=True)):
+        raise Unknown("an argument that is split in the middle of a dimension is split again")
+    dims = tuple(
+        tidy_dim((size, (*own, *new) if first else own) for first, (size, own) in _first(dim))
+        for dim, new in zip(v.dims, op.placement, strict=True)
+    )
+    return v.having(v.scaled, dims=dims)
+
+
+def _first(dim):
+    return [(i == 0, segment) for i, segment in enumerate(dim or ((1, ()),))]
+
+
+def join(w: Walk, op: Join, v: Value) -> Value:
+    """A result: the parts put together as the spec says, or the first where it says they agree."""
+    ours = {axis for axis in (*op.axes, *op.replicated) if axis.size > 1}
+    if v.debts & ours:
+        raise Unknown("a result that is still owed", frozenset(v.debts & ours))
+    shape = tuple(
+        size * math.prod(axis.size for axis in axes)
+        for size, axes in zip(v.local, op.placement, strict=True)
+    )
+    others = [tuple(a for _, axes in dim for a in axes if a not in ours) for dim in v.dims]
+    if any(others):
+        raise Unknown("a result of one mesh inside another")
+    moved = _moved(v, op)
+    v = read_as(v, cut_by(op.placement, shape))
+    apart = [axis for axis in v.hidden if axis in ours]
+    for axis in apart:
+        v = _take(v, axis, 0)
+    if (apart or moved) and not w.known(v.term):
+        (atom,) = op.ins
+        maker = w.makers.get(atom, op) if isinstance(atom, Var) else op
+        w.joined[v.term] = ("first" if apart else "moved", maker, tuple(apart) or moved)
+    return v.having(v.scaled, dims=tuple(uncut(size) for size in shape))
+
+
+def _moved(v: Value, op: Join) -> tuple[Axis, ...]:
+    """The axes that cut one dimension of a value and are declared to cut another."""
+    return tuple(
+        axis
+        for d, axes in enumerate(op.placement)
+        for axis in axes
+        if axis.size > 1 and any(axis in axes_in([dim]) for e, dim in enumerate(v.dims) if e != d)
+    )
+
+
+def _take(v: Value, axis: Axis, index: int) -> Value:
+    """One device's value."""
+    at = v.hidden.index(axis)
+    hidden = tuple(a for a in v.hidden if a != axis)
+    shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
+    if at in T.uniform_dims(v.term):
+        return v.having((v.coef, T.strip(v.term, {at})), hidden=hidden)
+    return v.having(T.linear("device", (at, index), v.scaled, shape), hidden=hidden)
+
+
+def exchange(w: Walk, op: Collective, v: Value) -> Value:
+    """The result of a collective."""
+    axes = tuple(axis for axis in op.axes if axis.size > 1)
+    if not axes and op.name in ("psum", "pmax", "pmin", "pbroadcast"):
+        return v
+    if op.groups is not None and op.groups != (tuple(range(math.prod(a.size for a in op.axes))),):
+        raise Unknown(f"{op.name} within groups of devices")
+    return RULES[op.name](w, op, v, axes)
+
+
+def _psum(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """A sum over devices: pays what is owed; what is the same everywhere is multiplied."""
+    for axis in axes:
+        if (axis, "sum") in v.owed:
+            w.note("paid", op, axis, v)
+        elif axis in v.debts:
+            raise Unknown("psum of a maximum or minimum that is still owed", v.debts)
+        else:
+            kind = "blocks" if axis in v.axes else "times"
+            v = owing(v, axis)
+            w.note(kind, op, axis, v)
+        v = v.having(v.scaled, owed=v.owed - {(axis, "sum")})
+    return v.having(v.scaled, born=v.born if v.owed else None)
+
+
+def _extreme(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """A maximum or minimum over devices."""
+    kind = op.name[1:]
+    for axis in axes:
+        if (axis, kind) in v.owed:
+            w.note("paid", op, axis, v)
+            v = v.having(v.scaled, owed=v.owed - {(axis, kind)})
+        elif axis in v.debts:
+            raise Unknown(f"{op.name} of each device's own share", v.debts)
+        elif axis in v.axes:
+            if any(own != kind for _, own in v.owed):
+                raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
+            v = hide(v, axis)
+            at = v.hidden.index(axis)
+            hidden = tuple(a for a in v.hidden if a != axis)
+            v = v.having(T.reduce(kind, v.scaled, [at]), hidden=hidden)
+    return v.having(v.scaled, born=v.born if v.owed else None)
+
+
+def _gather(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """Parts put one behind the other along a dimension, or along a new one."""
+    d, tiled = op.params["dimension"], op.params["tiled"]
+    _refuse(op, v, axes)
+    return gathered(v, d, axes) if tiled else stacked(v, d, axes, op)
+
+
+def gathered(v: Value, d: int, axes: Sequence[Axis]) -> Value:
+    """The cut over these axes taken away from dimension `d`."""
+    for axis in axes:
+        if axis in v.axes and axis not in axes_in([v.dims[d]]):
+            v = hide(v, axis)
+    if len(v.dims[d]) > 1:
+        for axis in sorted(axes_in([v.dims[d]])):
+            v = hide(v, axis)
+    own = [axis for _, cut in v.dims[d] for axis in cut if axis not in axes]
+    count = math.prod(axis.size for axis in (*own, *axes))
+    want = tidy_dim([(local_size(v.dims[d]) * count, (*own, *axes))])
+    v = read_as(v, (*v.dims[:d], want, *v.dims[d + 1 :]))
+    rest = tidy_dim([(whole_size(want), tuple(own))])
+    return v.having(v.scaled, dims=(*v.dims[:d], rest, *v.dims[d + 1 :]))
+
+
+def stacked(v: Value, d: int, axes: Sequence[Axis], op: Collective) -> Value:
+    """The parts along a new dimension `d`."""
+    count = math.prod(axis.size for axis in op.axes)
+    shape = [*v.local[:d], 1, *v.local[d:]]
+    dims = (*v.dims[:d], (), *v.dims[d:])
+    lead = len(v.hidden)
+    sizes = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
+    v = v.having(T.reshape(v.scaled, sizes), dims=dims)
+    assert list(v.local) == shape
+    return gathered(v, d, axes) if count > 1 else v
+
+
+def _scatter(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """A sum over devices, of which each keeps its part of a dimension."""
+    d, tiled = op.params["dimension"], op.params["tiled"]
+    v = _psum(w, op, v, axes)
+    v = dealt(v, d, axes)
+    if tiled:
+        return v
+    for axis in sorted(axes_in([v.dims[d]])):
+        v = hide(v, axis)
+    lead = len(v.hidden)
+    sizes = (*v.term.shape[: lead + d], *v.term.shape[lead + d + 1 :])
+    dims = (*v.dims[:d], *v.dims[d + 1 :])
+    return v.having(T.reshape(v.scaled, sizes), dims=dims)
+
+
+def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
+    """Each device keeps its block of dimension `d`, which all of them have."""
+    if frozenset(axes) & (v.axes | v.debts):
+        raise Unknown("a part is taken of a value that already differs along the axis")
+    if len(v.dims[d]) > 1:
+        for axis in sorted(axes_in([v.dims[d]])):
+            v = hide(v, axis)
+    own = tuple(axis for _, cut in v.dims[d] for axis in cut)
+    dim = tidy_dim([(whole_size(v.dims[d]), (*own, *axes))])
+    return v.having(v.scaled, dims=(*v.dims[:d], dim, *v.dims[d + 1 :]))
+
+
+def _all_to_all(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """A cut moves from one dimension to another."""
+    _refuse(op, v, axes)
+    if not axes:
+        return v
+    split, concat = op.params["split"], op.params["concat"]
+    if split != concat:
+        return dealt(gathered(v, concat, axes), split, axes)
+    # Each device's part is a row of blocks, of which one comes from each device.
+    count = math.prod(axis.size for axis in axes)
+    local = (*v.local[:split], count, v.local[split] // count, *v.local[split + 1 :])
+    out = reshaped(v, local, w.known, w.shapes_of(v.term))
+    out = dealt(gathered(out, split + 1, axes), split, axes)
+    return reshaped(out, v.local, w.known, w.shapes_of(out.term))
+
+
+def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """Parts change places; who receives nothing has zeros."""
+    count = math.prod(axis.size for axis in op.axes)
+    sender = [-1] * count
+    for source, target in op.params["perm"]:
+        sender[target] = source
+    if sender == list(range(count)) or (-1 not in sender and not set(axes) & (v.axes | v.debts)):
+        return v
+    if axes and set(axes) <= v.debts and -1 not in sender:
+        return v
+    if sender == [-1]:
+        return v.having(T.zero(v.term.shape), owed=frozenset())
+    _refuse(op, v, axes)
+    if len(axes) > 1:
+        raise Unknown("ppermute over several axes at once")
+    v = hide(v, axes[0])
+    at = v.hidden.index(axes[0])
+    return v.having(permuted(v.scaled, at, tuple(sender)))
+
+
+def permuted(x: T.Scaled, at: int, sender: tuple[int, ...]) -> T.Scaled:
+    """The elements along a dimension in another order; -1 stands for zeros."""
+    coef, t = x
+    if t.op == "permute" and t.params[0] == at:
+        first = t.params[1]
+        sender = tuple(-1 if s < 0 else first[s] for s in sender)
+        if sender == tuple(range(len(sender))):
+            return coef, t.kids[0][1]
+        return T.linear("permute", (at, sender), (coef, t.kids[0][1]), t.shape)
+    return T.linear("permute", (at, sender), x, t.shape)
+
+
+def _pbroadcast(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+    """Every device has what one of them had."""
+    _refuse(op, v, axes)
+    if not set(axes) & v.axes:
+        return v
+    if len(axes) > 1:
+        raise Unknown("pbroadcast over several axes at once")
+    return _take(hide(v, axes[0]), axes[0], op.params["source"])
+
+
+def _refuse(op: Collective, v: Value, axes: Sequence[Axis]) -> None:
+    debts = v.debts & frozenset(axes)
+    if debts:
+        raise Unknown(
+            f"{op.name} of each device's own share of a sum, before it is added up", debts
+        )
+
+
+RULES: dict[str, Callable[..., Value]] = {
+    "psum": _psum,
+    "pmax": _extreme,
+    "pmin": _extreme,
+    "all_gather": _gather,
+    "psum_scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "ppermute": _ppermute,
+    "pbroadcast": _pbroadcast,
+}

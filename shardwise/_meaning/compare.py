@@ -1,0 +1,183 @@
+"""Two meanings held against each other: equal, or in what they differ and since when.
+
+A result is right when it has the same term and the same coefficient as in the reference, and owes
+nothing. Where it does not, the two terms are followed down together to the places where they part:
+a common term with another coefficient ("8 times the gradient"), a share that something non-linear
+was done to, or a term that no rule relates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from fractions import Fraction
+
+from .._mesh import Axis
+from .._program import Op
+from . import term as T
+from .term import Coef, Scaled, Term
+from .value import Value
+from .walk import Mistake, Step, Walk
+
+DEEP = 20_000
+"""So many pairs of terms are followed before two terms are called different."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gap:
+    """One place where a result parts from the reference."""
+
+    kind: str
+    """`times`, `mistake`, `first`, `moved` or `other`."""
+    term: Term
+    ratio: Coef | None = None
+    coef: Coef = 1
+    """The coefficient that the term has."""
+    mistake: Mistake | None = None
+    steps: tuple[Step, ...] = ()
+    stray: Op | None = None
+    """The operation since which no rule relates the two; for `first` and `moved`, the result."""
+    axes: tuple[Axis, ...] = ()
+
+
+def equal(a: Value, b: Value) -> bool:
+    """Whether two results are the same for all inputs."""
+    return a.scaled == b.scaled and a.plain and b.plain
+
+
+def gaps(w: Walk, want: Value, got: Value) -> list[Gap]:
+    """Where a result parts from the reference, in program order; empty where it is right."""
+    if equal(want, got):
+        return []
+    found = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
+    if found:
+        return [Gap("mistake", got.term, mistake=found[0])]
+    parted = list(_parting(want.scaled, got.scaled))
+    times = [gap for gap in parted if gap.kind == "times"]
+    if len(times) == len(parted):
+        return [dataclasses.replace(gap, steps=tuple(steps_of(w, gap.term))) for gap in times]
+    if got.term in w.joined:
+        kind, op, axes = w.joined[got.term]
+        return [Gap(kind, got.term, stray=op, axes=axes)]
+    return [Gap("other", got.term, stray=_first_stray(w, got.term))]
+
+
+def mistakes_in(w: Walk, t: Term) -> Iterator[Mistake]:
+    """The mistakes that a term comes from."""
+    if w.mistakes:
+        for one in below(t):
+            if one in w.mistakes:
+                yield w.mistakes[one]
+
+
+def below(t: Term) -> Iterator[Term]:
+    """A term and all it is made of, each once."""
+    seen, stack = {t}, [t]
+    while stack:
+        top = stack.pop()
+        yield top
+        for _, kid in top.kids:
+            if kid not in seen:
+                seen.add(kid)
+                stack.append(kid)
+
+
+def _first_stray(w: Walk, t: Term) -> Op | None:
+    own = [w.strays[one] for one in below(t) if one in w.strays]
+    return min(own, key=lambda found: found[0])[1] if own else None
+
+
+def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
+    """The pairs of terms at which two terms part."""
+    seen: set[tuple[Scaled, Scaled]] = set()
+    stack = [(want, got)]
+    while stack:
+        (a, s), (b, t) = pair = stack.pop()
+        if pair in seen or pair[0] == pair[1]:
+            continue
+        seen.add(pair)
+        if s is t:
+            yield Gap("times", t, T.over(b, a) if a else None, b)
+        elif len(seen) > DEEP:
+            yield Gap("other", t)
+        elif s.op == t.op == "sum":
+            stack += _sums(want=(a, s), got=(b, t))
+        elif s.op == t.op and s.params == t.params and s.shape == t.shape and a == b:
+            stack += zip(s.kids, t.kids, strict=True)
+        elif _one_operand(s, t):
+            stack.append(((a, s.kids[0][1]), (b, t.kids[0][1])))
+        elif s.op == t.op == "product" and s.shape == t.shape:
+            rest = _products((a, s), (b, t))
+            if rest is None:
+                yield Gap("other", t)
+            else:
+                stack += rest
+        else:
+            yield Gap("other", t)
+
+
+LINEAR = {
+    "bcast",
+    "reshape",
+    "transpose",
+    "reduce_sum",
+    "slice",
+    "pad",
+    "cumsum",
+    "rev",
+    "permute",
+    "device",
+}
+
+
+def _one_operand(s: Term, t: Term) -> bool:
+    alike = s.op == t.op and s.params == t.params and s.shape == t.shape
+    return alike and len(s.kids) == len(t.kids) == 1 and s.op in LINEAR
+
+
+def _sums(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]]:
+    """The summands that differ: those of one term by coefficient, the others in order."""
+    ours = {t: T.tidy(want[0] * c) for c, t in want[1].kids}
+    theirs = {t: T.tidy(got[0] * c) for c, t in got[1].kids}
+    pairs: list[tuple[Scaled, Scaled]] = [
+        ((ours[t], t), (theirs[t], t)) for t in ours if t in theirs and ours[t] != theirs[t]
+    ]
+    left = [(c, t) for t, c in ours.items() if t not in theirs]
+    right = [(c, t) for t, c in theirs.items() if t not in ours]
+    if len(left) == len(right):
+        return pairs + list(zip(left, right, strict=True))
+    return [(want, (1, T.make("unlike", (), (got,), got[1].shape)))]
+
+
+def _products(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
+    ours = dict(zip((t for _, t in want[1].kids), want[1].params, strict=True))
+    theirs = dict(zip((t for _, t in got[1].kids), got[1].params, strict=True))
+    left = [t for t in ours if ours[t] != theirs.get(t)]
+    right = [t for t in theirs if theirs[t] != ours.get(t)]
+    if len(left) == len(right) == 1 and ours[left[0]] == theirs[right[0]] == 1:
+        return [((want[0], left[0]), (got[0], right[0]))]
+    return None
+
+
+def steps_of(w: Walk, t: Term) -> list[Step]:
+    """What happened to a term, or to the nearest terms it is made of by linear operations."""
+    front, found = [t], []
+    for _ in range(12):
+        found = [step for one in front for step in w.steps.get(T.core(one), ())]
+        if found:
+            break
+        front = [kid for one in front for _, kid in one.kids if one.op in LINEAR or one.op == "sum"]
+    return sorted(found, key=lambda step: step.order)
+
+
+def axes_of_ratio(ratio: Coef, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], bool] | None:
+    """The axes whose sizes multiply to a ratio (true) or to one over it (false)."""
+    for value, up in ((Fraction(ratio), True), (1 / Fraction(ratio), False)):
+        for mask in range(1, 1 << len(axes)):
+            own = tuple(axis for bit, axis in enumerate(axes) if mask >> bit & 1)
+            size = 1
+            for axis in own:
+                size *= axis.size
+            if value == size and size > 1:
+                return own, up
+    return None

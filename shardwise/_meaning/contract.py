@@ -1,0 +1,259 @@
+"""Rules for what combines elements of a dimension: over a cut one, each device has its share.
+
+`reduce_sum` over a cut dimension, or a contraction of two alike cut ones, leaves a sum owed over
+the axes of the cut. Where an axis would cut two dimensions of a result, both operands are read with
+it hidden: each device multiplies its own parts, and that is what the term says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._program import Leaf
+from . import term as T
+from .align import align, whole_along
+from .elementwise import check_product, only_sums, refuse_debts, share_words
+from .rules import frozen, rule, shifted
+from .value import (
+    Dim,
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    local_size,
+    narrowed,
+    read_as,
+    uncut,
+    whole_size,
+    with_hidden,
+)
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+KINDS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
+
+
+@rule("reduce_sum", "reduce_max", "reduce_min")
+def reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Over a cut dimension the result is owed: a sum, a maximum or a minimum over the axes."""
+    (v,) = ins
+    kind, along = KINDS[op.name], set(op.params["axes"])
+    if any(own != kind for _, own in v.owed):
+        refuse_debts(op.name, ins)
+    for d in along:
+        v = narrowed(v, d)
+    # Where each device has one element there is nothing to add: it is the device's own, whole.
+    v = whole_along(v, [d for d in along if local_size(v.dims[d]) == 1])
+    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
+    over = frozenset() if v.zero else axes_in(v.dims[d] for d in along)
+    lead = len(v.hidden)
+    made = T.reduce(kind, v.scaled, shifted(sorted(along), lead))
+    owed = v.owed | {(axis, kind) for axis in over}
+    return [v.having(made, dims=dims, owed=owed, born=op if over else v.born)]
+
+
+@rule("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+def other_reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Along dimensions that each device has whole."""
+    refuse_debts(op.name, ins)
+    along = op.params["axes"]
+    v = whole_along(ins[0], along)
+    dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
+    lead = len(v.hidden)
+    if op.name.startswith("reduce"):
+        return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    return [v.having(T.function(op.name, shifted(along, lead), [v.scaled], shape), dims=dims)]
+
+
+@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+def running(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Running totals along a dimension that each device has whole; sums of shares are shares."""
+    v = whole_along(ins[0], [op.params["axis"]])
+    params = (op.params["axis"] + len(v.hidden), op.params["reverse"])
+    if op.name == "cumsum":
+        only_sums("a running sum", v)
+        return [v.having(T.linear("cumsum", params, v.scaled, v.term.shape))]
+    refuse_debts(op.name, ins)
+    return [v.having(T.function(op.name, params, [v.scaled], v.term.shape))]
+
+
+@rule("sort")
+def sorts(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Sorted along a dimension that each device has whole."""
+    refuse_debts("sorting", ins)
+    d = op.params["dimension"]
+    ins = [whole_along(v, [d]) for v in ins]
+    ins = align(ins, w.known)
+    params = (d + len(ins[0].hidden), op.params["num_keys"])
+    kids = [v.scaled for v in ins]
+    return [
+        v.having(T.function("sort", (*params, i), kids, v.term.shape)) for i, v in enumerate(ins)
+    ]
+
+
+DIMENSIONS = ("axis", "reduction_dimension")
+
+
+@rule("top_k", "approx_top_k")
+def largest(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """The largest elements along a dimension that each device has whole."""
+    refuse_debts(op.name, ins)
+    last = op.params.get("reduction_dimension", -1)
+    d = op.params.get("axis", last) % len(ins[0].dims)
+    v = whole_along(ins[0], [d])
+    dims = (*v.dims[:d], uncut(op.outs[0].shape[d]), *v.dims[d + 1 :])
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    how = {key: value for key, value in op.params.items() if key not in DIMENSIONS}
+    params = (frozen(how), d + len(v.hidden))
+    return [
+        v.having(T.function(op.name, (*params, i), [v.scaled], shape), dims=dims) for i in range(2)
+    ]
+
+
+@rule("dot_general")
+def dots(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A contraction of two dimensions cut alike leaves a sum owed; other dimensions keep cuts."""
+    (cx, cy), (bx, by) = op.params["dimension_numbers"]
+    x, y = ins
+    debtor = check_product("a matrix product", ins)
+    x, y = meet(w, x, y, [*zip(cx, cy, strict=True), *zip(bx, by, strict=True)])
+    x, y = _part_ways(x, y, cx, cy, bx, by)
+    hidden = sorted({*x.hidden, *y.hidden})
+    x, y = with_hidden(x, hidden), with_hidden(y, hidden)
+    fx = [d for d in range(len(x.dims)) if d not in cx and d not in bx]
+    fy = [d for d in range(len(y.dims)) if d not in cy and d not in by]
+    dims = (*(x.dims[d] for d in bx), *(x.dims[d] for d in fx), *(y.dims[d] for d in fy))
+    over = axes_in(x.dims[d] for d in cx)
+    lead = len(hidden)
+    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    numbers = (
+        (shifted(cx, lead), shifted(cy, lead)),
+        (
+            (*range(lead), *shifted(bx, lead)),
+            (*range(lead), *shifted(by, lead)),
+        ),
+    )
+    if any(v.zero for v in ins):
+        return [Value(*T.zero(shape), dims, tuple(hidden))]
+    coef = T.tidy(x.coef * y.coef)
+    made = (coef, dot(numbers, x.term, y.term, shape)) if coef else T.zero(shape)
+    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
+    if over & axes_in(dims) or (
+        debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden))
+    ):
+        raise Unknown("a contraction of shares with parts over the same axis", over)
+    born = op if over else debtor.born if debtor is not None else None
+    return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
+
+
+def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:
+    """The term of a contraction."""
+    return T.make("dot", numbers, ((1, x), (1, y)), shape)
+
+
+def meet(w: Walk, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Value, Value]:
+    """Paired dimensions cut alike."""
+    for i, j in pairs:
+        if x.dims[i] == y.dims[j]:
+            continue
+        options = []
+        if _may_read(x, i, y.dims[j]):
+            options.append((read_as(x, (*x.dims[:i], y.dims[j], *x.dims[i + 1 :])), y))
+        if _may_read(y, j, x.dims[i]):
+            options.append((x, read_as(y, (*y.dims[:j], x.dims[i], *y.dims[j + 1 :]))))
+        # Each device has its own already: a sum over devices says less, unless it is what is meant.
+        hidden = {*x.hidden, *y.hidden} & axes_in([x.dims[i], y.dims[j]])
+        if hidden:
+            options = [both for both in options if w.known(both[0].term) and w.known(both[1].term)]
+        if not options:
+            x, y = whole_along(x, [i]), whole_along(y, [j])
+        else:
+            x, y = max(options, key=lambda both: w.known(both[0].term) + w.known(both[1].term))
+    return x, y
+
+
+def _may_read(v: Value, d: int, want: Dim) -> bool:
+    """Whether dimension `d` can be read as cut so: the axes are not owed and cut no other."""
+    others = axes_in(dim for e, dim in enumerate(v.dims) if e != d)
+    return bool(axes_in([want])) and not axes_in([want]) & (v.debts | others)
+
+
+def _part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
+    """An axis that cuts both operands in dimensions that are not paired is hidden in both."""
+    paired_x, paired_y = {*cx, *bx}, {*cy, *by}
+    free_x = axes_in(dim for d, dim in enumerate(x.dims) if d not in paired_x)
+    free_y = axes_in(dim for d, dim in enumerate(y.dims) if d not in paired_y)
+    both = axes_in(x.dims[d] for d in paired_x)
+    clash = (free_x & (free_y | both | set(y.hidden))) | (free_y & (both | set(x.hidden)))
+    clash |= both & {*x.hidden, *y.hidden}
+    for axis in sorted(clash):
+        x, y = hide(x, axis), hide(y, axis)
+    return x, y
+
+
+@rule("conv_general_dilated")
+def convolutions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Examples and output features may be cut; input features cut alike leave a sum owed."""
+    x, k = ins
+    p = op.params
+    debtor = check_product("a convolution", ins)
+    (xb, xf, *xs), (ko, ki, *ks), (ob, of, *_) = (
+        p["dimension_numbers"].lhs_spec,
+        p["dimension_numbers"].rhs_spec,
+        p["dimension_numbers"].out_spec,
+    )
+    if p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
+        x, k = whole_along(x, [xb, xf]), whole_along(k, [ko, ki])
+    x, k = whole_along(x, xs), whole_along(k, ks)
+    x, k = meet(w, x, k, [(xf, ki)])
+    x, k = _part_ways(x, k, [xf], [ki], [], [])
+    hidden = sorted({*x.hidden, *k.hidden})
+    x, k = with_hidden(x, hidden), with_hidden(k, hidden)
+    over = axes_in([x.dims[xf]])
+    dims = [uncut(size) for size in op.outs[0].shape]
+    dims[of] = k.dims[ko]
+    if p["batch_group_count"] == 1:
+        dims[ob] = x.dims[xb]
+    if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
+        raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
+    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    params = frozen(
+        {
+            key: str(value)
+            for key, value in p.items()
+            if key not in ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
+        }
+    )
+    if any(v.zero for v in ins):
+        return [Value(*T.zero(shape), tuple(dims), tuple(hidden))]
+    coef = T.tidy(x.coef * k.coef)
+    made = (
+        (coef, T.make("conv", params, ((1, x.term), (1, k.term)), shape)) if coef else T.zero(shape)
+    )
+    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
+    born = op if over else debtor.born if debtor is not None else None
+    return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
+
+
+@rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
+def windows(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Windows slide along dimensions that each device has whole."""
+    v, *rest = ins
+    if op.name != "reduce_window_sum":
+        refuse_debts(op.name, ins)
+    only_sums("a sum over windows", v)
+    if any(not one.plain for one in rest):
+        raise Unknown("a window with a start that differs between devices")
+    sizes = op.params["window_dimensions"]
+    along = [d for d in range(len(sizes)) if op.outs[0].shape[d] != v.local[d] or sizes[d] != 1]
+    v = whole_along(v, along)
+    dims = tuple(uncut(op.outs[0].shape[d]) if d in along else dim for d, dim in enumerate(v.dims))
+    params = frozen({key: str(value) for key, value in op.params.items()})
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    if op.name == "reduce_window_sum":
+        return [v.having(T.linear(op.name, params, v.scaled, shape), dims=dims)]
+    kids = [v.scaled, *(one.scaled for one in rest)]
+    return [v.having(T.function(op.name, params, kids, shape), dims=dims)]

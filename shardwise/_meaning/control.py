@@ -1,0 +1,253 @@
+"""Loops and branches: fresh symbols for what is carried, the readings taken to a fixed point.
+
+The body of a loop is walked with a symbol for each carried value. The symbols are numbered by
+depth, so that two loops that do the same are one term. A carried value keeps one reading (cut,
+debts) all the way round; the walk begins with the reading it goes in with and ends when none
+changes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .._program import Body, Cond, Scan, While
+from . import term as T
+from .align import align, spread
+from .elementwise import choose
+from .term import Scaled, Term
+from .value import (
+    Dims,
+    Owed,
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    local_size,
+    narrowed,
+    owing,
+    read_as,
+    uncut,
+    whole_size,
+    with_hidden,
+)
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+ROUNDS = 6
+
+
+def symbol_like(v: Value, *name: object) -> Value:
+    """A symbol with the reading of a value."""
+    return v.having(T.symbol(*name, shape=v.term.shape))
+
+
+def meet_readings(w: Walk, a: Value, b: Value) -> tuple[Value, Value]:
+    """Two values of one local shape in one reading."""
+    for axis in sorted(a.debts | b.debts):
+        kinds = {kind for v in (a, b) for own, kind in v.owed if own == axis}
+        if kinds != {"sum"}:
+            if (axis, *kinds) in a.owed and (axis, *kinds) in b.owed:
+                continue
+            raise Unknown("a maximum or minimum that is still owed is carried", a.debts | b.debts)
+        a, b = owing(a, axis), owing(b, axis)
+    a, b = align([a, b], w.known)
+    return a, b
+
+
+def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
+    """A loop of known length."""
+    consts, carry, xs = _parts(ins, op.consts, op.carry)
+    xs = [_scanned(x) for x in xs]
+    w.depth += 1
+    try:
+        carry, given, outs = _fixed(w, op.body, consts, carry, xs, op.carry)
+    finally:
+        w.depth -= 1
+    carried, stacked = outs[: op.carry], outs[op.carry :]
+    own = {v.term for v in given}
+    base = (
+        tuple(v.scaled for v in outs),
+        tuple(v.scaled for v in carry),
+        tuple(v.scaled for v in xs),
+        op.length,
+        op.reverse,
+        w.depth + 1,
+        tuple(len(v.hidden) for v in xs),
+    )
+    results = []
+    for i, (start, symbol, out) in enumerate(zip(carry, given, carried, strict=False)):
+        if out.scaled == symbol.scaled:
+            results.append(start)
+        else:
+            results.append(
+                out.having(
+                    _looped(i, base, _added(out, symbol, own, start, op, xs), out.term.shape)
+                )
+            )
+    lead_of = [len(v.hidden) for v in stacked]
+    for j, (v, lead) in enumerate(zip(stacked, lead_of, strict=True)):
+        shape = (*v.term.shape[:lead], op.length, *v.term.shape[lead:])
+        dims = (uncut(op.length), *v.dims)
+        if not v.coef:
+            made = T.zero(shape)
+        elif not free_in(v.term, w.depth + 1):
+            spots = [d for d in range(len(shape)) if d != lead]
+            made = T.bcast(v.scaled, shape, spots)
+        else:
+            made = _looped((op.carry + j, lead), base, None, shape)
+        results.append(v.having(made, dims=dims))
+    return results
+
+
+def _parts(
+    ins: list[Value], first: int, second: int
+) -> tuple[list[Value], list[Value], list[Value]]:
+    return ins[:first], ins[first : first + second], ins[first + second :]
+
+
+def _scanned(x: Value) -> Value:
+    """Something to step through: along the first dimension every device has its own steps."""
+    x = narrowed(x, 0)
+    for axis in sorted(axes_in([x.dims[0]])):
+        x = hide(x, axis)
+    return x
+
+
+def _fixed(
+    w: Walk, body: Body, consts: list[Value], carry: list[Value], xs: list[Value], count: int
+) -> tuple[list[Value], list[Value], list[Value]]:
+    """Walk the body until the readings of what is carried stay."""
+    depth = w.depth
+    slices = []
+    for i, x in enumerate(xs):
+        lead = len(x.hidden)
+        shape = (*x.term.shape[:lead], *x.term.shape[lead + 1 :])
+        if lead in T.uniform_dims(x.term):
+            slices.append(x.having((x.coef, T.strip(x.term, {lead})), dims=x.dims[1:]))
+        else:
+            symbol = T.symbol("step", depth, i, shape=shape)
+            slices.append(x.having((x.coef, symbol[1]), dims=x.dims[1:]))
+    for _ in range(ROUNDS):
+        given = [symbol_like(v, "carry", depth, i) for i, v in enumerate(carry)]
+        outs = w.run(body, [*consts, *given, *slices])
+        new = [meet_readings(w, v, out) for v, out in zip(carry, outs, strict=False)]
+        if all(_reading(v) == _reading(grown) for v, (grown, _) in zip(carry, new, strict=True)):
+            return carry, given, [*(out for _, out in new), *outs[count:]]
+        carry = [grown for grown, _ in new]
+    raise Unknown("a loop that carries a value which is laid out anew at every step")
+
+
+def _reading(v: Value) -> tuple[Dims, tuple, Owed]:
+    return v.dims, v.hidden, v.owed
+
+
+def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
+    """Whether a term has symbols of the loop at this depth."""
+    known: dict[Term, bool] = {} if seen is None else seen
+    stack = [t]
+    while stack:
+        top = stack[-1]
+        if top in known:
+            stack.pop()
+            continue
+        if top.op == "symbol" and top.params[0] in ("carry", "step"):
+            known[top] = top.params[1] == depth
+            stack.pop()
+            continue
+        open_kids = [kid for _, kid in top.kids if kid not in known]
+        if open_kids:
+            stack += open_kids
+            continue
+        known[top] = any(known[kid] for _, kid in top.kids)
+        stack.pop()
+    return known[t]
+
+
+def _added(out: Value, symbol: Value, own: set[Term], start: Value, op: Scan, xs) -> Scaled | None:
+    """What a loop that only adds to a carried value adds in all, if nothing in it changes."""
+    return None
+
+
+def _looped(index: object, base: tuple, made: Scaled | None, shape) -> Scaled:
+    if made is not None:
+        return made
+    # Depth and leads belong to the term: without them two loops that step along different
+    # dimensions of one array, or bind different symbols, would be one.
+    outs, carry, xs, *how = base
+    kids = (*outs, *carry, *xs)
+    return T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
+
+
+def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
+    """A loop while a condition holds, which must not differ between devices."""
+    first, second = op.cond_consts, op.body_consts
+    cond_consts, body_consts, carry = _parts(ins, first, second)
+    w.depth += 1
+    try:
+        carry, given, outs = _fixed(w, op.body, body_consts, carry, [], len(carry))
+        (decision,) = w.run(op.cond, [*cond_consts, *given])
+    finally:
+        w.depth -= 1
+    if not decision.plain:
+        raise Unknown("a loop whose condition differs between devices", decision.debts)
+    kids = (decision.scaled, *(v.scaled for v in outs), *(v.scaled for v in carry))
+    return [
+        start
+        if out.scaled == symbol.scaled
+        else out.having(T.function("while", (i, len(outs), w.depth + 1), kids, out.term.shape))
+        for i, (start, symbol, out) in enumerate(zip(carry, given, outs, strict=True))
+    ]
+
+
+def choose_branch(w: Walk, op: Cond, ins: list[Value]) -> list[Value]:
+    """One of several branches: a choice between their results."""
+    index, *operands = ins
+    if index.debts:
+        raise Unknown("a branch is chosen by each device's own share", index.debts)
+    if T.is_one(index.term) and not index.hidden:
+        chosen = min(max(int(index.coef), 0), len(op.branches) - 1)
+        return w.run(op.branches[chosen], operands)
+    rows = [w.run(branch, operands) for branch in op.branches]
+    return [_either(w, index, list(column)) for column in zip(*rows, strict=True)]
+
+
+def chosen(w: Walk, index: Value, cases: list[Value]) -> Value:
+    """The result of one of several branches."""
+    if T.is_one(index.term) and not index.hidden and not index.debts:
+        return cases[min(max(int(index.coef), 0), len(cases) - 1)]
+    if index.debts:
+        raise Unknown("a branch is chosen by each device's own share", index.debts)
+    return _either(w, index, cases)
+
+
+def _either(w: Walk, index: Value, cases: list[Value]) -> Value:
+    first = cases[0]
+    for _ in range(2):
+        for i in range(1, len(cases)):
+            first, cases[i] = meet_readings(w, first, cases[i])
+    cases[0] = first
+    if first.debts & index.axes:
+        raise Unknown(
+            "a branch differs over the axis that its result is still owed over", first.debts
+        )
+    which, *cases = align([index, *cases], w.known) if first.dims else _scalars(index, cases)
+    terms, dims, hidden, _ = spread([which, *cases])
+    return Value(*choose(terms[0], terms[1:]), dims, hidden, cases[0].owed, cases[0].born)
+
+
+def _scalars(index: Value, cases: list[Value]) -> list[Value]:
+    hidden = sorted({axis for v in (index, *cases) for axis in v.hidden})
+    return [with_hidden(v, hidden) for v in (index, *cases)]
+
+
+__all__ = [
+    "choose_branch",
+    "hidden_sizes",
+    "local_size",
+    "loop",
+    "loop_while",
+    "read_as",
+    "whole_size",
+]

@@ -1,0 +1,338 @@
+"""A walk that keeps the devices along one axis apart: for pipelines and rings.
+
+Where the devices along an axis do different things (the first stage reads, the last one has the
+loss) or pass values on, one expression for all of them says little. Here a value that differs along
+the axis is `Many`: one meaning for each device. A coordinate is then a number, a mask is decided, a
+`ppermute` is a list in another order, and loops are unrolled; so the last stage's result is seen to
+be the composition of all stages. The program on one device is walked with its loops unrolled too.
+
+What can be said of all devices at once (parameters that are merely split) stays one value as long
+as it meets none of these. Costs grow with the devices and the steps, so this is the second try, on
+programs small enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from .._mesh import Axis
+from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
+from . import term as T
+from .align import align
+from .collectives import join
+from .control import chosen
+from .elementwise import sums
+from .pieces import take
+from .value import (
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    tidy_dim,
+    uncut,
+    whole,
+    whole_size,
+)
+from .walk import Walk
+
+STEPS = 200_000
+"""So many operations are walked, all devices and steps counted, before it is given up."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Many:
+    """A value that differs along the axis: one meaning for each device."""
+
+    values: tuple[Value, ...]
+
+
+class TooLong(Exception):
+    """The program has too many steps to be unrolled."""
+
+
+class DeviceWalk(Walk):
+    """A walk with the devices along `axis` kept apart, and with loops unrolled."""
+
+    def __init__(self, axis: Axis | None, reference: Walk | None = None):
+        super().__init__(reference)
+        self.axis = axis
+
+    @property
+    def size(self) -> int:
+        """How many devices there are along the axis."""
+        return self.axis.size if self.axis is not None else 1
+
+    def remember(self, op: Op, ins: list[Any], outs: list[Any]) -> None:
+        if self.count > STEPS:
+            raise TooLong
+        for out in outs:
+            own = out.values if isinstance(out, Many) else (out,)
+            self.seen.update(v.term for v in own)
+
+    def apply(self, op: Op, ins: list[Any]) -> list[Any]:
+        if isinstance(op, AxisIndex) and op.axis == self.axis:
+            return [self.merged([whole((k, T.ONE)) for k in range(self.size)])]
+        try:
+            if isinstance(op, Collective) and op.name == "ppermute" and op.axes == (self.axis,):
+                ins = [self.parts(v) for v in ins]
+            alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
+            if isinstance(op, Scan):
+                return self.unrolled(op, ins)
+            return super().apply(op, ins) if alike else self.apart_each(op, ins)
+        except Unknown as unknown:
+            return self.opaque(op, [v for v in ins if isinstance(v, Value)], unknown)
+
+    def asked_in(self, op: Op) -> bool:
+        """Whether a body of the operation asks for the coordinate along the axis."""
+        inner = [one for body in op.bodies for one in walk(body.ops)]
+        return any(isinstance(one, AxisIndex) and one.axis == self.axis for one in inner)
+
+    def apart_each(self, op: Op, ins: list[Any]) -> list[Any]:
+        match op:
+            case Collective() if self.axis in op.axes:
+                if len(op.axes) > 1:
+                    raise Unknown("a collective over several axes at once")
+                return [self.exchange(op, ins[0])]
+            case Join():
+                return [self.join(op, ins[0])]
+            case Split() if self.axis in op.axes:
+                raise Unknown("a part of a value that differs between devices")
+            case Cond():
+                return self.branched(op, ins)
+            case While():
+                raise Unknown("a loop of unknown length whose values differ between devices")
+            case _:
+                rows = [self.each(op, [self.at(v, k) for v in ins]) for k in range(self.size)]
+                return [self.merged(list(column)) for column in zip(*rows, strict=True)]
+
+    def each(self, op: Op, ins: list[Value]) -> list[Value]:
+        return super().apply(op, ins)
+
+    def at(self, v: Value | Many, k: int) -> Value:
+        """What device `k` has."""
+        return v.values[k] if isinstance(v, Many) else part(v, self.axis, k)
+
+    def parts(self, v: Value | Many) -> Value | Many:
+        """Each device's own, where that can be told."""
+        if isinstance(v, Many) or self.axis in v.debts or self.axis not in v.axes:
+            return v
+        return self.merged([part(v, self.axis, k) for k in range(self.size)])
+
+    def merged(self, values: list[Value]) -> Value | Many:
+        """One value where all devices have the same."""
+        return values[0] if all(v == values[0] for v in values) else Many(tuple(values))
+
+    # --- branches and loops
+
+    def branched(self, op: Cond, ins: list[Any]) -> list[Any]:
+        """Every branch is walked for all devices, which may meet in it; then each has its own."""
+        index, *operands = ins
+        rows = [self.run(branch, operands) for branch in op.branches]
+        return [
+            self.merged(
+                [
+                    chosen(self, self.at(index, k), [self.at(case, k) for case in column])
+                    for k in range(self.size)
+                ]
+            )
+            for column in zip(*rows, strict=True)
+        ]
+
+    def unrolled(self, op: Scan, ins: list[Any]) -> list[Any]:
+        consts, carry, xs = (
+            ins[: op.consts],
+            ins[op.consts : op.consts + op.carry],
+            ins[op.consts + op.carry :],
+        )
+        if op.length * max(1, len(op.body.ops)) > STEPS // 8:
+            raise TooLong
+        if not op.length:
+            raise Unknown("a loop of no steps")
+        stacked: list[list[Any]] = []
+        for i in range(op.length):
+            at = op.length - 1 - i if op.reverse else i
+            slices = [self.step(x, at) for x in xs]
+            outs = self.run(op.body, [*consts, *carry, *slices])
+            carry = outs[: op.carry]
+            stacked.append(outs[op.carry :])
+        if op.reverse:
+            stacked.reverse()
+        return [*carry, *(self.stack(list(column)) for column in zip(*stacked, strict=True))]
+
+    def step(self, x: Any, i: int) -> Any:
+        """Element `i` of something that a loop steps through."""
+        if isinstance(x, Value) and self.axis in axes_in(x.dims[:1]):
+            x = Many(tuple(part(x, self.axis, k) for k in range(self.size)))
+        if isinstance(x, Many):
+            return self.merged([element(v, i) for v in x.values])
+        return element(x, i)
+
+    def stack(self, values: list[Any]) -> Any:
+        """What a loop gives at every step, stacked."""
+        if any(isinstance(v, Many) for v in values):
+            rows = [[self.at(v, k) for v in values] for k in range(self.size)]
+            return self.merged([stack(self, row) for row in rows])
+        return stack(self, values)
+
+    # --- where devices meet
+
+    def exchange(self, op: Collective, v: Many) -> Value | Many:
+        if op.groups is not None:
+            raise Unknown(f"{op.name} within groups of devices")
+        values = list(v.values)
+        match op.name:
+            case "psum":
+                return self.total(op, values)
+            case "pmax" | "pmin":
+                return self.folded(op, values)
+            case "ppermute":
+                sender: list[int] = [-1] * self.size
+                for source, target in op.params["perm"]:
+                    sender[target] = source
+                return self.merged([values[s] if s >= 0 else nothing(values[0]) for s in sender])
+            case "pbroadcast":
+                return values[op.params["source"]]
+            case "all_gather":
+                d = op.params["dimension"]
+                if not op.params["tiled"]:
+                    values = [thickened(one, d) for one in values]
+                return concatenated(self, values, d)
+            case "psum_scatter" if op.params["tiled"]:
+                return self.dealt(self.total(op, values), op.params["dimension"])
+            case "all_to_all":
+                split, concat = op.params["split"], op.params["concat"]
+                rows = [self.dealt(one, split) for one in values]
+                return self.merged(
+                    [
+                        concatenated(self, [self.at(row, k) for row in rows], concat)
+                        for k in range(self.size)
+                    ]
+                )
+        raise Unknown(f"{op.name} of values that differ between devices")
+
+    def total(self, op: Op, values: list[Value]) -> Value:
+        total = values[0]
+        for one in values[1:]:
+            (total,) = sums(self, _sum(op), [total, one])
+        return total
+
+    def folded(self, op: Collective, values: list[Value]) -> Value:
+        out = values[0]
+        for one in values[1:]:
+            (out,) = self.each(_leaf(op, op.name[1:]), [out, one])
+        return out
+
+    def dealt(self, v: Value, d: int) -> Value | Many:
+        size = whole_size(v.dims[d]) // self.size
+        return self.merged([taken(v, d, k * size, size) for k in range(self.size)])
+
+    def join(self, op: Join, v: Many) -> Value:
+        place = next((d for d, row in enumerate(op.placement) if self.axis in row), None)
+        rest = dataclasses.replace(
+            op,
+            placement=tuple(tuple(a for a in row if a != self.axis) for row in op.placement),
+            replicated=tuple(a for a in op.replicated if a != self.axis),
+        )
+        if place is not None and len(op.placement[place]) > 1:
+            raise Unknown("a result split over several axes along one dimension")
+        if place is None:
+            raise Unknown("a result that is declared the same differs between devices")
+        return concatenated(self, [join(self, rest, one) for one in v.values], place)
+
+
+def _sum(op: Op) -> Leaf:
+    return _leaf(op, "add")
+
+
+def _leaf(op: Op, name: str) -> Leaf:
+    return Leaf([*op.ins, *op.ins], op.outs, name, _never, {}, where=op.where, source=op.source)
+
+
+def _never(*args: Any) -> list[Any]:
+    raise AssertionError("this operation is read, not run")
+
+
+def nothing(v: Value) -> Value:
+    """Zeros in the place of a value."""
+    return v.having(T.zero(v.term.shape), owed=frozenset())
+
+
+def part(v: Value, axis: Axis | None, k: int) -> Value:
+    """Device `k`'s part of a value that is read for all devices at once."""
+    if axis is None or axis not in v.axes | v.debts:
+        return v
+    if axis in v.debts:
+        raise Unknown("a share of a sum meets values that differ between devices", v.debts)
+    for d, dim in enumerate(v.dims):
+        if len(dim) == 1 and dim[0][1] == (axis,):
+            size = dim[0][0] // axis.size
+            return taken(v.having(v.scaled, dims=_uncut(v, d)), d, k * size, size)
+    v = hide(v, axis)
+    at = v.hidden.index(axis)
+    hidden = tuple(a for a in v.hidden if a != axis)
+    return v.having(take(v.scaled, at, k), hidden=hidden)
+
+
+def _uncut(v: Value, d: int):
+    return (*v.dims[:d], uncut(whole_size(v.dims[d])), *v.dims[d + 1 :])
+
+
+def taken(v: Value, d: int, start: int, size: int) -> Value:
+    """A slice along a dimension that is whole."""
+    if axes_in([v.dims[d]]):
+        raise Unknown("a slice of a dimension that is split over another axis")
+    dims = (*v.dims[:d], uncut(size), *v.dims[d + 1 :])
+    return v.having(T.cut(v.scaled, d + len(v.hidden), start, size), dims=dims)
+
+
+def element(x: Value, i: int) -> Value:
+    """Element `i` along the first dimension."""
+    one = taken(x, 0, i, 1)
+    lead = len(one.hidden)
+    shape = (*one.term.shape[:lead], *one.term.shape[lead + 1 :])
+    return one.having(T.reshape(one.scaled, shape), dims=one.dims[1:])
+
+
+def thickened(v: Value, d: int) -> Value:
+    """With a new dimension of size 1."""
+    lead = len(v.hidden)
+    shape = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
+    return v.having(T.reshape(v.scaled, shape), dims=(*v.dims[:d], (), *v.dims[d:]))
+
+
+def stack(w: Walk, values: Sequence[Value]) -> Value:
+    """Values along a new first dimension."""
+    return concatenated(w, [thickened(v, 0) for v in values], 0)
+
+
+def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
+    """Values behind each other along a dimension."""
+    if len({v.owed for v in values}) > 1:
+        raise Unknown("shares of sums beside whole values")
+    values = align(list(values), w.known)
+    first = values[0]
+    size = sum(whole_size(v.dims[d]) for v in values)
+    dims = (*first.dims[:d], tidy_dim([(size, ())]), *first.dims[d + 1 :])
+    shape = (*hidden_sizes(first.hidden), *map(whole_size, dims))
+    made = T.concatenate([v.scaled for v in values], d + len(first.hidden), shape)
+    return first.having(made, dims=dims)
+
+
+def speaks_of(body: Body) -> list[Axis]:
+    """The axes whose coordinates a program asks for, or along which it passes values on."""
+    found: dict[Axis, None] = {}
+
+    def look(ops: Sequence[Op]) -> None:
+        for op in ops:
+            if isinstance(op, AxisIndex) and op.axis.size > 1:
+                found[op.axis] = None
+            elif isinstance(op, Collective) and op.name == "ppermute":
+                found.update(dict.fromkeys(a for a in op.axes if a.size > 1))
+            for inner in op.bodies:
+                look(inner.ops)
+
+    look(body.ops)
+    return list(found)

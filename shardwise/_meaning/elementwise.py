@@ -1,0 +1,351 @@
+"""Rules for what acts on each element by itself.
+
+All operands are brought to one cut. A share of a sum passes through what is linear; anything else
+done to a share is the mistake that `prove` is there to name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from .._mesh import Axis
+from .._program import Atom, Leaf, Lit
+from . import term as T
+from .align import align, spread
+from .masked import looked_up
+from .positions import as_positions
+from .rules import frozen, rule
+from .term import Scaled
+from .value import Unknown, Value, owing
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+def debts_of(ins: list[Value]) -> frozenset[Axis]:
+    """The axes over which any operand is owed."""
+    return frozenset(axis for v in ins for axis in v.debts)
+
+
+def share_words(axes: frozenset[Axis]) -> str:
+    """A debt in words."""
+    names = ", ".join(repr(axis.name) for axis in sorted(axes))
+    return f"each device's own share over {names}"
+
+
+def refuse_debts(name: str, ins: list[Value]) -> None:
+    """Nothing but linear operations may be done to a share."""
+    # A share of zero is not zero: it is what a device's own mean differs from the mean of all by.
+    debts = debts_of(ins)
+    if debts:
+        raise Unknown(f"{name} is not linear, so it cannot come before the sum", debts)
+
+
+def only_sums(name: str, v: Value) -> None:
+    """A sum may be taken of shares of a sum, and not of a maximum or minimum that is owed."""
+    if any(kind != "sum" for _, kind in v.owed):
+        raise Unknown(f"{name} of a maximum or minimum that is still owed", v.debts)
+
+
+def combined(w: Walk, ins: list[Value]) -> tuple[list[Scaled], Value]:
+    """Operands as terms of one shape, and a value that has the reading of the result."""
+    found = align(ins, w.known)
+    terms, dims, hidden, _ = spread(found)
+    return terms, Value(0, T.ONE, dims, hidden)
+
+
+def settle(w: Walk, op: Leaf, ins: list[Value]) -> tuple[list[Value], Value | None]:
+    """All operands of a sum owed over the same axes; what was whole counts once for each device."""
+    debts = debts_of(ins)
+    if not debts:
+        return ins, None
+    if any(kind != "sum" for v in ins for _, kind in v.owed):
+        raise Unknown("a maximum or minimum that is still owed is added to", debts)
+    born = next(v for v in ins if v.owed)
+    out = []
+    for v in ins:
+        for axis in sorted(debts - v.debts):
+            if v.coef:
+                w.counted(op, axis, v)
+            v = owing(v, axis)
+        out.append(v)
+    return out, born
+
+
+def _finish(like: Value, made: Scaled, owed_by: Value | None) -> list[Value]:
+    owed = owed_by.owed if owed_by is not None else like.owed
+    return [like.having(made, owed=owed, born=owed_by.born if owed_by is not None else None)]
+
+
+@rule("add", "add_any", "sub")
+def sums(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A sum: all operands cut alike; a share makes all of them shares."""
+    ins, debtor = settle(w, op, ins)
+    if debtor is not None:
+        debtor = ins[0].having(ins[0].scaled, born=debtor.born)
+    terms, like = combined(w, ins)
+    if op.name == "sub":
+        terms[1] = (-terms[1][0], terms[1][1])
+    (out,) = _finish(like, T.add(terms, terms[0][1].shape), debtor)
+    return [as_positions(out)]
+
+
+def check_product(name: str, ins: list[Value]) -> Value | None:
+    """A product is linear in a share if nothing else in it differs over the same axis."""
+    debtor = None
+    if any(v.zero for v in ins):
+        return None
+    for i, v in enumerate(ins):
+        only_sums(name, v)
+        for other in (*ins[:i], *ins[i + 1 :]):
+            clash = v.debts & (other.axes | other.debts)
+            if clash:
+                raise Unknown(
+                    f"{name} of it with a value that differs over the same axis cannot come before "
+                    "the sum",
+                    clash,
+                )
+        if v.owed:
+            debtor = (
+                v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
+            )
+    return debtor
+
+
+@rule("mul")
+def products(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A product: all operands cut alike; one of them may be a share."""
+    debtor = check_product("the product", ins)
+    terms, like = combined(w, ins)
+    out = _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
+    return _scaled(w, op, ins, out)
+
+
+def _scaled(w: Walk, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
+    """Remember a multiplication or division by a number, for the words of a finding."""
+    if any(T.is_one(v.term) and abs(v.coef) != 1 for v in ins):
+        w.note("scaled", op, None, outs[0])
+    return outs
+
+
+@rule("div")
+def quotients(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A quotient: the numerator may be a share. Whole numbers divide by rounding down."""
+    refuse_debts("division by", ins[1:])
+    if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact):
+        return pointwise(w, op, ins)
+    debtor = check_product("the quotient", ins)
+    terms, like = combined(w, ins)
+    made = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
+    return _scaled(w, op, ins, _finish(like, made, debtor))
+
+
+@rule("neg")
+def negatives(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
+    turned = {"sum": "sum", "max": "min", "min": "max"}
+    owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)
+    return [ins[0].having((-ins[0].coef, ins[0].term), owed=owed)]
+
+
+@rule(
+    "copy", "copy_p", "reduce_precision", "optimization_barrier", "stop_gradient", "real_if_close"
+)
+def unchanged(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """The value itself: rounding does not exist here."""
+    return list(ins)
+
+
+def dtype_of(atom: Atom) -> Any:
+    """The type of an operand."""
+    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
+
+
+@rule("convert_element_type")
+def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Conversions that only round are the value itself; to whole numbers and truth values not."""
+    (v,) = ins
+    new, old = op.params["new_dtype"], dtype_of(op.ins[0])
+    loses = jnp.issubdtype(old, jnp.inexact) and not jnp.issubdtype(new, jnp.inexact)
+    loses = loses or (
+        jnp.issubdtype(old, jnp.complexfloating) and jnp.issubdtype(new, jnp.floating)
+    )
+    if new == jnp.bool_ and old != jnp.bool_:
+        return by_element(w, op, ins, "nonzero")
+    if loses:
+        return by_element(w, op, ins, "truncate")
+    return [v]
+
+
+@rule("integer_pow")
+def whole_powers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A whole power."""
+    (v,) = ins
+    if op.params["y"] == 1:
+        return [v]
+    refuse_debts("a power", ins)
+    return [v.having(T.power(v.scaled, op.params["y"]))]
+
+
+@rule("square")
+def squares(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A square is a whole power."""
+    refuse_debts("the square", ins)
+    return [ins[0].having(T.power(ins[0].scaled, 2))]
+
+
+@rule("select_n")
+def selections(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A choice by element: linear in what is chosen from, which may be shares."""
+    which, *cases = ins
+    refuse_debts("a choice by", [which])
+    cases, debtor = settle(w, op, cases)
+    if debtor is not None and which.axes & debtor.debts:
+        raise Unknown(
+            f"a choice that differs over the same axis as {share_words(debtor.debts)}",
+            debtor.debts,
+        )
+    terms, like = combined(w, [which, *cases])
+    owed_by = cases[0].having(cases[0].scaled, born=debtor.born) if debtor is not None else None
+    (out,) = _finish(like, choose(terms[0], terms[1:]), owed_by)
+    out = looked_up(out)
+    return [out.having(out.scaled, born=op) if out.owed and out.born is None else out]
+
+
+def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
+    """The term of a choice: a common coefficient stands in front."""
+    shape = which[1].shape
+    if all(case == cases[0] for case in cases):
+        return cases[0]
+    if T.is_one(which[1]) and len(cases) > int(which[0]) >= 0:
+        return cases[int(which[0])]
+    lead = next((c for c, _ in cases if c), 1)
+    made = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
+    return T.tidy(lead * made[0]), made[1]
+
+
+SIGNS = {"lt": "negative", "gt": "positive", "le": "nonpositive", "ge": "nonnegative"}
+TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+
+
+@rule("eq", "ne", "lt", "gt", "le", "ge")
+def comparisons(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A comparison is the sign of a difference."""
+    refuse_debts("a comparison", ins)
+    terms, like = combined(w, ins)
+    shape, name = terms[0][1].shape, op.name
+    dtype = dtype_of(op.ins[0])
+    if not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return [like.having(T.elementwise(name, (), terms, shape))]
+    (a, s), (b, t) = terms
+    gap = as_positions(like.having(T.add([(a, s), (-b, t)], shape)))
+    coef, shape = gap.coef, gap.term.shape
+    if coef < 0 and name in TURNED:
+        name = TURNED[name]
+    sign = "zero" if name == "eq" else SIGNS.get(name, name)
+    return [gap.having(T.elementwise(sign, (), [(1 if coef else 0, gap.term)], shape))]
+
+
+BITWISE = {
+    *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
+    *("population_count", "clz", "mulhi", "nextafter", "bitcast_convert_type"),
+}
+
+COMMUTE = {"max", "min", "and", "or", "xor"}
+
+POINTWISE = [
+    "max",
+    "min",
+    "exp",
+    "exp2",
+    "log",
+    "log1p",
+    "expm1",
+    "tanh",
+    "logistic",
+    "sign",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "pow",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "atan2",
+    "sinh",
+    "cosh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "erf_inv",
+    "lgamma",
+    "digamma",
+    "polygamma",
+    "igamma",
+    "igammac",
+    "bessel_i0e",
+    "bessel_i1e",
+    "regularized_incomplete_beta",
+    "and",
+    "or",
+    "not",
+    "xor",
+    "abs",
+    "is_finite",
+    "floor",
+    "ceil",
+    "round",
+    "clamp",
+    "rem",
+    "nextafter",
+    "complex",
+    "real",
+    "imag",
+    "conj",
+    "population_count",
+    "clz",
+    "shift_left",
+    "shift_right_logical",
+    "shift_right_arithmetic",
+    "random_fold_in",
+    "threefry2x32",
+    "mulhi",
+    "square_root",
+]
+
+
+@rule(*POINTWISE)
+def pointwise(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Any other function of each element: operands cut alike, no shares."""
+    return by_element(w, op, ins, op.name)
+
+
+def by_element(w: Walk, op: Leaf, ins: list[Value], name: str) -> list[Value]:
+    """The function `name` of each element."""
+    refuse_debts(name, ins)
+    terms, like = combined(w, ins)
+    if name in COMMUTE:
+        terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
+        if terms[0] == terms[1] and name != "xor":
+            return [like.having(terms[0])]
+    given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
+    if name in BITWISE:
+        # Conversions are the value itself, so the type that the bits are of has to be said.
+        given["operand"] = str(dtype_of(op.ins[0]))
+    params = frozen(given)
+    if len(op.outs) == 1:
+        return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]
+    return [
+        like.having(T.elementwise(name, (params, index), terms, terms[0][1].shape))
+        for index in range(len(op.outs))
+    ]
+
+
+__all__ = ["check_product", "choose", "combined", "debts_of", "refuse_debts", "settle"]

@@ -1,0 +1,96 @@
+"""The numbers of a term that depends on nothing but coordinates and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from .term import ONE, Scaled, Term
+
+LARGE = 1 << 22
+"""Arrays of more elements than this are not worked out."""
+
+EACH: dict[str, Callable[..., Any]] = {
+    "max": np.maximum,
+    "min": np.minimum,
+    "rem": lambda x, y: abs(x) % abs(y) * np.sign(x),
+    "zero": lambda x: x == 0,
+    "ne": lambda x: x != 0,
+    "negative": lambda x: x < 0,
+    "positive": lambda x: x > 0,
+    "nonpositive": lambda x: x <= 0,
+    "nonnegative": lambda x: x >= 0,
+    "sign": np.sign,
+    "abs": np.abs,
+    "clamp": lambda low, x, high: np.clip(x, low, high),
+}
+
+
+TRUTH: dict[str, Callable[..., Any]] = {
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "not": np.logical_not,
+}
+"""Of truth values only: of whole numbers these are of their bits."""
+
+
+Given = Mapping[Term, np.ndarray]
+
+
+def numbers(x: Scaled, given: Given | None = None) -> np.ndarray | None:
+    """The value, exact as a number of any size; None if it depends on an argument.
+
+    `given` has numbers for some terms that do, of the terms' own shapes.
+    """
+    coef, t = x
+    if not coef:
+        return np.zeros(t.shape, object)
+    found = _term(t, given or {})
+    return None if found is None else np.asarray(found * coef, object)
+
+
+def _term(t: Term, given: Given) -> Any:
+    if t in given:
+        return given[t]
+    if t is ONE:
+        return np.array(1, object)
+    if np.prod(t.shape, dtype=float) > LARGE:
+        return None
+    if t.op == "iota":
+        return np.arange(t.shape[0]).astype(object)
+    kids = [numbers(kid, given) for kid in t.kids]
+    if not kids or any(kid is None for kid in kids):
+        return None
+    own: list[Any] = kids
+    if t.op == "truncate" and all(x == int(x) for x in own[0].reshape(-1)):
+        return own[0]
+    if t.op == "bcast":
+        shape = [1] * len(t.shape)
+        for size, d in zip(own[0].shape, t.params, strict=True):
+            shape[d] = size
+        return np.broadcast_to(own[0].reshape(shape), t.shape)
+    if t.op == "sum":
+        return sum(own[1:], start=own[0])
+    if t.op == "product":
+        out = np.ones(t.shape, object)
+        for base, power in zip(own, t.params, strict=True):
+            out = out * base**power
+        return out
+    if t.op == "div" and t.params == ():
+        return own[0] // own[1] if (own[1] > 0).all() and (own[0] >= 0).all() else None
+    if t.op == "reshape":
+        return own[0].reshape(t.shape)
+    if t.op == "transpose":
+        return own[0].transpose(t.params)
+    if t.op == "select":
+        which = own[0].astype(int)
+        return np.choose(which, own[1:]) if len(own) <= 3 else None
+    if t.op in TRUTH and dict(t.params)["operand"] == "bool":
+        return np.asarray(TRUTH[t.op](*own)).astype(object) * 1
+    if t.op == "rem" and (own[1] == 0).any():
+        return None
+    if t.op in EACH:
+        return np.asarray(EACH[t.op](*own)).astype(object) * 1
+    return None

@@ -1,0 +1,199 @@
+"""Rules for gather and scatter: lookups by index, and their transposes.
+
+Rows looked up by cut indices are cut; features of the table keep their cut. A table cut along the
+dimension that is looked up in is read as each device's own table. Adding rows up by cut indices
+leaves a sum owed, as any sum over a cut dimension does.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .._program import Leaf
+from . import term as T
+from .align import whole_along
+from .contract import meet
+from .elementwise import only_sums, refuse_debts, share_words, sums
+from .masked import added_up
+from .rules import rule
+from .value import (
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    read_as,
+    tidy_dim,
+    uncut,
+    whole_size,
+    with_hidden,
+)
+
+if TYPE_CHECKING:
+    from .walk import Walk
+
+
+def _apart(x: Value, y: Value) -> tuple[Value, Value]:
+    """An axis that cuts both operands in dimensions that do not belong together is hidden."""
+    clash = x.axes & y.axes - (frozenset(x.hidden) & frozenset(y.hidden))
+    for axis in sorted(clash):
+        x, y = hide(x, axis), hide(y, axis)
+    return x, y
+
+
+@rule("gather")
+def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Rows by index: cut indices give cut rows, cut features stay cut; shares stay shares."""
+    x, index = ins
+    numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
+    refuse_debts("a lookup by", [index])
+    batch_x = tuple(getattr(numbers, "operand_batching_dims", ()))
+    batch_i = tuple(getattr(numbers, "start_indices_batching_dims", ()))
+    index = whole_along(index, [len(index.dims) - 1])
+    x, index = meet(w, x, index, [*zip(batch_x, batch_i, strict=True)])
+    full = [
+        d for d in range(len(x.dims)) if d not in numbers.start_index_map and sizes[d] == x.local[d]
+    ]
+    x = whole_along(x, [d for d in range(len(x.dims)) if d not in full and d not in batch_x])
+    paired = axes_in(x.dims[d] for d in batch_x)
+    loose = (x.axes - paired) & index.axes
+    for axis in sorted(loose | (paired & {*x.hidden, *index.hidden})):
+        x, index = hide(x, axis), hide(index, axis)
+    if x.debts & index.axes:
+        raise Unknown(
+            f"a lookup in {share_words(x.debts)} by an index that differs over it", x.debts
+        )
+    hidden = sorted({*x.hidden, *index.hidden})
+    x, index = with_hidden(x, hidden), with_hidden(index, hidden)
+    gone = {*numbers.collapsed_slice_dims, *batch_x}
+    windows = iter(
+        [x.dims[d] if d in full else uncut(sizes[d]) for d in range(len(x.dims)) if d not in gone]
+    )
+    rows = iter(index.dims[:-1])
+    rank = len(op.outs[0].shape)
+    dims = tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank))
+    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    if not x.coef:
+        return [x.having(T.zero(shape), dims=dims, hidden=tuple(hidden))]
+    wide = tuple(whole_size(x.dims[d]) if d in full else sizes[d] for d in range(len(x.dims)))
+    params = (numbers, wide, str(op.params["mode"]), len(hidden))
+    made = T.make("gather", params, ((1, x.term), index.scaled), shape)
+    return [x.having((x.coef, made), dims=dims, hidden=tuple(hidden))]
+
+
+@rule("scatter-add", "scatter_add")
+def additions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Rows added up by index: over cut rows a sum is owed."""
+    x, index, update = ins
+    refuse_debts("an addition at", [index])
+    added = _scattered(w, op, x, index, update, adds=True)
+    if x.zero:
+        return [added]
+    return sums(w, _as_sum(op), [x, added])
+
+
+def _as_sum(op: Leaf) -> Leaf:
+    return Leaf(op.ins[:1], op.outs, "add", op.run, {}, where=op.where, source=op.source)
+
+
+@rule(
+    "scatter",
+    "scatter-mul",
+    "scatter_mul",
+    "scatter_min",
+    "scatter_max",
+    "scatter-min",
+    "scatter-max",
+)
+def replacements(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Rows replaced by index: the dimensions written to must be whole."""
+    x, index, update = ins
+    refuse_debts(op.name, ins)
+    return [_scattered(w, op, x, index, update, adds=False)]
+
+
+def _scattered(w: Walk, op: Leaf, x: Value, index: Value, update: Value, adds: bool) -> Value:
+    numbers = op.params["dimension_numbers"]
+    window = numbers.update_window_dims
+    batch_x = tuple(getattr(numbers, "operand_batching_dims", ()))
+    batch_i = tuple(getattr(numbers, "scatter_indices_batching_dims", ()))
+    index = whole_along(index, [len(index.dims) - 1])
+    rows = [d for d in range(len(update.dims)) if d not in window]
+    index, update = meet(w, index, update, [(i, d) for i, d in enumerate(rows)])
+    kept = [
+        d for d in range(len(x.dims)) if d not in numbers.inserted_window_dims and d not in batch_x
+    ]
+    of_window = dict(zip(kept, window, strict=True))
+    full = {
+        d: of_window[d]
+        for d in kept
+        if d not in numbers.scatter_dims_to_operand_dims
+        and update.local[of_window[d]] == x.local[d]
+    }
+    update = whole_along(update, [d for d in window if d not in full.values()])
+    batch_rows = [rows[i] for i in batch_i]
+    loose = [d for d in rows if d not in batch_rows]
+    if not adds:
+        update, index = (
+            whole_along(update, loose),
+            whole_along(index, [rows.index(d) for d in loose]),
+        )
+    over = axes_in(update.dims[d] for d in loose)
+    clash = over & axes_in(update.dims[d] for d in range(len(update.dims)) if d not in loose)
+    clash |= (axes_in(update.dims) | axes_in(index.dims)) & {*update.hidden, *index.hidden}
+    clash |= axes_in(update.dims[d] for d in window) & axes_in(index.dims)
+    for axis in sorted(clash):
+        update, index = hide(update, axis), hide(index, axis)
+    over = axes_in(update.dims[d] for d in loose)
+    dims = [uncut(size) for size in x.local]
+    for d, e in full.items():
+        dims[d] = update.dims[e]
+    for d, i in zip(batch_x, batch_i, strict=True):
+        dims[d] = update.dims[rows[i]]
+    if adds:
+        only_sums(op.name, update)
+    if update.debts & (over | index.axes):
+        raise Unknown(
+            f"rows of {share_words(update.debts)} added at places that differ", update.debts
+        )
+    axes = {*update.hidden, *index.hidden}
+    if not adds:
+        x = read_as(x, tuple(dims))
+        axes |= {*x.hidden}
+        if axes & axes_in(dims):
+            raise Unknown("rows replaced where parts and places differ over one axis")
+        x = with_hidden(x, sorted(axes))
+    hidden = sorted(axes)
+    update, index = with_hidden(update, hidden), with_hidden(index, hidden)
+    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    params = (op.name, numbers, str(op.params["mode"]), len(hidden))
+    if not adds:
+        return x.having(
+            T.function("scatter", params, [x.scaled, index.scaled, update.scaled], shape)
+        )
+    owed = update.owed | {(axis, "sum") for axis in over}
+    born = op if over else update.born
+    masked = _by_mask(x, index, update, numbers, dims)
+    if masked is not None:
+        return masked.having(masked.scaled, owed=owed, born=born)
+    made = T.make("scatter_add", params, (index.scaled, (1, update.term)), shape)
+    coef, made = (update.coef, made) if update.coef else T.zero(shape)
+    return Value(coef, made, tuple(dims), tuple(hidden), owed, born)
+
+
+def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any]) -> Value | None:
+    """Rows added to a table whose rows are split, each device its own."""
+    if len(numbers.scatter_dims_to_operand_dims) != 1 or not update.coef:
+        return None
+    d = numbers.scatter_dims_to_operand_dims[0]
+    size = x.local[d]
+    found = added_up(index.scaled, update, numbers, size)
+    if found is None:
+        return None
+    where, rows, places = found
+    own = list(dims)
+    own[d] = tidy_dim([(size * math.prod(a.size for a in update.hidden), update.hidden)])
+    shape = tuple(map(whole_size, own))
+    made = T.make("add_rows", (numbers, places), ((1, where), (1, rows[1])), shape)
+    return Value(rows[0], made, tuple(own))

@@ -1,0 +1,278 @@
+"""Lookups in a table whose rows are split: by mask, each device its own rows, then a sum.
+
+A vocabulary that is split over devices is looked up so: subtract the number of one's first row,
+keep what falls into one's own rows, zero for the rest, `psum`. Whatever the mask and the clipping
+look like, they are comparisons of what is linear in the index and the device's coordinate: between
+the places where one of them turns, everything is linear. So they are tried at all these places, and
+what holds there holds for every index. If a device keeps exactly its own rows and reads them at
+their own places, its result is a share of the lookup in the whole table (`rows`). On one device the
+same expression is the lookup itself, with zero for an index outside the table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from . import term as T
+from .evaluate import EACH, TRUTH
+from .term import Scaled, Term
+from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size
+
+Map = tuple[int | None, ...]
+"""For each dimension of a term, the dimension of the whole expression it is."""
+
+
+class NotLinear(Exception):
+    """Something else than comparisons of an index and a coordinate."""
+
+
+@dataclasses.dataclass
+class Points:
+    """An expression of an index and a device's coordinate, at many pairs of them."""
+
+    device: np.ndarray
+    index: np.ndarray
+    at: int | None
+    """The dimension along which the coordinate changes."""
+    leaf: Term | None = None
+    spots: set[Map] = dataclasses.field(default_factory=set)
+    turns: list[np.ndarray] = dataclasses.field(default_factory=list)
+    """What is compared with zero on the way."""
+
+    @classmethod
+    def of(cls, pairs: set[tuple[int, int]], at: int | None) -> Points:
+        """Points by device, then by index."""
+        rows = sorted(pairs)
+        return cls(
+            np.array([k for k, _ in rows], object), np.array([u for _, u in rows], object), at
+        )
+
+    def missed(self) -> set[tuple[int, int]]:
+        """The places between two points at which a comparison turns, if it is linear there."""
+        found = set()
+        wide = (np.diff(self.device) == 0) & (np.diff(self.index) > 1)
+        for gap in self.turns:
+            sign = np.sign(gap)
+            for i in np.flatnonzero(wide & (sign[1:] != sign[:-1])):
+                low, high = self.index[i], self.index[i + 1]
+                root = low + (high - low) * Fraction(gap[i]) / Fraction(gap[i] - gap[i + 1])
+                near = math.floor(root)
+                found |= {(self.device[i], u) for u in range(near - 1, near + 2) if low < u < high}
+        return found
+
+    def value(self, x: Scaled, dims: Map) -> np.ndarray:
+        """Its numbers; `dims` says where the dimensions of the term lie."""
+        coef, t = x
+        if not coef or t is T.ONE:
+            return np.full(len(self.index), coef, object)
+        return self.term(t, dims) * coef
+
+    def term(self, t: Term, dims: Map) -> Any:
+        if t.op == "bcast":
+            return self.value(t.kids[0], tuple(dims[d] for d in t.params))
+        if t.op == "iota" and dims == (self.at,) and self.at is not None:
+            return self.device
+        if t.op == "sum":
+            return sum(self.value(kid, dims) for kid in t.kids)
+        if t.op == "select" and len(t.kids) == 3:
+            which, no, yes = (self.value(kid, dims) for kid in t.kids)
+            self.turns.append(which)
+            return np.where(which.astype(bool), yes, no)
+        truth = t.op in TRUTH and dict(t.params)["operand"] == "bool"
+        own = TRUTH[t.op] if truth else EACH.get(t.op)
+        if own is not None and t.op not in ("rem", "sign", "abs"):
+            kids = [self.value(kid, dims) for kid in t.kids]
+            if not truth:
+                self.turns += kids if len(kids) == 1 else [a - b for a, b in combinations(kids, 2)]
+            return np.asarray(own(*kids)).astype(object) * 1
+        if (self.leaf is not None and t is not self.leaf) or (
+            self.at is not None and self.at in dims
+        ):
+            raise NotLinear
+        self.leaf = t
+        self.spots.add(dims)
+        return self.index
+
+
+MANY, LARGE, ROUNDS = 1024, 1 << 63, 24
+
+
+def _tried(
+    which: tuple[Scaled, Map], place: tuple[Scaled, Map], count: int, size: int, at: int | None
+) -> tuple[Points, set[Map], np.ndarray, np.ndarray]:
+    """A mask and a place at all points between which both are linear, the mask even constant."""
+    if count > MANY:
+        raise NotLinear
+    pairs = {(k, u) for k in range(count) for u in (-LARGE, LARGE)}
+    ends = (-1, 0, size - 1, size)
+    pairs |= {(k, k * size + end) for k in range(count) for end in ends}
+    for _ in range(ROUNDS):
+        points = Points.of(pairs, at)
+        mask = points.value(*which)
+        spots, points.spots = points.spots, set()
+        found = points.value(*place)
+        points.turns.append(mask)
+        more = points.missed() - pairs
+        if not more:
+            return points, spots, mask, found
+        pairs |= more
+    raise NotLinear
+
+
+def _owns(live: np.ndarray, place: np.ndarray, points: Points, size: int) -> bool:
+    """Whether each device keeps exactly its own rows, and reads them at their own places."""
+    local = points.index - points.device * size
+    own = (local >= 0) & (local < size)
+    return bool((live == own).all() and (place[own.astype(bool)] == local[own.astype(bool)]).all())
+
+
+def _choice(t: Term) -> tuple[Scaled, int, Scaled] | None:
+    """A choice between zero and something: the condition, which case is chosen, what is chosen."""
+    if t.op != "select" or len(t.kids) != 3:
+        return None
+    cases = t.kids[1:]
+    if bool(cases[0][0]) == bool(cases[1][0]):
+        return None
+    live = 0 if cases[0][0] else 1
+    return t.kids[0], live, cases[live]
+
+
+def _thin(small: Term, large: Term) -> list[int] | None:
+    """Where the dimensions of `small` lie in `large`, if only dimensions of size 1 are added."""
+    if [s for s in small.shape if s != 1] != [s for s in large.shape if s != 1]:
+        return None
+    groups = T.matched(small.shape, large.shape)
+    places: dict[int, int] = {}
+    for old, new in groups or []:
+        own = [d for d in old if small.shape[d] != 1], [d for d in new if large.shape[d] != 1]
+        places |= dict(zip(*own, strict=True))
+    return [places[d] for d in range(len(small.shape))] if len(places) == len(small.shape) else None
+
+
+def looked_up(v: Value) -> Value:
+    """A masked lookup as what it is of the whole; any other value as it is."""
+    found = _choice(v.term)
+    if found is None or len(v.hidden) > 1:
+        return v
+    if found[2][1].op == "reshape" and found[2][1].kids[0][1].op == "gather":
+        return _squeezed(v, found)
+    return _looked_up(v, found) if found[2][1].op == "gather" else v
+
+
+def _squeezed(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
+    """A lookup of which a dimension of size 1 was left out before it was masked."""
+    which, live, (coef, t) = found
+    lookup = t.kids[0][1]
+    places = _thin(t, lookup)
+    if places is None:
+        return v
+    wide = T.bcast(which, lookup.shape, places)
+    cases: list[Scaled] = [T.zero(lookup.shape), T.zero(lookup.shape)]
+    cases[live] = (coef, lookup)
+    lead = len(v.hidden)
+    dims: list[Dim] = [()] * (len(lookup.shape) - lead)
+    for d, place in enumerate(places[lead:]):
+        dims[place - lead] = v.dims[d]
+    made = T.elementwise("select", (), [wide, *cases], lookup.shape)
+    own = v.having((T.tidy(v.coef * made[0]), made[1]), dims=tuple(dims))
+    out = looked_up(own)
+    if out.term is own.term:
+        return v
+    shape = tuple(map(whole_size, v.dims))
+    return out.having(T.reshape(out.scaled, shape), dims=v.dims)
+
+
+def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
+    which, live, (coef, lookup) = found
+    numbers, sizes, _, lead = lookup.params
+    if len(numbers.start_index_map) != 1 or lead != len(v.hidden):
+        return v
+    d = numbers.start_index_map[0]
+    (_, table), index = lookup.kids
+    size = table.shape[lead + d]
+    count = v.hidden[0].size if v.hidden else 1
+    rank = len(lookup.shape)
+    rows = [p for p in range(rank - lead) if p not in numbers.offset_dims]
+    try:
+        spread: Map = (*range(lead), *(lead + p for p in rows), None)
+        points, spots, chosen, place = _tried(
+            (which, tuple(range(rank))), (index, spread), count, size, 0 if v.hidden else None
+        )
+    except NotLinear:
+        return v
+    if points.leaf is None or len(points.spots) != 1 or spots != points.spots:
+        return v
+    if not _owns((chosen != 0) if live else (chosen == 0), place, points, size):
+        return v
+    ((spot),) = points.spots
+    if None in spot:
+        return v
+    whole_table = _whole_table(v, table, d)
+    if whole_table is None:
+        return v
+    places = tuple(rows.index(p - lead) for p in spot if p is not None)
+    wide = tuple(whole_table[1].shape[e] if e == d else s for e, s in enumerate(sizes))
+    kids = ((1, whole_table[1]), (1, points.leaf))
+    params = (numbers, tuple(1 if e == d else s for e, s in enumerate(wide)), places)
+    made = T.make("rows", params, kids, lookup.shape[lead:])
+    owed = v.owed | {(axis, "sum") for axis in v.hidden}
+    scaled = T.tidy(v.coef * coef * whole_table[0]), made
+    return v.having(scaled, hidden=(), owed=owed)
+
+
+def _whole_table(v: Value, table: Term, d: int) -> Scaled | None:
+    """The table of all devices, from the tables of each."""
+    if not v.hidden:
+        return 1, table
+    own = Value(1, table, tuple(uncut(size) for size in table.shape[1:]), v.hidden)
+    rows = tidy_dim([(table.shape[1 + d] * v.hidden[0].size, v.hidden)])
+    return read_as(own, (*own.dims[:d], rows, *own.dims[d + 1 :])).scaled
+
+
+def _inside(t: Term) -> Term:
+    """A choice that is given dimensions of size 1, as a choice between what is given them."""
+    inner = t.kids[0][1] if t.op == "bcast" else t
+    if inner.op != "select" or _thin(inner, t) is None:
+        return t
+    wide = [T.bcast(kid, t.shape, t.params) for kid in inner.kids]
+    return T.make("select", (), wide, t.shape)
+
+
+def added_up(
+    index: Scaled, update: Value, numbers: Any, size: int
+) -> tuple[Term, Scaled, Map] | None:
+    """Rows added up by mask: the index into the whole and the rows, where the mask is one's own.
+
+    `index` and `update` have the same hidden axis, or none. `size` is the number of local rows.
+    """
+    found = _choice(_inside(update.term))
+    if found is None or len(update.hidden) > 1 or len(numbers.scatter_dims_to_operand_dims) != 1:
+        return None
+    which, live, chosen = found
+    lead, rank = len(update.hidden), len(update.term.shape)
+    count = math.prod(axis.size for axis in update.hidden)
+    rows = [p for p in range(rank - lead) if p not in numbers.update_window_dims]
+    try:
+        spread: Map = (*range(lead), *(lead + p for p in rows), None)
+        points, spots, mask, place = _tried(
+            (which, tuple(range(rank))), (index, spread), count, size, 0 if lead else None
+        )
+    except NotLinear:
+        return None
+    if points.leaf is None or len(points.spots) != 1 or spots != points.spots:
+        return None
+    (spot,) = points.spots
+    if None in spot or not _owns((mask != 0) if live else (mask == 0), place, points, size):
+        return None
+    coef, t = chosen
+    if lead and 0 not in T.uniform_dims(t):
+        return None
+    inner = T.strip(t, {0}) if lead else t
+    places = tuple(rows.index(p - lead) for p in spot if p is not None)
+    return points.leaf, (T.tidy(coef * update.coef), inner), places

@@ -1,0 +1,168 @@
+"""One element along a dimension, with the cut carried down to the arguments.
+
+Devices that are kept apart give a result as a concatenation of theirs; one device gives the same
+numbers as an expression over whole arrays. Taken apart element by element, with the cut carried
+down through what acts by element, through products and reductions, both are the same expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import term as T
+from .elementwise import POINTWISE
+from .term import Scaled, Shape, Term
+from .value import Value
+
+FEW = 64
+"""Dimensions of more elements than this are not taken apart."""
+
+BY_ELEMENT = frozenset(POINTWISE) | {
+    "select",
+    "zero",
+    "ne",
+    "negative",
+    "positive",
+    "nonpositive",
+    "nonnegative",
+    "truncate",
+    "nonzero",
+    "reciprocal",
+}
+
+
+def equal_in_pieces(a: Value, b: Value) -> bool:
+    """Whether two results are the same, element by element along some dimension."""
+    if not (a.plain and b.plain) or a.term.shape != b.term.shape:
+        return False
+    for d in sorted(_seams(a.term) | _seams(b.term)):
+        size = a.term.shape[d]
+        if size <= FEW and all(take(a.scaled, d, i) == take(b.scaled, d, i) for i in range(size)):
+            return True
+    return False
+
+
+def _seams(t: Term) -> set[int]:
+    """The dimensions along which a term is put together."""
+    found: set[int] = set()
+    stack, seen = [t], {t}
+    while stack:
+        top = stack.pop()
+        if top.shape != t.shape:
+            continue
+        if top.op == "concatenate":
+            found.add(top.params)
+        for _, kid in top.kids if top.op in BY_ELEMENT | {"sum", "product"} else ():
+            if kid not in seen:
+                seen.add(kid)
+                stack.append(kid)
+    return found
+
+
+def take(x: Scaled, d: int, i: int) -> Scaled:
+    """Element `i` along dimension `d`, which is gone then."""
+    coef, t = x
+    shape = _without(t.shape, d)
+    if not coef:
+        return T.zero(shape)
+    made = _taken(t, d, i, shape)
+    if made is None:
+        made = T.reshape(T.cut((1, t), d, i, 1), shape)
+    return T.tidy(coef * made[0]), made[1]
+
+
+def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
+    match t.op:
+        case "iota":
+            return i, T.ONE
+        case "bcast":
+            return _spread(t, d, i, shape)
+        case "sum":
+            return T.add([take(kid, d, i) for kid in t.kids], shape)
+        case "product":
+            rows = zip(t.kids, t.params, strict=True)
+            return T.multiply([take(kid, d, i) for kid, n in rows for _ in range(n)], shape)
+        case "dot":
+            return _product(t, d, i, shape)
+        case "transpose":
+            inner = take(t.kids[0], t.params[d], i)
+            order = [own - (own > t.params[d]) for e, own in enumerate(t.params) if e != d]
+            return T.transpose(inner, order)
+        case "concatenate":
+            return _piece(t, d, i, shape)
+        case "reshape":
+            return _reshaped(t, d, i, shape)
+        case "slice":
+            along, start, stride = t.params
+            if along == d:
+                return take(t.kids[0], d, start + i * stride)
+            inner = take(t.kids[0], d, i)
+            return T.cut(inner, along - (along > d), start, t.shape[along], stride)
+        case "reduce_sum" | "reduce_max" | "reduce_min":
+            kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
+            gone = kept[d]
+            inner = take(t.kids[0], gone, i)
+            return T.reduce(t.op[7:], inner, [e - (e > gone) for e in t.params])
+    if t.op in BY_ELEMENT and all(kid.shape == t.shape for _, kid in t.kids):
+        return T.elementwise(t.op, t.params, [take(kid, d, i) for kid in t.kids], shape)
+    return None
+
+
+def _without(shape: Sequence[int], d: int) -> Shape:
+    return (*shape[:d], *shape[d + 1 :])
+
+
+def _spread(t: Term, d: int, i: int, shape: Shape) -> Scaled:
+    places = tuple(e - (e > d) for e in t.params if e != d)
+    inner = take(t.kids[0], t.params.index(d), i) if d in t.params else t.kids[0]
+    return T.bcast(inner, shape, places)
+
+
+def _piece(t: Term, d: int, i: int, shape: Shape) -> Scaled:
+    if t.params != d:
+        rest = t.params - (t.params > d)
+        return T.concatenate([take(kid, d, i) for kid in t.kids], rest, shape)
+    for coef, kid in t.kids:
+        if i < kid.shape[d]:
+            return take((coef, kid), d, i)
+        i -= kid.shape[d]
+    raise AssertionError("an element beyond the end")
+
+
+def _reshaped(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
+    inner = t.kids[0][1]
+    for old, new in T.matched(inner.shape, t.shape) or ():
+        real = [e for e in new if t.shape[e] != 1]
+        if real and real[0] == d and len(old) == 1:
+            step = inner.shape[old[0]] // t.shape[d]
+            if step == 1:
+                return T.reshape(take((1, inner), old[0], i), shape)
+            return T.reshape(T.cut((1, inner), old[0], i * step, step), shape)
+    return None
+
+
+def _product(t: Term, d: int, i: int, shape: Shape) -> Scaled:
+    """An element of a contraction: of both operands along a batch, else of one."""
+    (cx, cy), (bx, by) = t.params
+    x, y = t.kids
+    fx = [e for e in range(len(x[1].shape)) if e not in cx and e not in bx]
+    fy = [e for e in range(len(y[1].shape)) if e not in cy and e not in by]
+    at_x = at_y = -1
+    if d < len(bx):
+        at_x, at_y = bx[d], by[d]
+    elif d < len(bx) + len(fx):
+        at_x = fx[d - len(bx)]
+    else:
+        at_y = fy[d - len(bx) - len(fx)]
+    if at_x >= 0:
+        x, cx, bx = take(x, at_x, i), _renumbered(cx, at_x), _renumbered(bx, at_x)
+    if at_y >= 0:
+        y, cy, by = take(y, at_y, i), _renumbered(cy, at_y), _renumbered(by, at_y)
+    coef = T.tidy(x[0] * y[0])
+    if not coef:
+        return T.zero(shape)
+    return coef, T.make("dot", ((cx, cy), (bx, by)), ((1, x[1]), (1, y[1])), shape)
+
+
+def _renumbered(dims: Sequence[int], gone: int) -> tuple[int, ...]:
+    return tuple(e - (e > gone) for e in dims if e != gone)

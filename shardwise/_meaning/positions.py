@@ -1,0 +1,54 @@
+"""A device's coordinate times its share, plus a local index, is a position in the whole.
+
+`axis_index("a") * L + arange(L)` is how programs say which rows they hold. Read as it stands it is
+each device's own; it is also `arange(n * L)`, cut along `a`, and that is what compares.
+"""
+
+from __future__ import annotations
+
+from . import term as T
+from .term import Coef, Term
+from .value import Value, hidden_sizes, read_as, tidy_dim, whole_size
+
+
+def as_positions(v: Value) -> Value:
+    """A sum that numbers the elements of the whole, read as cut."""
+    while v.hidden and v.term.op == "sum":
+        found = _pair(v)
+        if found is None:
+            return v
+        v = found
+    return v
+
+
+def _pair(v: Value) -> Value | None:
+    places: dict[int, tuple[Coef, Term]] = {}
+    for coef, t in v.term.kids:
+        if t.op == "bcast" and t.kids[0][1].op == "iota":
+            places[t.params[0]] = (coef, t)
+        elif t.op == "iota":
+            places[0] = (coef, t)
+    lead = len(v.hidden)
+    for at, axis in enumerate(v.hidden):
+        if at not in places:
+            continue
+        for d, dim in enumerate(v.dims):
+            size = whole_size(dim)
+            if lead + d not in places or len(dim) != 1:
+                continue
+            if places[at][0] == places[lead + d][0] * size:
+                parts = {places[at][1], places[lead + d][1]}
+                return _merged(v, axis, d, places[lead + d][0], parts)
+    return None
+
+
+def _merged(v: Value, axis, d: int, step: Coef, parts: set[Term]) -> Value:
+    ((size, own),) = v.dims[d]
+    dims = (*v.dims[:d], tidy_dim([(size * axis.size, (axis, *own))]), *v.dims[d + 1 :])
+    rest = [(coef, t) for coef, t in v.term.kids if t not in parts]
+    others = [read_as(v.having(one), dims) for one in rest]
+    hidden = tuple(a for a in v.hidden if a != axis)
+    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+    position = T.iota(shape, len(hidden) + d)
+    whole = T.add([(step * position[0], position[1]), *(one.scaled for one in others)], shape)
+    return v.having((T.tidy(v.coef * whole[0]), whole[1]), dims=dims, hidden=hidden)

@@ -1,0 +1,260 @@
+"""Values: a term of the whole, and how each device's part lies in it.
+
+What one device holds is read off the whole term by three things:
+
+    dims      for each dimension, the mesh axes it is cut along. A dimension is a row of segments,
+              each `(size of the whole, axes)`: a batch of 8 by a sequence of 64 cut over `s`,
+              flattened, is `((8, ()), (64, (s,)))`
+    hidden    axes over which devices differ without any dimension being cut: `axis_index` is the
+              whole `0, 1, ..., n-1`, of which each device sees one element. The term has a leading
+              dimension for each
+    owed      axes over which the devices' values have still to be combined to give the term
+
+One local array has many readings (a replicated vector is a cut one that repeats itself; a hidden
+axis can be placed in any dimension). All are true; `read_as` goes from one to another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .._mesh import Axis, Placement
+from . import term as T
+from .term import Coef, Scaled, Shape, Term
+
+Segment = tuple[int, tuple[Axis, ...]]
+Dim = tuple[Segment, ...]
+Dims = tuple[Dim, ...]
+Owed = frozenset[tuple[Axis, str]]
+NOTHING: Owed = frozenset()
+
+
+class Unknown(Exception):
+    """No rule says what a value is. `debt` marks a mistake rather than a gap in the rules."""
+
+    def __init__(self, reason: str, debt: frozenset[Axis] = frozenset()):
+        super().__init__(reason)
+        self.reason, self.debt = reason, debt
+
+
+def tidy_dim(segments: Iterable[Segment]) -> Dim:
+    """Segments in normal form: what lies in one piece is one segment."""
+    out: list[Segment] = []
+    for size, axes in segments:
+        axes = tuple(axis for axis in axes if axis.size > 1)
+        if size == 1:
+            continue
+        if out and not axes:
+            out[-1] = (out[-1][0] * size, out[-1][1])
+        elif out and out[-1][0] == math.prod(a.size for a in out[-1][1]):
+            out[-1] = (out[-1][0] * size, out[-1][1] + axes)
+        else:
+            out.append((size, axes))
+    return tuple(out)
+
+
+def uncut(size: int) -> Dim:
+    """A dimension that every device has whole."""
+    return tidy_dim([(size, ())])
+
+
+def whole_size(dim: Dim) -> int:
+    """The size of a dimension of the whole."""
+    return math.prod(size for size, _ in dim)
+
+
+def local_size(dim: Dim) -> int:
+    """The size of a device's part."""
+    return math.prod(_part(segment) for segment in dim)
+
+
+def _part(segment: Segment) -> int:
+    return segment[0] // math.prod(axis.size for axis in segment[1])
+
+
+def axes_in(dims: Iterable[Dim]) -> frozenset[Axis]:
+    """The axes that some dimension is cut along."""
+    return frozenset(axis for dim in dims for _, axes in dim for axis in axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """What a value is of the whole."""
+
+    coef: Coef
+    term: Term
+    dims: Dims
+    hidden: tuple[Axis, ...] = ()
+    owed: Owed = NOTHING
+    born: Any = dataclasses.field(default=None, compare=False, repr=False)
+    """The operation since which something is owed."""
+
+    @property
+    def scaled(self) -> Scaled:
+        """Coefficient and term."""
+        return self.coef, self.term
+
+    @functools.cached_property
+    def shape(self) -> Shape:
+        """The whole shape, without hidden dimensions."""
+        return tuple(map(whole_size, self.dims))
+
+    @functools.cached_property
+    def local(self) -> Shape:
+        """The shape on one device."""
+        return tuple(map(local_size, self.dims))
+
+    @functools.cached_property
+    def axes(self) -> frozenset[Axis]:
+        """The axes over which devices hold different parts."""
+        return axes_in(self.dims) | frozenset(self.hidden)
+
+    @functools.cached_property
+    def debts(self) -> frozenset[Axis]:
+        """The axes over which something is owed."""
+        return frozenset(axis for axis, _ in self.owed)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every device has the whole."""
+        return not self.axes and not self.owed
+
+    @property
+    def zero(self) -> bool:
+        """Whether every device has zeros. What is owed may add up to zero and not be it."""
+        return not self.coef and not self.owed
+
+    def having(self, scaled: Scaled, **changes: Any) -> Value:
+        """With another coefficient and term."""
+        return dataclasses.replace(self, coef=scaled[0], term=scaled[1], **changes)
+
+
+def whole(scaled: Scaled) -> Value:
+    """A value that every device has whole."""
+    return Value(*scaled, tuple(uncut(size) for size in scaled[1].shape))
+
+
+def hidden_sizes(axes: Iterable[Axis]) -> Shape:
+    """The leading dimensions for hidden axes."""
+    return tuple(axis.size for axis in axes)
+
+
+# --- from one reading to another
+
+
+def hide(v: Value, axis: Axis) -> Value:
+    """Read an axis as hidden: the cut becomes a leading dimension of the term, or it is spread."""
+    if axis in v.hidden:
+        return v
+    hidden = tuple(sorted((*v.hidden, axis)))
+    at = hidden.index(axis)
+    place = next((d for d, dim in enumerate(v.dims) if axis in axes_in([dim])), None)
+    if place is None:
+        shape = (*v.term.shape[:at], axis.size, *v.term.shape[at:])
+        spots = [d for d in range(len(shape)) if d != at]
+        return v.having(T.bcast(v.scaled, shape, spots), hidden=hidden)
+    lead = len(v.hidden)
+    pieces, spot = _pieces(v.dims[place], axis)
+    shape = (*v.term.shape[: lead + place], *pieces, *v.term.shape[lead + place + 1 :])
+    out = T.reshape(v.scaled, shape)
+    order = [d for d in range(len(shape)) if d != lead + place + spot]
+    order.insert(at, lead + place + spot)
+    rest = tidy_dim(
+        (s // axis.size, tuple(a for a in axes if a != axis)) if axis in axes else (s, axes)
+        for s, axes in v.dims[place]
+    )
+    dims = (*v.dims[:place], rest, *v.dims[place + 1 :])
+    out = T.transpose(out, order)
+    sizes = (*hidden_sizes(hidden), *map(whole_size, dims))
+    return v.having(T.reshape(out, sizes), hidden=hidden, dims=dims)
+
+
+def _pieces(dim: Dim, axis: Axis) -> tuple[list[int], int]:
+    """The sizes a dimension falls into, and which of them is the axis."""
+    pieces, spot = [], -1
+    for segment in dim:
+        for one in segment[1]:
+            if one == axis:
+                spot = len(pieces)
+            pieces.append(one.size)
+        pieces.append(_part(segment))
+    return pieces, spot
+
+
+def read_as(v: Value, dims: Dims) -> Value:
+    """Read a value as cut in another way. Hidden axes that `dims` does not name stay hidden."""
+    if v.dims == dims:
+        return v
+    if v.local != tuple(map(local_size, dims)):
+        raise Unknown("the parts have another shape")
+    wanted = axes_in(dims)
+    if sum(len(axes) for dim in dims for _, axes in dim) > len(wanted):
+        raise Unknown("one axis would split two dimensions")
+    if wanted & v.debts:
+        raise Unknown("a value that is still owed over an axis is wanted split along it")
+    changed = [d for d, (own, want) in enumerate(zip(v.dims, dims, strict=True)) if own != want]
+    moving = axes_in(v.dims[d] for d in changed) | axes_in(dims[d] for d in changed)
+    for axis in sorted(moving):
+        v = hide(v, axis)
+    shape: list[int] = [*hidden_sizes(v.hidden)]
+    order: list[int] = [d for d, axis in enumerate(v.hidden) if axis not in wanted]
+    for own, want in zip(v.dims, dims, strict=True):
+        if own == want:
+            order.append(len(shape))
+            shape.append(whole_size(own))
+            continue
+        for segment in want:
+            order += [v.hidden.index(axis) for axis in segment[1]]
+            order.append(len(shape))
+            shape.append(_part(segment))
+    out = T.transpose(T.reshape(v.scaled, tuple(shape)), order)
+    hidden = tuple(axis for axis in v.hidden if axis not in wanted)
+    sizes = (*hidden_sizes(hidden), *map(whole_size, dims))
+    return v.having(T.reshape(out, sizes), hidden=hidden, dims=dims)
+
+
+def with_hidden(v: Value, axes: Sequence[Axis]) -> Value:
+    """With a leading dimension for each of these axes."""
+    for axis in axes:
+        v = hide(v, axis)
+    return v
+
+
+def owing(v: Value, axis: Axis) -> Value:
+    """Read a value as a share of a sum over an axis: the sum of what all devices hold is owed."""
+    if (axis, "sum") in v.owed:
+        return v
+    if axis in v.debts:
+        raise Unknown(
+            f"a maximum or minimum over {axis.name!r} that is still owed is added to", v.debts
+        )
+    owed = v.owed | {(axis, "sum")}
+    if axis not in v.axes:
+        return v.having((T.tidy(v.coef * axis.size), v.term), owed=owed)
+    if any(kind != "sum" for _, kind in v.owed):
+        raise Unknown("a sum over devices of a maximum or minimum that is still owed", v.debts)
+    v = hide(v, axis)
+    at = v.hidden.index(axis)
+    hidden = tuple(a for a in v.hidden if a != axis)
+    return v.having(T.reduce("sum", v.scaled, [at]), hidden=hidden, owed=owed)
+
+
+def cut_by(placement: Placement, shape: Shape) -> Dims:
+    """The cut that a spec says."""
+    return tuple(tidy_dim([(size, axes)]) for size, axes in zip(shape, placement, strict=True))
+
+
+def narrowed(v: Value, d: int) -> Value:
+    """Without the cut along a dimension in which nothing changes: every device has the same."""
+    at = d + len(v.hidden)
+    if at not in T.uniform_dims(v.term) or not axes_in([v.dims[d]]):
+        return v
+    shape = list(v.term.shape)
+    shape[at] = local_size(v.dims[d])
+    inner = v.term.kids[0][1]
+    made = T.bcast((v.coef, inner), tuple(shape), v.term.params)
+    return v.having(made, dims=(*v.dims[:d], uncut(shape[at]), *v.dims[d + 1 :]))

@@ -1,0 +1,228 @@
+"""The walk over a program: every value gets its meaning, in program order.
+
+One walk goes over the program on the mesh of ones, or over a plain reference; the walk over the
+program on the mesh follows it. Where a local operation has several true readings, the one that the
+first walk has seen is taken. What no rule covers is kept as what it is, *this device's* result of
+an operation, so that it never equals anything by accident.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._mesh import Axis
+from .._program import (
+    Atom,
+    AxisIndex,
+    Body,
+    Collective,
+    Cond,
+    Join,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Split,
+    Var,
+    While,
+)
+from . import (  # the rules enter themselves into the table
+    arrange,  # noqa: F401
+    contract,  # noqa: F401
+    lookup,  # noqa: F401
+    randomness,  # noqa: F401
+)
+from . import term as T
+from .collectives import exchange, join, split
+from .control import choose_branch, loop, loop_while
+from .rules import RULES, frozen
+from .term import Coef, Scaled, Shape, Term
+from .value import Unknown, Value, hidden_sizes, uncut, whole, with_hidden
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mistake:
+    """An operation that cannot be what was meant: something was done to a share of a sum."""
+
+    op: Op
+    reason: str
+    axes: tuple[Axis, ...]
+    born: Op | None
+    order: int
+    extreme: bool = False
+    """Whether it is a maximum or minimum that is still owed."""
+
+    @property
+    def returned(self) -> bool:
+        """Whether a share is returned as a result."""
+        return isinstance(self.op, Join) and bool(self.axes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """What happened to a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`."""
+
+    kind: str
+    op: Op
+    axis: Axis | None
+    order: int
+    coef: Coef = 1
+    """The coefficient of the term then."""
+
+
+class Walk:
+    """One walk over one program."""
+
+    def __init__(self, reference: Walk | None = None):
+        self.reference = reference
+        self.seen: set[Term] = set()
+        self.reshapes: dict[Term, set[Shape]] = {}
+        self.mistakes: dict[Term, Mistake] = {}
+        self.strays: dict[Term, tuple[int, Op]] = {}
+        """Terms that the reference does not have, made from terms that it has."""
+        self.steps: dict[Term, list[Step]] = {}
+        self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
+        """Results that were put together otherwise than they lie: the `first` part of several that
+        differ, or `moved` to another dimension."""
+        self.makers: dict[Var, Op] = {}
+        self.depth = 0
+        self.count = 0
+
+    # --- what the rules ask
+
+    def known(self, term: Term) -> bool:
+        """Whether the reference program has a value with this term."""
+        return self.reference is None or term in self.reference.seen
+
+    def shapes_of(self, term: Term) -> set[Shape]:
+        """The shapes into which the reference program reshapes a term."""
+        return self.reference.reshapes.get(term, set()) if self.reference is not None else set()
+
+    def counted(self, op: Op, axis: Axis, v: Value) -> None:
+        """A whole value was added to a share: the sum over devices counts it once for each."""
+        self.note("counted", op, axis, v)
+
+    def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:
+        """Remember what happened to a term, for the words of a finding."""
+        if self.reference is not None:
+            step = Step(kind, op, axis, self.count, v.coef)
+            self.steps.setdefault(T.core(v.term), []).append(step)
+
+    # --- the walk
+
+    def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
+        """The meanings of a body's results."""
+        env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))
+        for op in body.ops:
+            self.count += 1
+            values = [self.read(env, atom) for atom in op.ins]
+            outs = self.apply(op, values)
+            for var, out in zip(op.outs, outs, strict=True):
+                env[var] = out
+                self.makers[var] = op
+            self.remember(op, values, outs)
+        return [self.read(env, atom) for atom in body.outs]
+
+    def read(self, env: dict[Any, Value], atom: Atom) -> Value:
+        """The meaning of an operand."""
+        return whole(literal(atom.value)) if isinstance(atom, Lit) else env[atom]
+
+    def remember(self, op: Op, ins: list[Value], outs: list[Value]) -> None:
+        """Keep the terms, and where the first one came from that the reference does not have."""
+        for out in outs:
+            if out.term not in self.seen:
+                self.seen.add(out.term)
+                if not self.known(out.term) and all(self.known(v.term) for v in ins):
+                    self.strays.setdefault(out.term, (self.count, op))
+            for axis in sorted(out.debts):
+                if out.born is op:
+                    self.note("owes", op, axis, out)
+
+    def apply(self, op: Op, ins: list[Value]) -> list[Value]:
+        """The meanings of an operation's results."""
+        try:
+            outs = self.rule(op, ins)
+        except Unknown as unknown:
+            owing = any(v.owed for v in ins)
+            if isinstance(op, Leaf) and not owing and not op.effectful:
+                return self.apart(op, ins)
+            return self.opaque(op, ins, unknown)
+        for out, var in zip(outs, op.outs, strict=True):
+            assert out.local == tuple(var.shape), (op, out.dims, var.shape)
+            assert out.term.shape == (*hidden_sizes(out.hidden), *out.shape), (op, out)
+        return outs
+
+    def rule(self, op: Op, ins: list[Value]) -> list[Value]:
+        match op:
+            case Leaf():
+                own = RULES.get(op.name)
+                if own is None or op.effectful:
+                    raise Unknown(f"there is no rule for {op.name}")
+                return own(self, op, ins)
+            case AxisIndex():
+                return [index_along(op.axis)]
+            case Split():
+                return [split(op, ins[0])]
+            case Join():
+                return [join(self, op, ins[0])]
+            case Collective():
+                return [exchange(self, op, ins[0])]
+            case Scan():
+                return loop(self, op, ins)
+            case While():
+                return loop_while(self, op, ins)
+            case Cond():
+                return choose_branch(self, op, ins)
+        raise Unknown(f"there is no rule for {type(op).__name__}")
+
+    def apart(self, op: Leaf, ins: list[Value]) -> list[Value]:
+        """What each device computes by itself, of its own parts: the same function, once each."""
+        axes = sorted({axis for v in ins for axis in v.axes})
+        ins = [with_hidden(v, axes) for v in ins]
+        lead = hidden_sizes(axes)
+        kids = [v.scaled for v in ins]
+        name = f"{op.name} on each device" if axes else op.name
+        params = (frozen(op.params), lead)
+        return [
+            Value(
+                *T.function(name, (*params, index), kids, (*lead, *var.shape)),
+                tuple(map(uncut, var.shape)),
+                tuple(axes),
+            )
+            for index, var in enumerate(op.outs)
+        ]
+
+    def opaque(self, op: Op, ins: list[Value], unknown: Unknown) -> list[Value]:
+        """Results of which nothing is known but that they are this operation's."""
+        found = []
+        for var in op.outs:
+            axes = tuple(sorted(axis for axis in var.axes if axis.size > 1))
+            shape = (*hidden_sizes(axes), *var.shape)
+            coef, made = T.symbol("opaque", object(), shape=shape)
+            born = next((v.born for v in ins if v.owed), None)
+            debts = tuple(sorted(unknown.debt))
+            extreme = any(kind != "sum" for v in ins for _, kind in v.owed)
+            self.mistakes[made] = Mistake(op, unknown.reason, debts, born, self.count, extreme)
+            found.append(Value(coef, made, tuple(map(uncut, var.shape)), axes))
+        return found
+
+
+def index_along(axis: Axis) -> Value:
+    """A device's coordinate: the whole is 0 to n-1, and each device sees one of them."""
+    if axis.size == 1:
+        return whole(T.zero(()))
+    return Value(*T.iota((axis.size,), 0), (), (axis,))
+
+
+def literal(value: Any) -> Scaled:
+    """A constant of the program; random keys by the numbers they are made of."""
+    if jnp.issubdtype(getattr(value, "dtype", np.float32), jax.dtypes.prng_key):
+        coef, made = T.constant(np.asarray(jax.random.key_data(value)))
+        return 1, T.make("key", (coef, str(value.dtype)), ((1, made),), value.shape)
+    return T.constant(np.asarray(value))

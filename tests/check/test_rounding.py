@@ -1,0 +1,208 @@
+"""Tolerance by element: what rounding can do is forgiven, and nothing else is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import P, lax
+
+import shardwise as sw
+from shardwise._check._rounding import shaken
+from shardwise._check._running import Run
+from shardwise._program import Leaf, walk
+from shardwise._simulate import Tracing
+from tests.support import normal
+
+from .corpus import pairs
+from .plant import SLIPS, missed, planted, share
+
+MESH = {"data": [1, 8]}
+
+
+def split(body, out_specs=P(), in_specs=P("data"), **options):  # noqa: B008
+    def program(*args, mesh):
+        specs = {"in_specs": in_specs, "out_specs": out_specs, **options}
+        return jax.shard_map(body, mesh=mesh, **specs)(*args)
+
+    return program
+
+
+def total(x):
+    return lax.psum(x.sum(0), "data")
+
+
+def slip(by):
+    """A factor that is wrong on several devices."""
+    return 1 if lax.axis_size("data") == 1 else 1 + by
+
+
+def plant(x, at, by):
+    return x.at[at].multiply(slip(by))
+
+
+# --- what has to be seen
+
+
+@pytest.mark.parametrize("coarse", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_a_coarse_type_elsewhere_loosens_nothing(coarse):
+    def body(x):
+        rounded = x.astype(coarse).astype("float32")
+        return {"rounded": total(rounded), "loss": total(x**2) * slip(0.002)}
+
+    verdict = sw.check(split(body), normal(64), mesh=MESH)
+    assert [f.leaf for f in verdict.findings] == ["result['loss']"]
+
+
+def test_a_coarse_type_on_a_side_path_into_the_result_loosens_little():
+    """The bfloat16 term is a thousandth of the result, so its rounding is too."""
+
+    def body(x):
+        aside = x.astype("bfloat16").astype("float32") * 1e-3
+        return total(x**2 + aside) * slip(0.002)
+
+    assert not sw.check(split(body), normal(64), mesh=MESH)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2, 3])
+def test_a_small_entry_beside_a_large_one(at):
+    sizes = jnp.array([1e6, 1.0, 1e-3, 1e-6])
+    program = split(lambda x: plant(total(x) * sizes, at, 0.01))
+    verdict = sw.check(program, normal(64, 1) * np.ones(4, "f"), mesh=MESH)
+    assert not verdict
+    (finding,) = verdict.findings
+    assert f"1 of 4 entries, the worst [{at}]: " in finding.message
+
+
+def test_one_entry_of_one_row_of_a_gradient():
+    def body(w, x):
+        loss = lambda w: lax.pmean(jnp.mean(jnp.tanh(x @ w) ** 2), "data")  # noqa: E731
+        return plant(jax.grad(loss)(w), (5, 7), 0.01)
+
+    step = split(body, in_specs=(P(), P("data")))
+    assert not sw.check(step, normal(8, 16), normal(64, 8) * 2.0 ** -np.arange(8.0), mesh=MESH)
+
+
+def test_the_accuracy_beside_the_loss():
+    def body(x):
+        hits = lax.pmean((x > 0).mean(), "data")
+        return jnp.stack([1e4 * total(x**2), hits * slip(0.01)])
+
+    assert not sw.check(split(body), normal(64), mesh=MESH)
+
+
+@pytest.mark.parametrize("make", [normal, lambda n: abs(normal(n))])
+def test_a_long_sum_wrong_by_a_thousandth(make):
+    x = make(1 << 18)
+    assert sw.check(split(total), x, mesh=MESH)
+    assert not sw.check(split(lambda x: total(x) * slip(0.001)), x, mesh=MESH)
+
+
+@pytest.mark.parametrize("by", [0.01, 0.01j])
+def test_complex_numbers(by):
+    def body(x, by):
+        return plant(jnp.fft.fft(total(x).astype("complex64")), 1, by)
+
+    assert sw.check(split(lambda x: body(x, 0)), normal(8, 16), mesh=MESH)
+    assert not sw.check(split(lambda x: body(x, by)), normal(8, 16), mesh=MESH)
+
+
+# --- what must not be faulted
+
+
+def halves(dtype):
+    """Two halves that cancel, each large: devices round their parts of the sum."""
+    large = np.float32([1.1] * 512 + [-1.1] * 512)
+    return jnp.asarray(large + 0.01 * normal(1024), dtype)
+
+
+def centred(x):
+    return total(x - lax.pmean(x.mean(0), "data"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("body", [total, centred])
+def test_sums_that_cancel(dtype, body):
+    verdict = sw.check(split(body), halves(dtype), mesh={"data": [1, 2, 8]})
+    assert verdict, verdict
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_partial_products_that_cancel(dtype):
+    x = jnp.concatenate([halves(dtype)[None, :512], -halves(dtype)[None, :512]], axis=1)
+    w = jnp.asarray(1 + 0.01 * normal(1024, 4), dtype)
+    program = split(lambda x, w: lax.psum(x @ w, "data"), in_specs=(P(None, "data"), P("data")))
+    verdict = sw.check(program, x, w, mesh=MESH)
+    assert verdict, verdict
+
+
+def test_counts_are_exact_under_shaking():
+    """A capacity compared with a running count in float32, as routers do: no decision flips."""
+
+    def body(x):
+        position = jnp.cumsum((x > 0).astype("float32"))
+        return lax.psum(jnp.where(position <= 4.0, x, 0).sum(), "data") * slip(0.001)
+
+    x = jnp.asarray(normal(64))
+    verdict = sw.check(split(body, in_specs=P()), x, mesh=MESH)
+    assert not verdict
+
+
+def test_what_is_printed_is_printed_once_a_mesh(capfd):
+    def body(x):
+        jax.debug.print("here")
+        return centred(x)
+
+    assert sw.check(split(body), normal(64), mesh={"data": [1]})
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("here") == 1
+
+
+# --- the mechanism
+
+
+def test_every_operation_that_rounds_is_shaken_also_in_loops():
+    def program(x, *, mesh):
+        def body(x):
+            step = lambda c, y: (jnp.sin(c) + y, c[:2])  # noqa: E731
+            return lax.scan(step, x[0], x)[0]
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+    body = Tracing(program, sw.mesh(data=1))((normal(4, 3),), {}).program.body
+    changed = zip(walk(body.ops), walk(shaken(body, np.uint32(1)).ops), strict=True)
+    moved = {a.name: a.run is not b.run for a, b in changed if isinstance(a, Leaf)}
+    assert moved["sin"]
+    assert moved["add"]
+    assert not moved["slice"]
+
+
+def test_a_shaken_program_moves_by_its_last_bits():
+    program = split(lambda x: (total(x), total(jnp.tanh(x) @ jnp.ones((3, 2)))))
+    run = Run(Tracing(program, sw.mesh(data=1)), (normal(16, 3),))
+    for index, want in enumerate(run.results()):
+        moved = run.movement(index, 8).moved / np.abs(want)
+        assert (moved > 0).all()
+        assert moved.max() < 1e-4
+
+
+# --- planted
+
+
+SAMPLE = list(pairs())[3::9]
+
+
+@pytest.mark.parametrize("pair", SAMPLE, ids=str)
+def test_planted_errors_are_seen(pair):
+    found = list(planted(pair, "float32"))
+    assert not [one for one in found if missed(one)]
+    for by in SLIPS:
+        seen, tried = share(found, "float32", by)
+        assert seen >= 0.95 * tried, (by, seen, tried)
+
+
+def test_an_error_that_float32_has_lost_is_known_as_such():
+    """gelu(-5) is 1 + tanh(...) with three units of it left: a tenth more is less than rounding."""
+    (pair,) = [p for p in pairs() if str(p) == "tensor.activation_before_the_sum"]
+    found = list(planted(pair, "float32"))
+    unseen = [one for one in found if one.slip == 0.1 and not one.seen]
+    assert [(one.at, one.lost) for one in unseen] == [((1, 1), True)]

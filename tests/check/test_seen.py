@@ -1,0 +1,203 @@
+"""Data that says nothing is said to say nothing; where there is none, it is drawn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax import P, lax
+
+import shardwise as sw
+from tests.support import normal
+
+MESH = {"data": [1, 2]}
+Shape = jax.ShapeDtypeStruct
+
+
+def split(body, in_specs=P("data"), **options):  # noqa: B008
+    def program(*args, mesh):
+        specs = {"in_specs": in_specs, "out_specs": P(), **options}
+        return jax.shard_map(body, mesh=mesh, **specs)(*args)
+
+    return program
+
+
+def total(x):
+    return lax.psum(x.sum(0), "data")
+
+
+def codes(verdict):
+    return {f.code for f in verdict.findings}
+
+
+# --- what could not be seen
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (jnp.zeros(8), {"SW503", "SW504"}),
+        (jnp.ones(8), {"SW504"}),
+        (jnp.tile(jnp.arange(4.0), 2), {"SW504"}),
+        (jnp.full(8, jnp.nan), {"SW503", "SW504"}),
+        (jnp.ones(8, int), {"SW504"}),
+        (jnp.arange(8.0), set()),
+        (jnp.arange(8), set()),
+    ],
+)
+def test_data_that_says_nothing(x, expected):
+    verdict = sw.check(split(total), x, mesh=MESH)
+    assert verdict.ok
+    assert codes(verdict) == expected
+    assert ("as far as this could show" in str(verdict)) == bool(expected)
+    assert "may be right" not in str(verdict)
+
+
+def test_zeros_among_other_results_are_no_matter():
+    """A first state of an optimizer is zero, and so is the bias that has not been trained."""
+    body = lambda x, m: (total(x), m * 0.9)  # noqa: E731
+    assert not sw.check(
+        split(body, in_specs=(P("data"), P())), normal(8), np.zeros(3, "f"), mesh=MESH
+    ).findings
+
+
+def test_nan_in_one_of_several_results_is_named():
+    body = lambda x: {"loss": total(x), "norm": total(x) * jnp.nan}  # noqa: E731
+    verdict = sw.check(split(body), normal(8), mesh=MESH)
+    (finding,) = verdict.findings
+    assert "result['norm'] is NaN everywhere" in finding.message
+
+
+def test_data_that_differs_over_one_axis_is_enough():
+    program = split(lambda x: lax.psum(x.sum(), ("data", "model")), in_specs=P("data", "model"))
+    x = jnp.arange(4.0)[:, None] * jnp.ones(4)
+    assert not sw.check(program, x, mesh={"data": [1, 2], "model": [1, 2]}).findings
+
+
+def test_one_device_only():
+    verdict = sw.check(split(total), normal(8), mesh={"data": [1]})
+    assert codes(verdict) == {"SW502"}
+    assert not sw.check(split(total), normal(8), mesh={"data": [1]}, reference=np.sum).findings
+    assert not sw.check(split(total), normal(8), mesh={"data": 2}).findings
+
+
+def test_a_function_that_returns_nothing():
+    for f in (lambda x: None, lambda x: {}, split(lambda x: None)):
+        assert codes(sw.check(f, normal(8), mesh=MESH)) == {"SW501"}
+
+
+def test_a_wrong_program_is_wrong_whatever_the_data():
+    verdict = sw.check(split(lambda x: lax.psum(x.mean(), "data")), jnp.ones(8), mesh=MESH)
+    assert not verdict
+    assert codes(verdict) == {"SW101"}
+
+
+# --- shapes
+
+
+def test_shapes_are_enough():
+    verdict = sw.check(split(total), Shape((8, 3), jnp.float32), mesh=MESH)
+    assert verdict.drawn
+    assert str(verdict) == "program: right on {data: 1}, {data: 2} (values drawn)"
+    wrong = sw.check(split(lambda x: lax.psum(x.mean(), "data")), Shape((8,), "float32"), mesh=MESH)
+    assert codes(wrong) == {"SW101"}
+    assert wrong.to_dict()["drawn"] is True
+
+
+def drawn(program, *shapes, seed=0):
+    """The values that are drawn for the shapes of a program."""
+    from shardwise._check._draw import run_drawn
+    from shardwise._simulate import Tracing
+
+    return run_drawn(Tracing(program, sw.mesh(data=1)), shapes, seed)[1]
+
+
+def test_indices_stay_within_bounds_wherever_they_are_used():
+    def body(table, ids, labels, start, segments):
+        rows = table[ids]
+        picked = jnp.take_along_axis(rows, labels[:, None] % 100, axis=1)
+        window = lax.dynamic_slice(table, (start, 0), (20, 4))
+        sums = jax.ops.segment_sum(picked, segments, num_segments=3)
+        hot = jax.nn.one_hot(labels, 5)
+        looped = lax.scan(lambda c, i: (c + table[i].sum(), None), 0.0, ids)[0]
+        return sum(x.sum() for x in (rows, picked, window, sums, hot)) + looped
+
+    shapes = (
+        Shape((30, 4), "float32"),
+        Shape((500,), "int32"),
+        Shape((500,), "int32"),
+        Shape((), "int32"),
+        Shape((500,), "int8"),
+    )
+    _, ids, labels, start, segments = drawn(split(body, in_specs=P()), *shapes)
+    assert (ids.min(), ids.max()) == (0, 29)
+    assert (labels.min(), labels.max()) == (0, 3)
+    assert 0 <= start <= 10
+    assert set(np.unique(segments)) == {0, 1, 2}
+    assert segments.dtype == jnp.int8
+
+
+def test_types_of_every_kind():
+    key = jax.eval_shape(lambda: jax.random.key(0, impl="rbg"))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))
+    shapes = {
+        "key": key,
+        "keys": keys,
+        "raw": Shape((2,), "uint32"),
+        "mask": Shape((400,), "bool"),
+        "half": Shape((4, 4), "bfloat16"),
+        "complex": Shape((4,), "complex64"),
+        "count": Shape((), "int32"),
+        "given": np.float32([7.0]),
+    }
+    (got,) = drawn(lambda x, *, mesh: jnp.zeros(()), shapes)
+    assert jax.random.key_impl(got["key"]) == "rbg"
+    assert got["keys"].shape == (3,)
+    assert len(set(map(str, jax.random.key_data(got["keys"])))) == 3
+    assert got["raw"].max() > 1000
+    assert 200 < got["mask"].sum() < 400
+    assert got["half"].dtype == jnp.bfloat16
+    assert got["complex"].imag.any()
+    assert 0 <= got["count"] < 10
+    assert got["given"] is shapes["given"]
+
+
+def test_the_seed_decides():
+    program, shape = lambda x, *, mesh: x.sum(), Shape((8,), "float32")
+    one, again, other = (drawn(program, shape, seed=seed)[0] for seed in (0, 0, 1))
+    assert (one == again).all()
+    assert (one != other).any()
+
+
+def test_numbers_without_signs_where_signs_are_not_finite():
+    def adam(g, nu, *, mesh):
+        return g / jnp.sqrt(nu)
+
+    shape = Shape((64,), "float32")
+    _, nu = drawn(adam, shape, shape)
+    assert (nu > 0).all()
+    assert (drawn(lambda g, nu, *, mesh: g * nu, shape, shape)[1] < 0).any()
+    assert not sw.check(adam, shape, shape, mesh={"data": 1}, reference=adam).limited
+
+
+def test_abstract_objects_of_nnx():
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.table = nnx.Embed(12, 4, rngs=rngs)
+            self.norm = nnx.BatchNorm(4, rngs=rngs)
+            self.drop = nnx.Dropout(0.1, rngs=rngs)
+
+        def __call__(self, ids):
+            return self.drop(self.norm(self.table(ids)))
+
+    model = nnx.eval_shape(lambda: Model(nnx.Rngs(0)))
+
+    def loss(model, ids, *, mesh):
+        return jnp.mean(model(ids) ** 2)
+
+    ids = Shape((32,), "int32")
+    new, numbers = drawn(loss, model, ids)
+    assert isinstance(new, Model)
+    assert isinstance(model.table.embedding.get_value(), jax.ShapeDtypeStruct)
+    assert numbers.max() == 11
+    assert sw.check(loss, model, ids, mesh={"data": [1, 2]}).drawn

@@ -1,0 +1,119 @@
+"""Random programs, read and run: `python -m tests.meaning --count 5000 --seed 1 --tally FILE`.
+
+Each program is proved (or not) against itself on one device, and run. What is proved has to be the
+same in numbers, and every value that has a meaning has to be what the devices hold. `--kind fuzz`
+takes the programs of `tests.fuzz`, `--kind rules` small ones for each rule. Programs run in worker
+processes of a few dozen each; a worker that dies is reported with its numbers. The tally is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ..devices import request_devices
+
+PER_WORKER = 50
+PATIENCE = 3600.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line. Returns 0 when nothing that is said is wrong."""
+    options = _parser().parse_args(argv)
+    if options.worker:
+        return _work(options)
+    started = shown = time.monotonic()
+    total: Counter = Counter()
+    failures: list[str] = []
+    stop = options.start + options.count
+    chunks = [(n, min(PER_WORKER, stop - n)) for n in range(options.start, stop, PER_WORKER)]
+    with ThreadPoolExecutor(options.workers) as pool:
+        for found in pool.map(lambda chunk: _chunk(options, *chunk), chunks):
+            total.update(found["counts"])
+            failures += found["failures"]
+            for one in found["failures"]:
+                print(one, flush=True)
+            if options.tally:
+                _write(options, total, failures, time.monotonic() - started)
+            if time.monotonic() - shown > 30:
+                shown = time.monotonic()
+                print(f"{dict(total)}, {shown - started:.0f} s", flush=True)
+    print(json.dumps(total, indent=2, sort_keys=True))
+    print(f"{len(failures)} failures, {time.monotonic() - started:.0f} s")
+    return 1 if failures else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.meaning", description=__doc__)
+    parser.add_argument("--kind", choices=["random", "fuzz", "rules"], default="random")
+    parser.add_argument("--count", type=int, default=500, help="how many programs")
+    parser.add_argument("--seed", type=int, default=0, help="which programs")
+    parser.add_argument("--start", type=int, default=0, help="the number of the first program")
+    parser.add_argument("--workers", type=int, default=1, help="processes at a time")
+    parser.add_argument("--tally", help="a file for the counts, as JSON, kept up to date")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _write(
+    options: argparse.Namespace, total: Counter, failures: list[str], seconds: float
+) -> None:
+    found = {
+        "kind": options.kind,
+        "seed": options.seed,
+        "counts": dict(sorted(total.items())),
+        "failures": failures,
+        "seconds": round(seconds),
+    }
+    with open(options.tally, "w") as file:
+        json.dump(found, file, indent=2)
+
+
+def _chunk(options: argparse.Namespace, start: int, count: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.meaning", "--worker", "--kind", options.kind]
+    command += ["--seed", str(options.seed), "--start", str(start), "--count", str(count)]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    process = subprocess.Popen(command, **quiet)
+    try:
+        text, _ = process.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text = process.communicate()[0]
+    counts: Counter = Counter()
+    failures: list[str] = []
+    last = start - 1
+    for line in text.splitlines():
+        if line.startswith("{"):
+            found = json.loads(line)
+            counts.update(found["counts"])
+            failures += [f"{options.kind} {found['number']}: {why}" for why in found["failures"]]
+            last = found["number"]
+    if process.returncode or last != start + count - 1:
+        counts["workers that died"] += 1
+        failures.append(f"{options.kind} {last + 1}: the worker died or hung")
+    return {"counts": counts, "failures": failures}
+
+
+def _work(options: argparse.Namespace) -> int:
+    request_devices()
+    import jax
+
+    from . import campaign
+
+    for number in range(options.start, options.start + options.count):
+        counts, failures = campaign.KINDS[options.kind](options.seed, number)
+        report = {"number": number, "counts": counts, "failures": failures}
+        print(json.dumps(report), flush=True)
+        if number % 20 == 19:
+            jax.clear_caches()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,155 @@
+"""One random program: proved or not, run, and both compared."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+import shardwise as sw
+from shardwise._errors import ShardwiseError
+from shardwise._meaning.devices import TooLong, speaks_of
+from shardwise._prove import prove
+
+from ..fuzz import trial
+from ..fuzz.__main__ import make as make_fuzz
+from .cases import CASES
+from .draw import MESHES, program
+from .generate import make
+from .oracle import Meaning, check_meaning
+
+Outcome = tuple[Counter, list[str]]
+
+MISTAKES = 0.08
+NEAR = 2e-4
+
+
+def random_program(seed: int, number: int) -> Outcome:
+    """A program that runs on any mesh."""
+    made = make((seed, number), MISTAKES)
+    return attempt(made.f, made.args, made.mesh)
+
+
+def fuzz_program(seed: int, number: int) -> Outcome:
+    """A program of `tests.fuzz`; most of them run on their own mesh only."""
+    drawn = make_fuzz(seed, number)
+    if drawn.hangs:
+        return Counter({"programs that would hang": 1}), []
+    with jax.numpy_dtype_promotion("strict"):
+        functions = trial.load(drawn)
+
+        def f(*args: Any, mesh: Any) -> Any:
+            call = functools.partial(functions["program"], mesh=mesh)
+            return (functions["transform"](call) if drawn.outside else call)(*args)
+
+        return attempt(f, list(trial.arguments(drawn)), drawn.mesh)
+
+
+def rule_program(seed: int, number: int) -> Outcome:
+    """Small programs for one rule, in double precision."""
+    name = sorted(CASES)[number % len(CASES)]
+    sizes = MESHES[number // len(CASES) % len(MESHES)]
+    with jax.enable_x64(True):
+        f, args = program([CASES[name]] * 3, (seed, number), sizes)
+        counts, failures = values(f, args, sizes, tolerance=1e-7)
+    return counts, [f"{name} on {sizes}: {why}" for why in failures]
+
+
+KINDS: dict[str, Callable[[int, int], Outcome]] = {
+    "random": random_program,
+    "fuzz": fuzz_program,
+    "rules": rule_program,
+}
+
+
+def values(
+    f: Any, args: list[Any], sizes: dict[str, int], tolerance: float | None = None
+) -> Outcome:
+    """Every value of a program beside its meaning, in both ways to read it."""
+    counts, failures = Counter(), []
+    meaning = Meaning(f, args, sw.mesh(sizes))
+    apart = [axis.name for axis in speaks_of(meaning.run.body)]
+    for name in (None, *apart[:1]):
+        try:
+            own = meaning
+            if name is not None:
+                own = Meaning(f, args, sw.mesh(sizes), apart=name, run=meaning.run)
+            tally = check_meaning(own, tolerance)
+        except TooLong:
+            continue
+        except AssertionError as error:
+            failures.append(f"{name or ''} {error}")
+            continue
+        except sw.DeadlockError:
+            counts["programs that would hang"] += 1
+            break
+        counts["values compared"] += tally.compared
+        counts["values unknown"] += tally.unknown.total()
+    counts["programs"] += 1
+    return counts, failures
+
+
+def attempt(f: Any, args: list[Any], sizes: dict[str, int]) -> Outcome:
+    """Prove a program and run it."""
+    try:
+        counts, failures = values(f, args, sizes)
+    except Exception as error:
+        if "_meaning" in _origin(error):
+            return Counter({"programs": 1}), [f"{type(error).__name__}: {error}"]
+        return Counter({"programs that cannot be traced": 1}), []
+    if counts["programs that would hang"]:
+        return counts, failures
+    try:
+        proof = prove(f, *args, mesh=sw.mesh(sizes), run=False)
+    except Exception as error:
+        if "_meaning" in _origin(error) or "_prove" in _origin(error) and not _untraceable(error):
+            failures.append(f"{type(error).__name__}: {error}")
+        counts["programs without a run on one device"] += 1
+        return counts, failures
+    counts[f"programs {proof.status}"] += 1
+    pairs = _results(f, args, sizes)
+    for one, (got, want) in zip(proof.results, pairs, strict=True):
+        same = "same" if alike(got, want) else "different"
+        counts[f"results {one.status}, numbers {same}"] += 1
+        if (one.status, same) in (("proved", "different"), ("refuted", "same")):
+            failures.append(
+                f"{one.path} is {one.status} ({one.reason}), and the numbers are {same}"
+            )
+    return counts, failures
+
+
+def _results(f: Any, args: list[Any], sizes: dict[str, int]) -> list[tuple[Any, Any]]:
+    """The results on the mesh and on one device."""
+    rows = []
+    for one in (sizes, dict.fromkeys(sizes, 1)):
+        out = jax.jit(sw.simulate(f, mesh=sw.mesh(one), at_once=8))(*args)
+        rows.append([np.asarray(leaf) for leaf in jax.tree.leaves(out)])
+    return list(zip(*rows, strict=True))
+
+
+def alike(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether two results are the same but for rounding."""
+    if got.shape != want.shape:
+        return False
+    got, want = got.astype(float), want.astype(float)
+    scale = np.max(np.abs(want), initial=1e-2, where=np.isfinite(want))
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(invalid="ignore"):
+        return bool(np.all(same | (np.abs(got - want) <= NEAR * scale)))
+
+
+def _origin(error: BaseException) -> str:
+    """The files that an error came through, the innermost one of this project."""
+    names, trace = [], error.__traceback__
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_filename)
+        trace = trace.tb_next
+    return names[-1] if names else ""
+
+
+def _untraceable(error: BaseException) -> bool:
+    return isinstance(error, ShardwiseError | TypeError | ValueError)
