@@ -98,7 +98,7 @@ def _limit_processes() -> None:
         except OSError:
             continue
     hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    most = count + 64
+    most = count + 256
     top = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(resource.RLIMIT_NPROC, (top, top))
 

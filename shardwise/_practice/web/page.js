@@ -208,9 +208,14 @@
     history.replaceState(null, "", "#" + name);
     refresh(true).then(function () {
       window.scrollTo(0, 0);
-      var row = document.querySelector('#list [aria-current="true"]');
-      if (row) row.scrollIntoView({ block: "nearest" });
+      reveal();
     });
+  };
+  var reveal = function () {
+    var row = document.querySelector('#list [aria-current="true"]'), box = get("list");
+    if (row && box.scrollHeight > box.clientHeight) {
+      box.scrollTop = row.offsetTop - box.offsetTop - box.clientHeight / 2;
+    }
   };
   var hint = function () { ask("hint/" + open, true).then(function (one) { show(one, true); }); };
   var judge = function () { ask("judge/" + open, true); };
@@ -248,5 +253,8 @@
   refresh(true).catch(function () {
     open = null;
     return refresh(true);
-  }).then(listen);
+  }).then(function () {
+    reveal();
+    listen();
+  });
 })();
