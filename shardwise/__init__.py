@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from ._explain import explain as explain
     from ._hosts import Connection as Connection
     from ._hosts import connect as connect
+    from ._inspect import Inspection as Inspection
+    from ._inspect import inspect as inspect
     from ._mesh import mesh as mesh
     from ._prove import Proof as Proof
     from ._prove import prove as prove
@@ -64,6 +66,8 @@ _HOME = {
     "explain": "_explain",
     "Connection": "_hosts",
     "connect": "_hosts",
+    "Inspection": "_inspect",
+    "inspect": "_inspect",
     "mesh": "_mesh",
     "Proof": "_prove",
     "prove": "_prove",

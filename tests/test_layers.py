@@ -28,9 +28,10 @@ ROWS = (
     ("_static",),
     ("_simulate",),
     ("_check", "_explain"),
-    ("_prove",),
+    ("_inspect", "_prove"),
     ("_evaluate", "_train"),
     ("primitives", "nnx"),
+    ("_practice",),
     ("_cli", "_pytest_plugin"),
 )
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}

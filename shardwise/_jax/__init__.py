@@ -560,3 +560,20 @@ def leave_distributed() -> None:
     state = _distributed.global_state
     _left.append((state.preemption_sync_manager, state.client, state.service))
     state.preemption_sync_manager = state.client = state.service = None
+
+
+def shard_map_arguments(jaxpr: Any) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
+    """For each `shard_map`, by the identity of its source: its arguments, and which are split."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if primitive_name(eqn.primitive) == "shard_map":
+            names = getattr(getattr(eqn.params["jaxpr"], "debug_info", None), "arg_names", ()) or ()
+            specs = eqn.params["in_specs"]
+            known = [str(name or "") for name in names]
+            # What a body closes over comes in front of its own arguments, without a name.
+            known = ([""] * len(specs) + known)[-len(specs) :] if specs else []
+            split = [any(entry is not None for entry in spec) for spec in specs]
+            yield id(eqn.source_info), list(zip(known, split, strict=False))
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if is_jaxpr(inner):
+                    yield from shard_map_arguments(inner)
