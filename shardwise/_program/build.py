@@ -149,7 +149,8 @@ class _Walk:
         if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
             ins = [self.apart(eqn, atom) for atom in ins]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        return inner.call(eqn.params[INLINED[name]], ins)
+        own = INLINED[name] if INLINED[name] in eqn.params else "call_jaxpr"  # since JAX 0.12
+        return inner.call(eqn.params[own], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         part = eqn.params["program"]
