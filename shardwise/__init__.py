@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ._check import Verdict as Verdict
     from ._check import case as case
     from ._check import check as check
+    from ._errors import ArgumentError as ArgumentError
     from ._errors import DeadlockError as DeadlockError
     from ._errors import PeerError as PeerError
     from ._errors import ShardingError as ShardingError
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ._explain import explain as explain
     from ._hosts import Connection as Connection
     from ._hosts import connect as connect
+    from ._inspect import Inspection as Inspection
+    from ._inspect import inspect as inspect
     from ._mesh import mesh as mesh
     from ._prove import Proof as Proof
     from ._prove import prove as prove
@@ -46,6 +49,7 @@ _HOME = {
     "Verdict": "_check",
     "case": "_check",
     "check": "_check",
+    "ArgumentError": "_errors",
     "DeadlockError": "_errors",
     "PeerError": "_errors",
     "ShardingError": "_errors",
@@ -62,6 +66,8 @@ _HOME = {
     "explain": "_explain",
     "Connection": "_hosts",
     "connect": "_hosts",
+    "Inspection": "_inspect",
+    "inspect": "_inspect",
     "mesh": "_mesh",
     "Proof": "_prove",
     "prove": "_prove",

@@ -22,6 +22,10 @@ class ShardingError(ShardwiseError, ValueError):
     """A mesh, a spec or an array does not fit the others."""
 
 
+class ArgumentError(ShardwiseError, TypeError):
+    """An argument is of a kind that is not taken."""
+
+
 class UnsupportedError(ShardwiseError, NotImplementedError):
     """The program uses something the simulator does not know. It never guesses."""
 

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -176,12 +177,22 @@ def _help_texts() -> Iterator[tuple[str, str]]:
 
     from shardwise._cli import app
 
-    commands = [command.name for command in app.registered_commands]
-    for args in [[], *([name] for name in commands if name)]:
+    for args in _commands(app):
         env = {"COLUMNS": "90", "TERMINAL_WIDTH": "90"}
         result = CliRunner().invoke(app, [*args, "--help"], prog_name="shardwise", env=env)
         assert result.exit_code == 0, typer.unstyle(result.output)
         yield " ".join(["shardwise", *args, "--help"]), result.output
+
+
+def _commands(app: Any, before: tuple[str, ...] = ()) -> Iterator[list[str]]:
+    """The words of every command, those of groups too."""
+    yield list(before)
+    for command in app.registered_commands:
+        name = command.name or command.callback.__name__
+        yield [*before, name]
+    for group in app.registered_groups:
+        inner = group.typer_instance
+        yield from _commands(inner, (*before, group.name or inner.info.name))
 
 
 def test_no_page_names_a_file_that_is_not_there():

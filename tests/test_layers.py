@@ -24,12 +24,14 @@ ROWS = (
     ("_collectives",),
     ("_program",),
     ("_lower", "_meaning"),
-    ("_call", "_misuse", "_objects"),
+    ("_call", "_layout", "_misuse", "_objects"),
+    ("_static",),
     ("_simulate",),
     ("_check", "_explain"),
-    ("_prove",),
+    ("_inspect", "_prove"),
     ("_evaluate", "_train"),
     ("primitives", "nnx"),
+    ("_practice",),
     ("_cli", "_pytest_plugin"),
 )
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}

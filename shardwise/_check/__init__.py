@@ -5,6 +5,7 @@ from ._case import Case as Case
 from ._case import Sizes as Sizes
 from ._case import case as case
 from ._draw import run_drawn as run_drawn
+from ._options import Meshes as Meshes
 from ._run import check as check
 from ._run import expand as expand
 from ._run import words as words

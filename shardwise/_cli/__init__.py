@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain, launch, prove
+from . import check, demo, evaluate, explain, inspect, launch, practice, prove
 from ._status import ExitCode
 
 
@@ -43,12 +43,14 @@ app.command("check")(check.check)
 app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
+app.command("inspect")(inspect.inspect)
 app.command(
     "launch",
     # What follows the script is the script's.
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )(launch.launch)
 app.command("prove")(prove.prove)
+app.add_typer(practice.app)
 
 
 def _show_version(wanted: bool) -> None:

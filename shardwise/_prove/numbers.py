@@ -17,9 +17,9 @@ import numpy as np
 
 from .._check import Run, check, run_drawn, words
 from .._errors import ShardwiseError
-from .._mesh import AbstractMesh
-from .._mesh import mesh as make_mesh
+from .._mesh import AbstractMesh, resized
 from .._simulate import Tracing
+from .._static import Static
 
 MANY = 1 << 21
 """Programs whose arguments have more elements than this are cut down before they are run."""
@@ -46,6 +46,7 @@ def try_numbers(
     meshes: Sequence[AbstractMesh],
     reference: Any,
     decided: bool,
+    options: dict[str, Any],
 ) -> Numbers:
     """Run the program on a small mesh, at its own sizes or at smaller ones.
 
@@ -57,7 +58,7 @@ def try_numbers(
     reason = ""
     for own, note in _sizes(args):
         try:
-            return _run(f, own, small, reference, note)
+            return _run(f, own, small, reference, note, options)
         except (ShardwiseError, TypeError, ValueError, AssertionError) as error:
             reason = reason or str(error).partition("\n")[0]
     return Numbers(words=f"The program could not be run on small numbers: {reason}")
@@ -71,7 +72,7 @@ def _small_mesh(meshes: Sequence[AbstractMesh]) -> AbstractMesh | None:
     least = min(several, key=lambda mesh: math.prod(mesh.shape.values()))
     if math.prod(least.shape.values()) <= FEW:
         return least
-    return make_mesh({name: min(size, 2) for name, size in least.shape.items()})
+    return resized(least, {name: min(size, 2) for name, size in least.shape.items()})
 
 
 def _sizes(args: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -111,20 +112,30 @@ def _halved(size: int, times: int) -> int:
 
 
 def _run(
-    f: Callable[..., Any], args: tuple[Any, ...], mesh: AbstractMesh, reference: Any, note: str
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    mesh: AbstractMesh,
+    reference: Any,
+    note: str,
+    options: dict[str, Any],
 ) -> Numbers:
-    verdict = check(f, *args, mesh=mesh, reference=reference)
+    verdict = check(f, *args, mesh=mesh, reference=reference, **options)
     where = f"By numbers, on {words(mesh)}{note}"
     if verdict.ok:
         return Numbers(True, frozenset(), f"{where}, every result is right.")
     wrong = frozenset(found.leaf for found in verdict.findings if found.certain)
-    return Numbers(True, wrong, f"{where}: {_example(f, args, mesh, wrong)}")
+    static = Static.of(options["static_argnums"], options["static_argnames"])
+    example = _example(f, args, mesh, wrong, (options["in_specs"], static))
+    return Numbers(True, wrong, f"{where}: {example}")
 
 
-def _example(f: Any, args: tuple[Any, ...], mesh: AbstractMesh, wrong: frozenset[str]) -> str:
+def _example(
+    f: Any, args: tuple[Any, ...], mesh: AbstractMesh, wrong: frozenset[str], options: Any
+) -> str:
     """The element that is furthest off, as it is and as it is on one device."""
-    base, given = run_drawn(Tracing(f, make_mesh(dict.fromkeys(mesh.axis_names, 1))), args, 0)
-    run = Run(Tracing(f, mesh), given)
+    ones = resized(mesh, dict.fromkeys(mesh.axis_names, 1))
+    base, given = run_drawn(Tracing(f, ones, *options), args, 0)
+    run = Run(Tracing(f, mesh, *options), given)
     rows = zip(run.paths, run.results(), base.results(), strict=True)
     for path, got, want in rows:
         if path in wrong and got.shape == want.shape and got.size:

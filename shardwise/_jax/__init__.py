@@ -23,17 +23,17 @@ from jax._src import core as _core
 from jax._src import distributed as _distributed
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
+from jax._src import traceback_util as _traceback
 from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _partial
 from jax._src.lax import lax as _lax
 from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
-from jax.core import ShapedArray, Tracer, eval_jaxpr
+from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import PartitionSpec
 
 # --- jaxprs ---------------------------------------------------------------------------------
 
@@ -171,6 +171,21 @@ def untyped(constant: Any) -> Any:
     return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
 
 
+def specs_in(jaxpr: Any) -> list[Any]:
+    """The specs of the arguments of all `shard_map`s, in order."""
+    found = []
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if primitive_name(eqn.primitive) == "shard_map":
+            found.append(eqn.params["in_specs"])
+        values = list(eqn.params.values())
+        for value in values:
+            if is_jaxpr(value):
+                found += specs_in(value)
+            elif isinstance(value, tuple | list):
+                values += value
+    return found
+
+
 def is_ordered(effect: Any) -> bool:
     """Whether an effect asks for an order among devices, which a simulation cannot give."""
     return "ordered" in type(effect).__name__.lower() or "ordered" in str(effect).lower()
@@ -220,6 +235,12 @@ def user_frames(source_info: Any) -> Iterator[Frame]:
 def is_backward(source_info: Any) -> bool:
     """Whether an equation comes from the backward pass of a derivative."""
     return "transpose(" in str(source_info.name_stack)
+
+
+def is_forward(source_info: Any) -> bool:
+    """Whether an equation comes from a forward pass that is differentiated."""
+    stack = str(source_info.name_stack)
+    return "jvp(" in stack and "transpose(" not in stack
 
 
 def derivative_frame(source_info: Any) -> Frame | None:
@@ -285,8 +306,45 @@ SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
 """JAX's message about specs that do not match the arguments or results."""
 
+SPEC_MISMATCH = re.compile(
+    r"in_specs passed to shard_map: (?P<said>.+?) does not match the specs of the input: "
+    r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
+    re.S,
+)
+"""JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
+
 NO_MESH = re.compile(r"context mesh cannot be empty")
 """JAX's message about a `shard_map` that has no mesh and finds none around it."""
+
+
+NO_DEVICES = re.compile(
+    r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
+    r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+)
+"""JAX's messages where a program asks a virtual mesh for what only devices have."""
+
+
+def is_about_types(error: Exception) -> bool:
+    """Whether JAX refuses the way arrays lie on an explicit mesh."""
+    if type(error).__name__ == "ShardingTypeError":
+        return True
+    return bool(SPEC_MISMATCH.search(f"{error} {error.__cause__}"))
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is JAX's."""
+    return file.startswith(_HOME)
+
+
+def is_shard_map(file: str) -> bool:
+    """Whether a source file is that of `shard_map`."""
+    return is_own(file) and Path(file).name == "shard_map.py"
+
+
+_HOME = str(Path(jax.__file__).parent)
+
+api_boundary = _traceback.api_boundary
+"""A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
 
 
 def whole_tracebacks() -> Any:
@@ -426,24 +484,11 @@ def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     return tuple(aval.shape), aval.dtype
 
 
-def whole(x: Any) -> Any:
-    """A traced value, replicated where its type says (on an explicit mesh) that it is split."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    if sharding is None or all(entry is None for entry in sharding.spec):
-        return x
-    return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
-
-
 def cast(x: Any, aval: Any) -> Any:
     """An array with the dtype and the weakness of a type."""
     if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
         return x
     return _lax._convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
-
-
-def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
-    """A type as JAX writes it, without sharding."""
-    return ShapedArray(tuple(shape), dtype, weak_type=weak)
 
 
 # --- several processes ----------------------------------------------------------------------
@@ -515,3 +560,20 @@ def leave_distributed() -> None:
     state = _distributed.global_state
     _left.append((state.preemption_sync_manager, state.client, state.service))
     state.preemption_sync_manager = state.client = state.service = None
+
+
+def shard_map_arguments(jaxpr: Any) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
+    """For each `shard_map`, by the identity of its source: its arguments, and which are split."""
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if primitive_name(eqn.primitive) == "shard_map":
+            names = getattr(getattr(eqn.params["jaxpr"], "debug_info", None), "arg_names", ()) or ()
+            specs = eqn.params["in_specs"]
+            known = [str(name or "") for name in names]
+            # What a body closes over comes in front of its own arguments, without a name.
+            known = ([""] * len(specs) + known)[-len(specs) :] if specs else []
+            split = [any(entry is not None for entry in spec) for spec in specs]
+            yield id(eqn.source_info), list(zip(known, split, strict=False))
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, tuple | list) else (value,):
+                if is_jaxpr(inner):
+                    yield from shard_map_arguments(inner)

@@ -1,0 +1,149 @@
+"""`shardwise inspect`: every value of the cases of a file, as each device holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .._errors import ShardwiseError, explain_error
+from ._cases import Found, find_cases, program_of
+from ._report import Outcome, full_text
+from ._running import console, path_as_it_was, patience, start_devices
+from ._select import parse_mesh
+from ._status import ExitCode
+from .explain import largest
+
+if TYPE_CHECKING:
+    from .._inspect import Inspection
+
+MOST = 8
+"""The largest axis that is looked at where the case names larger ones and no mesh is given."""
+
+
+class Format(enum.StrEnum):
+    """How the inspection is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def inspect(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE.py[:NAME]|DIR",
+            help="Files, one case of a file, or folders: all cases below.",
+            show_default=False,
+        ),
+    ],
+    mesh: Annotated[
+        str | None,
+        typer.Option(
+            metavar="AXIS=SIZE,...",
+            help="The mesh: data=4,model=2. Left out, the largest that the case names.",
+        ),
+    ] = None,
+    line: Annotated[
+        str | None,
+        typer.Option(metavar="[FILE:]LINE", help="Only the values made on this line."),
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WORD",
+            help="Only values with this name, operation or function, or this text on their line.",
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--every", help="Show values in the middle of a line too.")
+    ] = False,
+    output: Annotated[
+        Format, typer.Option("--format", help="Text for people, or JSON.")
+    ] = Format.TEXT,
+    page: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page to step through."),
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Start JAX with N virtual CPU devices, for programs that make a mesh of "
+            "jax.devices().",
+        ),
+    ] = None,
+) -> None:
+    """Show every value of a program, line by line, as each device holds it.
+
+    Runs the cases: functions decorated with @sw.case(mesh=...) that return (f, args).
+    """
+    sizes = None if mesh is None else _one_mesh(mesh)
+    if devices is not None:
+        start_devices(devices)
+    with path_as_it_was():
+        with contextlib.redirect_stdout(sys.stderr), patience("importing"):
+            cases = find_cases(targets)
+        if page is not None and len(cases) > 1:
+            raise ShardwiseError(
+                explain_error(
+                    f"there are {len(cases)} cases: {', '.join(one.name for one in cases)}",
+                    where=f"--html {page}",
+                    rule="A page holds one case.",
+                    remedy=f"name it: shardwise inspect {cases[0].name}",
+                )
+            )
+        found = [_inspect(one, sizes, line, where) for one in cases]
+    if output is Format.JSON:
+        typer.echo(json.dumps({"cases": [_data(*one) for one in found]}, indent=2))
+    for outcome, inspection in found:
+        if inspection is None:
+            console().print(full_text(outcome, verbose=False))
+        elif output is Format.TEXT:
+            typer.echo(inspection.text(every))
+        if inspection is not None and page is not None:
+            typer.echo(f"written: {inspection.save(page)}", err=True)
+    raise typer.Exit(ExitCode.NOT_RUN if any(one.error for one, _ in found) else ExitCode.OK)
+
+
+def _one_mesh(text: str) -> dict[str, int]:
+    sizes = parse_mesh(text)
+    for name, column in sizes.items():
+        if len(column) > 1:
+            raise ShardwiseError(
+                explain_error(
+                    f"axis {name!r} has {len(column)} sizes",
+                    where=f"--mesh {text}",
+                    rule="A program is looked at on one mesh.",
+                    remedy=f"--mesh {name}={column[-1]}",
+                )
+            )
+    return {name: column[0] for name, column in sizes.items()}
+
+
+def _inspect(
+    found: Found, mesh: dict[str, int] | None, line: str | None, where: str | None
+) -> tuple[Outcome, Inspection | None]:
+    if found.case is None:
+        return Outcome(found, error=found.error), None
+    with patience(f"running {found.name}"), contextlib.redirect_stdout(sys.stderr):
+        from .._inspect import inspect as run
+        from .._mesh import mesh as make_mesh
+
+        try:
+            f, args = program_of(found.case)
+            chosen = mesh or {k: min(v, MOST) for k, v in largest(found.case.mesh).items()}
+            return Outcome(found), run(f, *args, mesh=make_mesh(chosen), line=line, where=where)
+        except (Exception, SystemExit) as error:
+            return Outcome(found, error=error), None
+
+
+def _data(outcome: Outcome, inspection: Inspection | None) -> dict[str, Any]:
+    case = {key: value for key, value in outcome.to_dict().items() if key != "verdict"}
+    return {**case, "inspection": inspection.to_dict() if inspection else None}

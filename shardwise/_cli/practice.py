@@ -1,0 +1,398 @@
+"""`shardwise practice`: exercises with a judge that sees eight devices."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import enum
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .._errors import ShardwiseError, explain_error
+from ._status import ExitCode
+
+if TYPE_CHECKING:
+    from .._practice.judge import Judge
+    from .._practice.verdict import Judgement
+
+app = typer.Typer(
+    name="practice",
+    help="Exercises in sharded JAX, with a judge that sees eight devices. "
+    "Without a command: watch the practice folder and judge each file as it is saved.",
+    epilog="Exit codes: 0 right, 1 wrong, 2 could not be run.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+Exercises = Annotated[
+    Path | None,
+    typer.Option("--exercises", metavar="DIR", help="A folder of exercises of your own."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="An exercise, by name or number.")]
+Where = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="The practice folder.", show_default="here")
+]
+Seconds = Annotated[
+    float, typer.Option("--seconds", min=1, help="How long one run of a solution may take.")
+]
+
+
+class Format(enum.StrEnum):
+    """How verdicts are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+@app.callback(invoke_without_command=True)
+def practice(
+    context: typer.Context,
+    where: Where = Path(),
+    exercises: Exercises = None,
+    seconds: Seconds = 30,
+) -> None:
+    """Watch the practice folder: each time a file is saved, the judge runs."""
+    if context.invoked_subcommand is not None:
+        return
+    from .._practice.folder import Folder
+    from .._practice.watch import Watch
+    from .._practice.workshop import Workshop
+
+    with Workshop(Folder.find(where, exercises), _limits(seconds)) as shop:
+        Watch(shop).run()
+
+
+@app.command()
+def start(
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", show_default=False)] = Path("practice"),
+    exercises: Exercises = None,
+) -> None:
+    """Write the exercises into a folder, by default practice/. What is there already is kept."""
+    from .._practice.folder import Folder
+
+    made, new = Folder.start(folder, exercises)
+    kept = len(made.exercises) - len(new)
+    typer.echo(f"{len(new)} exercises written to {folder}/" + f", {kept} kept" * bool(kept) + ".")
+    first = made.current
+    if first is not None:
+        typer.echo(f"Begin with {folder / first.file_name}, and let the judge watch:")
+        typer.echo(f"\n    cd {folder} && shardwise practice\n")
+
+
+@app.command("list")
+def list_(
+    where: Where = Path(),
+    exercises: Exercises = None,
+    output: Annotated[Format, typer.Option("--format", help="Text, JSON or CSV.")] = Format.TEXT,
+) -> None:
+    """List the exercises, and what is done."""
+    from .._practice.exercise import load_all
+    from .._practice.watch import listing
+
+    solved: dict[str, str] = {}
+    found = None
+    with contextlib.suppress(ShardwiseError):
+        found = _folder(where, exercises)
+        solved = found.solved
+    all_of = found.exercises if found else load_all(exercises)
+    rows = [
+        {
+            "number": one.number,
+            "name": one.name,
+            "title": one.title,
+            "topic": one.topic,
+            "solved": solved.get(one.name, ""),
+        }
+        for one in all_of
+    ]
+    if output is Format.JSON:
+        typer.echo(json.dumps(rows, indent=2))
+    elif output is Format.CSV:
+        typer.echo(_csv(rows), nl=False)
+    else:
+        for text, style in listing(all_of, solved, found.current if found else None):
+            typer.secho(text, bold=style == "head", fg="green" if style == "right" else None)
+        typer.echo(f"\n{len(solved)} of {len(all_of)} done.")
+
+
+@app.command()
+def hint(name: Name, where: Where = Path(), exercises: Exercises = None) -> None:
+    """Give a hint, one more each time."""
+    from .._practice.exercise import find
+
+    folder = _folder(where, exercises)
+    one = find(folder.exercises, name)
+    hints, last = folder.hint(one)
+    for number, text in enumerate(hints, 1):
+        typer.echo(f"{number}. {text}\n")
+    if last:
+        typer.echo("There are no more hints for this one.")
+
+
+@app.command()
+def reset(name: Name, where: Where = Path(), exercises: Exercises = None) -> None:
+    """Start an exercise anew. What was there is kept beside it."""
+    from .._practice.exercise import find
+
+    folder = _folder(where, exercises)
+    one = find(folder.exercises, name)
+    kept = folder.reset(one)
+    typer.echo(f"{one.file_name} is as it was at the start.")
+    if kept is not None:
+        typer.echo(f"Your version is kept as {kept.name}.")
+
+
+@app.command()
+def show(
+    name: Name,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Even if the exercise is not solved yet.")
+    ] = False,
+    where: Where = Path(),
+    exercises: Exercises = None,
+) -> None:
+    """Show a solution, once yours is right."""
+    from .._practice.exercise import find, load_all
+
+    solved: dict[str, str] = {}
+    try:
+        folder = _folder(where, exercises)
+        all_of, solved = folder.exercises, folder.solved
+    except ShardwiseError:
+        all_of = load_all(exercises)
+    one = find(all_of, name)
+    if one.name not in solved and not anyway:
+        raise ShardwiseError(
+            explain_error(
+                f"{one.name} is not solved yet",
+                where="shardwise practice show",
+                rule="The solution is shown once yours is right.",
+                remedy=f"shardwise practice hint {one.name}, or show {one.name} --anyway.",
+            )
+        )
+    typer.echo(one.solution.rstrip())
+
+
+@app.command()
+def judge(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The exercise.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="The file with the solution.", show_default=False),
+    ] = None,
+    everything: Annotated[
+        Path | None,
+        typer.Option("--all", metavar="DIR", help="Mark every solution in a folder and below."),
+    ] = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="Text for people, JSON, or CSV with --all.")
+    ] = Format.TEXT,
+    exercises: Exercises = None,
+    seconds: Seconds = 30,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the inputs, which are otherwise drawn anew.")
+    ] = None,
+) -> None:
+    """Judge a solution: as it is written, and on 2, 4 and 8 devices."""
+    from .._practice.exercise import find, load_all
+    from .._practice.judge import Judge, read
+
+    all_of = load_all(exercises)
+    if everything is not None:
+        if name is not None:
+            raise typer.BadParameter("--all DIR marks a folder: name no exercise beside it.")
+        _judge_all(everything, all_of, output, seconds, seed)
+    if name is None or file is None:
+        raise typer.BadParameter("name the exercise and the file: practice judge NAME FILE.")
+    one = find(all_of, name)
+    source = read(file)
+    with Judge(_limits(seconds)) as made:
+        found = made.judge(one, source, str(file), seed)
+    _say(found, output)
+    raise typer.Exit(_code(found))
+
+
+def _judge_all(
+    folder: Path, exercises: list[Any], output: Format, seconds: float, seed: int | None
+) -> None:
+    from .._practice.judge import Judge
+
+    pairs = list(_solutions(folder, exercises))
+    if not pairs:
+        raise ShardwiseError(
+            explain_error(
+                "there are no solutions here",
+                where=f"--all {folder}",
+                rule="A solution is called after its exercise: 01_shard_map_psum.py or "
+                "shard_map_psum.py, in the folder or in a folder for each person below it.",
+            )
+        )
+    rows = []
+    with Judge(_limits(seconds)) as made:
+        for who, one, file in pairs:
+            found = _judged(made, one, file, seed)
+            rows.append((who, found))
+            if output is Format.TEXT:
+                pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
+                typer.echo(f"{who}: {found.exercise}: {found.status}{pitfall}")
+    if output is Format.JSON:
+        data = [{"who": who, **found.to_dict()} for who, found in rows]
+        typer.echo(json.dumps(data, indent=2))
+    elif output is Format.CSV:
+        typer.echo(_csv([_row(who, found) for who, found in rows]), nl=False)
+    else:
+        right = sum(found.ok for _, found in rows)
+        typer.echo(f"\n{right} of {len(rows)} right")
+    raise typer.Exit(ExitCode.OK if all(found.ok for _, found in rows) else ExitCode.WRONG)
+
+
+def _judged(made: Judge, one: Any, file: Path, seed: int | None) -> Judgement:
+    from .._practice.verdict import NOT_RUN, Judgement
+
+    try:
+        return made.judge_file(one, file, seed)
+    except ShardwiseError as error:
+        return Judgement(one.name, one.title, str(file), NOT_RUN, reason=str(error))
+
+
+def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
+    """Whose, which exercise, which file: all files that are called after an exercise."""
+    if not folder.is_dir():
+        raise ShardwiseError(explain_error("there is no such folder", where=f"--all {folder}"))
+    known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
+    for file in sorted(folder.rglob("*.py")):
+        one = known.get(file.name)
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if one is not None and not hidden:
+            who = file.parent.relative_to(folder)
+            yield (str(who) if who.parts else folder.resolve().name), one, file
+
+
+def _row(who: str, found: Judgement) -> dict[str, Any]:
+    return {
+        "who": who,
+        "exercise": found.exercise,
+        "status": found.status,
+        "pitfall": found.pitfall.name if found.pitfall else "",
+        "line": found.line.number if found.line else "",
+        "right_on": "; ".join(run.title for run in found.runs if run.ok),
+        "wrong_on": "; ".join(run.title for run in found.runs if not run.ok),
+        "seconds": round(found.seconds, 2),
+        "file": found.file,
+    }
+
+
+@app.command()
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these exercises.", show_default=False),
+    ] = None,
+    exercises: Exercises = None,
+    output: Annotated[
+        Format, typer.Option("--format", help="Text for people, JSON or CSV.")
+    ] = Format.TEXT,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the line and what each device held.")
+    ] = False,
+    seconds: Seconds = 60,
+) -> None:
+    """Prove of each exercise that its solution passes and each wrong one fails by its name."""
+    from .._practice.exercise import find, load_all
+    from .._practice.judge import Judge
+    from .._practice.verify import Proof
+    from .._practice.verify import verify as run
+
+    all_of = load_all(exercises)
+    chosen = [find(all_of, name) for name in names] if names else all_of
+
+    def told(proof: Proof) -> None:
+        if output is Format.TEXT:
+            said = "" if proof.ok else f"   NOT {proof.expected}"
+            typer.echo(
+                f"{proof.judgement.seconds:5.1f} s  {proof.exercise}/{proof.file}: "
+                f"{proof.found}{said}"
+            )
+
+    with Judge(_limits(seconds), look=not quick) as made:
+        proofs = run(chosen, made, told)
+    rows = [proof.to_dict() for proof in proofs]
+    if output is Format.JSON:
+        typer.echo(json.dumps(rows, indent=2))
+    elif output is Format.CSV:
+        typer.echo(_csv(rows), nl=False)
+    else:
+        good = sum(proof.ok for proof in proofs)
+        slowest = max((proof.judgement.seconds for proof in proofs), default=0.0)
+        typer.echo(f"\n{good} of {len(proofs)} as they should be; slowest {slowest:.1f} s")
+    raise typer.Exit(ExitCode.OK if all(proof.ok for proof in proofs) else ExitCode.WRONG)
+
+
+@app.command()
+def web(
+    where: Where = Path(),
+    exercises: Exercises = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
+    seconds: Seconds = 30,
+) -> None:
+    """The same on a local page, live as files are saved."""
+    from .._practice.folder import Folder
+    from .._practice.web import serve
+    from .._practice.workshop import Workshop
+
+    with Workshop(Folder.find(where, exercises), _limits(seconds)) as shop:
+        serve(shop, port, browser, typer.echo)
+
+
+def _folder(where: Path, exercises: Path | None) -> Any:
+    from .._practice.folder import Folder
+
+    return Folder.find(where, exercises)
+
+
+def _limits(seconds: float) -> Any:
+    from .._practice.sandbox.host import Limits
+
+    return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
+
+
+def _say(found: Judgement, output: Format) -> None:
+    if output is Format.JSON:
+        typer.echo(json.dumps(found.to_dict(), indent=2))
+    elif output is Format.CSV:
+        typer.echo(_csv([_row("", found)]), nl=False)
+    else:
+        from .._practice.watch import Screen
+
+        screen = Screen(sys.stdout)
+        screen.verdict(found)
+        screen.flush()
+
+
+def _code(found: Judgement) -> ExitCode:
+    from .._practice.verdict import NOT_RUN
+
+    if found.status == NOT_RUN:
+        return ExitCode.NOT_RUN
+    return ExitCode.OK if found.ok else ExitCode.WRONG
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,342 @@
+"""What an inspection found: data first; text, HTML and JSON are made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._errors import ShardwiseError, explain_error
+from .._program import Where
+
+WHOLE = 64
+"""Up to how many numbers of an array are kept one by one; a larger one is kept by its range."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one device holds of a value: all of a small array, the range of a large one."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    numbers: np.ndarray
+    """The array itself, or the first few numbers of a large one."""
+    least: float | None = None
+    most: float | None = None
+    mean: float | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all numbers are there."""
+        return self.least is None
+
+    def same(self, other: Part) -> bool:
+        """Whether two devices hold the same."""
+        return (self.least, self.most, self.mean) == (other.least, other.most, other.mean) and bool(
+            np.array_equal(self.numbers, other.numbers, equal_nan=_inexact(self.numbers))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The part as plain data; numbers that JSON has no word for are strings."""
+        if self.whole:
+            return {"values": plain(self.numbers)}
+        return {
+            "first": plain(self.numbers),
+            "min": plain(self.least),
+            "max": plain(self.most),
+            "mean": plain(self.mean),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """Devices that hold the same part: their coordinates, and the part."""
+
+    at: tuple[dict[str, int], ...]
+    part: Part
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One value of a program: where it is made, and what each device holds of it."""
+
+    number: int
+    operation: str
+    """What makes it: a primitive of JAX, or a collective with its axes."""
+    kind: str
+    """`input`, `value`, `collective` (devices meet here), `loop` or `result`."""
+    where: Where
+    name: str
+    """The name it is given in the source, where it has one."""
+    shape: tuple[int, ...]
+    """Of one device's part."""
+    dtype: str
+    over: tuple[str, ...]
+    """The mesh axes along which the devices hold different parts; none, if all hold the same."""
+    parts: Mapping[tuple[int, ...], Part] = dataclasses.field(repr=False)
+    """A part for each coordinate along `over`."""
+    turn: tuple[int, ...] = ()
+    """In loops, the turn of each loop around it, from 0."""
+    backward: bool = False
+    """Whether it belongs to the backward pass of a derivative."""
+    only: tuple[dict[str, int], ...] | None = None
+    """In a branch that only some devices take: those devices."""
+    meaning: str | None = None
+    """What the value is of the whole, where that is known."""
+
+    @property
+    def meets(self) -> bool:
+        """Whether devices exchange something here."""
+        return self.kind == "collective"
+
+    @property
+    def array(self) -> str:
+        """Its type and shape as people write them: `f32[2,3]`."""
+        return f"{short(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+    def groups(self) -> list[Device]:
+        """The different parts, each with the devices that hold it, in order of the devices."""
+        found: list[tuple[list[dict[str, int]], Part]] = []
+        for at, part in self.parts.items():
+            coordinate = dict(zip(self.over, at, strict=True))
+            if self.only is not None and not any(_within(coordinate, one) for one in self.only):
+                continue
+            for devices, other in found:
+                if part.same(other):
+                    devices.append(coordinate)
+                    break
+            else:
+                found.append(([coordinate], part))
+        return [Device(tuple(devices), part) for devices, part in found]
+
+    def at(self, **coordinates: int) -> np.ndarray:
+        """What the device at these coordinates holds; of a large array, its first numbers."""
+        key = tuple(coordinates.get(name, 0) for name in self.over)
+        if key not in self.parts:
+            raise ShardwiseError(
+                explain_error(
+                    f"there is no device at {coordinates}",
+                    where=f"value {self.number}",
+                    rule=f"It differs over {', '.join(self.over) or 'no axis'}.",
+                )
+            )
+        return self.parts[key].numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """The step as plain data."""
+        return {
+            "number": self.number,
+            "operation": self.operation,
+            "kind": self.kind,
+            "name": self.name,
+            "where": self.where.to_dict(),
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "differs_over": list(self.over),
+            "turn": list(self.turn),
+            "backward": self.backward,
+            "only": None if self.only is None else list(self.only),
+            "meaning": self.meaning,
+            "held": [
+                {"devices": list(group.at), **group.part.to_dict()} for group in self.groups()
+            ],
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Consecutive values of one line, in one turn of the loops around it."""
+
+    where: Where
+    turn: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def shown(self) -> tuple[Step, ...]:
+        """The values worth showing first: named ones, meetings, inputs, and the line's last."""
+        kept = [s for s in self.steps if s.name or s.kind != "value"]
+        if self.steps[-1] not in kept:
+            kept.append(self.steps[-1])
+        return tuple(kept)
+
+
+@dataclasses.dataclass(frozen=True)
+class Inspection:
+    """Every value of a sharded program in program order, as each device holds it.
+
+    `print` shows it line by line, a notebook shows it as a table, and `save("page.html")` writes a
+    page to step through. Iterating gives the steps.
+    """
+
+    name: str
+    """The function."""
+    mesh: Mapping[str, int]
+    """Axis names and sizes."""
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    """What is not shown, and why."""
+    deadlock: str = ""
+    """The deadlock that ends the program, if there is one."""
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def stops(self) -> list[Stop]:
+        """The steps grouped by line, in program order."""
+        grouped = itertools.groupby(self.steps, lambda s: (s.where.file, s.where.line, s.turn))
+        groups = [(key, tuple(steps)) for key, steps in grouped]
+        return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
+
+    def at(self, line: int | str | None = None, where: str | None = None) -> Inspection:
+        """One place only: a line (`12`, `"train.py:12"`), or a word.
+
+        A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
+        these, a piece of the source line.
+        """
+        here = [s for s in self.steps if _on_line(s, line)]
+        named = [s for s in here if where in _names(s)] if where else here
+        kept = tuple(named or [s for s in here if where and where in s.where.text])
+        if not kept and self.steps:
+            raise ShardwiseError(_nothing(self, line, where))
+        return dataclasses.replace(self, steps=kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inspection as plain data."""
+        return {
+            "name": self.name,
+            "mesh": dict(self.mesh),
+            "steps": [step.to_dict() for step in self.steps],
+            "notes": list(self.notes),
+            "deadlock": self.deadlock,
+        }
+
+    def text(self, every: bool = False) -> str:
+        """The inspection for a terminal; `every` shows values in the middle of a line too."""
+        from .text import text
+
+        return text(self, every)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def html(self) -> str:
+        """One page that needs nothing else: the program, the devices, and buttons to step."""
+        from .page import html
+
+        return html(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to `page.html`, `data.json` or `text.txt`; give the path."""
+        path = Path(path)
+        match path.suffix:
+            case ".html":
+                content = self.html()
+            case ".json":
+                content = json.dumps(self.to_dict(), indent=2)
+            case ".txt":
+                content = self.text(every=True) + "\n"
+            case _:
+                raise ShardwiseError(
+                    explain_error(
+                        f"{path.suffix or 'no suffix'!r} is not a format of an inspection",
+                        where=str(path),
+                        rule="The suffix says what is written.",
+                        remedy="inspection.html, inspection.json or inspection.txt.",
+                    )
+                )
+        try:
+            path.write_text(content, encoding="utf-8")
+        except OSError as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"it cannot be written ({error.strerror})",
+                    where=str(path),
+                    remedy="name a file in a folder that is there and may be written to.",
+                )
+            ) from error
+        return path
+
+    def _repr_html_(self) -> str:
+        from .page import notebook
+
+        return notebook(self)
+
+
+def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
+    return all(one.get(name, at) == at for name, at in coordinate.items())
+
+
+def _on_line(step: Step, line: int | str | None) -> bool:
+    if line is None:
+        return True
+    file, _, number = str(line).rpartition(":")
+    return number == str(step.where.line) and step.where.file.endswith(file)
+
+
+def _names(step: Step) -> tuple[str, ...]:
+    return step.name, step.operation, step.operation.partition(" ")[0], step.where.function
+
+
+def _nothing(found: Inspection, line: int | str | None, where: str | None) -> str:
+    lines = sorted({step.where.line for step in found.steps if step.where.file})
+    names = list(dict.fromkeys(step.name for step in found.steps if step.name))
+    asked = " and ".join(
+        words
+        for words in (f"line {line}" * (line is not None), f"{where!r}" * bool(where))
+        if words
+    )
+    return explain_error(
+        f"no value is made at {asked}",
+        where="sw.inspect",
+        rule=f"Values are made on lines {', '.join(map(str, lines)) or 'unknown'}.",
+        remedy=f"ask for one of these, or for a name: {', '.join(names)}." if names else "",
+    )
+
+
+SHORT = {
+    "float": "f",
+    "bfloat": "bf",
+    "int": "i",
+    "uint": "u",
+    "complex": "c",
+}
+
+
+def short(dtype: str) -> str:
+    """A type as people write it: `f32`."""
+    head = dtype.rstrip("0123456789")
+    return SHORT.get(head, head) + dtype[len(head) :]
+
+
+def plain(value: Any) -> Any:
+    """Numbers as JSON knows them; NaN and infinities as strings."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, complex):
+        return str(value)
+    if isinstance(value, float) and (value != value or value in (np.inf, -np.inf)):
+        return str(value)
+    return value
+
+
+def _inexact(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fc"
+
+
+def coordinates(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """All coordinates along axes of these sizes, in order."""
+    return list(itertools.product(*(range(size) for size in sizes)))

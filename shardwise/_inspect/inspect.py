@@ -1,0 +1,79 @@
+"""`inspect`: run a program on all devices of a mesh at once and keep what each one holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .._errors import ShardwiseError, explain_error
+from .._mesh import AbstractMesh, Mesh
+from .._mesh import mesh as make_mesh
+from .._program import walk
+from .._simulate import Tracing
+from .data import Inspection
+from .record import Recorder
+
+
+def inspect(
+    f: Callable[..., Any],
+    *args: Any,
+    mesh: Mesh | AbstractMesh | Mapping[str, int] | None = None,
+    line: int | str | None = None,
+    where: str | None = None,
+) -> Inspection:
+    """Every value of a sharded program in program order, as each device holds it.
+
+    The program is run once, simulated on all devices of the mesh. Small arrays are kept whole,
+    large ones as their range and first numbers. A program that would deadlock is shown up to the
+    place where its devices part.
+
+    Args:
+        f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
+            given it; otherwise it runs under it as the ambient mesh.
+        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are.
+        mesh: The mesh: `sw.mesh(data=4)`, or `{"data": 4}`. Left out, `f` has its own mesh.
+        line: Only this line: `12`, or `"train.py:12"`.
+        where: Only values with this name, operation or function; where there is none, whose line
+            has this text.
+
+    Returns:
+        The inspection: `print` it, show it in a notebook, `save("page.html")` it to step through.
+
+    Raises:
+        ShardingError: The program cannot run on the mesh.
+        ShardwiseError: No value is made at `line` or `where`.
+        UnsupportedError: The program uses something that cannot be simulated.
+
+    Example:
+        ```python
+        print(sw.inspect(step, params, batch, mesh=sw.mesh(data=4), where="grads"))
+        ```
+    """
+    if not callable(f):
+        raise ShardwiseError(
+            explain_error(
+                f"f is a {type(f).__name__}",
+                where="sw.inspect",
+                rule="inspect takes a function and its arguments.",
+                remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",
+            )
+        )
+    made = make_mesh(mesh) if isinstance(mesh, Mapping) else mesh
+    traced = Tracing(f, made)(args, {})
+    recorder = Recorder(traced.program)
+    steps = recorder.record(traced.values)
+    found = Inspection(
+        name=getattr(f, "__name__", type(f).__name__),
+        mesh=_sizes(made, traced.program.body.ops),
+        steps=tuple(steps),
+        notes=tuple(recorder.notes),
+        deadlock=recorder.deadlock,
+    )
+    return found if line is None and where is None else found.at(line, where)
+
+
+def _sizes(mesh: Mesh | AbstractMesh | None, ops: Any) -> dict[str, int]:
+    """The axes of the mesh: the one given, or those that the program's own meshes have."""
+    own = {axis.name: axis.size for op in walk(ops) for axis in op.scope}
+    given = {} if mesh is None else {str(name): size for name, size in mesh.shape.items()}
+    return {**given, **own}

@@ -1,0 +1,336 @@
+"""Run a program for all devices and keep every value.
+
+One compiled call gives all values of a list of operations, each as the engine holds it for all
+devices. What stands inside a loop or a branch is then run again with the inputs that it was seen
+to have: a loop turn by turn, a branch for the devices that take it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._call import Program
+from .._lower import Pace, Value, Watch, explain_trouble
+from .._lower.context import Context, Env, read
+from .._lower.run import run
+from .._mesh import Axis
+from .._program import (
+    AxisIndex,
+    Body,
+    Collective,
+    Cond,
+    Join,
+    Leaf,
+    Op,
+    Scan,
+    Split,
+    Var,
+    While,
+    walk,
+)
+from .data import WHOLE, Part, Step, coordinates
+from .names import names, parameters
+
+ALL = Pace(1 << 30)
+"""All devices at once: programs that are looked at are small."""
+
+FIRST, MOST = 4, 512
+"""Of a loop the first turns and the last are kept; a longer one is not followed to its end."""
+
+MANY = 1 << 12
+"""Of an array with more numbers than this only the range leaves the compiled program."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """The loops and branches around a list of operations."""
+
+    turn: tuple[int, ...] = ()
+    only: tuple[dict[str, int], ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    op: Op
+    out: int
+    value: Value
+    around: Around
+
+
+class Recorder:
+    """Runs a program and turns what it sees into steps."""
+
+    def __init__(self, program: Program):
+        self.program = program
+        self.notes: list[str] = []
+        self.deadlock = ""
+        self._seen: list[_Seen] = []
+        self._runs: dict[int, Callable[..., Any]] = {}
+
+    def record(self, values: Sequence[Any]) -> list[Step]:
+        """All steps, in program order."""
+        body = self.program.body
+        ins = [Value(_jax_array(value)) for value in values]
+        self._list(body, ins, Around(), self.program.watch)
+        return self._steps()
+
+    # --- running
+
+    def _list(self, body: Body, ins: Sequence[Value], around: Around, watch: Watch) -> list[Value]:
+        """Run a list of operations and note all it makes, what is nested in it too."""
+        made, trouble = self._run(body, watch)(list(ins))
+        end = len(body.ops)
+        if trouble is not None and int(trouble.site) and not self.deadlock:
+            site = watch.sites[int(trouble.site) - 1]
+            error = explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            self.deadlock = str(error)
+            holds = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
+            end = next(holds, end)
+        env: Env = dict(zip(body.ins, ins, strict=True))
+        for op, outs in zip(body.ops[:end], made, strict=False):
+            env.update(zip(op.outs, outs, strict=True))
+            if op.bodies:
+                self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
+            self._seen += [_Seen(op, i, value, around) for i, value in enumerate(outs)]
+        return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
+
+    def _run(self, body: Body, watch: Watch) -> Callable[..., Any]:
+        if id(body) in self._runs:
+            return self._runs[id(body)]
+
+        def all_values(ins: list[Value]) -> Any:
+            cx = Context(run, watch, ALL)
+            env: Env = dict(zip(body.ins, ins, strict=True))
+            axes = dict.fromkeys(a for op in body.ops for a in sorted(op.needs | op.meets))
+            keep = [var for op in body.ops for var in op.outs]
+            run(body.ops, list(axes), env, keep, cx)
+            made = [[_strong(env[var], var) for var in op.outs] for op in body.ops]
+            return made, cx.trouble() if watch.sites else None
+
+        self._runs[id(body)] = jax.jit(all_values)
+        return self._runs[id(body)]
+
+    def _nested(self, op: Op, ins: list[Value], around: Around, watch: Watch) -> None:
+        match op:
+            case Scan():
+                self._scan(op, ins, around, watch)
+            case While():
+                self._while(op, ins, around, watch)
+            case Cond():
+                self._cond(op, ins, around, watch)
+
+    def _scan(self, op: Scan, ins: list[Value], around: Around, watch: Watch) -> None:
+        second = op.consts + op.carry
+        consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
+        turns = range(op.length)[:: -1 if op.reverse else 1]
+        for count, turn in enumerate(turns):
+            if self._too_long(op, count, op.length):
+                return
+            now = [_row(value, turn) for value in xs]
+            outs = self._turn(op.body, [*consts, *carry, *now], around, count, op.length, watch)
+            if not outs:
+                return
+            carry = outs[: op.carry]
+
+    def _while(self, op: While, ins: list[Value], around: Around, watch: Watch) -> None:
+        first, second = op.cond_consts, op.cond_consts + op.body_consts
+        cond_consts, body_consts, carry = ins[:first], ins[first:second], ins[second:]
+        count = 0
+        while True:
+            mark = len(self._seen)
+            (go,) = self._list(op.cond, [*cond_consts, *carry], around, watch)
+            del self._seen[mark:]
+            if not np.asarray(go.array).any() or self._too_long(op, count, None):
+                return
+            if go.dims and not np.asarray(go.array).all():
+                self.notes.append(
+                    f"{op.where}: devices leave this loop at different turns; the "
+                    "turns after the first one leaves are not shown."
+                )
+                return
+            carry = self._turn(op.body, [*body_consts, *carry], around, count, None, watch)
+            if not carry:
+                return
+            count += 1
+
+    def _turn(
+        self,
+        body: Body,
+        ins: list[Value],
+        around: Around,
+        count: int,
+        length: int | None,
+        watch: Watch,
+    ) -> list[Value]:
+        """One turn of a loop: run, and kept if it is among the first or is the last."""
+        mark = len(self._seen)
+        inside = dataclasses.replace(around, turn=(*around.turn, count))
+        outs = self._list(body, ins, inside, watch)
+        if count >= FIRST and count + 1 != length and not self.deadlock:
+            del self._seen[mark:]
+        return outs
+
+    def _too_long(self, op: Op, count: int, length: int | None) -> bool:
+        if count == FIRST and length != FIRST + 1:
+            last = " and the last" if length is not None and length <= MOST else ""
+            self.notes.append(f"{op.where}: of this loop the first {FIRST}{last} turns are shown.")
+        return count >= (MOST if length is None or length <= MOST else FIRST)
+
+    def _cond(self, op: Cond, ins: list[Value], around: Around, watch: Watch) -> None:
+        index, *operands = ins
+        ways = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
+        along = sorted(index.dims, key=lambda axis: index.dims[axis])
+        for way in np.unique(ways):
+            only = around.only
+            if along and (ways != way).any():
+                taken = np.argwhere(ways == way)
+                only = tuple(
+                    {axis.name: int(i) for axis, i in zip(along, row, strict=True)} for row in taken
+                )
+            self._list(op.branches[way], operands, dataclasses.replace(around, only=only), watch)
+
+    # --- telling
+
+    def _steps(self) -> list[Step]:
+        ops = [(seen.op, seen.around.turn) for seen in self._seen]
+        given = names(ops)
+        inputs = parameters(self.program.jaxpr, walk(self.program.body.ops))
+        held = jax.device_get([_small(seen.value) for seen in self._seen])
+        steps = []
+        for number, (seen, value) in enumerate(zip(self._seen, held, strict=True)):
+            op, var = seen.op, seen.op.outs[seen.out]
+            name = inputs.get(id(op)) or ("" if isinstance(op, Split) else given[number])
+            over = tuple(sorted(seen.value.dims, key=lambda axis: _order(op.scope, axis)))
+            steps.append(
+                Step(
+                    number=number,
+                    operation=operation(op),
+                    kind=_kind(op),
+                    where=op.where,
+                    name=name,
+                    shape=tuple(var.shape),
+                    dtype=str(var.dtype),
+                    over=tuple(axis.name for axis in over),
+                    parts=_parts(value, seen.value.dims, over, var),
+                    turn=seen.around.turn,
+                    backward=op.backward,
+                    only=seen.around.only,
+                )
+            )
+        return steps
+
+
+def operation(op: Op) -> str:
+    """An operation in words."""
+    match op:
+        case Collective():
+            axes = [axis.name for axis in op.axes]
+            return f"{op.name} over {', '.join(axes)}"
+        case Leaf():
+            return op.name
+        case AxisIndex():
+            return f"axis_index of {op.axis.name}"
+        case Split():
+            return "in_specs"
+        case Join():
+            return "out_specs"
+        case Scan():
+            return f"scan of {op.length} turns"
+        case While():
+            return "while_loop"
+        case Cond():
+            return "cond"
+    return type(op).__name__.lower()
+
+
+def _kind(op: Op) -> str:
+    match op:
+        case Split():
+            return "input"
+        case Join():
+            return "result"
+        case Collective():
+            return "collective"
+    return "loop" if op.bodies else "value"
+
+
+def _order(scope: Sequence[Axis], axis: Axis) -> int:
+    return scope.index(axis) if axis in scope else len(scope)
+
+
+def _jax_array(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def _strong(value: Value, var: Var) -> Value:
+    """A value that a loop can be given again: with the type that it has in the program."""
+    array = jnp.asarray(value.array)
+    if array.dtype != var.dtype:
+        array = array.astype(var.dtype)
+    return Value(array, value.dims)
+
+
+def _row(value: Value, turn: int) -> Value:
+    """One turn's part of a stacked input: the first dimension that no mesh axis has."""
+    rank = np.ndim(value.array)
+    dim = next(d for d in range(rank) if d not in value.dims.values())
+    array = jax.lax.index_in_dim(value.array, turn, dim, keepdims=False)
+    return Value(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
+
+
+def _small(value: Value) -> tuple[Any, ...]:
+    """What leaves the device: the array, with mesh axes in front, or its range if it is large."""
+    array = value.array
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    axes = sorted(value.dims, key=lambda axis: value.dims[axis])
+    array = jnp.moveaxis(array, [value.dims[axis] for axis in axes], range(len(axes)))
+    lead = array.shape[: len(axes)]
+    local = int(np.prod(array.shape[len(axes) :], dtype=int))
+    if local <= MANY or array.dtype == bool or jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return (array,)
+    flat = array.reshape((*lead, local))
+    wide = flat.astype(jnp.float32)
+    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), wide.mean(-1)
+
+
+def _parts(
+    held: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
+) -> dict[tuple[int, ...], Part]:
+    """A part for each coordinate along `over`."""
+    now = sorted(dims, key=lambda axis: dims[axis])
+    order = [now.index(axis) for axis in over]
+    arrays = [_moved(np.asarray(one), order) for one in held]
+    return {
+        at: _part([np.asarray(one[at]) for one in arrays], var)
+        for at in coordinates([axis.size for axis in over])
+    }
+
+
+def _moved(array: np.ndarray, order: list[int]) -> np.ndarray:
+    return array.transpose([*order, *range(len(order), array.ndim)])
+
+
+def _part(found: list[np.ndarray], var: Var) -> Part:
+    numbers = _widened(found[0])
+    kind = tuple(var.shape), str(var.dtype)
+    if len(found) > 1:
+        return Part(*kind, numbers[:6], *(float(_widened(one)) for one in found[1:]))
+    if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
+        return Part(*kind, numbers)
+    wide = numbers.astype(np.float64)
+    return Part(
+        *kind, numbers.reshape(-1)[:6], float(wide.min()), float(wide.max()), float(wide.mean())
+    )
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """bfloat16 and float8 as float32, which NumPy can print; the others as they are."""
+    known = array.dtype.kind in "iufbc" and array.dtype.itemsize <= 16
+    return array if known and array.dtype.isbuiltin == 1 else array.astype(np.float32)

@@ -1,0 +1,130 @@
+"""When is a result what was expected, and how is it shown in a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .sandbox.wire import Other
+
+RTOL, ATOL = 2e-4, 2e-5
+"""Sums over devices are taken in another order. The second is relative to the largest entry."""
+
+ROOM = 60
+"""Characters of a value that are shown."""
+
+
+def same(found: Any, expected: Any) -> bool:
+    """Whether a result is what was expected, up to rounding."""
+    return not difference(found, expected)
+
+
+def difference(found: Any, expected: Any) -> str:
+    """What is different: `kind`, `shape`, `finite`, `numbers`, or nothing."""
+    if isinstance(expected, Mapping):
+        if not isinstance(found, Mapping) or set(found) != {str(key) for key in expected}:
+            return "kind"
+        return _first(difference(found[str(key)], one) for key, one in expected.items())
+    if isinstance(expected, list | tuple):
+        if not isinstance(found, list) or len(found) != len(expected):
+            return "kind"
+        return _first(difference(a, b) for a, b in zip(found, expected, strict=True))
+    got, want = as_array(found), np.asarray(expected)
+    if got is None:
+        return "kind"
+    if got.shape != want.shape:
+        return "shape"
+    if want.dtype.kind in "biu" and got.dtype.kind in "biu":
+        return "" if np.array_equal(got, want) else "numbers"
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    if not np.isfinite(got[np.isfinite(want)]).all():
+        return "finite"
+    scale = float(np.abs(want[np.isfinite(want)]).max(initial=0.0))
+    close = np.isclose(got, want, rtol=RTOL, atol=max(ATOL * scale, 1e-9), equal_nan=True)
+    return "" if close.all() else "numbers"
+
+
+def _first(found: Any) -> str:
+    return next((one for one in found if one), "")
+
+
+def as_array(found: Any) -> np.ndarray | None:
+    """A result as an array: also a list of numbers; None for what is none."""
+    if isinstance(found, np.ndarray):
+        return found
+    if found is None or isinstance(found, Other | dict):
+        return None
+    try:
+        array = np.asarray(found)
+    except ValueError:
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def factor(found: Any, expected: Any) -> float | None:
+    """The one number by which all of a result is too large, if there is one."""
+    got, want = _flat(found), _flat(expected)
+    if got is None or want is None or got.shape != want.shape or not np.isfinite(got).all():
+        return None
+    power = float(want @ want)
+    if not power:
+        return None
+    times = float(want @ got) / power
+    return (
+        times if np.allclose(got, times * want, rtol=1e-3, atol=1e-4 * np.abs(want).max()) else None
+    )
+
+
+def _flat(value: Any) -> np.ndarray | None:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        parts = [_flat(one) for one in value]
+        found = [part for part in parts if part is not None]
+        return np.concatenate(found) if found and len(found) == len(parts) else None
+    array = as_array(value)
+    return None if array is None else array.astype(np.float64).reshape(-1)
+
+
+def shown(value: Any, beside: Any = None) -> str:
+    """A value in a few words; of a large array the first entry that differs from `beside`."""
+    if isinstance(value, Mapping):
+        inner = ", ".join(
+            f"{key}: {shown(one, beside.get(key) if isinstance(beside, Mapping) else None)}"
+            for key, one in value.items()
+        )
+        return _cut("{" + inner + "}")
+    if isinstance(value, list | tuple) and as_array(value) is None:
+        twins = beside if isinstance(beside, list | tuple) else [None] * len(value)
+        inner = ", ".join(shown(a, b) for a, b in zip(value, twins, strict=False))
+        return _cut(f"({inner})")
+    array = as_array(value)
+    if array is None:
+        return repr(value)
+    if array.size <= 8:
+        return _cut(_numbers(array))
+    at = _where(array, as_array(beside) if beside is not None else None)
+    place = "".join(f"[{i}]" for i in at)
+    number = _numbers(array[at])
+    return _cut(f"{number} at {place} of shape {array.shape}")
+
+
+def _where(array: np.ndarray, twin: np.ndarray | None) -> tuple[int, ...]:
+    """The entry to show: the first that is clearly off, or the first of all."""
+    if twin is not None and twin.shape == array.shape:
+        a, b = array.astype(np.float64), twin.astype(np.float64)
+        off = ~np.isclose(a, b, rtol=RTOL, atol=ATOL * float(np.abs(b).max(initial=0.0)))
+        if off.any():
+            return tuple(int(i) for i in np.argwhere(off)[0])
+    return (0,) * array.ndim
+
+
+def _numbers(array: Any) -> str:
+    text = np.array2string(np.asarray(array), precision=5, suppress_small=True, separator=", ")
+    return " ".join(text.split())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= ROOM else text[: ROOM - 4] + " ..."

@@ -1,0 +1,182 @@
+"""Which pitfall a solution has fallen into.
+
+From the surest evidence to the least: how a run ended, what it was seen to do, numbers that are
+those of a known mistake, what it must use and does not, and how far the numbers are off.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from . import compare
+from .exercise import Exercise
+from .sandbox.host import Ran
+
+ERRORS: tuple[tuple[str, str], ...] = (
+    (r"^DeadlockError\b", "deadlock"),
+    (r"can only accept axis_name which corresponds to one of", "mixed-axes"),
+    (r"Missing required argument `grads`|update requires both \(model, grads\)", "old-update"),
+    (r"All input arrays must have the same shape", "stack-shapes"),
+    (r"^Refused\b", "refused"),
+    (r"^SystemExit\b|^KeyboardInterrupt\b|^GeneratorExit\b", "ends-the-process"),
+    (r"^MemoryError\b|RESOURCE_EXHAUSTED|Out of memory|std::bad_alloc", "too-much-memory"),
+    (r"File too large", "too-much-output"),
+    (r"^NotImplementedError: *$", "not-started"),
+    (
+        r"there is no mesh axis|unbound axis name|refers to '\w+', which is not an axis"
+        r"|Resource axis: \w+ of .* is not found in mesh|named axis .* not found",
+        "axis-name",
+    ),
+    (r"missing .*argument:? '?wrt|missing .*'wrt'|wrt.* (must|required)", "no-wrt"),
+    (r"missing .*'mesh'|context mesh cannot be empty|has no mesh, and there is none", "no-mesh"),
+    (r"does not match the specs of the input", "explicit-mesh"),
+    (
+        r"which implies that the corresponding output value is replicated"
+        r"|can't be statically inferred|replicated across mesh ax",
+        "missing-reduction",
+    ),
+    (
+        r"does not divide|equal division|evenly divisible|divide evenly|must be divisible"
+        r"|not divisible",
+        "uneven",
+    ),
+    (
+        r"out_specs .*(rank|length|applies to)|has a PartitionSpec .*rank|longer than the rank"
+        r"|out_specs\[?.*\]? is .*but .*rank",
+        "out-rank",
+    ),
+    (r"in_specs do not match|out_specs do not match|pytree structure error", "spec-count"),
+    (
+        r"cannot be interpreted as an integer|slice indices must be integers"
+        r"|expects? (an )?integer|must be an? integer|only integer scalar|integer .* required"
+        r"|Shapes must be 1D sequences of .*int|seed must be an integer"
+        r"|got float|'float' object (is not|has no attribute '__index__')",
+        "not-an-int",
+    ),
+    (
+        r"TracerBoolConversion|ConcretizationTypeError|TracerIntegerConversion"
+        r"|TracerArrayConversion|Attempted boolean conversion",
+        "traced-if",
+    ),
+    (r"varying manual axes|manual_axis_type|\{V:|vma", "mismatched-types"),
+    (r"^TypeError: \w+\(\) (missing|takes|got an unexpected)", "signature"),
+)
+"""What the words of an error stand for; the first that fits."""
+
+
+def of_error(error: Mapping[str, Any], function: str = "") -> str:
+    """The pitfall of an exception."""
+    kinds = [error.get("type", ""), *error.get("kinds", ())]
+    text = f"{error.get('type')}: {error.get('message', '')}"
+    if "DeadlockError" in kinds:
+        return "deadlock"
+    if "Refused" in kinds:
+        return "refused"
+    for pattern, name in ERRORS:
+        if re.search(pattern, text, re.MULTILINE):
+            own = re.search(rf"\b{re.escape(function)}\(\)", text) if function else None
+            if name == "signature" and not own:
+                continue
+            return name
+    return "raises"
+
+
+def of_ending(ran: Ran) -> tuple[str, str] | None:
+    """The pitfall of a run that gave no answer, and what happened in a sentence."""
+    if ran.data is not None:
+        return None
+    if ran.garbled:
+        return "tampered", "Something came back from the run that is no answer of the judge's own."
+    if ran.skipped:
+        return "too-slow", "It was not run: another run did not come to an end."
+    if ran.late:
+        return (
+            "too-slow",
+            f"It was stopped after {ran.seconds:.0f} seconds, {ran.cpu:.0f} of them computing.",
+        )
+    if ran.code in (-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS) and _hungry(ran):
+        return "too-much-memory", "It was stopped when there was no memory left for it."
+    if ran.code < 0:
+        name = signal.Signals(-ran.code).name if -ran.code in set(signal.Signals) else -ran.code
+        return "ends-the-process", f"The process was ended by a signal ({name})."
+    return "ends-the-process", f"The process ended by itself, with exit code {ran.code}."
+
+
+def _hungry(ran: Ran) -> bool:
+    return bool(re.search(r"bad_alloc|out of memory|alloc|Resource temporarily", ran.printed, re.I))
+
+
+def of_numbers(
+    exercise: Exercise,
+    outcomes: Sequence[tuple[Mapping[str, int], Any, Any]],
+    mistakes: Sequence[Mapping[str, Any]],
+) -> str:
+    """The pitfall of wrong results: sizes, what was found and what was expected, for each run."""
+    wrong = [
+        (sizes, found, expected, known)
+        for (sizes, found, expected), known in zip(outcomes, mistakes, strict=True)
+        if not compare.same(found, expected)
+    ]
+    for name in {name: None for _, _, _, known in wrong for name in known}:
+        if all(name in k and compare.same(f, k[name]) for _, f, _, k in wrong):
+            return name.partition("--")[0]
+    _, found, expected, _ = wrong[-1]
+    kind = compare.difference(found, expected)
+    alone = any(math.prod(s.values()) == 1 for s, *_ in wrong)
+    if found is None:
+        return "not-started"
+    if kind == "kind":
+        return "not-an-array"
+    if kind == "shape":
+        return "wrong-shape"
+    if kind == "finite":
+        return "not-finite"
+    if alone:
+        return "one-device"
+    return _by_factor(wrong) or "follows-the-mesh"
+
+
+def _by_factor(wrong: Sequence[tuple[Mapping[str, int], Any, Any, Any]]) -> str:
+    """Too large or too small by the number of devices, on every mesh that is wrong."""
+    times = [(compare.factor(f, e), math.prod(s.values()), s) for s, f, e, _ in wrong]
+    if any(t is None for t, _, _ in times):
+        return ""
+    for name, sign in (("n-times", 1), ("one-nth", -1)):
+        if all(
+            any(abs((t or 0) / float(n) ** sign - 1) < 1e-3 for n in {n, *s.values()} if n > 1)
+            for t, n, s in times
+        ):
+            return name
+    return ""
+
+
+def of_requirements(exercise: Exercise, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> str:
+    """The pitfall of the first requirement that is not met on this mesh."""
+    for what, pitfall in exercise.requires:
+        if not met(what, facts, sizes):
+            return pitfall
+    return ""
+
+
+def met(what: str, facts: Mapping[str, Any], sizes: Mapping[str, int]) -> bool:
+    """Whether a requirement is met: `shard_map`, `split`, `psum|pmax`, `not all_gather`."""
+    if what.startswith("not "):
+        return not met(what.removeprefix("not "), facts, sizes)
+    count = math.prod(sizes.values())
+    maps = [one for one in facts.get("shard_maps", ()) if math.prod(one["mesh"].values()) >= count]
+    if what == "shard_map":
+        return bool(maps)
+    if what == "split":
+        return any(one["split"] for one in maps)
+    if what.startswith("split:"):
+        return any(what.removeprefix("split:") in one["split"] for one in maps)
+    if what == "unchecked":
+        return any(not one["checked"] for one in maps)
+    if what == "vmap":
+        return bool(facts.get("vmaps"))
+    used = {one["name"] for m in facts.get("shard_maps", ()) for one in m["collectives"]}
+    return bool(used & set(what.split("|")))

@@ -1,0 +1,213 @@
+"""Exercises are data: a folder each.
+
+    03_mean_of_means/
+      exercise.toml    title, function, how it is run, what it must use, its pitfalls
+      statement.md     what to do and why it matters
+      start.py         where the learner starts
+      solution.py      a solution
+      wrong/           wrong solutions; each file is named after the pitfall that it shows
+      hints.md         hints, from the gentle to the plain, with --- between them
+      task.py          inputs(rng, sizes), expected(*inputs), mistakes(sizes, *inputs), notice(...)
+
+Of `task.py` only `inputs` is needed; without `expected` the solution says what is right.
+`mistakes` gives, by pitfall, the numbers that a mistake leads to. `notice(facts, sizes, *inputs)`
+names a pitfall by what the solution was seen to do: `facts` are those of `sandbox.hooks`, with
+`finished` and `source` beside them. `SAME` gives a common pitfall the exercise's own name. It is
+run in the judge's own process, so a folder of exercises is trusted as any Python package is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import importlib.util
+import re
+import textwrap
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .._errors import ShardwiseError, explain_error
+from .pitfalls import COMMON, Pitfall
+
+OWN = Path(__file__).parent / "exercises"
+FORMS = ("mesh", "replace", "shards", "answer")
+FOLDER = re.compile(r"(\d+)_([a-z0-9_]+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Exercise:
+    """One exercise."""
+
+    folder: Path
+    number: int
+    name: str
+    title: str
+    topic: str
+    function: str
+    form: str
+    """How the function is run: `mesh` (it takes a mesh), `replace` (it makes a mesh of one device,
+    which gets more), `shards` (it takes a number of shards), `answer` (it returns an answer)."""
+    meshes: tuple[Mapping[str, int], ...]
+    requires: tuple[tuple[str, str], ...]
+    """What a solution must use, and the pitfall that not using it is."""
+    pitfalls: Mapping[str, Pitfall]
+    needs: tuple[str, ...] = ()
+    """Exercises that are better done before."""
+
+    @property
+    def file_name(self) -> str:
+        """What its file is called in the learner's folder."""
+        return f"{self.number:02}_{self.name}.py"
+
+    @functools.cached_property
+    def statement(self) -> str:
+        """What to do, as Markdown."""
+        return self._read("statement.md").strip() + "\n"
+
+    @functools.cached_property
+    def start(self) -> str:
+        """The file that the learner starts from: the statement on top, then the code."""
+        body = textwrap.indent(self.statement, "", lambda line: True).replace('"""', "'''")
+        backslash = "r" if "\\" in body else ""
+        return f'{backslash}"""{self.title}\n\n{body}"""\n\n{self._read("start.py").lstrip()}'
+
+    @functools.cached_property
+    def solution(self) -> str:
+        """A solution."""
+        return self._read("solution.py")
+
+    @functools.cached_property
+    def hints(self) -> tuple[str, ...]:
+        """Hints, from the gentle to the plain."""
+        parts = re.split(r"(?m)^---\s*$", self._read("hints.md"))
+        return tuple(part.strip() for part in parts if part.strip())
+
+    @functools.cached_property
+    def wrong(self) -> Mapping[str, str]:
+        """Wrong solutions by file name without suffix; `name--more` shows pitfall `name`."""
+        files = sorted((self.folder / "wrong").glob("*.py"))
+        return {file.stem: file.read_text(encoding="utf-8") for file in files}
+
+    @functools.cached_property
+    def task(self) -> ModuleType:
+        """The module that knows inputs and answers."""
+        path = self.folder / "task.py"
+        spec = importlib.util.spec_from_file_location(f"_shardwise_task_{self.name}", path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise _damaged(self.folder, "there is no task.py", "it defines inputs(rng, sizes).")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        if not callable(getattr(module, "inputs", None)):
+            raise _damaged(path, "it has no function inputs(rng, sizes)", "it gives the arguments.")
+        return module
+
+    def pitfall(self, name: str) -> Pitfall:
+        """A pitfall of this exercise, or one that is common to all."""
+        return self.pitfalls.get(name) or COMMON.get(name) or Pitfall(name, name, "")
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.folder / name).read_text(encoding="utf-8")
+        except OSError as error:
+            why = f"there is no {name}"
+            raise _damaged(self.folder, why, "every exercise has one.") from error
+
+
+def load_all(folder: Path | None = None) -> list[Exercise]:
+    """The exercises of a folder in their order; by default those of shardwise."""
+    root = folder or OWN
+    if not root.is_dir():
+        raise ShardwiseError(explain_error("there is no such folder", where=f"--exercises {root}"))
+    found = [load(path) for path in sorted(root.iterdir()) if (path / "exercise.toml").is_file()]
+    if not found:
+        raise ShardwiseError(
+            explain_error(
+                "there are no exercises here",
+                where=str(root),
+                rule="An exercise is a folder such as 01_name with an exercise.toml.",
+            )
+        )
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise _damaged(root, f"two exercises are called {name!r}", "names are unique.")
+    return found
+
+
+def load(folder: Path) -> Exercise:
+    """The exercise in a folder."""
+    named = FOLDER.fullmatch(folder.name)
+    if not named:
+        raise _damaged(folder, f"{folder.name!r} is no name for an exercise", "write 07_some_name.")
+    try:
+        data = tomllib.loads((folder / "exercise.toml").read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise _damaged(folder / "exercise.toml", str(error), "it is TOML.") from error
+    _check_keys(folder, data)
+    own = {
+        name: Pitfall(name, one["title"], one["text"].strip(), one.get("hint", "").strip())
+        for name, one in data.get("pitfalls", {}).items()
+    }
+    return Exercise(
+        folder=folder,
+        number=int(named[1]),
+        name=named[2],
+        title=data["title"],
+        topic=data.get("topic", ""),
+        function=data.get("function", named[2]),
+        form=data["form"],
+        meshes=tuple(_meshes(data)),
+        requires=tuple((str(a), str(b)) for a, b in data.get("requires", [])),
+        pitfalls=own,
+        needs=tuple(data.get("needs", ())),
+    )
+
+
+def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
+    known = {"title", "topic", "function", "form", "meshes", "requires", "pitfalls", "needs"}
+    where = folder / "exercise.toml"
+    for key in ("title", "form"):
+        if key not in data:
+            raise _damaged(where, f"{key!r} is missing", f"{key} = ...")
+    for key in data:
+        if key not in known:
+            raise _damaged(where, f"{key!r} is not known", f"known are {', '.join(sorted(known))}.")
+    if data["form"] not in FORMS:
+        raise _damaged(where, f"form = {data['form']!r}", f"it is one of {', '.join(FORMS)}.")
+    for name, one in data.get("pitfalls", {}).items():
+        if not {"title", "text"} <= set(one):
+            raise _damaged(where, f"pitfall {name!r} lacks a title or a text", "give both.")
+
+
+def _meshes(data: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:
+    if data["form"] == "answer":
+        return [{"data": 1}]
+    given = data.get("meshes", [1, 2, 4, 8])
+    return [dict(one) if isinstance(one, Mapping) else {"data": int(one)} for one in given]
+
+
+def find(exercises: Sequence[Exercise], name: str) -> Exercise:
+    """The exercise of that name, number or file."""
+    wanted = Path(name).stem if name.endswith(".py") else name
+    for one in exercises:
+        if wanted in (one.name, one.file_name.removesuffix(".py"), str(one.number)):
+            return one
+        if wanted.isdecimal() and int(wanted) == one.number:
+            return one
+    names = [one.name for one in exercises]
+    near = difflib.get_close_matches(wanted, names, n=1, cutoff=0.5)
+    raise ShardwiseError(
+        explain_error(
+            f"there is no exercise {name!r}",
+            where="shardwise practice",
+            remedy=f"did you mean {near[0]!r}?" if near else "shardwise practice list names them.",
+        )
+    )
+
+
+def _damaged(where: Path, what: str, rule: str) -> ShardwiseError:
+    return ShardwiseError(explain_error(what, where=str(where), rule=rule))

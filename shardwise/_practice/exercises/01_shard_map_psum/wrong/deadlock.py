@@ -1,0 +1,23 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, shard_map
+from jax.sharding import Mesh, PartitionSpec
+
+
+def shard_map_psum(x):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+
+    def per_shard(y):
+        local = jnp.sum(y)
+        first = lax.axis_index("data") == 0
+        return lax.cond(first, lambda v: lax.psum(v, "data"), lambda v: v, local)
+
+    total = shard_map(
+        per_shard,
+        mesh=mesh,
+        in_specs=PartitionSpec("data"),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )
+    return total(x)

@@ -1,0 +1,13 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import shard_map
+from jax.sharding import Mesh, PartitionSpec
+
+
+def shard_map_vs_vmap(x):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    by_row = jax.vmap(lambda r: jnp.sum(r**2))
+    spec = PartitionSpec("data")
+    f = shard_map(by_row, mesh=mesh, in_specs=spec, out_specs=spec)
+    return jnp.stack([f(x), by_row(x)], axis=1)

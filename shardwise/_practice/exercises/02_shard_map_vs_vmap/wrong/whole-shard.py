@@ -1,0 +1,12 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import shard_map
+from jax.sharding import Mesh, PartitionSpec
+
+
+def shard_map_vs_vmap(x):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    spec = PartitionSpec("data")
+    by_shard_map = shard_map(lambda r: jnp.sum(r**2), mesh=mesh, in_specs=spec, out_specs=spec)(x)
+    return jnp.stack([by_shard_map, jax.vmap(lambda r: jnp.sum(r**2))(x)], axis=0)

@@ -1,0 +1,11 @@
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+
+def shard_map_simulate(seed, x, num_shards, features):
+    num_shards, features = int(num_shards), int(features)
+    model = nn.Dense(features)
+    shards = jnp.split(x, num_shards)
+    params = model.init(jax.random.PRNGKey(int(seed)), shards[0])
+    return jnp.concatenate([model.apply(params, s) for s in shards], axis=1).reshape(-1)

@@ -1,0 +1,13 @@
+import jax
+import jax.numpy as jnp
+from jax import lax, shard_map
+from jax.sharding import PartitionSpec as P
+
+
+def masked_mean(x, mask, *, mesh):
+    def body(x, mask):
+        total = jnp.sum(jnp.where(mask > 0, x, 0.0))
+        total, count = lax.psum((total, jnp.sum(mask)), "data")
+        return total / count
+
+    return shard_map(body, mesh=mesh, in_specs=(P("data"), P("data")), out_specs=P())(x, mask)

@@ -1,0 +1,22 @@
+import numpy as np
+
+
+def inputs(rng, sizes):
+    x = rng.standard_normal((16, 4)).astype(np.float32)
+    y = (x @ rng.standard_normal(4) + np.linspace(0, 2, 16)).astype(np.float32)
+    return rng.standard_normal(4).astype(np.float32), x, y
+
+
+def expected(w, x, y):
+    return 2 * x.T @ (x @ w - y) / len(x)
+
+
+def mistakes(sizes, w, x, y):
+    n = sizes["data"]
+    k = len(x) // n
+    right, own = expected(w, x, y), expected(w, x[:k], y[:k])
+    return {
+        "n-times": n * right,
+        "missing-reduction": own,
+        "one-nth": right / n,
+    }

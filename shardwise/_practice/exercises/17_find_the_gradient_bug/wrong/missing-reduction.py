@@ -1,0 +1,21 @@
+import jax
+import jax.numpy as jnp
+from jax import lax, shard_map
+from jax.sharding import PartitionSpec as P
+
+
+LEARNING_RATE = 0.05
+
+
+def train_step(params, x, y, *, mesh):
+    def body(params, x, y):
+        def loss_fn(params):
+            return jnp.mean((x @ params["w"] + params["b"] - y) ** 2)
+
+        loss, grads = jax.value_and_grad(loss_fn)(params)
+        new = jax.tree.map(lambda p, g: p - LEARNING_RATE * g, params, grads)
+        return new, lax.pmean(loss, "data")
+
+    specs = (P(), P("data"), P("data"))
+    step = shard_map(body, mesh=mesh, in_specs=specs, out_specs=(P(), P()), check_vma=False)
+    return step(params, x, y)

@@ -1,0 +1,12 @@
+import jax
+import jax.numpy as jnp
+from jax import lax, shard_map
+from jax.sharding import PartitionSpec as P
+
+
+def dense(kernel, bias, x, *, mesh):
+    def body(kernel, bias, x):
+        return x @ kernel + bias
+
+    specs = (P(), P(), P())  # which of these are split, and along which dimension?
+    return shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(kernel, bias, x)

@@ -1,0 +1,14 @@
+import jax
+import jax.numpy as jnp
+from jax import lax, shard_map
+from jax.sharding import PartitionSpec as P
+
+
+def noisy(seed, x, *, mesh):
+    def body(rows):
+        key = jax.random.key(seed)
+        index = lax.axis_index("data") + jnp.arange(rows.shape[0])
+        draw = lambda i: jax.random.normal(jax.random.fold_in(key, i), rows.shape[1:])
+        return rows + jax.vmap(draw)(index)
+
+    return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)

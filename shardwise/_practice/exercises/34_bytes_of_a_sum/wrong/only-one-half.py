@@ -1,0 +1,2 @@
+def answer():
+    return 7 * 4_000_000 // 8

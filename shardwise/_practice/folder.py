@@ -1,0 +1,196 @@
+"""A learner's folder: a file for each exercise, and a small file that remembers what is done."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .._errors import ShardwiseError, explain_error
+from .exercise import Exercise, load_all
+from .verdict import Judgement
+
+STATE = ".practice.json"
+
+README = """# Practice
+
+Each file is an exercise: read the text on top, fill in the function, save.
+
+    shardwise practice            watch this folder and judge each file as it is saved
+    shardwise practice web        the same on a page in the browser
+    shardwise practice list       what there is and what is done
+    shardwise practice hint NAME  a hint, one more each time
+    shardwise practice show NAME  a solution, once yours is right
+
+A program that is right on one device can be wrong on eight. The judge runs yours on all of them.
+"""
+
+
+class Folder:
+    """The exercises of a folder and how far the learner is."""
+
+    def __init__(self, path: Path, exercises: Sequence[Exercise], source: Path | None = None):
+        self.path, self.exercises, self.source = path, list(exercises), source
+        self.solved: dict[str, str] = {}
+        self.hinted: dict[str, int] = {}
+
+    # --- making and finding
+
+    @classmethod
+    def start(cls, path: Path, source: Path | None) -> tuple[Folder, list[Exercise]]:
+        """Write the exercises into a folder; files that are there already stay as they are."""
+        made = cls(path, load_all(source), source.resolve() if source else None)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            if (path / STATE).exists():
+                made._read()
+            new = [one for one in made.exercises if not made.file(one).exists()]
+            for one in new:
+                made.file(one).write_text(one.start, encoding="utf-8")
+            if not (path / "README.md").exists():
+                (path / "README.md").write_text(README, encoding="utf-8")
+        except OSError as error:
+            raise _cannot(path, error) from error
+        made.save()
+        return made, new
+
+    @classmethod
+    def find(cls, path: Path, source: Path | None = None) -> Folder:
+        """The practice folder at `path`, or the nearest one above it."""
+        for place in (path.resolve(), *path.resolve().parents):
+            if (place / STATE).is_file():
+                found = cls(place, [], source)
+                found._read()
+                found.source = source or found.source
+                found.exercises = load_all(found.source)
+                return found
+        raise ShardwiseError(
+            explain_error(
+                "this is not a practice folder",
+                where=str(path),
+                rule="A practice folder is made once and then worked in.",
+                remedy="shardwise practice start, then cd practice.",
+            )
+        )
+
+    # --- files
+
+    def file(self, exercise: Exercise) -> Path:
+        """The learner's file."""
+        return self.path / exercise.file_name
+
+    def text(self, exercise: Exercise) -> str:
+        """What the learner's file says now; nothing, if it is not there."""
+        try:
+            return self.file(exercise).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def reset(self, exercise: Exercise) -> Path | None:
+        """Start an exercise anew; what was there is kept beside it, and its place given."""
+        file, kept = self.file(exercise), None
+        try:
+            if file.exists() and self.text(exercise) != exercise.start:
+                kept = _free(file)
+                file.rename(kept)
+            file.write_text(exercise.start, encoding="utf-8")
+        except OSError as error:
+            raise _cannot(file, error) from error
+        self.solved.pop(exercise.name, None)
+        self.hinted.pop(exercise.name, None)
+        self.save()
+        return kept
+
+    # --- progress
+
+    @property
+    def current(self) -> Exercise | None:
+        """The first exercise that is not done."""
+        return next((one for one in self.exercises if one.name not in self.solved), None)
+
+    def note(self, exercise: Exercise, judgement: Judgement) -> bool:
+        """Remember a verdict; whether the exercise is right for the first time."""
+        if not judgement.ok or exercise.name in self.solved:
+            return False
+        self.solved[exercise.name] = datetime.now(UTC).isoformat(timespec="seconds")
+        self.save()
+        return True
+
+    def hint(self, exercise: Exercise) -> tuple[list[str], bool]:
+        """The hints so far, with one more; and whether that was the last."""
+        count = min(self.hinted.get(exercise.name, 0) + 1, len(exercise.hints))
+        self.hinted[exercise.name] = count
+        self.save()
+        return list(exercise.hints[:count]), count >= len(exercise.hints)
+
+    def save(self) -> None:
+        """Write the progress, whole or not at all."""
+        data = {
+            "version": 1,
+            "exercises": str(self.source) if self.source else None,
+            "solved": self.solved,
+            "hints": self.hinted,
+        }
+        beside = self.path / f"{STATE}.{os.getpid()}"
+        try:
+            beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+            beside.replace(self.path / STATE)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                beside.unlink()
+            raise _cannot(self.path / STATE, error) from error
+
+    def _read(self) -> None:
+        file = self.path / STATE
+        try:
+            data: Any = json.loads(file.read_text(encoding="utf-8"))
+            self.solved = {str(k): str(v) for k, v in data["solved"].items()}
+            self.hinted = {str(k): int(v) for k, v in data["hints"].items()}
+            kept = data.get("exercises")
+            self.source = self.source or (Path(kept) if kept else None)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"the progress cannot be read ({type(error).__name__})",
+                    where=str(file),
+                    rule="It is JSON that shardwise writes.",
+                    remedy="delete the file; the exercises stay as they are.",
+                )
+            ) from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Stamp:
+    """How a file looked when it was last seen."""
+
+    time: int
+    size: int
+
+
+def stamp(file: Path) -> Stamp | None:
+    """How a file looks now; nothing, if it is not there."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return Stamp(found.st_mtime_ns, found.st_size)
+
+
+def _free(file: Path) -> Path:
+    names = (file.with_name(f"{file.stem}.before{number or ''}.txt") for number in range(10_000))
+    return next(name for name in names if not name.exists())
+
+
+def _cannot(path: Path, error: OSError) -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            f"it cannot be written ({error.strerror})",
+            where=str(path),
+            remedy="name a folder that may be written to: shardwise practice start DIR.",
+        )
+    )

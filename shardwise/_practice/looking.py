@@ -1,0 +1,97 @@
+"""From a second look at a wrong solution to the line, and what each device held there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .verdict import Held
+
+VALUES, ROWS = 3, 8
+"""How many values of a line, and how many devices of each, are shown."""
+
+
+def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held, ...]]:
+    """The line in question, the mesh in words, and what the devices held at that line."""
+    inspection = looked.get("inspection") or {}
+    steps = [s for s in inspection.get("steps", ()) if s["kind"] != "result"]
+    line = line or _blamed(looked, steps)
+    mesh = inspection.get("mesh") or {}
+    on = ", ".join(f"{name} = {size}" for name, size in mesh.items())
+    here = [s for s in steps if s["where"]["line"] == line]
+    if not here and steps:
+        before = [s for s in steps if s["where"]["line"] <= line]
+        here = before[-1:] if line else []
+    return line, on, tuple(_held(s, mesh) for s in _chosen(here))
+
+
+def seen_in_loop(
+    facts: Mapping[str, Any], sizes: Mapping[str, int]
+) -> tuple[str, tuple[Held, ...]]:
+    """For a loop in place of devices: which rows the model was shown, call by call."""
+    on = ", ".join(f"{size} {name}" for name, size in sizes.items())
+    rows = [(f"init, line {int(one['line'])}", str(one["shape"])) for one in facts["inits"]]
+    rows += [(f"call, line {int(one['line'])}", str(one["shape"])) for one in facts["calls"]]
+    more = [("", f"and {len(rows) - ROWS} more")] if len(rows) > ROWS else []
+    return on, (Held("the shapes that the model saw", (*rows[:ROWS], *more)),) if rows else ()
+
+
+def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> int:
+    """The line that `check` names; failing that, the last meeting or the last line of the body."""
+    own = {s["where"]["line"] for s in steps}
+    for finding in sorted(looked.get("findings", ()), key=lambda one: not one["certain"]):
+        if finding["where"]["line"] in own or finding["where"]["line"]:
+            return int(finding["where"]["line"])
+    meets = [s for s in steps if s["kind"] == "collective" and not s["backward"]]
+    inside = [s for s in steps if s["kind"] in ("value", "collective")]
+    last = (meets or inside or [None])[-1]
+    return int(last["where"]["line"]) if last else 0
+
+
+def _chosen(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The values of a line worth showing: before a meeting and after it, and the named ones."""
+    keep = [
+        s
+        for i, s in enumerate(steps)
+        if s["kind"] in ("collective", "input")
+        or s["name"]
+        or (i + 1 < len(steps) and steps[i + 1]["kind"] == "collective")
+    ]
+    return (keep or list(steps[-1:]))[-VALUES:]
+
+
+def _held(step: Mapping[str, Any], mesh: Mapping[str, int]) -> Held:
+    name = step["name"] if step["name"] != "return" else "what is returned"
+    what = f"{name} ({step['operation']})" if name else step["operation"]
+    rows = []
+    for group in step["held"][:ROWS]:
+        devices = group["devices"]
+        if not step["differs_over"]:
+            place = "every device"
+        elif len(devices) == 1:
+            place = _words(devices[0])
+        else:
+            place = f"{_words(devices[0])} and {len(devices) - 1} more"
+        rows.append((place, _numbers(group)))
+    if len(step["held"]) > ROWS:
+        rows.append(("", f"and {len(step['held']) - ROWS} more"))
+    return Held(what, tuple(rows))
+
+
+def _words(device: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {at}" for name, at in device.items())
+
+
+def _numbers(group: Mapping[str, Any]) -> str:
+    if "values" in group:
+        text = _plain(group["values"])
+    else:
+        first = ", ".join(_plain(one) for one in group["first"][:4])
+        text = f"from {_plain(group['min'])} to {_plain(group['max'])}: {first}, ..."
+    return text if len(text) <= 64 else text[:60] + " ..."
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_plain, value)) + "]"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,83 @@
+"""A second look at a solution that is wrong: at which line, and what each device held there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..._check import check
+from ..._inspect import Inspection, inspect
+from ..._inspect.record import Recorder
+from . import hooks
+
+FINDINGS, STEPS = 6, 400
+"""How much is handed back, at most."""
+
+
+def look(
+    function: Callable[..., Any], job: Mapping[str, Any], on: hooks.Watching
+) -> dict[str, Any]:
+    """What `check` and `inspect` say of it; each may have nothing to say."""
+    args = [hooks.given(arg) for arg in job["args"]]
+    wide = on.wide
+    sizes = dict(job["mesh"])
+
+    def program(*given: Any, mesh: Any) -> Any:
+        if job.get("pass_mesh"):
+            return function(*given, mesh=mesh)
+        # The solution makes a mesh of its own, of one device: it gets what this mesh has.
+        before, wide.count = wide.count, mesh.size
+        try:
+            return function(*given)
+        finally:
+            wide.count = before
+
+    # Numbers such as seeds and counts stay what they are: only arrays are traced.
+    fixed = {i: arg for i, arg in enumerate(args) if isinstance(arg, int | float | str)}
+    traced = [arg for i, arg in enumerate(args) if i not in fixed]
+
+    def bound(*given: Any, mesh: Any) -> Any:
+        rest = iter(given)
+        return program(
+            *(fixed[i] if i in fixed else next(rest) for i in range(len(args))), mesh=mesh
+        )
+
+    found: dict[str, Any] = {"findings": [], "inspection": None}
+    try:
+        verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
+        found["findings"] = [one.to_dict() for one in verdict.findings][:FINDINGS]
+    except Exception as error:
+        found["check"] = f"{type(error).__name__}: {error}"[:300]
+    try:
+        from ..._mesh import mesh as make_mesh
+
+        inspection = inspect(bound, *traced, mesh=make_mesh(sizes))
+    except Exception as error:
+        found["inspect"] = f"{type(error).__name__}: {error}"[:300]
+        inspection = _by_parts(program, args, sizes, on)
+    if inspection is not None:
+        data = inspection.to_dict()
+        data["steps"] = data["steps"][:STEPS]
+        found["inspection"] = data
+    return found
+
+
+def _by_parts(
+    program: Callable[..., Any], args: list[Any], sizes: Mapping[str, int], on: Any
+) -> Inspection | None:
+    """For a solution that cannot be traced as a whole: its shard_maps one by one."""
+    from ..._mesh import mesh as make_mesh
+
+    hooks.watch_shard_map(on)
+    try:
+        program(*args, mesh=make_mesh(dict(sizes)))
+    except Exception:
+        if not on.seen.programs:
+            return None
+    steps = []
+    for traced, values in on.seen.programs[:4]:
+        try:
+            steps += Recorder(traced).record(values)
+        except Exception:
+            continue
+    return Inspection("the solution", dict(sizes), tuple(steps)) if steps else None

@@ -1,0 +1,181 @@
+"""What the judge says: data first; text for the terminal and JSON are made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from .pitfalls import Pitfall
+
+RIGHT, WRONG, NOT_RUN = "right", "wrong", "could not run"
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A line of the learner's file."""
+
+    number: int
+    text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The line as plain data."""
+        return {"number": self.number, "text": self.text}
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run: on how many devices, and what came of it."""
+
+    sizes: Mapping[str, int]
+    unit: str
+    ok: bool
+    expected: str = ""
+    found: str = ""
+    error: str = ""
+    seconds: float = 0.0
+
+    @property
+    def title(self) -> str:
+        """Where it ran, in words: `4 devices`, `data 2 x model 2`, `8 shards`."""
+        if self.unit == "answer":
+            return "your answer"
+        if len(self.sizes) > 1:
+            return " x ".join(f"{name} {size}" for name, size in self.sizes.items())
+        (count,) = self.sizes.values()
+        return f"{count} {self.unit}{'s' * (count != 1)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain data."""
+        return {
+            "mesh": dict(self.sizes),
+            "title": self.title,
+            "ok": self.ok,
+            "expected": self.expected,
+            "found": self.found,
+            "error": self.error,
+            "seconds": round(self.seconds, 2),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What each device held of one value, at the line in question."""
+
+    value: str
+    rows: tuple[tuple[str, str], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value as plain data."""
+        return {"value": self.value, "devices": [{"device": a, "holds": b} for a, b in self.rows]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """The verdict on one solution."""
+
+    exercise: str
+    title: str
+    file: str
+    status: str
+    runs: tuple[Run, ...] = ()
+    pitfall: Pitfall | None = None
+    reason: str = ""
+    """What happened, in a sentence or the words of the error."""
+    line: Line | None = None
+    held_on: str = ""
+    held: tuple[Held, ...] = ()
+    hint: str = ""
+    printed: str = ""
+    seconds: float = 0.0
+    """On the clock, until the verdict."""
+    cpu: float = 0.0
+    """Seconds of one processor that the runs took together."""
+    seed: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the solution is right."""
+        return self.status == RIGHT
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data."""
+        return {
+            "exercise": self.exercise,
+            "title": self.title,
+            "file": self.file,
+            "status": self.status,
+            "ok": self.ok,
+            "runs": [run.to_dict() for run in self.runs],
+            "pitfall": self.pitfall.to_dict() if self.pitfall else None,
+            "reason": self.reason,
+            "line": self.line.to_dict() if self.line else None,
+            "held_on": self.held_on,
+            "held": [one.to_dict() for one in self.held],
+            "hint": self.hint,
+            "printed": self.printed,
+            "seconds": round(self.seconds, 2),
+            "cpu": round(self.cpu, 2),
+            "seed": self.seed,
+        }
+
+    def text(self, width: int = 80) -> str:
+        """The verdict for a terminal, without colour."""
+        return "\n".join(line for line, _ in self.lines(width))
+
+    def lines(self, width: int = 80) -> list[tuple[str, str]]:
+        """The lines of the verdict, each with the style that it is shown in."""
+        found: list[tuple[str, str]] = []
+        style = {RIGHT: "right", WRONG: "wrong"}.get(self.status, "warn")
+        found.append((f"{self.exercise}: {self.status}", f"{style} head"))
+        found += _runs(self.runs, width)
+        if self.pitfall is not None:
+            found.append(("", ""))
+            found += _wrapped(f"{self.pitfall.title} [{self.pitfall.name}]", width, "head")
+            found += _wrapped(self.pitfall.text, width, "", "  ")
+        if self.reason:
+            found.append(("", ""))
+            for line in self.reason.splitlines():
+                found += _wrapped(line, width, "soft", "  ")
+        if self.line is not None:
+            found += [("", ""), (f"  line {self.line.number}:  {self.line.text}", "code")]
+        for one in self.held:
+            found.append((f"  {one.value}, on {self.held_on}:", "soft"))
+            wide = max(len(device) for device, _ in one.rows)
+            found += [(f"    {device:<{wide}}  {holds}", "code") for device, holds in one.rows]
+        if self.printed.strip() and not self.ok:
+            found += [("", ""), ("  It printed:", "soft")]
+            found += [(f"    {line}", "soft") for line in self.printed.strip().splitlines()[:8]]
+        if self.hint:
+            found.append(("", ""))
+            found += _wrapped(f"Hint: {self.hint}", width, "hint")
+        return found
+
+
+def _runs(runs: tuple[Run, ...], width: int) -> list[tuple[str, str]]:
+    wide = max((len(run.title) for run in runs), default=0)
+    rows = []
+    for run in runs:
+        said = "right" if run.ok else "wrong"
+        row = f"  {run.title:<{wide}}  {said}"
+        if not run.ok and run.error:
+            row += f"  {run.error}"
+        elif not run.ok:
+            row += f"  expected {run.expected}," * bool(run.expected) + f" found {run.found}"
+        if len(row) > max(width, 40):
+            row = row[: max(width, 40) - 4] + " ..."
+        rows.append((row, "right" if run.ok else "wrong"))
+    return rows
+
+
+def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[tuple[str, str]]:
+    lines = textwrap.wrap(
+        text,
+        max(30, width),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [(line, style) for line in lines] or [("", "")]

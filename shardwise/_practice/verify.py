@@ -1,0 +1,80 @@
+"""Prove of a folder of exercises that every solution passes and every wrong one fails by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .exercise import Exercise
+from .judge import Judge
+from .verdict import Judgement
+
+SEED = 20
+"""Of the inputs: the same each time, so that a failure can be looked at again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """One file of an exercise: what the judge should say, and what it says."""
+
+    exercise: str
+    file: str
+    expected: str
+    """`right`, or the pitfall."""
+    found: str
+    judgement: Judgement
+
+    @property
+    def ok(self) -> bool:
+        """Whether the judge says what it should."""
+        return self.expected == self.found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The proof as plain data."""
+        return {
+            "exercise": self.exercise,
+            "file": self.file,
+            "ok": self.ok,
+            "expected": self.expected,
+            "found": self.found,
+            "seconds": round(self.judgement.seconds, 2),
+            "cpu": round(self.judgement.cpu, 2),
+        }
+
+
+def verify(
+    exercises: Sequence[Exercise], judge: Judge, told: Callable[[Proof], None] = lambda _: None
+) -> list[Proof]:
+    """Judge the start, the solution and every wrong solution of each exercise."""
+    proofs = []
+    for exercise in exercises:
+        files = {"solution.py": (exercise.solution, "right")}
+        for name, source in exercise.wrong.items():
+            files[f"wrong/{name}.py"] = (source, name.partition("--")[0])
+        for file, (source, expected) in files.items():
+            proof = _prove(exercise, file, source, expected, judge)
+            proofs.append(proof)
+            told(proof)
+        proof = _start(exercise, judge)
+        proofs.append(proof)
+        told(proof)
+    return proofs
+
+
+def _prove(exercise: Exercise, file: str, source: str, expected: str, judge: Judge) -> Proof:
+    judgement = judge.judge(exercise, source, file, seed=SEED)
+    return Proof(exercise.name, file, expected, _found(judgement), judgement)
+
+
+def _start(exercise: Exercise, judge: Judge) -> Proof:
+    """Where a learner starts must not be right already; how it is wrong is up to the exercise."""
+    judgement = judge.judge(exercise, exercise.start, "start.py", seed=SEED)
+    found = "wrong" if judgement.status == "wrong" else judgement.status
+    return Proof(exercise.name, "start.py", "wrong", found, judgement)
+
+
+def _found(judgement: Judgement) -> str:
+    if judgement.ok:
+        return "right"
+    return judgement.pitfall.name if judgement.pitfall else judgement.status

@@ -1,0 +1,263 @@
+"""Watch mode: each time a file is saved, the judge runs and the screen shows the verdict.
+
+It needs a terminal that can clear its screen, and less: without one (a pipe, a log) it prints each
+verdict once, without colour, one after the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+from .exercise import Exercise
+from .verdict import Judgement
+from .workshop import Workshop
+
+BEAT = 0.25
+"""Seconds between two looks at the folder."""
+
+CODES = {"right": "32", "wrong": "31", "warn": "33", "head": "1", "soft": "2", "hint": "36"}
+KEYS = "[h] hint   [n] next   [p] previous   [l] list   [q] quit"
+
+
+class Screen:
+    """Writes to a terminal, in colour where that is wanted."""
+
+    def __init__(self, out: TextIO, colour: bool | None = None):
+        self.out = out
+        self.terminal = out.isatty()
+        wanted = (
+            self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        )
+        self.colour = wanted if colour is None else colour
+
+    @property
+    def width(self) -> int:
+        """How much room there is."""
+        return max(30, min(shutil.get_terminal_size((80, 24)).columns - 1, 100))
+
+    def clear(self) -> None:
+        """An empty screen, where there is one; the scrollback stays."""
+        if self.terminal and os.environ.get("TERM") != "dumb":
+            self.out.write("\x1b[H\x1b[2J")
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line."""
+        codes = ";".join(CODES[one] for one in style.split() if one in CODES)
+        painted = f"\x1b[{codes}m{text}\x1b[0m" if codes and self.colour and text else text
+        self.out.write(painted + "\n")
+
+    def verdict(self, found: Judgement) -> None:
+        """A verdict, line by line."""
+        for text, style in found.lines(self.width):
+            self.line(text, style)
+
+    def flush(self) -> None:
+        """Have it all shown."""
+        with contextlib.suppress(BrokenPipeError):
+            self.out.flush()
+
+
+class Watch:
+    """The loop of watch mode."""
+
+    def __init__(self, shop: Workshop, out: TextIO | None = None, keys: TextIO | None = None):
+        self.shop = shop
+        self.screen = Screen(out or sys.stdout)
+        self.keys = keys if keys is not None else sys.stdin
+        self.at = shop.folder.current or shop.folder.exercises[-1]
+        self.note = ""
+        self.hints: list[str] = []
+
+    def run(self) -> None:
+        """Until the learner leaves."""
+        with _keys(self.keys) as listening:
+            self.show()
+            try:
+                while True:
+                    for exercise in self.shop.changed():
+                        self.judge(exercise)
+                    if listening and (key := self._key(BEAT)):
+                        if key in ("q", "\x03", "\x04"):
+                            break
+                        self._pressed(key)
+                    elif not listening:
+                        time.sleep(BEAT)
+            except KeyboardInterrupt:
+                pass
+        self.goodbye()
+
+    def judge(self, exercise: Exercise) -> None:
+        """Judge a file that was saved, show the verdict, and go on if it is right."""
+        if exercise is not self.at:
+            self.at, self.hints = exercise, []
+        self.note = ""
+        self._header()
+        self.screen.line(f"Judging {exercise.file_name} on {_meshes(exercise)} ...", "soft")
+        self.screen.flush()
+        found, first = self._patiently(exercise)
+        if found.ok:
+            after = self.shop.folder.current
+            if first and after is None:
+                self.note = "That was the last one. All exercises are done."
+            elif after is not None:
+                self.note = f"Next: {after.file_name} ({after.title})"
+        self.show()
+        if found.ok and self.shop.folder.current is not None:
+            self.at, self.hints = self.shop.folder.current, []
+
+    def _patiently(self, exercise: Exercise) -> tuple[Judgement, bool]:
+        """Judge in a thread, so that Ctrl-C is heard at once."""
+        answer: list[Any] = []
+
+        def work() -> None:
+            try:
+                answer.append(self.shop.run(exercise))
+            except BaseException as error:  # handed to the main thread
+                answer.append(error)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.1)
+        if isinstance(answer[0], BaseException):
+            raise answer[0]
+        return answer[0]
+
+    def show(self) -> None:
+        """The whole screen."""
+        screen, one = self.screen, self.at
+        self._header()
+        found = self.shop.verdicts.get(one.name)
+        if found is None:
+            screen.line(one.title, "head")
+            screen.line()
+            for text in _wrap(one.statement.split("\n\n")[0], screen.width - 2):
+                screen.line(f"  {text}")
+            screen.line()
+            screen.line(f"  Open {one.file_name} in your editor, read the text on top, and save.")
+        else:
+            screen.verdict(found)
+        if self.note:
+            screen.line()
+            screen.line(self.note, "right head")
+        for number, hint in enumerate(self.hints, 1):
+            screen.line()
+            for text in _wrap(f"Hint {number}: {hint}", screen.width):
+                screen.line(text, "hint")
+        screen.line()
+        screen.line(_fit(KEYS, screen.width) if self._listens() else "Ctrl-C ends.", "soft")
+        screen.flush()
+
+    def _header(self) -> None:
+        screen, folder = self.screen, self.shop.folder
+        screen.clear()
+        done, all_of = len(folder.solved), len(folder.exercises)
+        wide = min(24, screen.width - 20)
+        filled = round(wide * done / max(1, all_of))
+        bar = "#" * filled + "." * (wide - filled)
+        screen.line(f"[{bar}] {done} of {all_of}", "soft")
+        mark = " (done)" if self.at.name in folder.solved else ""
+        screen.line(f"{self.at.number:02} {self.at.name}{mark}", "head")
+        screen.line()
+
+    def goodbye(self) -> None:
+        """A word on leaving."""
+        done, all_of = len(self.shop.folder.solved), len(self.shop.folder.exercises)
+        self.screen.line()
+        self.screen.line(f"{done} of {all_of} done. `shardwise practice` goes on from here.")
+        self.screen.flush()
+
+    # --- keys
+
+    def _listens(self) -> bool:
+        return self.keys.isatty()
+
+    def _key(self, seconds: float) -> str:
+        ready, _, _ = select.select([self.keys], [], [], seconds)
+        return os.read(self.keys.fileno(), 1).decode("ascii", "ignore") if ready else ""
+
+    def _pressed(self, key: str) -> None:
+        exercises = self.shop.folder.exercises
+        index = exercises.index(self.at)
+        if key == "h":
+            self.hints, _ = self.shop.folder.hint(self.at)
+        elif key in ("n", "p"):
+            step = 1 if key == "n" else -1
+            self.at, self.hints = exercises[(index + step) % len(exercises)], []
+            self.note = ""
+        elif key == "l":
+            self._list()
+            return
+        else:
+            return
+        self.show()
+
+    def _list(self) -> None:
+        self.screen.clear()
+        for text, style in listing(self.shop.folder.exercises, self.shop.folder.solved, self.at):
+            self.screen.line(text[: self.screen.width], style)
+        self.screen.line()
+        self.screen.line(_fit(KEYS, self.screen.width), "soft")
+        self.screen.flush()
+
+
+def listing(
+    exercises: list[Exercise], solved: dict[str, str], at: Exercise | None = None
+) -> list[tuple[str, str]]:
+    """All exercises by topic, with what is done."""
+    lines, topic = [], None
+    for one in exercises:
+        if one.topic != topic:
+            topic = one.topic
+            lines.append((topic, "head"))
+        done = one.name in solved
+        mark = "x" if done else ">" if one is at else " "
+        lines.append(
+            (f"  [{mark}] {one.number:02} {one.name:<30} {one.title}", "right" if done else "")
+        )
+    return lines
+
+
+def _meshes(exercise: Exercise) -> str:
+    if exercise.form == "answer":
+        return "its answer"
+    unit = "shards" if exercise.form == "shards" else "devices"
+    if any(len(one) > 1 for one in exercise.meshes):
+        return f"{len(exercise.meshes)} meshes"
+    return ", ".join(str(next(iter(one.values()))) for one in exercise.meshes) + f" {unit}"
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, width) or [""]
+
+
+def _fit(text: str, width: int) -> str:
+    return text if len(text) <= width else "h hint  n next  l list  q quit"
+
+
+@contextlib.contextmanager
+def _keys(stream: TextIO) -> Iterator[bool]:
+    """Keys one by one, without Enter; the terminal is left as it was found."""
+    if not stream.isatty():
+        yield False
+        return
+    import termios
+    import tty
+
+    file = stream.fileno()
+    before = termios.tcgetattr(file)
+    try:
+        tty.setcbreak(file)
+        yield True
+    finally:
+        termios.tcsetattr(file, termios.TCSADRAIN, before)

@@ -1,0 +1,326 @@
+"""A server for one machine: 127.0.0.1, a random token in the address, nothing from the disk.
+
+The standard library is enough: a handful of paths, one page, and events that the browser listens
+to. The names of exercises are looked up in a list, so no path from outside reaches the disk.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import secrets
+import threading
+import time
+import webbrowser
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ..._explain.figures.draw import COLORS
+from ..._version import __version__
+from ..exercise import Exercise
+from ..workshop import Workshop
+from .markdown import to_html
+
+BEAT = 0.25
+KEEP = 15.0
+"""Seconds after which a silent connection is shown that it is still there."""
+
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+
+
+class Live:
+    """The workshop behind the page: looks at the folder, judges, and tells who listens."""
+
+    def __init__(self, shop: Workshop):
+        self.shop = shop
+        self.listeners: list[queue.Queue[str]] = []
+        self.judging: str | None = None
+        self.todo: queue.Queue[Exercise] = queue.Queue()
+        self.lock = threading.Lock()
+        self.over = threading.Event()
+
+    def start(self) -> None:
+        """Look and judge, each in a thread of its own."""
+        for work in (self._look, self._judge):
+            threading.Thread(target=work, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self.over.wait(BEAT):
+            for exercise in self.shop.changed():
+                self.ask(exercise)
+
+    def ask(self, exercise: Exercise) -> None:
+        """Have an exercise judged."""
+        self.todo.put(exercise)
+        self.tell({"kind": "saved", "name": exercise.name})
+
+    def _judge(self) -> None:
+        while not self.over.is_set():
+            try:
+                exercise = self.todo.get(timeout=0.5)
+            except queue.Empty:
+                continue
+            self.judging = exercise.name
+            self.tell({"kind": "judging", "name": exercise.name})
+            try:
+                _, first = self.shop.run(exercise)
+            finally:
+                self.judging = None
+            self.tell({"kind": "judged", "name": exercise.name, "first": first})
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Tell every page that is open."""
+        with self.lock:
+            for one in self.listeners:
+                one.put(json.dumps(event))
+
+    def find(self, name: str) -> Exercise | None:
+        """An exercise by its name, out of the list."""
+        return next((one for one in self.shop.folder.exercises if one.name == name), None)
+
+    def overview(self) -> dict[str, Any]:
+        """What the page shows of all exercises."""
+        folder = self.shop.folder
+        current = folder.current
+        return {
+            "current": current.name if current else folder.exercises[-1].name,
+            "judging": self.judging,
+            "exercises": [
+                {
+                    "number": one.number,
+                    "name": one.name,
+                    "title": one.title,
+                    "topic": one.topic,
+                    "solved": one.name in folder.solved,
+                    "status": self._status(one),
+                }
+                for one in folder.exercises
+            ],
+        }
+
+    def _status(self, one: Exercise) -> str:
+        found = self.shop.verdicts.get(one.name)
+        return found.status if found else ""
+
+    def exercise(self, one: Exercise) -> dict[str, Any]:
+        """What the page shows of one exercise."""
+        folder = self.shop.folder
+        found = self.shop.verdicts.get(one.name)
+        count = folder.hinted.get(one.name, 0)
+        return {
+            "number": one.number,
+            "name": one.name,
+            "title": one.title,
+            "topic": one.topic,
+            "file": one.file_name,
+            "path": f"{folder.path.name}/{one.file_name}",
+            "statement": to_html(one.statement),
+            "source": _code(folder.text(one), one),
+            "solved": one.name in folder.solved,
+            "hints": [to_html(hint) for hint in one.hints[:count]],
+            "more_hints": count < len(one.hints),
+            "solution": one.solution if one.name in folder.solved else None,
+            "judging": self.judging == one.name,
+            "verdict": found.to_dict() if found else None,
+        }
+
+
+def _code(text: str, one: Exercise) -> list[tuple[int, str]]:
+    """The lines of the learner's file after the statement on top, which the page shows anyway."""
+    lines = list(enumerate(text.splitlines(), 1))
+    head = one.start.split('"""', 2)
+    skip = (head[0] + '"""' + head[1] + '"""').count("\n") + 1 if len(head) == 3 else 0
+    untouched = text.splitlines()[:skip] == one.start.splitlines()[:skip]
+    rest = lines[skip:] if untouched else lines
+    while rest and not rest[0][1].strip():
+        rest = rest[1:]
+    return rest
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one page to this machine."""
+
+    daemon_threads = True
+    allow_reuse_address = False
+
+    def __init__(self, live: Live, port: int):
+        super().__init__(("127.0.0.1", port), Handler)
+        self.live = live
+        self.token = secrets.token_urlsafe(24)
+        self.page = page()
+
+    @property
+    def address(self) -> str:
+        """The address of the page, token and all."""
+        return f"http://127.0.0.1:{self.server_port}/{self.token}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away is no news."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The few paths there are."""
+
+    protocol_version = "HTTP/1.1"
+    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    timeout = 30
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged: the address holds the token."""
+
+    def do_GET(self) -> None:
+        """The page, its data, its events."""
+        path = self._path()
+        if path is None:
+            return
+        live = self.server.live
+        kind, _, name = path.partition("/")
+        if path == "":
+            self._send(self.server.page.encode(), "text/html; charset=utf-8")
+        elif path == "overview":
+            self._json(live.overview())
+        elif kind == "exercise" and (one := live.find(name)):
+            self._json(live.exercise(one))
+        elif path == "events":
+            self._events()
+        else:
+            self._refuse(404)
+
+    def do_POST(self) -> None:
+        """Judge, or give a hint."""
+        path = self._path()
+        if path is None:
+            return
+        length = self.headers.get("Content-Length", "0")
+        if length.isdecimal():
+            self.rfile.read(min(int(length), 1 << 16))
+        kind, _, name = path.partition("/")
+        one = self.server.live.find(name)
+        if self.headers.get("X-Practice") != "yes" or one is None:
+            self._refuse(403 if one else 404)
+        elif kind == "judge":
+            self.server.live.ask(one)
+            self._json({"ok": True})
+        elif kind == "hint":
+            self.server.live.shop.folder.hint(one)
+            self._json(self.server.live.exercise(one))
+        else:
+            self._refuse(404)
+
+    def _path(self) -> str | None:
+        """What is asked for, if the request is for us and has the token; else it is refused."""
+        port = self.server.server_port
+        if self.headers.get("Host") not in (f"127.0.0.1:{port}", f"localhost:{port}"):
+            return self._refuse(403)
+        _, _, rest = self.path.partition("/")
+        token, slash, path = rest.partition("/")
+        if not slash or not secrets.compare_digest(token.encode(), self.server.token.encode()):
+            return self._refuse(404)
+        return path.partition("?")[0]
+
+    def _events(self) -> None:
+        mine: queue.Queue[str] = queue.Queue()
+        live = self.server.live
+        with live.lock:
+            live.listeners.append(mine)
+        try:
+            self._head(200, "text/event-stream", None)
+            self.wfile.write(b": here\n\n")
+            self.wfile.flush()
+            while not live.over.is_set():
+                try:
+                    line = f"data: {mine.get(timeout=KEEP)}\n\n"
+                except queue.Empty:
+                    line = ": still here\n\n"
+                self.wfile.write(line.encode())
+                self.wfile.flush()
+        except OSError:
+            pass
+        finally:
+            with live.lock:
+                live.listeners.remove(mine)
+            self.close_connection = True
+
+    def _json(self, data: Any) -> None:
+        self._send(json.dumps(data).encode(), "application/json")
+
+    def _refuse(self, status: int) -> None:
+        self.close_connection = True
+        self._send(b"not here\n", "text/plain", status)
+
+    def _send(self, body: bytes, kind: str, status: int = 200) -> None:
+        self._head(status, kind, len(body))
+        self.wfile.write(body)
+
+    def _head(self, status: int, kind: str, length: int | None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if length is not None:
+            self.send_header("Content-Length", str(length))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        self.end_headers()
+
+    def version_string(self) -> str:
+        """What the server calls itself."""
+        return "shardwise"
+
+
+def page() -> str:
+    """The page, with its style and its script inside."""
+    here = Path(__file__).parent
+    themes = ["".join(f"--{name}:{pair[n]};" for name, pair in COLORS.items()) for n in (0, 1)]
+    text = (here / "page.html").read_text(encoding="utf-8")
+    for name, content in (
+        ("/*light*/", themes[0]),
+        ("/*dark*/", themes[1]),
+        ("/*style*/", (here / "page.css").read_text(encoding="utf-8")),
+        ("/*script*/", (here / "page.js").read_text(encoding="utf-8")),
+        ("<!--version-->", __version__),
+    ):
+        text = text.replace(name, content)
+    return text
+
+
+def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C."""
+    from ..._errors import ShardwiseError, explain_error
+
+    live = Live(shop)
+    try:
+        server = Server(live, port)
+    except OSError as error:
+        raise ShardwiseError(
+            explain_error(
+                f"the port cannot be used ({error.strerror})",
+                where=f"--port {port}",
+                remedy="leave --port out: a free one is taken.",
+            )
+        ) from error
+    live.start()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    say(f"Practice is at {server.address}")
+    say("Only this machine can reach it. Ctrl-C ends.")
+    if browser:
+        webbrowser.open(server.address)
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        live.over.set()
+        server.shutdown()
+        server.server_close()
+    done, all_of = len(shop.folder.solved), len(shop.folder.exercises)
+    say(f"\n{done} of {all_of} done. `shardwise practice web` goes on from here.")

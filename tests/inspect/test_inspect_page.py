@@ -1,0 +1,127 @@
+"""The page in a real browser: stepping, keys, phone width, dark, no complaints, no requests."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+import shardwise as sw
+from shardwise._cli import app
+
+from ..explain.browser import CHROMIUM, Browser
+from ..support import normal
+from .programs import line_of, norm, ring
+
+CASES = """
+import numpy as np
+import shardwise as sw
+from tests.inspect.programs import norm
+
+
+@sw.case(mesh={"data": [1, 64]})
+def a_norm():
+    return norm, (np.arange(64, dtype=np.float32), np.float32(2))
+"""
+
+
+def run(*args: str):
+    return CliRunner().invoke(app, ["inspect", *args], env={"COLUMNS": "100"})
+
+
+@pytest.fixture
+def case(tmp_path):
+    path = tmp_path / "cases.py"
+    path.write_text(CASES, encoding="utf-8")
+    return path
+
+
+def test_the_command_shows_a_place(case, tmp_path):
+    found = run(f"{case}:a_norm", "--mesh", "data=2", "--where", "psum")
+    assert found.exit_code == 0, found.output
+    assert "total = psum over data: f32[]" in found.output
+    assert "a_norm" not in found.output
+    page = tmp_path / "page.html"
+    found = run(str(case), "--html", str(page), "--format", "json", "--line", str(line(norm)))
+    assert found.exit_code == 0, found.output
+    assert '"differs_over": []' in found.output
+    # The largest mesh of the case has more devices than anyone reads: eight are looked at.
+    assert '"data": 8' in found.output
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def line(function) -> int:
+    return line_of(function, "total")
+
+
+def test_the_command_says_what_cannot_be_run(case, tmp_path):
+    assert run(str(case), "--mesh", "data=2,4").exit_code == 2
+    found = run(str(case), "--where", "nothing")
+    assert found.exit_code == 2
+    assert "no value is made at 'nothing'" in found.output
+    assert run(str(tmp_path / "none.py")).exit_code == 2
+
+
+def test_what_comes_from_the_program_is_escaped(tmp_path):
+    path = tmp_path / "odd.py"
+    text = CASES.replace("a_norm", "odd") + "\n# </script><script>alert(1)</script>\n"
+    path.write_text(text, encoding="utf-8")
+    found = sw.inspect(norm, normal(8), 2.0, mesh={"data": 2})
+    page = found.html()
+    assert page.count("</script>") == 2
+    data = page.partition('id="data">')[2].partition("</script>")[0]
+    assert "<" not in data
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    made = Browser(tmp_path_factory.mktemp("browser"))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    found = sw.inspect(ring, normal(8), mesh=sw.mesh(data=4))
+    return found.save(tmp_path_factory.mktemp("pages") / "ring.html"), found
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_the_page_fits_and_does_not_complain(browser, page, width, theme):
+    path, found = page
+    browser.open(path, width, theme=theme)
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.run("document.querySelectorAll('.cell').length") == 4
+    assert browser.run("document.getElementById('now').textContent").startswith(
+        f"1 of {len(found.stops)}: programs.py:"
+    )
+    assert browser.complaints() == []
+    assert browser.requests() == [path.as_uri()]
+
+
+def test_the_page_steps_forwards_and_back(browser, page):
+    path, found = page
+    browser.open(path, 1280)
+    at = "Number(document.getElementById('slide').value)"
+    here = "Number(document.querySelector('.here b').textContent)"
+    browser.run("document.getElementById('next').click()")
+    assert browser.run(at) == 1
+    assert browser.run(here) == found.stops[1].where.line
+    for key, place in (("ArrowRight", 2), ("ArrowDown", 3), ("ArrowLeft", 2), ("Home", 0)):
+        browser.run(f"document.dispatchEvent(new KeyboardEvent('keydown', {{key: '{key}'}}))")
+        assert browser.run(at) == place
+    browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'End'}))")
+    assert browser.run(at) == len(found.stops) - 1
+    assert browser.run("document.getElementById('next').disabled")
+    # Values that differ have different colours, and a click on a line goes there.
+    line = found.stops[1].where.line
+    browser.run(
+        "[...document.querySelectorAll('.code li.used')].find(row =>"
+        f" Number(row.querySelector('b').textContent) === {line}).click()"
+    )
+    assert browser.run(here) == line
+    colours = "new Set([...document.querySelectorAll('.cell')].map(c => c.style.background)).size"
+    assert browser.run(colours) == 4
+    assert browser.complaints() == []
