@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; of several processes, only the first one reports."""
     config.addinivalue_line("markers", MARKER)
     if process_number() > 0 and config.pluginmanager.has_plugin("terminalreporter"):
-        config.get_terminal_writer()._file = _Nowhere()
+        config.get_terminal_writer()._file = _Nowhere()  # pyright: ignore
 
 
 @pytest.fixture
