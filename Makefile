@@ -5,6 +5,7 @@ EXTRAS ?= dev
 WORKERS ?= 2
 COUNT ?= 500
 SEED ?= 0
+TALLY ?= .fuzz/tally.json
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(EXTRAS)
@@ -47,9 +48,10 @@ bench: $(READY)  ## Measure simulate, check, prove, evaluate and train.
 	$(BIN)/python benchmarks/evaluate.py
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/train_small.py
+	$(BIN)/python benchmarks/hosts.py
 
 docs: $(READY)  ## Build the documentation into site/, strictly.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
-fuzz: $(READY)  ## Random programs, simulated against real: COUNT=5000 SEED=1.
-	$(BIN)/python -m tests.fuzz --count $(COUNT) --seed $(SEED)
+fuzz: $(READY)  ## Random programs, simulated against real: COUNT=5000 SEED=1. Goes on where it stopped.
+	$(BIN)/python -m tests.fuzz --count $(COUNT) --seed $(SEED) --workers $(WORKERS) --tally $(TALLY)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ._check import Verdict as Verdict
     from ._check import case as case
     from ._check import check as check
+    from ._errors import ArgumentError as ArgumentError
     from ._errors import DeadlockError as DeadlockError
+    from ._errors import PeerError as PeerError
     from ._errors import ShardingError as ShardingError
     from ._errors import ShardwiseError as ShardwiseError
     from ._errors import UnsupportedError as UnsupportedError
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from ._explain import Hardware as Hardware
     from ._explain import Report as Report
     from ._explain import explain as explain
+    from ._hosts import Connection as Connection
+    from ._hosts import connect as connect
     from ._inspect import Inspection as Inspection
     from ._inspect import inspect as inspect
     from ._mesh import mesh as mesh
@@ -45,7 +49,9 @@ _HOME = {
     "Verdict": "_check",
     "case": "_check",
     "check": "_check",
+    "ArgumentError": "_errors",
     "DeadlockError": "_errors",
+    "PeerError": "_errors",
     "ShardingError": "_errors",
     "ShardwiseError": "_errors",
     "UnsupportedError": "_errors",
@@ -58,6 +64,8 @@ _HOME = {
     "Hardware": "_explain",
     "Report": "_explain",
     "explain": "_explain",
+    "Connection": "_hosts",
+    "connect": "_hosts",
     "Inspection": "_inspect",
     "inspect": "_inspect",
     "mesh": "_mesh",

@@ -28,7 +28,7 @@ class Rule:
     """What a collective does to a stack, and what it sends."""
 
     apply: Callable[..., Any]
-    """`(stack, **params)`: the result."""
+    """`(stack, **params)`: the result; one stack for each operand."""
     agrees: bool
     """Whether all devices of the group get the same."""
     sends: Callable[[int, int], int]
@@ -148,6 +148,32 @@ def _pbroadcast(x: Any, *, source: int) -> Any:
     return x[source]
 
 
+def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: Any, _: Any) -> Any:
+    """Slices of different lengths: `starts`, `sizes` and `targets` are the sender's.
+
+    For every row of a device's result, the last of the slices sent to it that covers the row, or
+    else the row of `output`.
+    """
+    n, rows = x.shape[0], jnp.arange(output.shape[1])
+
+    def sent_to(slices: Any) -> Any:
+        return jnp.moveaxis(cut(slices, 1, n), 1, 0).reshape(n, -1)  # [to, from * slices]
+
+    starts, sizes, targets = map(sent_to, (starts, sizes, targets))
+    sender = np.repeat(np.arange(n), starts.shape[1] // n)
+
+    def receive(own: Any, start: Any, size: Any, target: Any) -> Any:
+        along = rows[:, None] - target[None]  # [row, slice]
+        covers = (along >= 0) & (along < size[None])
+        last = covers.shape[1] - 1 - jnp.argmax(covers[:, ::-1], axis=1)
+        row = start[last] + jnp.take_along_axis(along, last[:, None], axis=1)[:, 0]
+        got = x[jnp.asarray(sender)[last], jnp.clip(row, 0, x.shape[1] - 1)]
+        hit = covers.any(axis=1).reshape((-1,) + (1,) * (own.ndim - 1))
+        return jnp.where(hit, got, own)
+
+    return jax.vmap(receive)(output, starts, sizes, targets)
+
+
 def _times(x: Any, n: int) -> Any:
     if not one_by_one("psum", x.dtype):
         return narrow(widen(x) * n, x.dtype)
@@ -186,18 +212,22 @@ RULES: dict[str, Rule] = {
     "all_to_all": Rule(_all_to_all, False, _scatter_bytes),
     "ppermute": Rule(_ppermute, False, _pass_on_bytes),
     "pbroadcast": Rule(_pbroadcast, True, _pass_on_bytes),
+    "ragged_all_to_all": Rule(_ragged_all_to_all, False, _scatter_bytes),
 }
 
 
-def apply(name: str, stack: Any, groups: tuple[tuple[int, ...], ...] | None, **params: Any) -> Any:
-    """The result of a collective on a stack, within groups where it has them."""
+def apply(
+    name: str, groups: tuple[tuple[int, ...], ...] | None, *stacks: Any, **params: Any
+) -> Any:
+    """The result of a collective on a stack for each operand, within groups where it has them."""
     rule = RULES[name]
     if groups is None:
-        return rule.apply(stack, **params)
+        return rule.apply(*stacks, **params)
     if len({len(group) for group in groups}) > 1:
+        (stack,) = stacks
         return _unequal(rule, stack, groups, params)
     index = np.array(groups)
-    out = jax.vmap(lambda part: rule.apply(part, **params))(stack[index])
+    out = jax.vmap(lambda *parts: rule.apply(*parts, **params))(*[stack[index] for stack in stacks])
     if rule.agrees:
         out = jnp.repeat(out[:, None], index.shape[1], axis=1)
     return out.reshape((-1,) + out.shape[2:])[np.argsort(index.reshape(-1))]

@@ -22,8 +22,16 @@ class ShardingError(ShardwiseError, ValueError):
     """A mesh, a spec or an array does not fit the others."""
 
 
+class ArgumentError(ShardwiseError, TypeError):
+    """An argument is of a kind that is not taken."""
+
+
 class UnsupportedError(ShardwiseError, NotImplementedError):
     """The program uses something the simulator does not know. It never guesses."""
+
+
+class PeerError(ShardwiseError, RuntimeError):
+    """Another process of the same job has failed or gone; its words are in the message."""
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

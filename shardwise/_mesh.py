@@ -124,6 +124,13 @@ def abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
     )
 
 
+def resized(mesh: AbstractMesh, sizes: Mapping[str, int]) -> AbstractMesh:
+    """The same axes, of the same types, in other sizes."""
+    return AbstractMesh(
+        tuple(sizes[name] for name in mesh.axis_names), mesh.axis_names, axis_types=mesh.axis_types
+    )
+
+
 def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> dict[str, Axis]:
     """The axes of a mesh by name, in mesh order; only the `manual` ones where given."""
     keep = None if manual is None else set(manual)
@@ -134,12 +141,17 @@ def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> d
 
 def placement(spec: PartitionSpec, rank: int, axes: Mapping[str, Axis]) -> Placement:
     """What a spec says of an array of `rank` dimensions, for the axes that are manual here."""
-    entries = list(spec) + [None] * (rank - len(spec))
-    rows = []
-    for entry in entries:
-        names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
-        rows.append(tuple(axes[name] for name in names if name in axes))
-    return tuple(rows)
+    rows = [tuple(axes[name] for name in names if name in axes) for names in split_over(spec)]
+    return (*rows, *[()] * (rank - len(rows)))
+
+
+def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
+    """For each dimension that a spec has an entry for, the names of the axes in it."""
+    # A spec that says `unreduced` or `reduced` does not let itself be iterated over.
+    return [
+        () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        for entry in spec.partitions
+    ]
 
 
 def near(name: str, known: Iterable[str]) -> str:

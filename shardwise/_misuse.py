@@ -1,148 +1,211 @@
-"""JAX's errors about meshes and specs, told with the place, the rule and the remedy."""
+"""JAX's errors about meshes and specs, told with the place, the rule and the remedy.
+
+Only what JAX itself raises is read. Errors of the user's own code, and those of JAX that are about
+something else (a shape, a traced value in an `if`), go through as they are.
+"""
 
 from __future__ import annotations
 
 import re
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from . import _jax
-from ._errors import ShardingError, ShardwiseError, explain_error
+from ._errors import ShardingError, ShardwiseError, UnsupportedError, explain_error
 from ._mesh import AbstractMesh, Mesh, near
 from ._program.where import choose
 
 T = TypeVar("T")
 
 
+@_jax.api_boundary
 def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
-    """Run; turn JAX's errors about the mesh into `ShardingError`s and let all others through."""
-    try:
-        return run()
-    except ShardwiseError:
-        raise
-    except AssertionError as error:
-        # With its check on, JAX asserts that the axis of a reduction is bound, and says no more.
-        axis, known = _unbound_axis(run, mesh)
-        if axis is None:
-            raise
-        raise ShardingError(_no_axis(axis, _place(error), known)) from error
-    except (ValueError, NameError, TypeError) as error:
-        message = _reword(error, mesh)
-        if message is None:
-            raise
-        raise ShardingError(message) from error
-
-
-def _unbound_axis(
-    run: Callable[[], Any], mesh: Mesh | AbstractMesh | None
-) -> tuple[str | None, tuple[str, ...]]:
-    """The axis that the innermost call names and the mesh does not have: fail again, and look."""
+    """Run; turn JAX's errors about the mesh into ours and let all others through."""
     try:
         with _jax.whole_tracebacks():
-            run()
-    except AssertionError as error:
-        known = _mesh_of(error, mesh)
+            return run()
+    except ShardwiseError:
+        raise
+    except Exception as error:
+        told = _Reader(error, mesh).read()
+        if told is None:
+            raise
+        raise told from error
+
+
+class _Reader:
+    """An error, with the frames it went through, the innermost last."""
+
+    def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
+        self.error, self.text = error, str(error)
+        self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        self.files = [frame.f_code.co_filename for frame in self.frames]
+        self.known = self._axis_names(mesh)
+
+    def read(self) -> ShardwiseError | None:
+        """What it means, where it is JAX's and about the mesh."""
+        if not self.files or not _jax.is_own(self.files[-1]):
+            return None
+        if _jax.NO_DEVICES.search(self.text):
+            return UnsupportedError(self._no_devices())
+        message = self._about_the_mesh()
+        return None if message is None else ShardingError(message)
+
+    def _about_the_mesh(self) -> str | None:
+        if isinstance(self.error, AssertionError):
+            # With its check on, JAX asserts that the axis of a reduction is bound.
+            axis = self._unbound()
+            return None if axis is None else self._no_axis(axis)
+        if not isinstance(self.error, ValueError | NameError | TypeError):
+            return None
+        if _jax.INDIVISIBLE.search(self.text):
+            return self._indivisible()
+        if match := _jax.UNBOUND_AXIS.search(self.text) or _jax.SPEC_AXIS.search(self.text):
+            return self._no_axis(match["axis"])
+        if match := _jax.STATELESS_AXES.search(self.text):
+            names = re.findall(r"'(\w+)'", match["axes"])
+            missing = [name for name in names if name not in self.known]
+            return self._no_axis(missing[0]) if missing else None
+        for pattern, what, rule, remedy in _SENTENCES:
+            if match := pattern.search(self.text):
+                words = {name: str(value) for name, value in match.groupdict().items()}
+                return explain_error(
+                    what.format(**words), where=self.where, rule=rule, remedy=remedy.format(**words)
+                )
+        if match := _jax.SPEC_COUNT.search(self.text):
+            return self._spec_count(match["specs"])
+        if _jax.is_shard_map(self.files[-1]):
+            return explain_error(self.text, where=self.where)
+        return None
+
+    # --- one kind each
+
+    def _indivisible(self) -> str:
+        lines = []
+        names = list(_jax.INDIVISIBLE_ARGUMENT.finditer(self.text))
+        for match in _jax.INDIVISIBLE.finditer(self.text):
+            before = [name for name in names if name.start() < match.start()]
+            argument = _argument(before[-1]) if before else "an argument"
+            size, n = int(match["size"]), int(match["n"])
+            below, above = size // n * n, -(-size // n) * n
+            sizes = f"sizes that work are {below} or {above}" if below else f"size is {above}"
+            lines.append(
+                f"{argument}: dimension {match['dim']} of size {size} is split over mesh axis "
+                f"{match['axes']} of size {n}; the nearest {sizes}"
+            )
+        return explain_error(
+            "a dimension does not divide.\n  " + "\n  ".join(lines),
+            where=self.where,
+            rule="Every device gets an equal part.",
+            remedy="pad or trim the array to one of these sizes, or choose a mesh that divides it.",
+        )
+
+    def _no_axis(self, axis: str) -> str:
+        if axis not in self.known:
+            names = ", ".join(map(repr, self.known)) or "none"
+            return explain_error(
+                f"there is no mesh axis {axis!r} here; the mesh has {names}",
+                where=self.where,
+                rule="A collective or a spec names an axis of the mesh around it.",
+                remedy=near(axis, self.known) or "name one of these, or add the axis to the mesh.",
+            )
+        if any(map(_jax.is_shard_map, self.files)):
+            return explain_error(
+                f"the shard_map around this is not manual over {axis!r}",
+                where=self.where,
+                rule="Inside a shard_map with axis_names, collectives run over those axes only.",
+                remedy=f"add {axis!r} to axis_names, or leave axis_names out.",
+            )
+        return explain_error(
+            f"a collective over {axis!r} stands outside every shard_map",
+            where=self.where,
+            rule="Devices meet inside a shard_map; outside, arrays are whole.",
+            remedy="move it into the function that jax.shard_map maps, or leave it out.",
+        )
+
+    def _spec_count(self, specs: str) -> str:
+        things = "argument" if specs == "in_specs" else "result"
+        return explain_error(
+            f"{specs} do not match the {things}s.\n  " + self.text.replace("\n", "\n  "),
+            where=self.where,
+            rule=f"There is one spec for each {things}, or one that serves all of them.",
+            remedy=f"give {specs} as a tuple with one entry for each {things}.",
+        )
+
+    def _no_devices(self) -> str:
+        return explain_error(
+            f"this asks a virtual mesh for devices ({self.text.splitlines()[0]})",
+            where=self.where,
+            rule="A virtual mesh has names and sizes, and the program is traced, not run, on it.",
+            remedy="use mesh.shape and mesh.size, jax.set_mesh(mesh) for a mesh around, and "
+            "jax.sharding.get_abstract_mesh() to find it; make arrays and compile outside the "
+            "function.",
+        )
+
+    # --- where
+
+    @property
+    def where(self) -> str:
+        """The user's line: on the way to the error, or else the one that called us."""
+        way = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
+        frames = [
+            _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
+            for s in reversed(way)
+            if not _jax.is_own(s.filename)
+        ]
+        return str(choose(frames))
+
+    def _unbound(self) -> str | None:
+        """The axis that the innermost call of JAX's names."""
         found = None
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            for local in ("axis_name", "axes", "axis_names"):
+        for frame, file in zip(self.frames, self.files, strict=True):
+            for local in ("axis_name", "axes", "axis_names") if _jax.is_own(file) else ():
                 names = frame.f_locals.get(local)
                 for name in names if isinstance(names, tuple | list) else (names,):
-                    if isinstance(name, str) and name not in known:
+                    if isinstance(name, str):
                         found = name
-        return found, known
-    return None, ()
+        return found
+
+    def _axis_names(self, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
+        """The axis names of the mesh that an error is about: the innermost one on its stack."""
+        found = tuple(mesh.axis_names) if mesh is not None else ()
+        for frame in self.frames:
+            inner = frame.f_locals.get("mesh")
+            if isinstance(inner, Mesh | AbstractMesh):
+                found = tuple(inner.axis_names)
+        return tuple(map(str, found))
 
 
-def _reword(error: Exception, mesh: Mesh | AbstractMesh | None) -> str | None:
-    text = str(error)
-    where = _place(error)
-    known = _mesh_of(error, mesh)
-    if _jax.INDIVISIBLE.search(text):
-        return _indivisible(text, where)
-    if match := _jax.UNBOUND_AXIS.search(text) or _jax.SPEC_AXIS.search(text):
-        return _no_axis(match["axis"], where, known)
-    if match := _jax.STATELESS_AXES.search(text):
-        missing = [name for name in re.findall(r"'(\w+)'", match["axes"]) if name not in known]
-        return _no_axis(missing[0], where, known) if missing else None
-    if _jax.FROZEN_MESH.search(text):
-        return explain_error(
-            "this shard_map is bound to another mesh than the one it is to run on: its own, or "
-            "that of the first call",
-            where=where,
-            rule="A jax.shard_map keeps the mesh it was made with; one made without a mesh takes "
-            "that of its first call for good.",
-            remedy="make it inside the function, on the mesh that is passed: "
-            "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). A program that is to run "
-            "on its own mesh is simulated without mesh=.",
-        )
-    if _jax.NO_MESH.search(text):
-        return explain_error(
-            "this shard_map has no mesh, and there is none around it",
-            where=where,
-            rule="A shard_map runs over a mesh.",
-            remedy="sw.simulate(f, mesh=sw.mesh(data=8)).",
-        )
-    if match := _jax.SPEC_COUNT.search(text):
-        things = "argument" if match["specs"] == "in_specs" else "result"
-        return explain_error(
-            f"{match['specs']} do not match the {things}s.\n  " + text.replace("\n", "\n  "),
-            where=where,
-            rule=f"There is one spec for each {things}, or one that serves all of them.",
-            remedy=f"give {match['specs']} as a tuple with one entry for each {things}.",
-        )
-    return explain_error(text, where=where) if "shard_map" in text else None
-
-
-def _indivisible(text: str, where: str) -> str:
-    lines = []
-    names = list(_jax.INDIVISIBLE_ARGUMENT.finditer(text))
-    for match in _jax.INDIVISIBLE.finditer(text):
-        before = [name for name in names if name.start() < match.start()]
-        argument = _argument(before[-1]) if before else "an argument"
-        size, n = int(match["size"]), int(match["n"])
-        below, above = size // n * n, -(-size // n) * n
-        sizes = f"{below} or {above}" if below else f"{above}"
-        lines.append(
-            f"{argument}: dimension {match['dim']} of size {size} is split over mesh axis "
-            f"{match['axes']} of size {n}; the nearest sizes that work are {sizes}"
-        )
-    return explain_error(
-        "a dimension does not divide.\n  " + "\n  ".join(lines),
-        where=where,
-        rule="Every device gets an equal part.",
-        remedy="pad or trim the array to one of these sizes, or choose a mesh that divides it.",
-    )
+_SENTENCES = (
+    (
+        _jax.FROZEN_MESH,
+        "this shard_map is bound to another mesh than the one it is to run on: its own, or "
+        "that of the first call",
+        "A jax.shard_map keeps the mesh it was made with; one made without a mesh takes "
+        "that of its first call for good.",
+        "make it inside the function, on the mesh that is passed: "
+        "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). A program that is to run "
+        "on its own mesh is simulated without mesh=.",
+    ),
+    (
+        _jax.NO_MESH,
+        "this shard_map has no mesh, and there is none around it",
+        "A shard_map runs over a mesh.",
+        "sw.simulate(f, mesh=sw.mesh(data=8)).",
+    ),
+    (
+        _jax.SPEC_MISMATCH,
+        "in_specs of this shard_map say {said}, and the argument lies as {found} ({arg})",
+        "On a mesh with Explicit axes an argument has to lie as the spec says; JAX moves nothing "
+        "by itself.",
+        "say how the arguments of the program lie: sw.simulate(f, mesh=mesh, in_specs=...); or "
+        "move this one: jax.reshard(x, {said}).",
+    ),
+)
+"""Errors of JAX that mean one thing: what was found, the rule, the remedy."""
 
 
 def _argument(match: re.Match[str]) -> str:
     name = f" ({match['name']})" if match["name"] else ""
     return f"{match['argument']}{name} of shape {match['shape']}"
-
-
-def _no_axis(axis: str, where: str, known: tuple[str, ...]) -> str:
-    hint = near(axis, known)
-    names = ", ".join(map(repr, known)) or "none"
-    return explain_error(
-        f"there is no mesh axis {axis!r} here; the mesh has {names}",
-        where=where,
-        rule="A collective or a spec names an axis of the mesh around it.",
-        remedy=hint or "name one of these, or add the axis to the mesh.",
-    )
-
-
-def _mesh_of(error: BaseException, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
-    """The axis names of the mesh that an error is about: the innermost one on its stack."""
-    found = tuple(mesh.axis_names) if mesh is not None else ()
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        inner = frame.f_locals.get("mesh")
-        if isinstance(inner, Mesh | AbstractMesh):
-            found = tuple(inner.axis_names)
-    return tuple(map(str, found))
-
-
-def _place(error: BaseException) -> str:
-    """The user's line: on the way to the error, or else the one that called us."""
-    way = [*traceback.extract_stack(), *traceback.extract_tb(error.__traceback__)]
-    frames = [_jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0) for s in reversed(way)]
-    return str(choose(frames))

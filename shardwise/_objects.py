@@ -48,8 +48,32 @@ def purely(
         objects,
         [label for label, is_object in zip(labels, places, strict=True) if is_object],
         [label for label, is_object in zip(labels, places, strict=True) if not is_object],
+        places,
     )
     return pure, (graph, state, arrays), finish
+
+
+def numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """The arguments with a number in place of each array and each NNX object."""
+    nnx = sys.modules.get("flax.nnx")
+    leaves, tree = jax.tree.flatten(
+        (args, kwargs), is_leaf=None if nnx is None else lambda x: is_object(nnx, x)
+    )
+    return jax.tree.unflatten(tree, list(range(len(leaves))))
+
+
+def spread(finish: Finish, values: Any, given: Sequence[Any]) -> list[Any]:
+    """What is `given` for each argument, for each of the values that they are taken apart into."""
+    if not isinstance(finish, Update):
+        return list(given)
+    rows = list(zip(given, finish.places, strict=True))
+    objects = [one for one, is_object in rows if is_object]
+    arrays = [one for one, is_object in rows if not is_object]
+    found = []
+    for path, _ in jax.tree_util.tree_leaves_with_path(values):
+        group, first = path[0].idx, path[1]
+        found.append(objects[first.key] if group == 1 else arrays[first.idx])
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +85,14 @@ class Update:
         objects: The objects among the arguments.
         names: How the caller would write each of them.
         others: The same for the arrays beside them.
+        places: For each argument in turn, whether it is an object.
     """
 
     nnx: Any
     objects: list[Any]
     names: list[str]
     others: list[str]
+    places: list[bool]
 
     def __call__(self, result: Any) -> Any:
         out, state = result

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import itertools
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
 import pytest
+
+from ._launch.place import process_number
 
 MARKER = (
     "mesh(**axes): run the test on every mesh of these sizes, given to it as the fixture 'mesh': "
@@ -22,8 +25,12 @@ MARKER = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker; of several processes, only the first one reports."""
     config.addinivalue_line("markers", MARKER)
+    if process_number() > 0:
+        nowhere = open(os.devnull, "w")  # noqa: SIM115
+        config.add_cleanup(nowhere.close)
+        config.get_terminal_writer()._file = nowhere
 
 
 @pytest.fixture

@@ -7,18 +7,22 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 
 from . import _jax
 from ._call import Program, call, trace
-from ._errors import ShardingError, UnsupportedError, explain_error
+from ._errors import ArgumentError, ShardingError, UnsupportedError, explain_error
+from ._jax.virtual import under, virtually
+from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Pace
 from ._mesh import AbstractMesh, Mesh, abstract, is_count
 from ._misuse import reading_errors
-from ._objects import name_argument, name_result, purely
+from ._objects import name_argument, name_result, numbered, parameters, purely, spread
+from ._program import Body
+from ._static import Bound, Static, bind
 
 SHARE = 0.25
 """The share of the device's memory that `at_once="auto"` lets the shards in flight take."""
@@ -29,6 +33,9 @@ def simulate(
     *,
     mesh: Mesh | AbstractMesh | None = None,
     at_once: int | str = 1,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Callable[..., Any]:
     """Give the function that computes on one device what `f` returns on a mesh.
 
@@ -44,6 +51,12 @@ def simulate(
             runs under it as the ambient mesh. Left out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
             to a point; `"auto"` takes as many as fit into a quarter of the device's memory.
+        in_specs: How the arguments lie on a mesh with Explicit axes, where that is part of their
+            types: a `PartitionSpec` for each positional argument, or a prefix of its tree, or one
+            for all. None leaves it to the program: an array that has a sharding keeps it, and the
+            `in_specs` of a `shard_map` that an argument goes into say it too.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
     Raises:
         DeadlockError: When called: some devices wait in a collective that others never reach.
@@ -73,7 +86,8 @@ def simulate(
             )
         )
     _check_at_once(at_once)
-    tracing = Tracing(f, mesh, refs=True)
+    static = Static.of(static_argnums, static_argnames)
+    tracing = Tracing(f, mesh, in_specs, static, refs=True)
 
     @functools.wraps(f)
     def simulated(*args: Any, **kwargs: Any) -> Any:
@@ -93,6 +107,10 @@ class Traced:
     done: Callable[[Any], Any]
     given: Any
     """The tree of the arguments."""
+    names: list[str]
+    """The names of the positional parameters, as far as they are known."""
+    specs: list[Any]
+    """How each array among the arguments lies on the mesh, where that is known."""
 
     def read(self) -> list[Any]:
         """The values, with what mutable refs among them hold now."""
@@ -114,9 +132,10 @@ class Traced:
         """A name for each result."""
         return [self.name_of(path) for path in _paths(self.tree)]
 
-    def argument_paths(self, names: Sequence[str]) -> list[str]:
-        """A name for each argument; `names` are those of the positional parameters."""
-        return [name_argument(self.done, path, names) for path in _paths(self.given)]
+    @functools.cached_property
+    def argument_paths(self) -> list[str]:
+        """A name for each array among the arguments."""
+        return [name_argument(self.done, path, self.names) for path in _paths(self.given)]
 
 
 def _paths(tree: Any) -> list[tuple[Any, ...]]:
@@ -128,38 +147,144 @@ class Tracing:
     """A function on a mesh: traced once for each combination of argument types."""
 
     def __init__(
-        self, f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, *, refs: bool = False
+        self,
+        f: Callable[..., Any],
+        mesh: Mesh | AbstractMesh | None,
+        in_specs: Any = None,
+        static: Static | None = None,
+        *,
+        refs: bool = False,
     ):
-        self.f, self.mesh, self.refs = f, mesh, refs
+        self.f, self.mesh, self.in_specs, self.static = f, mesh, in_specs, static or Static()
+        self.refs = refs
         self.takes_mesh = mesh is not None and _takes_mesh(f)
-        around = None if mesh is None else abstract(mesh)
-        self.around = None if self.takes_mesh else around
+        self.around = None if mesh is None else abstract(mesh)
         self.known: dict[Any, Any] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         """The program for these arguments."""
         if self.takes_mesh:
             kwargs = {"mesh": self.mesh, **kwargs}
-        static = {k: v for k, v in kwargs.items() if isinstance(v, Mesh | AbstractMesh)}
-        arrays = {k: v for k, v in kwargs.items() if k not in static}
-        pure, values, done = purely(functools.partial(self.f, **static), args, arrays)
+        bound = bind(self.f, args, kwargs, self.static)
+        pure, values, done = purely(bound.f, bound.args, bound.kwargs)
         flat, tree = jax.tree.flatten(values)
+        types = _types(flat, done, tree, bound.f)
+        layout = Layout(flat, self._specs(bound, values, done), self.mesh)
 
         def flat_f(*flat: Any) -> Any:
             return pure(*jax.tree.unflatten(tree, flat))
 
-        key = (tree, _types(flat, tree), tuple(sorted(static.items())), _jax.trace_context())
+        # JAX names the function and its line in errors about traced values.
+        flat_f.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
+        key = (tree, types, bound.key, tuple(layout.specs), _jax.trace_context())
         found = self.known.get(key)
         if found is None:
-            with _ambient(self.around):
-                found = reading_errors(lambda: trace(flat_f, *flat), self.mesh)
+            names = [name_argument(done, path, parameters(bound.f)) for path in _paths(tree)]
+            found = *self._trace(flat_f, flat, layout, names, (args, kwargs)), layout
             if not any(_jax.is_traced(const) for const in found[1]):
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 self.known[key] = found
-        program, consts, out_tree = found
+        program, consts, out_tree, layout = found
         if program.refs and not self.refs:
             raise _refuse_refs()
-        return Traced(program, [*consts, *flat], out_tree, done, tree)
+        return Traced(
+            program, [*consts, *flat], out_tree, done, tree, parameters(bound.f), layout.specs
+        )
+
+    def _specs(self, bound: Bound, values: Any, done: Any) -> list[Any]:
+        """What `in_specs` say of each array."""
+        given = self.in_specs
+        if given is None:
+            return [None] * len(jax.tree.leaves(values))
+        args, kwargs = numbered(bound.args, bound.kwargs)
+        if isinstance(given, tuple | list) and len(given) == bound.count:
+            given = tuple(given[i] for i in bound.places)  # without the static ones
+        specs = for_leaves(given, args)
+        return spread(done, values, [*specs, *[None] * len(jax.tree.leaves(kwargs))])
+
+    def _trace(
+        self,
+        flat_f: Callable[..., Any],
+        flat: list[Any],
+        layout: Layout,
+        names: list[str],
+        given: tuple[Any, Any],
+    ) -> tuple[Program, list[Any], Any]:
+        def run() -> tuple[Program, list[Any], Any]:
+            found, inferred = self._lying(flat_f, flat, layout)
+            if inferred is not None:
+                # Without mesh=, the mesh is the program's own.
+                open_to_all = layout if layout.mesh else Layout(flat, [None] * len(flat), inferred)
+                self._ask(flat_f, flat, open_to_all, found[0], names)
+            return found
+
+        try:
+            return reading_errors(run, self.mesh)
+        except Exception as error:
+            if not layout.unsaid or not _jax.is_about_types(error):
+                raise
+            if not layout.read_off(self._automatically(*given)):
+                if isinstance(error, ShardingError):
+                    raise
+                raise refused(error, [names[i] for i in layout.unsaid]) from error
+        return reading_errors(run, self.mesh)
+
+    def _lying(
+        self, flat_f: Callable[..., Any], flat: list[Any], layout: Layout
+    ) -> tuple[tuple[Program, list[Any], Any], AbstractMesh | None]:
+        """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
+        with self._ambient(), virtually() as seen:
+            return trace(flat_f, *layout.types(flat)), seen.inferred
+
+    def _ask(
+        self,
+        flat_f: Callable[..., Any],
+        flat: list[Any],
+        layout: Layout,
+        program: Program,
+        names: list[str],
+    ) -> None:
+        """Refuse to guess how arguments lie, where the program runs otherwise with another guess.
+
+        Each argument in question is laid out in every other way that divides, and the program
+        traced with that.
+        """
+        taken = _jax.specs_in(program.jaxpr)
+        others = {i: list(layout.others(i, flat[i])) for i in layout.unsaid}
+        if sum(map(len, others.values())) > GUESSES:
+            raise ask([names[i] for i, ways in others.items() if ways])
+        for i, ways in others.items():
+            for other in ways:
+                try:
+                    (tried, _, _), _ = self._lying(flat_f, flat, other)
+                except Exception:  # It cannot lie that way.
+                    continue
+                if _jax.specs_in(tried.jaxpr) != taken:
+                    raise ask([names[i]])
+
+    def _automatically(self, args: Any, kwargs: Any) -> Body:
+        """The program on the same mesh with Auto axes, where arrays may lie in any way."""
+        assert self.around is not None
+        kwargs = {name: value for name, value in kwargs.items() if value is not self.mesh}
+        same = Tracing(self.f, automatic(self.around), None, self.static)
+        try:
+            return same(args, kwargs).program.body
+        except Exception:  # It may use what only Explicit axes have.
+            return Body([], [], [])
+
+    def _ambient(self) -> contextlib.AbstractContextManager[None]:
+        """The mesh around the function: the one asked for, unless it is handed over."""
+        if self.around is None:
+            return contextlib.nullcontext()
+        if not self.takes_mesh:
+            return under(self.around)
+        now = jax.sharding.get_abstract_mesh()
+        return contextlib.nullcontext() if now in (EMPTY, self.around) else under(None)
+
+
+EMPTY = AbstractMesh((), ())
+GUESSES = 32
+"""How many other layouts of its arguments a program is tried with before they are asked for."""
 
 
 def _refuse_refs() -> UnsupportedError:
@@ -190,28 +315,20 @@ def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any
         return None
 
 
-@contextlib.contextmanager
-def _ambient(mesh: AbstractMesh | None) -> Iterator[None]:
-    if mesh is None:
-        yield
-    else:
-        with jax.sharding.use_abstract_mesh(mesh):
-            yield
-
-
-def _types(flat: list[Any], tree: Any) -> tuple[Any, ...]:
+def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tuple[Any, ...]:
     types = []
     for index, leaf in enumerate(flat):
         try:
             aval = jax.typeof(leaf)
         except TypeError as error:
-            paths = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(tree, flat))[0]
-            raise TypeError(
+            name = name_argument(done, _paths(tree)[index], parameters(f))
+            own = name.split("[")[0].split(".")[0]
+            raise ArgumentError(
                 explain_error(
-                    f"{jax.tree_util.keystr(paths[index][0])} is a {type(leaf).__name__}",
-                    where="an argument of a simulated function (positional, keyword)",
-                    rule="Arguments are pytrees of arrays and numbers.",
-                    remedy="bind everything else first: functools.partial(f, option=...).",
+                    f"{name} is a {type(leaf).__name__}",
+                    where="an argument",
+                    rule="Arguments are pytrees of arrays and numbers, or static.",
+                    remedy=f'static_argnames="{own}" makes it a constant of the program.',
                 )
             ) from error
         types.append((aval, getattr(aval, "weak_type", False)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from .devices import request_devices
 
@@ -31,11 +32,21 @@ def strict_promotion():
         yield
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as a terminal has it: what a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 ONCE = (
     "tests/check/test_cli_check.py",
     "tests/check/test_corpus.py::test_the_right_one",
     "tests/check/test_mutations.py",
     "tests/check/test_plugin.py",
+    "tests/campaigns",
+    "tests/evaluate/test_evaluate_at_rest.py",
     "tests/evaluate/test_evaluate_journal.py",
     "tests/evaluate/test_evaluate_memory.py",
     "tests/evaluate/test_evaluate_sums.py",
@@ -44,8 +55,11 @@ ONCE = (
     "tests/explain/test_figures.py",
     "tests/explain/test_page.py",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[1]",
+    "tests/hosts/test_hosts_train.py::test_terminated",
+    "tests/hosts/test_launch.py",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[2]",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[3]",
+    "tests/meaning/test_programs.py",
     "tests/inspect/test_inspect_page.py",
     "tests/practice/test_hostile.py",
     "tests/practice/test_practice_cli.py",
@@ -56,6 +70,7 @@ ONCE = (
     "tests/test_examples.py",
     "tests/test_layers.py",
     "tests/test_messages.py",
+    "tests/train/test_at_rest.py",
     "tests/train/test_fit.py",
     "tests/train/test_pitfalls.py",
     "tests/train/test_trajectories.py::test_a_linen_cnn_with_batch_statistics_and_dropout[real 2]",

@@ -246,3 +246,118 @@ def test_errors_of_the_program_pass_unchanged():
 def test_shape_errors_of_the_body_pass_unchanged():
     with pytest.raises(TypeError, match="incompatible shapes"):
         sw.simulate(step(body=lambda x: x + jnp.ones(7)), mesh=sw.mesh(data=2))(jnp.ones(8))
+
+
+# --- whose error it is
+
+
+def counted(fail):
+    """A program that fails in its own way, and how often it was run."""
+    calls = []
+
+    def f(x, *, mesh):
+        def body(x):
+            calls.append(1)
+            return fail(x)
+
+        specs = {"in_specs": P("data"), "out_specs": P("data")}
+        return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+    return f, calls
+
+
+def raising(error):
+    def fail(x):
+        axis_name = axes = "heads"  # noqa: F841
+        raise error
+
+    return fail
+
+
+def asserting(x):
+    axes = ("heads",)
+    assert x.shape == axes, "mine"
+
+
+def branching(x):
+    return x if x.sum() > 0 else -x
+
+
+def converting(x):
+    return x * float(x.sum())
+
+
+OWN = {
+    "my shard_map helper wants 3 heads": (
+        ValueError,
+        raising(ValueError("my shard_map helper wants 3 heads")),
+    ),
+    "unbound axis name: heads": (NameError, raising(NameError("unbound axis name: heads"))),
+    "context mesh cannot be empty": (TypeError, raising(TypeError("context mesh cannot be empty"))),
+    "mine": (AssertionError, asserting),
+    "boolean conversion": (jax.errors.TracerBoolConversionError, branching),
+    "float": (jax.errors.ConcretizationTypeError, converting),
+    "not found": (KeyError, raising(KeyError("not found"))),
+}
+
+
+@pytest.mark.parametrize("words", OWN)
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda f: sw.simulate(f, mesh=sw.mesh(data=2))(jnp.ones(8)),
+        lambda f: sw.check(f, jnp.ones(8), mesh={"data": [1, 2]}),
+        lambda f: sw.explain(f, jnp.ones(8), mesh=sw.mesh(data=2)),
+        lambda f: jax.jit(sw.simulate(f, mesh=sw.mesh(data=2)))(jnp.ones(8)),
+    ],
+    ids=["simulate", "check", "explain", "jit"],
+)
+def test_errors_of_the_user_stay_theirs(words, run):
+    error, fail = OWN[words]
+    f, calls = counted(fail)
+    with pytest.raises(error, match=words) as caught:
+        run(f)
+    assert type(caught.value) is error
+    assert not isinstance(caught.value, sw.ShardwiseError)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("check_vma", [True, False])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x: lax.psum(x, "data"),
+        lambda x: lax.pmean(x, "data"),
+        lambda x: x * lax.axis_index("data").astype(x.dtype),
+        lambda x: lax.all_gather(x, "data"),
+        lambda x: lax.ppermute(x, "data", [(0, 1)]),
+    ],
+)
+def test_a_collective_outside_every_shard_map(collective, check_vma):
+    def f(x, *, mesh):
+        specs = {"in_specs": P("data"), "out_specs": P("data"), "check_vma": check_vma}
+        return collective(jax.shard_map(jnp.sin, mesh=mesh, **specs)(x))
+
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(f, mesh=sw.mesh(data=2))(jnp.ones(8))
+    assert_facts(str(caught.value), "'data' stands outside every shard_map", "Remedy: move it into")
+    assert "did you mean" not in str(caught.value)
+
+
+def test_a_collective_over_an_axis_that_is_not_manual():
+    def f(x, *, mesh):
+        options = {"in_specs": P("data"), "out_specs": P("data"), "axis_names": {"data"}}
+        return jax.shard_map(lambda x: lax.psum(x, "model"), mesh=mesh, **options)(x)
+
+    with pytest.raises(sw.ShardingError) as caught:
+        sw.simulate(f, mesh=sw.mesh(data=2, model=2))(jnp.ones(8))
+    assert_facts(str(caught.value), "not manual over 'model'", "axis_names")
+
+
+def test_tracebacks_end_in_the_users_code():
+    f, _ = counted(asserting)
+    with pytest.raises(AssertionError) as caught:
+        sw.simulate(f, mesh=sw.mesh(data=2))(jnp.ones(8))
+    files = [entry.path.name for entry in caught.traceback]
+    assert files[-1] == "test_messages.py"
+    assert "shard_map.py" not in files

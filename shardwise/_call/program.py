@@ -11,6 +11,8 @@ import jax
 
 from .. import _jax
 from .._errors import UnsupportedError, explain_error
+from .._jax import types
+from .._jax.virtual import under
 from .._lower import Pace, Trouble, Watch, execute
 from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
 
@@ -34,6 +36,8 @@ class Program:
         opened = _jax.open_jaxpr(jaxpr)
         count = len(opened.constvars) + len(opened.invars)
         self.jaxpr = jaxpr
+        self.mesh = jax.sharding.get_abstract_mesh()
+        """The mesh around it when it was traced."""
         given = given or ()
         self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
         self.refs = tuple(refs)
@@ -45,7 +49,10 @@ class Program:
 
     @functools.cached_property
     def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
-        body = receive(build(self.jaxpr), self.given)
+        shares_in = [axes is not None for axes in self.given]
+        shares_out = [axes is not None for axes in self._wanted]
+        body = build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+        body = receive(body, self.given)
         kept = settle(body, self._wanted)
         body = deliver(body, kept)
         annotate(body)
@@ -71,11 +78,20 @@ class Program:
     @functools.cached_property
     def avals(self) -> list[Any]:
         """The types of the results."""
-        own = [v.aval for v in _jax.open_jaxpr(self.jaxpr).outvars]
         return [
-            _jax.typed(over(axes, aval.shape), aval.dtype, getattr(aval, "weak_type", False))
-            for axes, aval in zip(self.kept, own, strict=True)
+            types.stacked(aval, over(axes, ()))
+            for axes, aval in zip(self.kept, self.results, strict=True)
         ]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The types of the inputs, constants first, as one device has them."""
+        return [types.outside(v.aval) for v in _jax.inputs(self.jaxpr)]
+
+    @property
+    def results(self) -> list[Any]:
+        """The types of the results, as one device has them."""
+        return [types.outside(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
 
     @functools.cached_property
     def axes_around(self) -> set[Any]:
@@ -155,30 +171,24 @@ def derive(
     name: Any,
     f: Callable[..., Any],
     args: Sequence[Any],
+    seen: Sequence[Any],
     given: Sequence[Handed],
     wanted: Callable[[int], Sequence[Wanted]],
     note: Callable[[], Any] = list,
 ) -> tuple[Program, list[Any], Any]:
     """The program of `f`, a transformation of another; `note` is asked once `f` has been traced.
 
-    `given` says how each of `args` is handed over, `wanted` how so many results are.
+    `seen` are the types of `args` inside it: they may lie otherwise on its mesh than outside.
+    `given` says how each of them is handed over, `wanted` how so many results are.
     """
     key = (name, tuple(map(_type_key, args)), _jax.trace_context())
     if key not in program.derived:
-        jaxpr = jax.make_jaxpr(f)(*map(_local, args, given))
-        count = len(_jax.open_jaxpr(jaxpr).outvars)
-        made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
+        with under(program.mesh):
+            jaxpr = jax.make_jaxpr(f)(*map(types.struct, args, seen))
+            count = len(_jax.open_jaxpr(jaxpr).outvars)
+            made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
         program.derived[key] = made, consts, note()
     return program.derived[key]
-
-
-def _local(x: Any, axes: Handed) -> Any:
-    """What a program sees of a value: one device's."""
-    if not axes:
-        return x
-    aval = jax.typeof(x)
-    weak = getattr(aval, "weak_type", False)
-    return jax.ShapeDtypeStruct(aval.shape[len(axes) :], aval.dtype, weak_type=weak)
 
 
 def _type_key(x: Any) -> Any:

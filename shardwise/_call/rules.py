@@ -9,7 +9,6 @@ executed or compiled does the engine lower it.
 from __future__ import annotations
 
 import collections
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -21,6 +20,8 @@ from jax.experimental import io_callback
 
 from .. import _jax
 from .._errors import DeadlockError, UnsupportedError
+from .._jax import types
+from .._jax.virtual import under
 from .._lower import Pace, explain_trouble
 from .._program import Wanted
 from .program import Program, derive
@@ -37,29 +38,25 @@ def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
 
 
 def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
-    with _no_mesh():
+    with under(None):  # a simulated program runs on no mesh
         outs, trouble = program.compiled(pace)(*map(_here, args))
+    mesh = types.mesh_in_use(args)
+    outs = [types.put(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)]
     if trouble is not None and int(trouble.site):
         raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
     return outs
 
 
 def _here(x: Any) -> Any:
-    """An array spread over several devices, on one of them."""
-    if isinstance(x, jax.Array) and len(x.devices()) > 1:
-        first = min(x.devices(), key=lambda device: device.id)
-        return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
-    return x
-
-
-def _no_mesh() -> Any:
-    """A context without the ambient mesh: a simulated program runs on none."""
-    empty = jax.sharding.get_abstract_mesh().empty
-    return contextlib.nullcontext() if empty else jax.set_mesh(None)  # pyright: ignore
+    """An array spread over several devices, in one place, from where it may go anywhere."""
+    return types.together(x) if isinstance(x, jax.Array) and len(x.devices()) > 1 else x
 
 
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
-    outs, trouble = program.run(tuple(map(_jax.whole, args)), pace)
+    given = [jax.typeof(x) for x in args]
+    outs, trouble = program.run(tuple(map(types.whole, args)), pace)
+    avals = [types.visible(aval, given) for aval in program.avals]
+    outs = [types.placed(out, aval) for out, aval in zip(outs, avals, strict=True)]
     if trouble is None:
         return outs
     _jax.surface(DeadlockError, _recognise)
@@ -85,8 +82,8 @@ def _recognise(text: str) -> Exception | None:
     return next((error for error in reversed(_TOLD) if str(error) in text), None)
 
 
-def _abstract(*_: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
-    return program.avals, program.effects
+def _abstract(*given: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
+    return [types.visible(aval, given) for aval in program.avals], program.effects
 
 
 # --- transformations
@@ -120,6 +117,7 @@ def _jvp(
         ("linear", moving),
         linear,
         [*residuals, *directions],
+        [*made.results[own:], *_tangents(program, moving)],
         [*handed, *_those(program.given, moving)],
         lambda _: _those(program.kept, smooth),
     )
@@ -140,10 +138,17 @@ def _forward(
         return outs, residuals
 
     def wanted(count: int) -> list[Wanted]:
-        return [*program.kept, *["every"] * (count - len(program.kept))]
+        more: list[Wanted] = ["every"] * (count - len(program.kept))
+        return [*program.kept, *more]
 
     name = ("forward", moving)
-    return derive(program, name, forward, primals, program.given, wanted, lambda: tree)
+    seen = program.arguments
+    return derive(program, name, forward, primals, seen, program.given, wanted, lambda: tree)
+
+
+def _tangents(program: Program, moving: Sequence[bool]) -> list[Any]:
+    """The types of directions."""
+    return [aval.to_tangent_aval() for aval in _those(program.arguments, moving)]
 
 
 def _jvp_in_one(
@@ -167,6 +172,7 @@ def _jvp_in_one(
         ("jvp", moving),
         push,
         [*primals, *directions],
+        [*program.arguments, *_tangents(program, moving)],
         [*program.given, *_those(program.given, moving)],
         lambda _: [*program.kept, *_those(program.kept, smooth)],
     )
@@ -178,28 +184,27 @@ def _jvp_in_one(
 def _transpose(
     cotangents: Sequence[Any],
     args: Sequence[Any],
-    types: Sequence[Any],
+    avals: Sequence[Any],
     *,
     program: Program,
     pace: Pace,
 ) -> list[Any]:
-    linear = tuple(aval is not None for aval in types)
+    linear = tuple(aval is not None for aval in avals)
     still = [not is_linear for is_linear in linear]
     known = _those(args, still)
-    inputs = [v.aval for v in _jax.inputs(program.jaxpr)]
-    like = [jax.ShapeDtypeStruct(aval.shape, aval.dtype) for aval in _those(inputs, linear)]
+    like = _those(program.arguments, linear)
 
     def backward(*args: Any) -> Any:
         rest = iter(args[: len(known)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
-        pull = jax.linear_transpose(_partly(program, linear, fixed), *like)
-        return pull(list(args[len(known) :]))
+        return types.pull_back(_partly(program, linear, fixed), like, args[len(known) :])
 
     made, consts, _ = derive(
         program,
         ("transpose", linear),
         backward,
         [*known, *cotangents],
+        [*_those(program.arguments, still), *(a.to_ct_aval() for a in program.results)],
         [*_those(program.given, still), *program.kept],
         lambda _: _those(program.given, linear),
     )
@@ -250,6 +255,7 @@ def _vmap(
         ("vmap", dims, axis),
         batched,
         args,
+        list(map(types.batched, program.arguments, map(jax.typeof, args), dims)),
         program.given,
         lambda _: program.kept,
         lambda: frozenset(same),

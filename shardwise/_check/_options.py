@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._errors import ShardingError, ShardwiseError, explain_error
-from .._mesh import AbstractMesh, Mesh
+from .._mesh import AbstractMesh, Mesh, abstract
 from .._mesh import mesh as make_mesh
 from ._case import Sizes
 
@@ -48,10 +48,17 @@ def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
     return ShardwiseError(explain_error(what, where="sw.check", rule=rule, remedy=remedy))
 
 
-def expand(sizes: Sizes | Mesh | AbstractMesh) -> list[AbstractMesh]:
+Meshes = Sizes | Mesh | AbstractMesh | Sequence[Mesh | AbstractMesh]
+
+
+def expand(sizes: Meshes) -> list[AbstractMesh]:
     """All meshes that a description asks for, each once, the smallest first."""
     if isinstance(sizes, Mesh | AbstractMesh):
-        return [make_mesh(dict(sizes.shape))]
+        return [abstract(sizes)]
+    if isinstance(sizes, list | tuple) and sizes:
+        found = dict.fromkeys(map(abstract, sizes))
+        if len({(one.axis_names, one.axis_types) for one in found}) == 1:
+            return sorted(found, key=lambda m: m.size)
     if not isinstance(sizes, Mapping) or not sizes:
         raise ShardingError(
             explain_error(

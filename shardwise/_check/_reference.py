@@ -37,9 +37,11 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     """The reference as a program, if JAX can trace it; NumPy cannot be."""
-    tracing = Tracing(reference, base.mesh)
+    in_specs, static = base.tracing.in_specs, base.tracing.static
+    tracing = Tracing(reference, base.mesh, in_specs, static)
     try:
-        run = Run(tracing if tracing.takes_mesh else Tracing(reference, None), args)
+        alone = Tracing(reference, None, static=static)
+        run = Run(tracing if tracing.takes_mesh else alone, args)
         run.results()
     except Exception:
         return None

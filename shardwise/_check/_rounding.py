@@ -25,6 +25,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -58,7 +59,7 @@ MIX = 0x9E3779B1
 
 def shaken(body: Body, seed: Any) -> Body:
     """The same program, rounding otherwise. Each value of `seed` (a uint32) gives another run."""
-    return _Shake(seed).body(body)
+    return _Shake(jnp.asarray(seed, np.uint32)).body(body)
 
 
 def eps_of(dtype: Any) -> float:
@@ -80,8 +81,8 @@ class _Shake:
         match op:
             case Leaf() if rounds(op):
                 self.count += 1
-                salt = jnp.uint32(self.seed) * jnp.uint32(2 * self.count + 1)
-                salt = salt + np.uint32(self.count * MIX & 0xFFFFFFFF)
+                salt = (self.seed * np.uint32(self.count)) * np.uint32(2 * MIX % (1 << 32))
+                salt = lax.bitcast_convert_type(salt + np.uint32(MIX), np.int32)  # it is odd
                 run = functools.partial(_run, op.run, salt, _lifts(op), terms(op))
                 return dataclasses.replace(op, run=run)
             case Scan() | While():
@@ -151,7 +152,7 @@ def _run(
     *ins: Any,
 ) -> list[Any]:
     moved = [
-        x if dims is None else _move(jnp.asarray(x), salt + np.uint32(i + 1), count, dims)
+        x if dims is None else _move(jnp.asarray(x), salt ^ np.int32((i + 1) << 16), count, dims)
         for i, (x, dims) in enumerate(zip(ins, lifts, strict=True))
     ]
     return [_move(out, salt, count) for out in run(*moved)]
@@ -162,34 +163,46 @@ def _move(x: Any, salt: Any, count: int, dims: tuple[int, ...] = ()) -> Any:
     if not eps_of(x.dtype):
         return x
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        parts = _move(x.real, salt, count, dims), _move(x.imag, salt + np.uint32(MIX), count, dims)
+        parts = (
+            _move(x.real, salt, count, dims),
+            _move(x.imag, salt ^ np.int32(1 << 20), count, dims),
+        )
         return lax.complex(*parts)
-    kind = np.dtype(f"uint{x.dtype.itemsize * 8}")
+    return _moved(x, salt, count, dims)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _moved(x: Any, salt: Any, count: int, dims: tuple[int, ...]) -> Any:
+    # Every operation here is compiled for every operation of the program: there are few.
+    kind = np.dtype(f"int{x.dtype.itemsize * 8}")
     bits = lax.bitcast_convert_type(x, kind)
     mantissa = jnp.finfo(x.dtype).nmant
-    long = (bits & kind.type((1 << (mantissa + 1) // 2) - 1)) != 0
-    step = _step(bits.astype(np.uint32), salt, mantissa, count)
+    # A coarse type is added up in a wider one.
+    units = max(1, round(math.sqrt(count) / 4)) if mantissa > 16 else 1
+    step = _step(lax.convert_element_type(bits, np.int32), salt, units, mantissa)
     if dims:
-        step = step + _step(_blocks(x.shape, dims), salt, mantissa, count)
-    step = jnp.where(long, step, 0).astype(np.dtype(f"int{x.dtype.itemsize * 8}"))
-    return lax.bitcast_convert_type(bits + lax.bitcast_convert_type(step, kind), x.dtype)
+        step = step + _step(_blocks(x.shape, dims), salt, units, mantissa)
+    long = (bits & kind.type((1 << (mantissa + 1) // 2) - 1)) != kind.type(0)
+    moved = lax.select(long, bits + lax.convert_element_type(step, kind), bits)
+    return lax.bitcast_convert_type(moved, x.dtype)
 
 
-def _step(bits: Any, salt: Any, mantissa: int, count: int) -> Any:
-    """By how many units to move, as a hash says."""
-    mixed = (bits ^ salt) * np.uint32(MIX)
-    up = lax.shift_right_logical(mixed, np.uint32(31)).astype(np.int32) * 2 - 1
+def _step(bits: Any, salt: Any, units: int, mantissa: int) -> Any:
+    """By how many units to move, up or down as a hash says: its highest bit is a sign."""
+    mixed = (bits + np.int32(1)) * salt
+    up = lax.shift_right_arithmetic(mixed, np.int32(31)) | np.int32(1)
     if mantissa > 16:
-        return up * max(1, round(math.sqrt(count) / 4))
-    # A coarse type is added up in a wider one. Its roundings are a third of a unit on average, and
-    # here that matters: one element in four is moved.
-    return jnp.where((mixed >> np.uint32(20)) & np.uint32(3), 0, up)
+        return up * np.int32(units) if units > 1 else up
+    # The roundings of a coarse type are a third of a unit on average, and here that matters: one
+    # element in four is moved.
+    return lax.select((mixed & np.int32(3 << 20)) == np.int32(0), up, lax.full_like(up, 0))
 
 
-def _blocks(shape: Sequence[int], dims: Sequence[int]) -> np.ndarray:
+def _blocks(shape: Sequence[int], dims: Sequence[int]) -> Any:
     """The number of the block of each element along `dims`; of size 1 along the others."""
-    number = np.zeros([shape[d] if d in dims else 1 for d in range(len(shape))], np.uint32)
+    sizes = [shape[d] if d in dims else 1 for d in range(len(shape))]
+    number = jnp.zeros(sizes, np.int32)
     for d in dims:
-        line = np.arange(shape[d]) * BLOCKS // max(shape[d], 1)
-        number = number * BLOCKS + line.reshape([-1 if e == d else 1 for e in range(len(shape))])
-    return number.astype(np.uint32) * np.uint32(7919)
+        line = lax.broadcasted_iota(np.int32, sizes, d)
+        number = number * np.int32(BLOCKS) + lax.div(line, np.int32(-(-shape[d] // BLOCKS) or 1))
+    return number * np.int32(7919)

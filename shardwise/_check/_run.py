@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._errors import DeadlockError
-from .._mesh import AbstractMesh, Mesh, axes_of
-from .._mesh import mesh as make_mesh
+from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
 from .._simulate import Tracing
-from ._case import Sizes
+from .._static import Static
 from ._draw import run_drawn
 from ._explain import Wrong, describe
 from ._lint import lint
-from ._options import expand, validate, words
+from ._options import Meshes, expand, validate, words
 from ._reference import wanted_of
 from ._running import Run
 from ._seen import unseen
@@ -27,11 +26,14 @@ from .meant import Meant
 def check(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Sizes | Mesh | AbstractMesh,
+    mesh: Meshes,
     reference: Any = None,
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Verdict:
     """Is `f` right on any number of devices, and if not, at which line.
 
@@ -45,13 +47,17 @@ def check(
             `jax.ShapeDtypeStruct` among them, or an object made by `nnx.eval_shape`, values are
             drawn.
         mesh: Axis names, each with a size or a list of sizes: `{"data": [1, 2, 4, 8]}`. With
-            several axes every combination is tried. A single mesh is tried alone.
+            several axes every combination is tried. A mesh is tried alone, a list of meshes with
+            the same axes one after the other.
         reference: What is right: a function of the same arguments, or its result. Left out, the
             result on the mesh of ones.
         rtol: An element may differ by `atol + rtol * |reference|`. Left out, both of them, by as
             much as rounding can make of it, which is measured.
         atol: See `rtol`.
         seed: From which values are drawn.
+        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
     Returns:
         The verdict: true where the program is right on every mesh.
@@ -69,11 +75,12 @@ def check(
     """
     validate(f, rtol, atol, seed)
     meshes = expand(mesh)
-    ones = make_mesh(dict.fromkeys(meshes[0].axis_names, 1))
-    base, given = run_drawn(Tracing(f, ones), args, seed)
+    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    options = in_specs, Static.of(static_argnums, static_argnames)
+    base, given = run_drawn(Tracing(f, ones, *options), args, seed)
     wanted = wanted_of(reference, base, given)
     limits = base.limits(max(math.prod(m.shape.values()) for m in meshes), rtol, atol)
-    runs = [base if one == ones else Run(Tracing(f, one), given) for one in meshes]
+    runs = [base if one == ones else Run(Tracing(f, one, *options), given) for one in meshes]
     meant = Meant(base) if reference is None else None
     findings: list[Finding] = []
     wrong: list[Wrong] = []

@@ -38,7 +38,7 @@ class Run:
     """A function on one mesh: its program, and what it gives."""
 
     def __init__(self, tracing: Tracing, args: tuple[Any, ...]):
-        self.mesh = tracing.mesh
+        self.mesh, self.tracing = tracing.mesh, tracing
         self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
@@ -146,9 +146,9 @@ class Run:
     def judge(self, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
         """One result beside what it should be, looked at as closely as it takes."""
         one = Wrong(self, base, index, value, want.value, limit)
-        for move in self._looks(base, index, want, limit):
-            if one.right or one.plain:
-                break
+        looks = self._looks(base, index, want, limit)
+        # The next look is taken, and the program run for it, only if the last one did not do.
+        while not (one.right or one.plain) and (move := next(looks, None)):
             one = dataclasses.replace(one, move=move)
         return one
 

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from .._errors import ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain, inspect, practice, prove
+from . import check, demo, evaluate, explain, inspect, launch, practice, prove
 from ._status import ExitCode
 
 
@@ -24,6 +24,8 @@ class _Commands(TyperGroup):
         except ShardwiseError as error:
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ExitCode.NOT_RUN) from error
+        except KeyboardInterrupt as error:  # SIGTERM comes as SystemExit, with its own code
+            raise typer.Exit(ExitCode.INTERRUPTED) from error
 
 
 app = typer.Typer(
@@ -42,6 +44,11 @@ app.command("demo")(demo.demo)
 app.command("evaluate")(evaluate.evaluate)
 app.command("explain")(explain.explain)
 app.command("inspect")(inspect.inspect)
+app.command(
+    "launch",
+    # What follows the script is the script's.
+    context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
+)(launch.launch)
 app.command("prove")(prove.prove)
 app.add_typer(practice.app)
 

@@ -6,9 +6,14 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """0 and 1 answer the question that was asked; 2 and 3 say that it could not be answered."""
+    """0 and 1 answer the question that was asked; 2 and 3 say that it could not be answered.
+
+    A command that a signal ended has 128 + its number, as in a shell: 130 for Ctrl-C, 143 for
+    SIGTERM.
+    """
 
     OK = 0
     WRONG = 1
     NOT_RUN = 2
     UNKNOWN = 3
+    INTERRUPTED = 130

@@ -52,7 +52,14 @@ def evaluate(
         bool | None, typer.Option(help="Show how far it is, on standard error.")
     ] = None,
 ) -> None:
-    """Evaluate a function over arrays on disk: exactly, streamed, resumable."""
+    """Evaluate a function over arrays on disk: exactly, streamed, resumable.
+
+    Started as several processes, by srun or shardwise launch, they share the work, and the first
+    one prints the result.
+    """
+    from .._hosts import connect
+
+    me = connect()
     arrays = load_data(data)
     fn = find(function)
     if not callable(fn):
@@ -61,14 +68,9 @@ def evaluate(
     from .._evaluate import evaluate as run
 
     given = held() if _makes_state(held) else held
-    try:
-        result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
-    except KeyboardInterrupt:
-        kept = f"the journal {str(journal)!r} has what is finished; run it again to go on."
-        lost = "nothing was kept; --journal PATH keeps what is finished."
-        typer.echo(f"Interrupted: {lost if journal is None else kept}", err=True)
-        raise
-    typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
+    result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
+    if me.first:
+        typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
 
 def load_data(options: list[str]) -> Any:

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from .._errors import ShardingError, UnsupportedError, explain_error
+from .mapped import mapped_file
 from .source import (
     SAMPLES,
     Row,
@@ -41,12 +42,15 @@ class ArraySource(Source):
             for name, leaf in zip(names, leaves, strict=True)
         ]
         self._leaves = [_readable(leaf) for leaf in leaves]
+        self._files = [file for x in self._leaves if (file := mapped_file(x)) is not None]
         self.on_devices = any(map(_is_on_accelerator, leaves))
         described = ", ".join(f"{row.label}: {row}" for row in self.rows)
         self.label = f"{self.length} examples of {described}"
 
     def read(self, start: int, stop: int) -> list[Any]:
         stop = min(stop, self.length or 0)
+        for file in self._files:
+            file.check()
         return [_slice(leaf, start, stop) for leaf in self._leaves]
 
 
@@ -118,8 +122,8 @@ class BatchSource(Source):
     """An iterable of batches of any sizes, cut into steps.
 
     Batches are copied as they come, since many an iterator fills the same memory again. They are
-    kept until they are released, so that steps can be read again, in smaller pieces, after the
-    device ran out of memory.
+    kept until they are read; or until they are released, where the batch of the run may still be
+    halved, and steps be read again in smaller pieces after the device ran out of memory.
     """
 
     def __init__(self, data: Iterable[Any]) -> None:
@@ -140,7 +144,8 @@ class BatchSource(Source):
                 if not self._draw():
                     raise empty(self.label)
         self.chunk = self._drawn
-        self._first = [leaf[:SAMPLES] for leaf in self._held[0][1]]
+        # Copies: a view would hold the whole batch to the end.
+        self._first = [leaf[:SAMPLES].copy() for leaf in self._held[0][1]]
 
     def read(self, start: int, stop: int) -> list[Any]:
         while self._drawn < stop and self._draw():
@@ -152,6 +157,9 @@ class BatchSource(Source):
             for first, leaves in held
             if first < stop and first + len(leaves[0]) > start
         ]
+        if not self.retains:
+            self.release(stop)
+        del held
         if len(parts) == 1:
             return parts[0]
         if not parts:
@@ -160,7 +168,7 @@ class BatchSource(Source):
 
     def release(self, start: int) -> None:
         with self._lock:
-            self._released = start
+            self._released = max(start, self._released)
             self._held = [(at, x) for at, x in self._held if at + len(x[0]) > start]
 
     def seen(self) -> int | None:
@@ -264,6 +272,15 @@ def _is_opaque(data: Any) -> bool:
 
 def _readable(leaf: Any) -> Any:
     """A jax array in the host's memory is read as NumPy: a slice of that is a view."""
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise UnsupportedError(
+            explain_error(
+                f"a jax array {leaf.dtype}{list(leaf.shape)} that is split over the processes.",
+                where="argument 'data'",
+                rule="Each process reads the rows of its own steps, from the start of the data.",
+                remedy="give the whole data as NumPy, np.memmap or a dataset in every process.",
+            )
+        )
     if isinstance(leaf, jax.Array) and not _is_on_accelerator(leaf):
         return np.asarray(leaf)
     return leaf

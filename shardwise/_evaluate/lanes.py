@@ -25,14 +25,20 @@ class Lanes:
     """A mesh whose data axis deals out the steps.
 
     Attributes:
-        mesh: The mesh, all of its axes Auto.
+        mesh: The mesh, all of its axes Auto; of several processes, the part of this one.
         axis: The name of its data axis.
         devices: The devices of each lane.
+        processes: How many processes share the work.
+        before: How many lanes the processes before this one have.
+        total: How many lanes all of them have.
     """
 
     mesh: Mesh
     axis: str
     devices: tuple[tuple[Any, ...], ...]
+    processes: int = 1
+    before: int = 0
+    total: int = 0
 
     def __len__(self) -> int:
         return len(self.devices)
@@ -88,17 +94,17 @@ class Lanes:
 
 
 def find_lanes(mesh: Any = None) -> Lanes:
-    """Make lanes of a mesh, or of all local devices.
+    """Make lanes of a mesh, or of all devices of all processes.
 
     Args:
         mesh: A mesh; its data axis is the one named `data`, or else the first. A virtual mesh
-            stands for the local devices, since the number of lanes does not change the result.
+            stands for all devices, since the number of lanes does not change the result.
     """
     if isinstance(mesh, AbstractMesh):
         _check_virtual(mesh)
         mesh = None
     if mesh is None:
-        mesh = Mesh(np.array(jax.local_devices()), ("data",))
+        mesh = Mesh(np.array(jax.devices()), ("data",))
     if not isinstance(mesh, Mesh) or not mesh.axis_names:
         raise ShardingError(
             explain_error(
@@ -108,12 +114,19 @@ def find_lanes(mesh: Any = None) -> Lanes:
                 remedy="jax.make_mesh((jax.device_count(),), ('data',)), or leave it out.",
             )
         )
-    _check_local(mesh)
     axis = data_axis(mesh)
-    mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
-    by_lane = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), 0)
+    place = mesh.axis_names.index(axis)
+    owners = _owners(np.moveaxis(mesh.devices, place, 0))
+    own = [k for k, owner in enumerate(owners) if owner == jax.process_index()]
+    mesh = Mesh(
+        mesh.devices.take(own, axis=place),
+        mesh.axis_names,
+        axis_types=(AxisType.Auto,) * mesh.devices.ndim,
+    )
+    by_lane = np.moveaxis(mesh.devices, place, 0)
     devices = tuple(map(tuple, by_lane.reshape(len(by_lane), -1)))
-    return Lanes(mesh, axis, devices)
+    before = sum(owner < jax.process_index() for owner in owners)
+    return Lanes(mesh, axis, devices, len({*owners}), before, len(owners))
 
 
 def data_axis(mesh: Mesh | AbstractMesh) -> str:
@@ -133,16 +146,30 @@ def _check_virtual(mesh: AbstractMesh) -> None:
         )
 
 
-def _check_local(mesh: Mesh) -> None:
-    elsewhere = [d for d in mesh.devices.flat if d.process_index != jax.process_index()]
-    if elsewhere:
+def _owners(by_lane: np.ndarray) -> list[int]:
+    """The process of each lane; raise where a lane is split, or a process has none."""
+    owners = [{device.process_index for device in np.ravel(lane)} for lane in by_lane]
+    torn = next((sorted(owner) for owner in owners if len(owner) > 1), None)
+    if torn is not None:
         raise UnsupportedError(
             explain_error(
-                f"{len(elsewhere)} of the mesh's {mesh.devices.size} devices belong to other "
-                "processes.",
+                f"processes {torn} share one position along its data axis.",
                 where="argument 'mesh'",
-                rule="One call of evaluate runs on the devices of its own process, so far.",
-                remedy="give each process its own part of the data and a mesh of "
-                "jax.local_devices().",
+                rule="A step is computed by the devices of one process.",
+                remedy="put the other axes of the mesh within the machines, the data axis across.",
             )
         )
+    found = [owner for lane in owners for owner in lane]
+    everybody = {*range(jax.process_count())}
+    left_out = sorted(everybody - {*found})
+    if left_out and {*found} != {jax.process_index()}:
+        raise ShardingError(
+            explain_error(
+                f"it has no device of process {', '.join(map(str, left_out))}.",
+                where="argument 'mesh'",
+                rule="All processes take part in an evaluation, or each one has a mesh of its own.",
+                remedy="a mesh over jax.devices(), or one over jax.local_devices() in each "
+                "process.",
+            )
+        )
+    return found

@@ -29,7 +29,8 @@ class Evaluation(Mapping[str, Any]):
         seconds: How long this run took, compiling included.
         examples_per_second: Examples computed in this run over its seconds.
         batch: Examples per step. The bits of the result follow it.
-        devices: The number of devices.
+        devices: The number of devices, of all processes.
+        processes: The number of processes.
         resumed: Examples whose results came from the journal.
         notes: What else there is to know, as sentences.
     """
@@ -42,6 +43,7 @@ class Evaluation(Mapping[str, Any]):
     examples_per_second: float
     batch: int
     devices: int
+    processes: int = 1
     resumed: int = 0
     notes: tuple[str, ...] = field(default=())
 
@@ -77,6 +79,7 @@ class Evaluation(Mapping[str, Any]):
             "examples_per_second": self.examples_per_second,
             "batch": self.batch,
             "devices": self.devices,
+            "processes": self.processes,
             "resumed": self.resumed,
             "notes": list(self.notes),
         }
@@ -101,6 +104,8 @@ class Evaluation(Mapping[str, Any]):
 
     def _summary(self) -> str:
         devices = f"{self.devices} device{'s' * (self.devices != 1)}"
+        if self.processes > 1:
+            devices += f" of {self.processes} processes"
         resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
         return (
             f"{self.count} examples{resumed}, {self.seconds:.3g} s, "

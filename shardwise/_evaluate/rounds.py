@@ -7,7 +7,7 @@ the host is started with it, and it is waited for only when two further rounds a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,6 +29,7 @@ def compute(
     spans: Iterator[Span],
     batch: int,
     lanes: Lanes,
+    asked_to_end: Callable[[], bool],
 ) -> Generator[tuple[Span, bytes], None, None]:
     """Run the steps; gives each with its numbers as bytes, in order.
 
@@ -39,10 +40,11 @@ def compute(
         spans: The steps, in order.
         batch: Rows of a step, padding included.
         lanes: The devices.
+        asked_to_end: Whether to begin no more steps; those under way are finished.
     """
     rows = _Rows(lanes)
     fetching: deque[tuple[list[Span], jax.Array]] = deque()
-    with Stream(source, spans, batch, lanes) as stream:
+    with Stream(source, spans, batch, lanes, asked_to_end) as stream:
         while staged := stream.take():
             fetching.append(_start(step, arrays, staged, rows, lanes, source, batch))
             del staged

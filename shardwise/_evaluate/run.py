@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -18,11 +19,13 @@ from typing import Any
 
 import jax
 
+from .._durable import Signals, listen
 from .._errors import ShardingError, ShardwiseError, explain_error
+from .._hosts import others
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .fingerprint import fingerprint
-from .journal import Journal
+from .journals import Journals
 from .kinds import open_source
 from .lanes import Lanes, find_lanes
 from .memory import choose_batch, is_out_of_memory, largest_useful, too_large
@@ -30,6 +33,7 @@ from .plan import Plan
 from .program import Compiled, Function, bind, compile_step, plan
 from .result import Evaluation
 from .rounds import compute
+from .share import Share, Step
 from .source import Source
 from .spans import Span, cut, join
 from .state import place
@@ -49,7 +53,10 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a function over a data set of any size: exactly, streamed, resumable.
 
-    The result has the same bits for one `batch` on any number of devices, whole or resumed.
+    The result has the same bits for one `batch` on any number of devices and processes, whole or
+    resumed. After `sw.connect()` all processes call it alike; each reads and computes its own part
+    of the data, and all return the same result. SIGINT (Ctrl-C) and SIGTERM end it after the steps
+    under way, which are recorded first.
 
     Args:
         fn: `fn(state, batch)` gives per-example values `[batch]` (their mean is taken), a pair
@@ -59,12 +66,15 @@ def evaluate(
         state: What `fn` needs: any pytree, Linen variables or an `nnx.Module`, which `fn` is given
             in evaluation mode. It is placed on the devices once.
         data: A pytree of arrays of one length (NumPy, `np.memmap`, zarr, h5py, jax), a dataset with
-            `__len__` and `__getitem__`, or an iterable of batches.
+            `__len__` and `__getitem__`, or an iterable of batches. On several processes arrays and
+            datasets are the same everywhere, while each iterable gives batches of its own.
         batch: Examples per step on each device. Left out: chosen to fit, and halved if the device
             runs out of memory.
-        mesh: The devices, all local ones if left out. Steps are dealt out along the axis `data`,
-            or the first.
-        journal: A file that records finished steps. A run with the same journal goes on from there.
+        mesh: The devices, those of all processes if left out. Steps are dealt out along the axis
+            `data`, or the first. A mesh of local devices makes a run of this process alone.
+        journal: A file that records finished steps. A run with the same journal goes on from there,
+            after a kill too. What it holds is checked; damaged rows are told and computed again.
+            On several processes it is in a folder that all share, with a file beside it for each.
         progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
             function that is given snapshots.
 
@@ -87,27 +97,50 @@ def evaluate(
     began = time.monotonic()
     _check_batch(batch)
     batch = None if batch is None else int(batch)
-    with ExitStack() as stack:
-        record = stack.enter_context(Journal(journal)) if journal is not None else None
-        lanes = find_lanes(mesh)
-        source = open_source(data)
-        stack.callback(source.close)
-        placed = place(state, lanes)
-        stack.enter_context(jax.disable_jit(False))
-        function = bind(fn, placed, source, lanes)
-        run = _Run(function, source, lanes, record)
-        run.prepare(batch)
-        run.go(choose_view(progress, "evaluate"))
-        return run.result(began)
+    with listen("evaluate") as signals, ExitStack() as stack:
+        run = None
+        try:
+            with signals.at_once():
+                lanes = find_lanes(mesh)
+                if lanes.processes > 1:
+                    stack.enter_context(others.together("sw.evaluate"))
+                source = open_source(data)
+                stack.callback(source.close)
+                share = Share(lanes, indexed=source.length is not None)
+                record = None
+                if journal is not None:
+                    record = stack.enter_context(Journals(journal, share))
+                placed = place(state, lanes)
+                stack.enter_context(jax.disable_jit(False))
+                function = bind(fn, placed, source, lanes)
+                run = _Run(function, source, lanes, record, share, signals)
+                run.prepare(batch, say=progress is not False)
+            run.go(choose_view(progress, "evaluate") if share.index == 0 else None)
+            return run.result(began)
+        except BaseException as error:
+            if signals.signum is None or isinstance(error, ShardwiseError):
+                raise
+            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_BEGUN}")
+
+
+_NOT_BEGUN = "ended before the first step. The same call begins again."
 
 
 class _Run:
     """One evaluation under way."""
 
     def __init__(
-        self, function: Function, source: Source, lanes: Lanes, journal: Journal | None
+        self,
+        function: Function,
+        source: Source,
+        lanes: Lanes,
+        journal: Journals | None,
+        share: Share,
+        signals: Signals,
     ) -> None:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
+        self._share, self._signals = share, signals
+        self._sent: list[Step] = []  # what the other processes need of metric objects
         self._plans: dict[int, Plan] = {}
         self._steps: dict[int, Compiled] = {}
         self._totals: dict[str, Total] = {}
@@ -117,45 +150,82 @@ class _Run:
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
-    def prepare(self, batch: int | None) -> None:
-        """Settle the batch, and take up what the journal holds."""
+    def prepare(self, batch: int | None, say: bool) -> None:
+        """Settle the batch, take up what the journal holds, and say how much that is."""
         self._fixed = batch is not None
+        self._source.retains = not self._fixed
         held = self._journal.meta() if self._journal else {}
         self._known = held.get("length")
-        first = batch or int(held["fingerprint"]["batch"] if held else self._choose())
+        first = self._share.agree_on_batch(
+            batch, int(held["fingerprint"]["batch"]) if held else None, self._choose
+        )
         if self._source.length is not None:
             first = min(first, self._source.length)
-        self._batch = held.get("batch", first)
+        self._batch = self._share.least(held.get("batch", first))
         if self._batch != first:
             self._notes.append(f"the journal's run had halved the batch from {first}")
         self._totals = self._plan(first).totals()
-        if self._journal:
+        if self._journal or self._share.shared:
             made = fingerprint(self._function, self._plan(first), self._source, first, self._lanes)
-            self._journal.claim(made, _names(self._function.fn))
-            self._restore(self._journal)
+            made = self._share.identify(made)
+            if self._journal:
+                self._journal.claim(made, _names(self._function.fn))
+                self._restore(self._journal)
+        self._share.deal(self._done, self._source.length, self._batch)
+        if self._journal:
             if self._source.length is not None:
                 left = -(-(self._source.length - self._resumed) // self._batch)
                 self._journal.reserve(left, self._plan(self._batch).layout.size)
+            if say and self._resumed:
+                what = f"{self._amount()} are in the journal {str(self._journal.path)!r}"
+                print(f"evaluate: goes on: {what}", file=sys.stderr, flush=True)
+
+    def leave(self) -> str:
+        """Record what is finished; says in one line what is, and how to go on."""
+        if not self._journal:
+            kept = "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it."
+            return f"ended after {self._amount()}. {kept}"
+        self._journal.flush()
+        return (
+            f"{self._amount()} are in the journal {str(self._journal.path)!r}. "
+            "The same call goes on from there."
+        )
+
+    def _amount(self) -> str:
+        length = self._known if self._source.length is None else self._source.length
+        return f"{self._count}{'' if length is None else f' of {length}'} examples"
 
     def go(self, view: Any) -> None:
         """Compute what is left."""
-        progress = Progress(view, self._source.length, self._resumed, self._running_sums)
+        total = self._source.length
+        if total is not None:
+            total -= sum(span.rows for span in self._share.elsewhere)
+        progress = Progress(view, total, self._resumed, self._running_sums)
         finished = False
         try:
             while not self._try_pass(progress):
                 gc.collect()
+            self._signals.check()
             finished = True
         finally:
             progress.close(finished)
 
     def result(self, began: float) -> Evaluation:
         """Read the totals."""
-        if self._journal:
+        if self._source.length is None and self._journal:
+            self._settle_length(self._journal)
+        if self._share.shared:
+            self._totals, self._count, self._resumed, self._notes = self._share.merge(
+                self._plan(self._batch), self._totals, self._count, self._resumed, self._notes,
+                self._sent, self._plan,
+            )  # fmt: skip
+        if self._source.length is not None and self._journal:
             self._settle_length(self._journal)
         totals = self._totals
         seconds = time.monotonic() - began
         weights = {name: total.weight() for name, total in totals.items()}
         bad = {name: total.non_finite() for name, total in totals.items()}
+        self._remark(bad)
         return Evaluation(
             metrics=self._values(),
             count=self._count,
@@ -164,10 +234,22 @@ class _Run:
             seconds=seconds,
             examples_per_second=(self._count - self._resumed) / seconds,
             batch=self._batch,
-            devices=self._lanes.mesh.devices.size,
+            devices=self._lanes.mesh.devices.size // len(self._lanes) * self._lanes.total,
+            processes=self._lanes.processes,
             resumed=self._resumed,
             notes=tuple(self._notes),
         )
+
+    def _remark(self, bad: dict[str, Any]) -> None:
+        """Say why a number may not be what one expects."""
+        for name, total in self._totals.items():
+            if total.is_weightless() and not bad[name]:
+                self._notes.append(f"{name}: every weight is zero, so that it has no value")
+        for label in sorted(self._source.rounded):
+            self._notes.append(
+                f"{label}: values of float64 lose digits as float32; "
+                "jax.config.update('jax_enable_x64', True) keeps them"
+            )
 
     def _choose(self) -> int:
         if self._source.length is None:
@@ -187,13 +269,19 @@ class _Run:
             self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
         return self._steps[batch]
 
-    def _restore(self, journal: Journal) -> None:
-        for span, batch, payload in journal.steps():
+    def _restore(self, journal: Journals) -> None:
+        length = self._known if self._source.length is None else self._source.length
+        for span, batch, payload in journal.steps(length):
             self._add(span, batch, payload)
         self._resumed = self._count
+        if journal.damaged:
+            self._notes.append(f"{journal.damaged} damaged rows of the journal were left out")
 
     def _add(self, span: Span, batch: int, payload: bytes) -> None:
-        records = self._plan(batch).layout.unpack(payload)
+        plan = self._plan(batch)
+        records = plan.layout.unpack(payload)
+        if self._share.shared and plan.objects:
+            self._sent.append((span, batch, payload))
         for name, total in self._totals.items():
             total.add(records[name], span)
         self._count += span.rows
@@ -239,17 +327,21 @@ class _Run:
             self._journal.note(batch=self._batch)
 
     def _pass(self, progress: Progress) -> None:
-        spans = cut(self._done, self._source.length, self._batch)
+        spans = cut([*self._done, *self._share.elsewhere], self._source.length, self._batch)
         first = next(spans, None)
         if first is None:
             return
         self._source.release(first.start)
         todo = itertools.chain([first], spans)
-        step = self._step(self._batch)
+        with self._signals.at_once():
+            step = self._step(self._batch)
         arrays = self._function.state.arrays
-        steps = compute(step, arrays, self._source, todo, self._batch, self._lanes)
+        steps = compute(
+            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
+        )
         with closing(steps):
             for span, payload in steps:
+                self._share.check()
                 if self._journal and self._known is not None and span.stop > self._known:
                     raise _other_length(self._journal, self._known, f"{span.stop} or more")
                 self._add(span, self._batch, payload)
@@ -257,7 +349,10 @@ class _Run:
                     self._journal.add(span, self._batch, payload)
                 progress.add(span.rows)
 
-    def _settle_length(self, journal: Journal) -> None:
+    def _asked_to_end(self) -> bool:
+        return self._signals.signum is not None
+
+    def _settle_length(self, journal: Journals) -> None:
         """An iterable has told its length only now: the journal must agree, or learn it."""
         seen = self._source.seen()
         if seen is not None and seen != self._count:
@@ -266,7 +361,7 @@ class _Run:
         journal.note(length=self._count)
 
 
-def _other_length(journal: Journal, held: int, found: str) -> ShardwiseError:
+def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
     return ShardwiseError(
         explain_error(
             f"it has steps of {held} examples, the data of this run has {found}.",

@@ -62,6 +62,8 @@ class Source:
         on_devices: Whether reading takes memory of the devices.
         reading: Held while a thread reads; one that was left behind may still be at it.
         failure: What reading raised. An iterator that has raised looks as if it had ended.
+        retains: Whether what was read may have to be read again, in smaller pieces.
+        rounded: The leaves whose values lost digits on their way to the devices.
     """
 
     structure: Any
@@ -74,6 +76,8 @@ class Source:
     def __init__(self) -> None:
         self.reading = threading.Lock()
         self.failure: Exception | None = None
+        self.retains = True
+        self.rounded: set[str] = set()
 
     def read(self, start: int, stop: int) -> list[Any]:
         """The rows from start to stop as host arrays; fewer, or none, only at the end."""

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from .. import _jax
-from .._errors import ShardwiseError, explain_error
+from .._errors import ShardwiseError, UnsupportedError, explain_error
 from .lanes import Lanes
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -60,7 +60,8 @@ def place(state: Any, lanes: Lanes) -> State:
     where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _NUMBERS)]
     rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
     shardings = [_sharding(leaves[k], lanes) for k in where]
-    arrays = jax.device_put([leaves[k] for k in where], shardings) if where else []
+    held = [_local(leaves[k], sharding) for k, sharding in zip(where, shardings, strict=True)]
+    arrays = jax.device_put(held, shardings) if where else []
 
     def rebuild(arrays: list[Any]) -> Any:
         filled = rest | dict(zip(where, arrays, strict=True))
@@ -96,6 +97,27 @@ def _merge_modules(graph: Any, state: Any) -> Any:
     return merged
 
 
+def _local(leaf: Any, sharding: NamedSharding) -> Any:
+    """What this process holds of an array, where that is all it needs of it."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return leaf
+    parts = {shard.device: shard.data for shard in leaf.addressable_shards}
+    wanted = sharding.addressable_devices_indices_map(leaf.shape)
+    found = leaf.sharding.addressable_devices_indices_map(leaf.shape)
+    if any(found.get(device) != index for device, index in wanted.items()):
+        raise UnsupportedError(
+            explain_error(
+                f"an array {leaf.dtype}{list(leaf.shape)} is split over the processes.",
+                where="argument 'state'",
+                rule="Each process computes whole steps, and needs the whole state for them.",
+                remedy="jax.experimental.multihost_utils.process_allgather(state, tiled=True), or "
+                "a mesh that splits it within each process.",
+            )
+        )
+    arrays = [parts[device] for device in wanted]
+    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays)
+
+
 def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
     """Replicated; or as it is, if it is already split over other axes of the same mesh."""
     held = getattr(leaf, "sharding", None)
@@ -103,14 +125,21 @@ def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
     if (
         isinstance(held, NamedSharding)
         and held.mesh.axis_names == mesh.axis_names
-        and _devices(held.mesh) == mesh.devices.tolist()
+        and {*mesh.devices.flat} <= held.device_set
+        and _rows(held.mesh, lanes) == _rows(mesh, lanes)
     ):
         return NamedSharding(mesh, PartitionSpec(*(_without(e, lanes.axis) for e in held.spec)))
     return NamedSharding(mesh, PartitionSpec())
 
 
-def _devices(mesh: Any) -> Any:
-    return None if mesh.devices is None else mesh.devices.tolist()
+def _rows(mesh: Any, lanes: Lanes) -> Any:
+    """The devices of this process, position by position along the data axis."""
+    if getattr(mesh, "devices", None) is None:
+        return None
+    own = {*lanes.mesh.devices.flat}
+    by_lane = np.moveaxis(mesh.devices, mesh.axis_names.index(lanes.axis), 0)
+    flat = by_lane.reshape(len(by_lane), -1).tolist()
+    return [lane for lane in flat if {*lane} <= own]
 
 
 def _without(entry: Any, axis: str) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,10 +24,12 @@ import numpy as np
 
 from .._errors import ShardingError, explain_error
 from .lanes import Lanes
-from .source import Row, Source, noted
+from .source import Row, Source, device_dtype, noted
 from .spans import Span
 
 _JOIN_SECONDS = 10.0
+_LEAVE_SECONDS = 1.2  # where somebody waits for the end
+_LOOK_SECONDS = 0.1  # between two looks whether somebody does
 
 
 class Unread(Exception):
@@ -53,9 +56,18 @@ class Stream:
         spans: The steps to do, in order; the last may turn out shorter.
         batch: Rows of a step, padding included.
         lanes: The devices.
+        asked_to_end: Whether no more steps are wanted; a source that is slow is not waited for.
     """
 
-    def __init__(self, source: Source, spans: Iterator[Span], batch: int, lanes: Lanes) -> None:
+    def __init__(
+        self,
+        source: Source,
+        spans: Iterator[Span],
+        batch: int,
+        lanes: Lanes,
+        asked_to_end: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._asked_to_end = asked_to_end
         self._source, self._spans, self._batch, self._lanes = source, spans, batch, lanes
         self._slots = threading.Semaphore(lanes.depth(_step_bytes(source, batch)) * len(lanes))
         self._read: queue.SimpleQueue[tuple[int, Span, list[Any]] | None] = queue.SimpleQueue()
@@ -83,16 +95,23 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         """End every thread. One that is stuck in the source is left behind after a while."""
         self._stop(None)
+        end = time.monotonic() + (_LEAVE_SECONDS if self._asked_to_end() else _JOIN_SECONDS)
         for thread in self._threads:
-            thread.join(_JOIN_SECONDS)
+            thread.join(max(0.0, end - time.monotonic()))
         self._staged.clear()
         self._error = None  # its traceback holds this object, and with it memory on the devices
 
     def take(self) -> list[Staged]:
-        """The next steps, one per lane; fewer in the last round, none after it."""
+        """The next steps, one per lane; fewer in the last round, none after it or on request."""
         wanted = range(self._taken, self._taken + len(self._lanes))
         with self._changed:
-            self._changed.wait_for(lambda: self._error or self._is_ready(wanted))
+            ready = False
+            while not ready:
+                if self._asked_to_end():
+                    return []
+                ready = self._changed.wait_for(
+                    lambda: self._error or self._is_ready(wanted), _LOOK_SECONDS
+                )
             if self._error:
                 raise self._error
             round_ = [self._staged.pop(k) for k in wanted if k in self._staged]
@@ -160,6 +179,16 @@ class Stream:
     def _check(self, leaves: list[Any], span: Span) -> None:
         """An array that is shorter than it says would otherwise end the run early."""
         for row, leaf in zip(self._source.rows, leaves, strict=True):
+            if leaf.dtype != row.dtype and not _fits(leaf.dtype, row):
+                raise ShardingError(
+                    explain_error(
+                        f"it says that it is {row.dtype}, and gives {leaf.dtype}.",
+                        where=row.label,
+                        rule="A slice has the dtype that the whole says: another one would be "
+                        "converted, and what does not fit would be lost.",
+                        remedy=f"let it say {leaf.dtype}, or convert what it gives.",
+                    )
+                )
             short = len(leaf) < span.rows and self._source.length is None
             if tuple(leaf.shape[1:]) != row.shape or (len(leaf) != span.rows and not short):
                 raise ShardingError(
@@ -185,7 +214,8 @@ class Stream:
 
     def _transfer(self, lane: int, span: Span, leaves: list[Any]) -> Staged:
         host = [
-            fit(leaf, row, self._batch) for leaf, row in zip(leaves, self._source.rows, strict=True)
+            fit(leaf, row, self._batch, self._source.rounded)
+            for leaf, row in zip(leaves, self._source.rows, strict=True)
         ]
         copies = [jax.device_put(host, device) for device in self._lanes.devices[lane]]
         return Staged(span, jax.block_until_ready(copies))
@@ -195,13 +225,24 @@ def _step_bytes(source: Source, batch: int) -> int:
     return batch * sum(row.size for row in source.rows)
 
 
-def fit(leaf: Any, row: Row, batch: int) -> Any:
+def _fits(dtype: Any, row: Row) -> bool:
+    """Whether values of a dtype are what a leaf was said to have, or can be without loss."""
+    return device_dtype(dtype, row.label) == row.dtype or np.can_cast(dtype, row.dtype, "safe")
+
+
+def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any:
     """Bring rows to the device's dtype and to a full batch, by repeating the last real row.
 
     A repeated row is as harmless to `fn` as a real one; a row of zeros might divide by zero.
+
+    Args:
+        leaf: The rows.
+        row: What they are to be on the device.
+        batch: How many there are to be.
+        rounded: Takes note of a leaf whose values lose digits.
     """
     if leaf.dtype != row.dtype:
-        leaf = _converted(leaf, row)
+        leaf = _converted(leaf, row, set() if rounded is None else rounded)
     if len(leaf) == batch:
         return leaf
     join, repeat = (
@@ -212,13 +253,24 @@ def fit(leaf: Any, row: Row, batch: int) -> Any:
     return join([leaf, repeat(leaf[-1:], batch - len(leaf), axis=0)])
 
 
-def _converted(leaf: np.ndarray, row: Row) -> np.ndarray:
-    converted = leaf.astype(row.dtype)
-    if leaf.dtype.kind in "iu" and not np.array_equal(converted, leaf):
-        worst = leaf.reshape(-1)[np.argmax(converted.reshape(-1) != leaf.reshape(-1))]
+def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
+    """Rows of the device's dtype; what does not fit is refused, what is rounded is noted."""
+    with np.errstate(over="ignore"):
+        converted = leaf.astype(row.dtype)
+    if leaf.dtype.kind in "iu":
+        lost = converted != leaf
+    elif leaf.dtype.kind == "f":
+        lost = ~np.isfinite(converted)
+        if lost.any():
+            lost &= np.isfinite(leaf)
+        if row.label not in rounded and np.any((converted != leaf) & np.isfinite(leaf)):
+            rounded.add(row.label)
+    else:
+        return converted
+    if np.any(lost):
         raise ShardingError(
             explain_error(
-                f"{worst} does not fit {row.dtype}.",
+                f"{leaf[lost][0]} does not fit {row.dtype}.",
                 where=row.label,
                 rule=f"Without jax_enable_x64, {leaf.dtype} becomes {row.dtype} on a device.",
                 remedy="jax.config.update('jax_enable_x64', True), or smaller numbers.",

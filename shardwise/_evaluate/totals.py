@@ -45,6 +45,16 @@ class Total(Protocol):
 
     def non_finite(self) -> NonFinite | None: ...
 
+    def export(self) -> Any:
+        """What another process needs to add this total to its own, as JSON; None for objects."""
+        ...
+
+    def absorb(self, exported: Any, offset: int) -> None:
+        """Add the total of another process, whose first example has the index `offset`."""
+        ...
+
+    def is_weightless(self) -> bool: ...
+
 
 class _Watched:
     """Keeps track of values that are not finite."""
@@ -64,6 +74,15 @@ class _Watched:
 
     def non_finite(self) -> NonFinite | None:
         return None if self._first is None else NonFinite(self._bad, self._first)
+
+    def seen(self) -> list[int | None]:
+        return [self._bad, self._first, self._kinds]
+
+    def add_seen(self, seen: list[Any], offset: int) -> None:
+        bad, first, kinds = seen
+        if bad:
+            record = {"bad": bad, "first": first, "kinds": kinds}
+            self.watch(record, Span(offset, 0))
 
     def spoilt(self) -> float | None:
         """What a sum with these values in it is, by IEEE arithmetic; None if all are finite."""
@@ -101,6 +120,18 @@ class SumTotal(_Watched):
     def weight(self) -> int | float | None:
         return float(self._weight) if self._weights == "float" else int(self._weight)
 
+    def export(self) -> Any:
+        return {"sum": hex(self._sum.units), "weight": hex(self._weight.units), "bad": self.seen()}
+
+    def absorb(self, exported: Any, offset: int) -> None:
+        self._sum.units += int(exported["sum"], 16)
+        self._weight.units += int(exported["weight"], 16)
+        self.add_seen(exported["bad"], offset)
+
+    def is_weightless(self) -> bool:
+        """Whether nothing counted, so that there is no mean."""
+        return self._mean and not self._weight.units
+
 
 class ExtremeTotal(_Watched):
     """The total of a `Min` or a `Max`."""
@@ -122,6 +153,19 @@ class ExtremeTotal(_Watched):
 
     def weight(self) -> None:
         return None
+
+    def export(self) -> Any:
+        return {"value": self._value, "bad": self.seen()}
+
+    def absorb(self, exported: Any, offset: int) -> None:
+        value = exported["value"]
+        if value is not None:
+            self._value = value if self._value is None else self._pick(self._value, value)
+        self.add_seen(exported["bad"], offset)
+
+    def is_weightless(self) -> bool:
+        """Whether nothing counted, so that there is no extreme."""
+        return self._value is None
 
 
 class ObjectTotal:
@@ -169,6 +213,14 @@ class ObjectTotal:
 
     def non_finite(self) -> None:
         return None
+
+    def export(self) -> None:
+        """Its steps are sent one by one: `merge` rounds, so it needs them in their order."""
+
+    def absorb(self, exported: Any, offset: int) -> None: ...
+
+    def is_weightless(self) -> bool:
+        return False  # what it counts is its own matter
 
 
 def _add_sum(total: ExactSum, record: Any, name: str, integer: bool, span: Span) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -11,14 +11,16 @@ import jax
 from .._call import simulate_p
 from .._errors import explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
-from .._objects import parameters
 from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
+from .._static import Static
 from .hardware import Hardware, find
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
+from .passes import Passes
 from .placing import Layouts
+from .prune import pruned
 from .record import Around, Recorder, Tally
 from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
 
@@ -28,6 +30,9 @@ def explain(
     *args: Any,
     mesh: Mesh | AbstractMesh | None = None,
     hardware: str | Hardware | None = None,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Report:
     """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
 
@@ -40,6 +45,10 @@ def explain(
             as the ambient mesh. Left out, `f` has its own mesh.
         hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
             `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
+        in_specs: How the arguments lie on the mesh, as in `sw.simulate`; an array that has a
+            sharding keeps it. What is not said is read off the program.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
     Returns:
         The report. `print(report)` is for people, `report.to_dict()` for programs,
@@ -66,7 +75,8 @@ def explain(
             )
         )
     machine = None if hardware is None else find(hardware)
-    traced = Tracing(f, mesh)(args, {})
+    static = Static.of(static_argnums, static_argnames)
+    traced = Tracing(f, mesh, in_specs, static)(args, {})
     report = _report(f, traced, mesh)
     return report if machine is None else report.on(machine)
 
@@ -74,10 +84,10 @@ def explain(
 def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:
     body = _operations(traced)
     axes = _axes(body, mesh)
-    paths = traced.argument_paths(parameters(f))
+    paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    recorder = Recorder(layouts)
+    recorder = Recorder(layouts, Passes(body))
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
@@ -117,7 +127,7 @@ def _operations(traced: Traced) -> Body:
     """The operations of a program, those of simulated programs inside it too."""
     body = build(traced.program.jaxpr, through=simulate_p.name)
     annotate(body)
-    return merged(body)
+    return merged(pruned(body))
 
 
 def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
@@ -133,10 +143,12 @@ def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict
     by_name = {axis.name: axis for axis in axes}
     values = traced.values[len(traced.values) - len(given) :]
     found = {}
-    for var, value in zip(given, values, strict=True):
+    for var, value, spec in zip(given, values, traced.specs, strict=True):
         sharding = getattr(value, "sharding", None)
         if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size > 1:
-            found[var] = placement(sharding.spec, len(var.shape), by_name)
+            spec = spec or sharding.spec
+        if spec is not None:
+            found[var] = placement(spec, len(var.shape), by_name)
     return found
 
 

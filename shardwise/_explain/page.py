@@ -134,7 +134,7 @@ class View:
 
     @property
     def passes(self) -> list[tuple[str, list[Entry]]]:
-        """The program from top to bottom, cut where the forward and the backward pass meet."""
+        """The program from top to bottom, cut where one pass ends and the next begins."""
         entries = program.outline(self.report)
         groups = itertools.groupby(entries, lambda entry: entry.step.direction)
         return [(direction, list(group)) for direction, group in groups]

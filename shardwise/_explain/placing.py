@@ -104,10 +104,10 @@ class Layouts:
     def _nested(self, op: Op) -> list[tuple[Body, list[tuple[Atom, Atom, int]]]]:
         if op.scope:
             return []
-        return [(inner, pairs) for inner, pairs in _pairs(op)]
+        return [(inner, pairs) for inner, pairs in pairs(op)]
 
 
-def _pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
+def pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
     """The bodies of an operation, with the values outside that are theirs inside."""
     match op:
         case Scan():

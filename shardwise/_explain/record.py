@@ -21,6 +21,7 @@ from .._program import (
 )
 from .flops import flops_of
 from .memory import fused, is_view
+from .passes import Passes
 from .placing import Layouts
 from .report import CollectiveUse, Step
 
@@ -66,18 +67,12 @@ class Around:
     """How often the list is run through, if each `while` around runs once."""
     known: bool = True
     """Whether there is no `while` around."""
-    backward: bool = False
     module: str = ""
 
     def inside(self, op: Op, length: int = 1) -> Around:
         """Within the body of `op`, which runs so often."""
         known = self.known and not isinstance(op, While)
-        backward = self.backward or op.backward
-        return Around(self.count * length, known, backward, self.module_of(op))
-
-    def direction(self, op: Op) -> str:
-        """`forward` or `backward`."""
-        return "backward" if self.backward or op.backward else "forward"
+        return Around(self.count * length, known, self.module_of(op))
 
     def module_of(self, op: Op) -> str:
         """The Flax module that an operation belongs to, or the user's own `jax.named_scope`."""
@@ -89,8 +84,9 @@ class Around:
 class Recorder:
     """One walk over a program; collectives are gathered in program order."""
 
-    def __init__(self, layouts: Layouts):
+    def __init__(self, layouts: Layouts, passes: Passes):
         self.layouts = layouts
+        self.passes = passes
         self.collectives: list[CollectiveUse] = []
         self.launch = 0
         self.launched: set[Var] = set()
@@ -105,12 +101,12 @@ class Recorder:
         def close() -> None:
             nonlocal part, ops
             if part.operations:
-                found.append(_compute(ops, part, around))
+                found.append(self._compute(ops, part, around))
             total.add(part)
             part, ops = Tally(), []
 
         for op in body.ops:
-            if ops and around.direction(ops[0]) != around.direction(op):
+            if ops and self.passes.of(ops[0]) != self.passes.of(op):
                 close()
             if not _talks(op):
                 part.add(self._alone(op, skip))
@@ -131,13 +127,13 @@ class Recorder:
                 steps, once = self.steps(op.body, around.inside(op, op.length))
                 tally = Tally()
                 tally.add(once, op.length)
-                return _nested("scan", op, around, (steps,), tally, length=op.length), tally
+                return self._nested("scan", op, around, (steps,), tally, length=op.length), tally
             case While():
                 inner = around.inside(op)
                 steps, tally = self.steps(op.cond, inner)
                 more, rest = self.steps(op.body, inner)
                 tally.add(rest)
-                return _nested("while", op, around, ((*steps, *more),), tally), tally
+                return self._nested("while", op, around, ((*steps, *more),), tally), tally
             case Cond():
                 return self._cond(op, around)
         raise AssertionError(f"no rule for {type(op).__name__}")
@@ -159,15 +155,15 @@ class Recorder:
                     self.collectives[index] = dataclasses.replace(use, counted=False)
         tally = branches[chosen][1]
         bodies = tuple(steps for steps, _ in branches)
-        return _nested("cond", op, around, bodies, tally, counted=chosen), tally
+        return self._nested("cond", op, around, bodies, tally, counted=chosen), tally
 
     def _collective(self, op: Collective, around: Around, before: list[Step]) -> tuple[Step, Tally]:
-        (operand,) = op.ins
+        operand = op.ins[0]
         shape, dtype, size = _type(operand, op)
         n = group_size(op)
         sent = RULES[op.name].sends(size, n) if _moves(op) else 0
         names = tuple(axis.name for axis in op.axes)
-        direction = around.direction(op)
+        direction = self.passes.of(op)
         if operand in self.launched or not self._alike(op.name, names, direction, before):
             self.launch, self.launched = self.launch + 1, set()
         self.launched |= set(op.outs)
@@ -217,6 +213,40 @@ class Recorder:
                 inner = [self.steps(branch, Around())[1] for branch in op.branches]
                 tally.add(max(inner, key=lambda one: (one.flops, one.moved)))
         return tally
+
+    def _compute(self, ops: list[Op], tally: Tally, around: Around) -> Step:
+        first = next((op for op in ops if op.where.file and not is_view(op)), ops[0])
+        return Step(
+            "compute",
+            first.where,
+            flops=tally.flops,
+            moved=tally.moved,
+            dots=dict(tally.dots),
+            operations=tally.operations,
+            direction=self.passes.of(first),
+            module=around.module_of(first),
+        )
+
+    def _nested(
+        self,
+        kind: str,
+        op: Op,
+        around: Around,
+        bodies: tuple[tuple[Step, ...], ...],
+        tally: Tally,
+        **more: int,
+    ) -> Step:
+        return Step(
+            kind,
+            op.where,
+            flops=tally.flops,
+            moved=tally.moved,
+            dots=dict(tally.dots),
+            bodies=bodies,
+            direction=self.passes.of(op),
+            module=around.module_of(op),
+            **more,
+        )
 
     def _leaf(self, op: Leaf, tally: Tally) -> None:
         counted = flops_of(op)
@@ -284,38 +314,3 @@ OWN_NAMES = {"checkpoint", "rematted_computation"}
 def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:
     value = operand if isinstance(operand, Var) else op.outs[0]
     return value.shape, str(value.dtype), value.bytes
-
-
-def _compute(ops: list[Op], tally: Tally, around: Around) -> Step:
-    first = next((op for op in ops if op.where.file and not is_view(op)), ops[0])
-    return Step(
-        "compute",
-        first.where,
-        flops=tally.flops,
-        moved=tally.moved,
-        dots=dict(tally.dots),
-        operations=tally.operations,
-        direction=around.direction(first),
-        module=around.module_of(first),
-    )
-
-
-def _nested(
-    kind: str,
-    op: Op,
-    around: Around,
-    bodies: tuple[tuple[Step, ...], ...],
-    tally: Tally,
-    **more: int,
-) -> Step:
-    return Step(
-        kind,
-        op.where,
-        flops=tally.flops,
-        moved=tally.moved,
-        dots=dict(tally.dots),
-        bodies=bodies,
-        direction=around.direction(op),
-        module=around.module_of(op),
-        **more,
-    )

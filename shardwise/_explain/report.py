@@ -85,7 +85,7 @@ class CollectiveUse(Plain):
     bytes_sent: int
     """By one device (the busiest), each time, by ring algorithms."""
     direction: str
-    """`forward` or `backward`."""
+    """`forward`, `backward`, or `update`: what comes of the backward pass."""
     where: Where
     module: str = ""
     """The Flax module it belongs to, `Block_0/Dense_1`, where there is one."""

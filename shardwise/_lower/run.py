@@ -101,30 +101,33 @@ def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> li
             case Join():
                 return [put_together(ins[0], op.placement)]
             case Collective():
-                return [_exchange(op, ins[0])]
+                return [_exchange(op, ins)]
             case _:
                 return control(op, ins, axes, cx)
 
 
-def _exchange(op: Collective, x: Value) -> Value:
+def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     """A collective on the stacked values of all devices."""
     rule = _collectives.RULES[op.name]
     count = 1
     for axis in op.axes:
         count *= axis.size
-    x = Value(jnp.asarray(x.array), x.dims)
-    if rule.same and op.groups is None and not any(axis in x.dims for axis in op.axes):
-        return Value(rule.same(x.array, count), x.dims)
-    others = [axis for axis in x.dims if axis not in op.axes]
-    array = x.spread([*others, *op.axes])
-    lead, rest = array.shape[: len(others)], array.shape[len(others) + len(op.axes) :]
+    ins = [Value(jnp.asarray(x.array), x.dims) for x in ins]
+    if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
+        return Value(rule.same(ins[0].array, count), ins[0].dims)
+    others = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))
+    lead = tuple(axis.size for axis in others)
 
-    def apply(stack: Any) -> Any:
-        return _collectives.apply(op.name, stack, op.groups, **op.params)
+    def stack(x: Value) -> Any:
+        array = x.spread([*others, *op.axes])
+        return array.reshape((*lead, count, *array.shape[len(lead) + len(op.axes) :]))
+
+    def apply(*stacks: Any) -> Any:
+        return _collectives.apply(op.name, op.groups, *stacks, **op.params)
 
     for _ in others:
         apply = jax.vmap(apply)
-    out = apply(array.reshape((*lead, count, *rest)))
+    out = apply(*map(stack, ins))
     if rule.agrees and op.groups is None:
         return stacked(out, others)
     sizes = [axis.size for axis in op.axes]

@@ -102,6 +102,8 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
             yield Gap("other", t)
         elif s.op == t.op == "sum":
             stack += _sums(want=(a, s), got=(b, t))
+        elif s.op == t.op and s.op in FREE:
+            yield Gap("other", t)
         elif s.op == t.op and s.params == t.params and s.shape == t.shape and a == b:
             stack += zip(s.kids, t.kids, strict=True)
         elif _one_operand(s, t):
@@ -115,6 +117,9 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
         else:
             yield Gap("other", t)
 
+
+FREE = {"sort", "top_k", "approx_top_k", "is_finite"}
+"""What may be the same of a multiple, so that a factor below refutes nothing."""
 
 LINEAR = {
     "bcast",

@@ -65,7 +65,9 @@ def other_reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if op.name.startswith("reduce"):
         return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    return [v.having(T.function(op.name, shifted(along, lead), [v.scaled], shape), dims=dims)]
+    # The place of the largest does not change with a factor, or it is that of the smallest.
+    kid = (1, v.term) if v.coef > 0 else v.scaled
+    return [v.having(T.function(op.name, shifted(along, lead), [kid], shape), dims=dims)]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
@@ -248,7 +250,12 @@ def windows(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if any(not one.plain for one in rest):
         raise Unknown("a window with a start that differs between devices")
     sizes = op.params["window_dimensions"]
-    along = [d for d in range(len(sizes)) if op.outs[0].shape[d] != v.local[d] or sizes[d] != 1]
+    padding = op.params["padding"]
+    along = [
+        d
+        for d in range(len(sizes))
+        if (op.outs[0].shape[d], sizes[d], *padding[d]) != (v.local[d], 1, 0, 0)
+    ]
     v = whole_along(v, along)
     dims = tuple(uncut(op.outs[0].shape[d]) if d in along else dim for d, dim in enumerate(v.dims))
     params = frozen({key: str(value) for key, value in op.params.items()})

@@ -163,6 +163,14 @@ def dtype_of(atom: Atom) -> Any:
     return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
+def _wraps(old: Any, new: Any) -> bool:
+    """Whether whole numbers lose their upper bits. Those of 32 bits count as all there are."""
+    if not (jnp.issubdtype(old, jnp.integer) and jnp.issubdtype(new, jnp.integer)):
+        return False
+    width = jnp.iinfo(new).bits
+    return width < 32 and width < jnp.iinfo(old).bits
+
+
 @rule("convert_element_type")
 def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
@@ -174,8 +182,8 @@ def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     if new == jnp.bool_ and old != jnp.bool_:
         return by_element(w, op, ins, "nonzero")
-    if loses:
-        return by_element(w, op, ins, "truncate")
+    if loses or _wraps(old, new):
+        return by_element(w, op, ins, "truncate" if loses else "wrap")
     return [v]
 
 
@@ -335,6 +343,10 @@ def by_element(w: Walk, op: Leaf, ins: list[Value], name: str) -> list[Value]:
         terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
         if terms[0] == terms[1] and name != "xor":
             return [like.having(terms[0])]
+    if name == "sign" and terms[0][0]:
+        ((coef, t),) = terms
+        out = T.elementwise(name, (), [(1, t)], t.shape)
+        return [like.having((out[0] if coef > 0 else -out[0], out[1]))]
     given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
     if name in BITWISE:
         # Conversions are the value itself, so the type that the bits are of has to be said.

@@ -77,7 +77,11 @@ def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     if not x.coef:
         return [x.having(T.zero(shape), dims=dims, hidden=tuple(hidden))]
     wide = tuple(whole_size(x.dims[d]) if d in full else sizes[d] for d in range(len(x.dims)))
-    params = (numbers, wide, str(op.params["mode"]), len(hidden))
+    fill = op.params.get("fill_value")
+    if any(kind == "sum" for _, kind in x.owed) and "FILL" in str(op.params["mode"]) and fill:
+        raise Unknown("a share is looked up, with a number in the place of what is not there")
+    how = (str(op.params["mode"]), str(fill))
+    params = (numbers, wide, how, len(hidden))
     made = T.make("gather", params, ((1, x.term), index.scaled), shape)
     return [x.having((x.coef, made), dims=dims, hidden=tuple(hidden))]
 

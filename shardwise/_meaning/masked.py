@@ -194,6 +194,8 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     if len(numbers.start_index_map) != 1 or lead != len(v.hidden):
         return v
     d = numbers.start_index_map[0]
+    if sizes[d] != 1:
+        return v
     (_, table), index = lookup.kids
     size = table.shape[lead + d]
     count = v.hidden[0].size if v.hidden else 1
@@ -253,6 +255,8 @@ def added_up(
     """
     found = _choice(_inside(update.term))
     if found is None or len(update.hidden) > 1 or len(numbers.scatter_dims_to_operand_dims) != 1:
+        return None
+    if numbers.scatter_dims_to_operand_dims[0] not in numbers.inserted_window_dims:
         return None
     which, live, chosen = found
     lead, rank = len(update.hidden), len(update.term.shape)

@@ -7,6 +7,7 @@ down through what acts by element, through products and reductions, both are the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from . import term as T
@@ -62,13 +63,18 @@ def _seams(t: Term) -> set[int]:
 def take(x: Scaled, d: int, i: int) -> Scaled:
     """Element `i` along dimension `d`, which is gone then."""
     coef, t = x
-    shape = _without(t.shape, d)
     if not coef:
-        return T.zero(shape)
-    made = _taken(t, d, i, shape)
-    if made is None:
-        made = T.reshape(T.cut((1, t), d, i, 1), shape)
+        return T.zero(_without(t.shape, d))
+    made = _element(t, d, i)
     return T.tidy(coef * made[0]), made[1]
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _element(t: Term, d: int, i: int) -> Scaled:
+    # Terms share their parts: without a memory the work would double with every operation.
+    shape = _without(t.shape, d)
+    made = _taken(t, d, i, shape)
+    return made if made is not None else T.reshape(T.cut((1, t), d, i, 1), shape)
 
 
 def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:

@@ -150,6 +150,8 @@ def hide(v: Value, axis: Axis) -> Value:
     """Read an axis as hidden: the cut becomes a leading dimension of the term, or it is spread."""
     if axis in v.hidden:
         return v
+    if axis in v.debts:
+        raise Unknown("a share of a sum is read as each device's own value", v.debts)
     hidden = tuple(sorted((*v.hidden, axis)))
     at = hidden.index(axis)
     place = next((d for d, dim in enumerate(v.dims) if axis in axes_in([dim])), None)

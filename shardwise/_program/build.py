@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,8 @@ from jax import lax
 
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
-from .._mesh import Axis, axes_of, placement
+from .._mesh import Axis, axes_of, placement, split_over
+from . import owed
 from .handed import hand, take
 from .ir import (
     NOWHERE,
@@ -35,6 +36,7 @@ from .ir import (
     Var,
     While,
 )
+from .owed import as_type, parts_to_reduce
 from .tables import (
     AXIS_PARAMS,
     COLLECTIVES,
@@ -43,6 +45,7 @@ from .tables import (
     PLACED,
     REDUCTIONS,
     REFUSED,
+    RELAID,
     REMOTE,
     Form,
 )
@@ -51,17 +54,31 @@ from .where import Where, where_of
 Scope = Mapping[str, Axis]
 
 
-def build(jaxpr: Any, through: str = "") -> Body:
+def build(
+    jaxpr: Any,
+    through: str = "",
+    shares_in: Sequence[bool] | None = None,
+    shares_out: Sequence[bool] | None = None,
+) -> Body:
     """Build the list of operations of a closed jaxpr, its constants in front of its inputs.
 
     `through` names a primitive that stands for a program, its parameter `program`, which is then
-    put in its place.
+    put in its place. Inputs and results are whole, but for those that `shares_in` and `shares_out`
+    name: of them every device has its own.
     """
     opened = _jax.open_jaxpr(jaxpr)
-    ins = [_var(v) for v in [*opened.constvars, *opened.invars]]
+    given = [*opened.constvars, *opened.invars]
+    ins = [_var(v) for v in given]
     ops: list[Op] = []
-    env: dict[Any, Atom] = dict(zip([*opened.constvars, *opened.invars], ins, strict=True))
-    outs = _Walk(ops, {}, through=through).eqns(opened, env)
+    walk = _Walk(ops, {}, through=through)
+    env: dict[Any, Atom] = {}
+    for v, var, shared in zip(given, ins, shares_in or [False] * len(ins), strict=True):
+        env[v] = var if shared else as_type(walk, None, var, None, v.aval)
+    outs = walk.eqns(opened, env)
+    shared = shares_out or [False] * len(outs)
+    for index, v in enumerate(opened.outvars):
+        if not shared[index]:
+            outs[index] = as_type(walk, None, outs[index], v.aval, None)
     return Body(ins, live(ops, outs), outs)
 
 
@@ -104,6 +121,9 @@ class _Walk:
         name = _jax.primitive_name(eqn.primitive)
         if name in DROPPED:
             return ins
+        if name in RELAID:
+            rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
+            return [as_type(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
         if name in INLINED:
             return self.inline(eqn, name, ins)
         if name == self.through:
@@ -129,18 +149,23 @@ class _Walk:
         if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
             ins = [self.apart(eqn, atom) for atom in ins]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        return inner.call(eqn.params[INLINED[name]], ins)
+        own = INLINED[name] if INLINED[name] in eqn.params else "call_jaxpr"  # since JAX 0.12
+        return inner.call(eqn.params[own], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         env: dict[Any, Atom] = {}
         for v, atom, axes in zip(_jax.inputs(part.jaxpr), ins, part.given, strict=True):
-            env[v] = _var(v) if axes else atom
-            for op in take(atom, env[v], axes) if axes else ():
+            own = _var(v)
+            env[v] = own if axes else as_type(inner, eqn, atom, None, v.aval)
+            for op in take(atom, own, axes) if axes else ():
                 inner.add(eqn, op)
-        outs = inner.eqns(_jax.open_jaxpr(part.jaxpr), env)
+        opened = _jax.open_jaxpr(part.jaxpr)
+        outs = inner.eqns(opened, env)
         for index, axes in enumerate(part.kept):
+            if axes is None:
+                outs[index] = as_type(inner, eqn, outs[index], opened.outvars[index].aval, None)
             ops, outs[index] = hand(outs[index], axes) if axes else ((), outs[index])
             for op in ops:
                 inner.add(eqn, op)
@@ -167,7 +192,7 @@ class _Walk:
         new = axes_of(params["mesh"], params["newly_manual_axes"])
         around = {**self.scope, **new}
         ordered = {name: around[name] for name in params["mesh"].axis_names if name in around}
-        inner = dataclasses.replace(self, scope=ordered)
+        inner = dataclasses.replace(self, scope=ordered, calls=(*self.calls, eqn))
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         for spec in [*params["in_specs"], *params["out_specs"]]:
@@ -184,8 +209,7 @@ class _Walk:
 
     def check_spec(self, eqn: Any, spec: Any) -> None:
         """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
-        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
-        names = [name for entry in entries for name in entry if name is not None]
+        names = [name for row in split_over(spec) for name in row]
         for name in names:
             if names.count(name) > 1:
                 raise ShardingError(
@@ -199,7 +223,7 @@ class _Walk:
 
     def check_nested(self, eqn: Any, spec: Any, new: Scope) -> None:
         """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
-        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
+        entries = split_over(spec)
         again = [name for entry in entries for name in entry if name in self.scope.keys() - new]
         if again:
             raise UnsupportedError(
@@ -224,7 +248,10 @@ class _Walk:
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
         place = placement(spec, len(v.aval.shape), new)
         mentioned = {axis for row in place for axis in row}
-        rest = tuple(axis for axis in new.values() if axis not in mentioned)
+        shared = getattr(spec, "unreduced", ())
+        rest = tuple(
+            axis for axis in new.values() if axis not in mentioned and axis.name not in shared
+        )
         op = Join([atom], [_var(v)], place, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
         return self.add(eqn, op)[0]
@@ -313,6 +340,22 @@ class _Walk:
         if "perm" in own:
             axes = self.permuted(eqn, axes)
             own["perm"] = self.permutation(eqn, own["perm"], axes)
+        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == bool:
+            raise ShardingError(
+                explain_error(
+                    "psum_scatter of booleans",
+                    where=str(self.where(eqn)),
+                    rule="JAX does not add booleans across devices here, though psum does.",
+                    remedy="x.astype(jnp.int32) counts them.",
+                )
+            )
+        if groups is not None:
+            groups = self.grouped(eqn, form.name, groups, axes)
+            if not groups:
+                return ins
+        if form.together:
+            op = Collective(ins, _outs(eqn), form.name, axes, own, groups)
+            return self.add(eqn, op)
         if len(ins) != len(eqn.outvars):
             raise self.unsupported(eqn, form.name)
         # One operation for each operand: they travel together but do not depend on each other.
@@ -327,6 +370,31 @@ class _Walk:
         own = _like(atom)
         kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
         return self.add(eqn, Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run))[0]
+
+    def grouped(self, eqn: Any, name: str, groups: Any, axes: tuple[Axis, ...]) -> Any:
+        """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
+        count = math.prod(axis.size for axis in axes)
+        if sorted(index for group in groups for index in group) != list(range(count)):
+            raise ShardingError(
+                explain_error(
+                    f"{name} with axis_index_groups={groups} over {count} devices",
+                    where=str(self.where(eqn)),
+                    rule="Each device along the axis is in exactly one group.",
+                    remedy="name every index once.",
+                )
+            )
+        if len({len(group) for group in groups}) == 1 or name in ("psum", "pmax", "pmin"):
+            return groups
+        if name == "all_to_all" and len(groups[0]) == 1:
+            return ()  # JAX looks at the first group only, and sees nothing to exchange.
+        raise ShardingError(
+            explain_error(
+                f"{name} with axis_index_groups={groups}",
+                where=str(self.where(eqn)),
+                rule="Only reductions take groups of different sizes.",
+                remedy="make all groups alike.",
+            )
+        )
 
     def permuted(self, eqn: Any, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The order in which a permutation over several axes numbers its devices."""
@@ -349,6 +417,16 @@ class _Walk:
     def permutation(self, eqn: Any, perm: Any, axes: tuple[Axis, ...]) -> Any:
         """The pairs, checked as JAX checks them when it compiles."""
         count = math.prod(axis.size for axis in axes)
+        for index in (index for pair in perm for index in pair):
+            if not -count <= index < count:
+                raise ShardingError(
+                    explain_error(
+                        f"ppermute with perm={tuple(perm)} names device {index} of {count}",
+                        where=str(self.where(eqn)),
+                        rule="Devices along an axis are numbered from 0.",
+                        remedy=f"numbers from 0 to {count - 1}; (i + 1) % {count} goes around.",
+                    )
+                )
         pairs = tuple((source % count, target % count) for source, target in perm)
         for side in zip(*pairs, strict=True):
             if len(set(side)) != len(side):
@@ -370,10 +448,14 @@ class _Walk:
             raise self.unsupported(eqn, f"{name} with an ordered effect")
         if self.speaks(eqn, name):
             raise self.unsupported(eqn, name)
+        parts = parts_to_reduce(self, eqn, name, ins)
+        if parts is None:
+            raise self.unsupported(eqn, f"{name} with an unreduced operand or result")
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = partial(_jax.bind, eqn.primitive, params)
         effect = bool(eqn.effects)
-        return self.add(eqn, Leaf(ins, _outs(eqn), name, run, params, effect))
+        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        return owed.results(self, eqn, name, outs)
 
     def speaks(self, eqn: Any, name: str) -> bool:
         """Whether an unknown primitive exchanges anything between the devices."""
@@ -387,14 +469,18 @@ class _Walk:
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
         op.where, op.scope = self.where(eqn), tuple(self.scope.values())
-        op.source = eqn.source_info
+        op.source = eqn.source_info if eqn is not None else None
         op.calls = tuple(call.source_info for call in reversed(self.calls))
         self.ops.append(op)
         return list(op.outs)
 
+    def within(self, axes: Scope) -> _Walk:
+        """The same walk with more axes in scope."""
+        return dataclasses.replace(self, scope={**self.scope, **axes})
+
     def where(self, eqn: Any) -> Where:
         """The line of an equation, or of the innermost call around it that has one."""
-        places = (where_of(one) for one in (eqn, *reversed(self.calls)))
+        places = (where_of(one) for one in (eqn, *reversed(self.calls)) if one is not None)
         return next((place for place in places if place.file), NOWHERE)
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:

@@ -55,7 +55,7 @@ def hand(atom: Atom, axes: Sequence[Axis]) -> tuple[list[Op], Var]:
     return [Leaf([atom], [part], "reshape", partial(_reshape, part.shape)), join], whole
 
 
-def over(axes: Handed, shape: Sequence[int]) -> tuple[int, ...]:
+def over(axes: Sequence[Axis] | None, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a handed array."""
     return (*(axis.size for axis in axes or ()), *shape)
 

@@ -82,6 +82,12 @@ class Op:
         return any(_jax.is_backward(source) for source in sources)
 
     @property
+    def differentiated(self) -> bool:
+        """Whether it belongs to the forward pass of something that is differentiated."""
+        sources = (self.source, *self.calls) if self.source is not None else ()
+        return any(_jax.is_forward(source) for source in sources)
+
+    @property
     def effectful(self) -> bool:
         """Whether running it does something besides giving results."""
         return any(op.effectful for body in self.bodies for op in body.ops)

@@ -9,6 +9,7 @@ INLINED = {
     "pjit": "jaxpr",
     "closed_call": "call_jaxpr",
     "core_call": "call_jaxpr",
+    "call": "call_jaxpr",
     "custom_jvp_call": "call_jaxpr",
     "custom_vjp_call": "call_jaxpr",
     "custom_vjp_call_jaxpr": "fun_jaxpr",
@@ -18,6 +19,7 @@ INLINED = {
     "linear_call": "callee",
     "custom_vmap_call": "call",
     "xla_metadata_call": "jaxpr",
+    "composite": "jaxpr",
 }
 """Calls, and the parameter that holds what is called. Derivatives were taken before we came."""
 
@@ -29,14 +31,12 @@ DROPPED = {
     "preduced",
     "vary_unreduced_cast",
     "vary_unreduced_cast_p",
-    "sharding_constraint",
-    "mesh_cast",
-    "reshard",
-    "device_put",
-    "copy",
     "stop_gradient",
 }
-"""Equations that change where a value is or what JAX knows of it, not the value."""
+"""Equations that change what JAX knows of a value, not the value."""
+
+RELAID = {"sharding_constraint", "mesh_cast", "reshard", "device_put", "copy"}
+"""Equations that change where a value is. The value stays, unless a sum is owed before or after."""
 
 PLACED = ("sharding", "out_sharding", "dst_sharding")
 """Parameters that only say where a result lives."""
@@ -48,6 +48,8 @@ class Form:
 
     name: str
     params: dict[str, str] = dataclasses.field(default_factory=dict)
+    together: bool = False
+    """Whether its operands make one result; else each of them has its own."""
 
 
 _GATHER = Form("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
@@ -67,12 +69,13 @@ COLLECTIVES = {
     "all_to_all": Form("all_to_all", {"split": "split_axis", "concat": "concat_axis"}),
     "ppermute": Form("ppermute", {"perm": "perm"}),
     "pbroadcast": Form("pbroadcast", {"source": "source"}),
+    "ragged_all_to_all": Form("ragged_all_to_all", together=True),
 }
 
 REDUCTIONS = ("psum", "pmax", "pmin")
 """Those that may be taken over one axis after the other."""
 
-REFUSED = {"ragged_all_to_all", "psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
+REFUSED = {"psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
 """Primitives that exchange something, or cannot be run, and have no rule."""
 
 AXIS_PARAMS = ("axis_name", "axis_names", "axes", "axis")

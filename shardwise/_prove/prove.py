@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._check import Finding, Sizes, cause, expand, grouped, words
+from .._check import Finding, Meshes, cause, expand, grouped, words
 from .._errors import ShardingError, explain_error
 from .._meaning import (
     Gap,
@@ -18,10 +18,10 @@ from .._meaning import (
     read_apart,
     speaks_of,
 )
-from .._mesh import AbstractMesh, Axis, Mesh, axes_of
-from .._mesh import mesh as make_mesh
+from .._mesh import AbstractMesh, Axis, axes_of, resized
 from .._program import Body, collectives_in, walk
 from .._simulate import Traced, Tracing
+from .._static import Static
 from .numbers import Numbers, try_numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
 
@@ -32,9 +32,12 @@ FEW = 16
 def prove(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Sizes | Mesh | AbstractMesh,
+    mesh: Meshes,
     reference: Callable[..., Any] | None = None,
     run: bool = True,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
 ) -> Proof:
     """Prove that `f` gives on a mesh what it gives on one device, for all inputs.
 
@@ -49,11 +52,14 @@ def prove(
         *args: Its arguments, or their shapes: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax
             NNX objects.
         mesh: The mesh, or axis names each with a size or a list of sizes:
-            `{"data": [1, 2, 4, 8]}` tries all.
+            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each.
         reference: A function of the same arguments for one device. Left out, `f` on the mesh of
             ones.
         run: Whether to run the program on small numbers where it is not proved: to confirm that it
             is wrong, or to see what they say where it is unknown.
+        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
     Returns:
         The proof: `"proved"`, `"refuted"` with the cause at its line, or `"unknown"` with the line
@@ -79,13 +85,21 @@ def prove(
             )
         )
     meshes = expand(mesh)
-    ones = make_mesh(dict.fromkeys(meshes[0].axis_names, 1))
-    plain = _Reading.of(f if reference is None else reference, ones, args, reference is not None)
-    readings = [_Reading.of(f, one, args, beside=plain) for one in meshes]
+    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    options = in_specs, Static.of(static_argnums, static_argnames)
+    own, bare = (f, ones) if reference is None else (reference, None)
+    plain = _Reading.of(Tracing(own, bare, *options), ones, args)
+    readings = [_Reading.of(Tracing(f, one, *options), one, args, plain) for one in meshes]
     found = [row for reading in readings for row in reading.compared(plain)]
     numbers = Numbers()
     if run and any(row.gaps for row in found):
-        numbers = try_numbers(f, args, meshes, reference)
+        decided = all(_decided(row) for row in found)
+        extra = {
+            "in_specs": in_specs,
+            "static_argnums": static_argnums,
+            "static_argnames": static_argnames,
+        }
+        numbers = try_numbers(f, args, meshes, reference, decided, extra)
     return _proof(f, found, meshes, readings, numbers, reference)
 
 
@@ -112,13 +126,12 @@ class _Reading:
     @classmethod
     def of(
         cls,
-        f: Callable[..., Any],
+        tracing: Tracing,
         mesh: AbstractMesh,
         args: tuple[Any, ...],
-        bare: bool = False,
         beside: _Reading | None = None,
     ) -> _Reading:
-        traced = Tracing(f, None if bare else mesh)(args, {})
+        traced = tracing(args, {})
         constants = traced.values[: len(traced.values) - traced.given.num_leaves]
         known = beside.meaning if beside is not None else None
         return cls(traced, mesh, read(traced.program.body, constants, known))
@@ -193,8 +206,12 @@ def _status(row: _Row, numbers: Numbers) -> str:
         return UNKNOWN if row.waits else PROVED
     if numbers.run:
         return REFUTED if row.path in numbers.wrong else UNKNOWN
-    sure = all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
-    return REFUTED if sure else UNKNOWN
+    return REFUTED if _decided(row) else UNKNOWN
+
+
+def _decided(row: _Row) -> bool:
+    """Whether its meaning alone proves or refutes a result."""
+    return all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
 
 
 def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from .._durable import Signals
 from .._errors import ShardingError, explain_error
 
 _END = object()
@@ -17,6 +18,10 @@ class Batches:
     The position is what the iterator itself says of it, where it can (`get_state` and `set_state`,
     as Grain's have), and how often the data was begun anew; or else the number of batches drawn:
     these are drawn again, and dropped.
+
+    Attributes:
+        torn: Whether an iterator that remembers was broken off while it gave a batch: what it says
+            of its position may then be before that batch or behind it.
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:
@@ -33,18 +38,19 @@ class Batches:
         self._batches = batches
         self._iterator: Iterator[Any] = iter(batches)
         self._drawn = self._restarts = 0
+        self.torn = False
 
     @property
     def drawn(self) -> int:
         """How many batches were drawn so far."""
         return self._drawn
 
-    def draw(self) -> Any:
-        """The next batch."""
-        batch = next(self._iterator, _END)
+    def draw(self, signals: Signals) -> Any:
+        """The next batch; a signal does not wait for it."""
+        batch = self._next(signals)
         if batch is _END and self._iterator is not self._batches:
             self._restart()
-            batch = next(self._iterator, _END)
+            batch = self._next(signals)
         if batch is _END:
             raise ShardingError(
                 explain_error(
@@ -59,6 +65,14 @@ class Batches:
         self._drawn += 1
         return batch
 
+    def _next(self, signals: Signals) -> Any:
+        remembers = self._remembers
+        with signals.at_once(later=remembers):
+            self.torn = remembers
+            batch = next(self._iterator, _END)
+            self.torn = False
+        return batch
+
     def position(self) -> dict[str, Any]:
         """Where it stands, as JSON."""
         state = self._iterator.get_state() if self._remembers else None  # pyright: ignore
@@ -66,12 +80,12 @@ class Batches:
             state = {"base64": base64.b64encode(state).decode()}
         return {"drawn": self._drawn, "restarts": self._restarts, "state": state}
 
-    def seek(self, position: dict[str, Any]) -> None:
+    def seek(self, position: dict[str, Any], signals: Signals) -> None:
         """Go on from a position."""
         state = position["state"]
         if state is None:
             while self._drawn < position["drawn"]:
-                self.draw()
+                self.draw(signals)
             return
         if not self._remembers:
             raise ShardingError(

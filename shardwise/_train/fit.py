@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-import time
+import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-
-from .._errors import ShardingError, explain_error
+from .._durable import Signals
+from .._errors import ShardingError, ShardwiseError, explain_error
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
-from .checkpoint import Checkpoints
+from .checkpoint import LEAST, Checkpoints
+from .curves import draw_curves
 from .data import Batches
-from .log import Log, draw_curves
-
-LAG = 50
-"""How many steps may be under way before their metrics are fetched."""
-
-Evaluate = Callable[[Any], Mapping[str, Any]]
+from .log import Log
+from .loop import Callback, Evaluate, Loop
+from .team import Team
 
 
 def fit(
@@ -37,13 +33,22 @@ def fit(
     keep: int = 3,
     evaluate: Evaluate | Mapping[str, Evaluate] | None = None,
     log: str | os.PathLike[str] | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
+    on_nan: str = "warn",
     progress: bool | Callable[[Snapshot], Any] | None = None,
 ) -> Any:
     """Train for a number of steps; interrupted and called again, go on where it was.
 
     With `checkpoint`, the state is stored every so many steps and at the end. Called again with the
     same arguments, after a crash or `kill -9` too, it takes the newest checkpoint and ends with
-    the same parameters, bit by bit, as if nothing had happened.
+    the same parameters, bit by bit, as if nothing had happened. SIGINT (Ctrl-C) and SIGTERM end it
+    after the step under way, and store that; a second Ctrl-C ends it at once. What is read back is
+    checked: of a damaged checkpoint it tells, and takes the one before it.
+
+    On several processes all call it alike. They go on from the same step, an error in one of them
+    reaches the others, and a signal to any is answered by all, after the same step. The first
+    process writes the checkpoints, in a folder that all share, the log and the progress, and calls
+    the callbacks.
 
     Args:
         step: What `sw.data_parallel` or `sw.nnx.data_parallel` gave.
@@ -51,15 +56,22 @@ def fit(
             `(model, optimizer)`, which is updated in place.
         batches: An iterable of batches; it is asked anew when it ends, if it can be. Its position
             is stored if its iterator has `get_state` and `set_state` (Grain); otherwise as many
-            batches as were seen are drawn again and dropped, so it must give the same ones.
+            batches as were seen are drawn again and dropped, so it must give the same ones. On
+            several processes it gives what `feed` of the step says, and the position of each
+            process is stored.
         steps: The number of steps in all, those before an interruption included.
-        checkpoint: A folder for checkpoints.
+        checkpoint: A folder for checkpoints, for one training at a time.
         every: Store and evaluate every so many steps; a tenth of `steps` if left out.
-        keep: How many checkpoints to keep.
+        keep: How many checkpoints to keep, two at least.
         evaluate: `f(state)` that gives a mapping of numbers, such as what `sw.evaluate` returns; or
             several such functions by name. They are logged as `name/metric`.
         log: A `.jsonl` or `.csv` file for the metrics of every step; `log.jsonl` in the folder of
             checkpoints if left out. Beside it, `curves.png` shows them.
+        callbacks: A function, or several, that is given every row of the log as a dict: `step`,
+            `seconds`, `loss`, the other metrics, `name/metric` where it was evaluated. Rows come
+            in order, some steps late; after a resumption those since the checkpoint come again.
+        on_nan: What to do when the loss is not finite: `"warn"` says at which step and batch, and
+            goes on; `"raise"` stops before the next checkpoint.
         progress: False shows nothing, a function is given every snapshot; otherwise a bar on a
             terminal and lines in a log.
 
@@ -68,7 +80,156 @@ def fit(
 
     Raises:
         ShardingError: The data ended too early, or the checkpoints are of another training.
+        ShardwiseError: The folder is in use, or cannot be written, or went away; no checkpoint in
+            it is whole; or the loss is not finite and `on_nan` is `"raise"`.
     """
+    every = max(1, steps // 10) if every is None and is_count(steps) else every
+    _check(step, steps, every, keep, on_nan)
+    if evaluate is None or callable(evaluate):
+        evaluate = {"eval": evaluate} if evaluate else {}
+    if log is None and checkpoint is not None:
+        log = Path(checkpoint) / "log.jsonl"
+    callbacks = [callbacks] if callable(callbacks) else list(callbacks)
+    team = Team(step, stores=checkpoint is not None)
+    if not team.first:  # one process writes and speaks for all
+        log, callbacks, progress = None, [], False
+    with (
+        team.training() as signals,
+        closing(_Session(steps, every or 1, signals, team)) as session,
+    ):
+        try:
+            with signals.at_once():
+                team.agree(steps=steps, every=every, checkpoints=checkpoint is not None)
+                if checkpoint is not None:
+                    session.store = team.open(checkpoint, keep)
+                session.take_up(step, state, Batches(batches), log, progress)
+            session.train(evaluate, callbacks, on_nan, progress)
+            signals.check()
+        except BaseException as error:
+            if signals.signum is not None and not isinstance(error, ShardwiseError):
+                signals.end(session.leave())
+            if isinstance(error, Exception):
+                session.close()
+                if not team.shared:  # the others wait for what went wrong
+                    session.draw()
+            raise
+        session.close()
+        team.meet()
+    session.draw()
+    return session.state
+
+
+class _Session:
+    """One call of `fit`: what it opens, in which order it lets go of it, and what it says."""
+
+    def __init__(self, steps: int, every: int, signals: Signals, team: Team) -> None:
+        self._steps, self._every, self._signals, self._team = steps, every, signals, team
+        self.store: Checkpoints | None = None
+        self._log: Log | None = None
+        self._loop: Loop | None = None
+        self._row: dict[str, Any] | None = None
+        self._begin: tuple[Any, Any, Batches, int] | None = None
+        self._done = 0
+
+    @property
+    def state(self) -> Any:
+        """The state after the last step."""
+        assert self._loop is not None
+        return self._loop.state
+
+    def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
+        """Find where to go on from, and bring state, data and log there."""
+        store = self.store
+        found = None if store is None else self._team.resume(store, step.arrays(state))
+        if found is not None:
+            state, self._done = step.restore(state, found.arrays), found.step
+            self._row = found.position.pop("row", None)
+            self._say_where(progress)
+            data.seek(found.position, self._signals)
+        if log is not None:
+            logged = self._done if self._row is None else self._done - 1
+            unstored = 0 if self.store is None else self._every
+            self._log = Log(log, self._done, logged, disposable=unstored)
+        self._begin = step, state, data, self._done
+
+    def _say_where(self, progress: Any) -> None:
+        assert self.store is not None
+        if self._done > self._steps:
+            warnings.warn(
+                f"the training in {self.store.folder} has {self._done} steps already, more than "
+                f"{self._steps}",
+                stacklevel=4,
+            )
+        elif progress is not False:
+            where = f"step {self._done} of {self._steps}, in {self.store.folder}"
+            print(f"fit: goes on from {where}", file=sys.stderr, flush=True)
+
+    def train(
+        self,
+        evaluate: Mapping[str, Evaluate],
+        callbacks: Sequence[Callback],
+        on_nan: str,
+        progress: bool | Callable[[Snapshot], Any] | None,
+    ) -> None:
+        """Take the steps that are left, as far as signals let it."""
+        assert self._begin is not None
+        loop = self._loop = Loop(
+            *self._begin,
+            evaluate=evaluate,
+            callbacks=callbacks,
+            store=self.store if self._team.first else None,
+            log=self._log,
+            on_nan=on_nan,
+            signals=self._signals,
+            team=self._team,
+        )
+        view = choose_view(progress, "fit")
+        bar = Progress(view, self._steps, self._done, lambda: loop.shown, unit="steps")
+        finished = False
+        try:
+            loop.catch_up(self._row)
+            loop.run(self._steps, self._every, bar)
+            finished = loop.done >= self._steps
+        finally:
+            bar.close(finished)
+            loop.flush()
+
+    def leave(self) -> str:
+        """Store what is finished; says in one line what is, and how to go on."""
+        name, loop, store = self._signals.name, self._loop, self.store
+        if loop is not None:
+            loop.save_now()
+        self.close()
+        self._team.meet()
+        if not self._team.first:
+            return ""
+        if loop is None or (store is not None and store.newest is None):
+            begun = store is not None and store.newest is not None
+            how = f"goes on from step {store.newest}" if store and begun else "begins again"
+            return f"fit: {name}: ended before a step was taken. The same call {how}."
+        if store is None:
+            rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
+            return f"fit: {name}: ended after step {loop.done} of {self._steps}. {rest}"
+        again = loop.done - (store.newest or 0)
+        lost = f"; {again} steps after it are done again" if again else ""
+        return (
+            f"fit: {name}: saved at step {store.newest} of {self._steps}, in {store.folder}{lost}. "
+            "The same call goes on from there."
+        )
+
+    def close(self) -> None:
+        """Wait for what is being written, and let go of the folder."""
+        if self.store is not None:
+            self.store.close()
+
+    def draw(self) -> None:
+        """Draw the curves, once everything is stored."""
+        if self._log is not None and self._log.rows:
+            with self._signals.at_once():
+                draw_curves(self._log.rows, self._log.path.with_name("curves.png"))
+
+
+def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
     if not all(hasattr(step, name) for name in ("advance", "arrays", "restore")):
         raise TypeError(
             explain_error(
@@ -78,155 +239,22 @@ def fit(
                 remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",
             )
         )
-    every = max(1, steps // 10) if every is None else every
-    if not (is_count(steps) and is_count(every) and is_count(keep)):
+    if not (is_count(steps) and is_count(every) and is_count(keep) and keep >= LEAST):
         raise ShardingError(
             explain_error(
                 f"steps is {steps}, every is {every}, keep is {keep}",
                 where="sw.fit",
-                rule="All three are positive whole numbers.",
+                rule="All three are positive whole numbers, and two checkpoints are kept at least: "
+                "the newest may turn out to be damaged.",
                 remedy="steps=1000, every=100, keep=3",
             )
         )
-    if evaluate is None or callable(evaluate):
-        evaluate = {"eval": evaluate} if evaluate else {}
-    if log is None and checkpoint is not None:
-        log = Path(checkpoint) / "log.jsonl"
-    with ExitStack() as stack:
-        store = None
-        if checkpoint is not None:
-            store = Checkpoints(checkpoint, keep)
-            stack.callback(store.close)
-        data, done, row = Batches(batches), 0, None
-        if store is not None and (latest := store.latest()) is not None:
-            arrays, position = store.load(latest, step.arrays(state))
-            state, done = step.restore(state, arrays), latest
-            row = position.pop("row", None)
-            data.seek(position)
-            if done > steps:
-                warnings.warn(
-                    f"the training in {checkpoint} has {done} steps already, more than {steps}",
-                    stacklevel=2,
-                )
-        story = None if log is None else Log(log, done)
-        loop = _Loop(step, state, data, done, evaluate, store, story)
-        bar = Progress(choose_view(progress, "fit"), steps, done, lambda: loop.shown, unit="steps")
-        finished = False
-        try:
-            loop.catch_up(row)
-            loop.run(steps, every, bar)
-            finished = True
-        finally:
-            bar.close(finished)
-            loop.flush()
-            if story is not None and story.rows:
-                draw_curves(story.rows, story.path.with_name("curves.png"))
-    return loop.state
-
-
-class _Loop:
-    """The steps, their metrics on the way back, and what happens every so many steps."""
-
-    def __init__(
-        self,
-        step: Any,
-        state: Any,
-        data: Batches,
-        done: int,
-        evaluate: Mapping[str, Evaluate],
-        store: Checkpoints | None,
-        log: Log | None,
-    ) -> None:
-        self.step, self.state, self.data, self.done = step, state, data, done
-        self.evaluate, self.store, self.log = evaluate, store, log
-        self.shown: dict[str, float] = {}
-        self._pending: list[tuple[int, float, dict[str, Any]]] = []
-        before = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
-        self._began = time.monotonic() - before
-
-    def run(self, steps: int, every: int, bar: Progress) -> None:
-        while self.done < steps:
-            batch = self.data.draw()
-            self.state, metrics = self.step.advance(self.state, batch)
-            self.done += 1
-            self._pending.append((self.done, time.monotonic() - self._began, metrics))
-            last = self.done == steps
-            if last or self.done % every == 0:
-                self._finish(self._fetch())
-            elif len(self._pending) >= LAG:
-                self.flush()
-            bar.add(1)
-
-    def catch_up(self, row: dict[str, Any] | None) -> None:
-        """Evaluate and log the step of a checkpoint after which the training was killed."""
-        logged = self.log.rows[-1]["step"] if self.log is not None and self.log.rows else 0
-        if row is not None and logged < row["step"]:
-            self._write([row | self._evaluate()])
-
-    def flush(self) -> None:
-        """Fetch and log the metrics of the steps so far."""
-        self._write(self._fetch())
-
-    def _finish(self, rows: list[dict[str, Any]]) -> None:
-        """Log, store, evaluate: the log is never behind the newest checkpoint but by the row that
-        waits for its evaluation, and that one is in the checkpoint."""
-        *before, last = rows
-        self._write(before)
-        stored = False
-        try:
-            if self.store is not None:
-                position = self.data.position() | {"row": last}
-                self.store.save(self.done, self.step.arrays(self.state), position)
-                stored = True
-            last = last | self._evaluate()
-        except BaseException:
-            if not stored:
-                self._write([last])
-            raise
-        self._write([last])
-
-    def _fetch(self) -> list[dict[str, Any]]:
-        """The metrics of the steps so far, one row each."""
-        pending, self._pending = self._pending, []
-        fetched = jax.device_get([metrics for *_, metrics in pending])
-        rows = [
-            {"step": number, "seconds": round(seconds, 3), **{k: v.item() for k, v in m.items()}}
-            for (number, seconds, _), m in zip(pending, fetched, strict=True)
-        ]
-        for row in rows:
-            if not row["updated"]:
-                warnings.warn(
-                    f"step {row['step']}: all weights were zero, nothing was updated", stacklevel=2
-                )
-        return rows
-
-    def _write(self, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            self.shown = {"loss": rows[-1]["loss"]}
-            if self.log is not None:
-                self.log.add(rows)
-
-    def _evaluate(self) -> dict[str, float]:
-        found = {}
-        for name, function in self.evaluate.items():
-            result = function(self.state)
-            if not isinstance(result, Mapping):
-                raise _no_numbers(name, f"it returned a {type(result).__name__}")
-            for metric, value in result.items():
-                if isinstance(value, str | Mapping) or value is None:
-                    raise _no_numbers(name, f"its {metric!r} is a {type(value).__name__}")
-                if np.ndim(value):
-                    raise _no_numbers(name, f"its {metric!r} has shape {list(np.shape(value))}")
-                found[f"{name}/{metric}"] = float(value)
-        return found
-
-
-def _no_numbers(name: str, what: str) -> ShardingError:
-    return ShardingError(
-        explain_error(
-            what,
-            where=f"evaluate function {name!r}",
-            rule="It gives a mapping of names to numbers.",
-            remedy="return sw.evaluate(...), or {'accuracy': 0.9}",
+    if on_nan not in ("warn", "raise"):
+        raise ShardingError(
+            explain_error(
+                f"on_nan is {on_nan!r}",
+                where="sw.fit",
+                rule="A loss that is not finite is told ('warn'), or stops the training ('raise').",
+                remedy="on_nan='raise'",
+            )
         )
-    )

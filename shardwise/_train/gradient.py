@@ -19,6 +19,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, explain_error
+from .dependence import depends
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
 from .statistics import Statistics, keep_statistics, refuse_varying
@@ -32,13 +33,15 @@ class Place:
         key: The key of this step, the same on all devices.
         part: The number of this part, counted over the whole batch.
         rows: How many rows it has.
-        count: How many rows of the whole batch are real, if some may not be.
+        count: Where the real rows end, counted over the whole batch, if some may not be real.
+        shift: Gives by how much padding before this part has moved its rows, where there is some.
     """
 
     key: Any
     part: Any
     rows: int
     count: Any = None
+    shift: Callable[[], Any] | None = None
 
     def shard_key(self) -> Any:
         """One key for this part."""
@@ -52,6 +55,8 @@ class Place:
         index = self.part * self.rows + jnp.arange(self.rows)
         if self.count is not None:
             index = jnp.minimum(index, self.count - 1)
+        if self.shift is not None:
+            index = index - self.shift()
         return jax.vmap(lambda k: jax.random.fold_in(self.key, k))(index)
 
 
@@ -104,7 +109,7 @@ def reduce_gradients(
         params: What to differentiate by.
         state: What else the loss needs and may change, such as batch statistics.
         batch: The rows; their number divides evenly.
-        count: How many of the rows are real.
+        count: How many of the rows are real; or, for each device, how many of its rows are.
         key: The key of this step.
         padded: Whether some rows may not be real.
     """
@@ -113,17 +118,28 @@ def reduce_gradients(
     objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
     sizes: dict[str, int] = {}
     values = length  # how many the loss is a mean of
+    certain = True  # whether something counts: a batch has a row, and only weights can be zero
+
+    each = jnp.ndim(count) > 0  # each device has padding of its own
 
     def part_of(params: Any, state: Any, batch: Any, count: Any, key: Any, number: Any) -> Any:
         """Gradient, sums and state from one part of the batch."""
-        place = Place(key, number, rows, count if padded else None)
+        shift = None
+        if each:
+            own = count[0]
+            shift = lambda: _padding_before(own, rows, layout)  # noqa: E731
+            count = lax.axis_index(layout.axis) * layout.accumulate * rows + own
+        place = Place(key, number, rows, count if padded else None, shift)
         mask = number * rows + jnp.arange(rows) < count if padded else None
 
         def total(params: Any) -> Any:
             output, new = objective.loss(params, state, batch, place)
             loss, metrics = read_loss(output, objective.has_aux, rows)
+            if loss.weights is not None:
+                _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
-            nonlocal values
+            nonlocal values, certain
+            certain = loss.weights is None
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded:
@@ -153,7 +169,7 @@ def reduce_gradients(
         return lax.psum(sums, layout.axis), new
 
     def mapped(mesh: Any) -> Callable[..., Any]:
-        specs = (P(), P(), P(layout.axis), P(), P())
+        specs = (P(), P(), P(layout.axis), P(layout.axis) if each else P(), P())
         return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
 
     arguments = params, state, batch, count, key
@@ -172,7 +188,36 @@ def reduce_gradients(
         grads,
         params,
     )
-    return Reduced(grads, metrics, state, weight is None)
+    return Reduced(grads, metrics, state, certain)
+
+
+def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
+    """How many rows of padding the devices before this one have."""
+    padding = lax.all_gather(layout.accumulate * rows - own, layout.axis)
+    before = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
+    return jnp.where(before, padding, 0).sum()
+
+
+def _refuse_trained_weights(
+    objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
+) -> None:
+    """Raise if the weights of a loss depend on the params: it meant something else by the pair."""
+
+    def weights(params: Any) -> Any:
+        output, _ = objective.loss(params, state, batch, place)
+        return read_loss(output, objective.has_aux, rows)[0].weights
+
+    if depends(weights, jax.tree.map(jax.lax.stop_gradient, params)):
+        raise ShardingError(
+            explain_error(
+                "the second part of what it returned depends on the params",
+                where="the loss",
+                rule="A pair is (losses, weights), and weights say how much each loss counts: "
+                "they come from the batch.",
+                remedy="has_aux=True and return losses, {'accuracy': hits} for a metric; "
+                "jax.lax.stop_gradient(weights) where weights are meant to follow the params.",
+            )
+        )
 
 
 def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:

@@ -55,9 +55,9 @@ class Layout:
 
 
 def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int) -> Layout:
-    """The layout for the arguments of a step; without a mesh, all local devices."""
+    """The layout for the arguments of a step; without a mesh, all devices of all processes."""
     if mesh is None:
-        mesh = _local_mesh(axis if isinstance(axis, str) else "data")
+        mesh = _whole_mesh(axis if isinstance(axis, str) else "data")
     names = list(abstract(mesh).axis_names)
     if axis is not None and axis not in names:
         raise ShardingError(
@@ -81,8 +81,8 @@ def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int)
 
 
 @functools.cache
-def _local_mesh(axis: str) -> Mesh:
-    devices = jax.local_devices()
+def _whole_mesh(axis: str) -> Mesh:
+    devices = jax.devices()
     return Mesh(np.array(devices), (axis,), axis_types=(AxisType.Auto,))
 
 

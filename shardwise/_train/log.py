@@ -1,15 +1,17 @@
-"""The log of a training, JSONL or CSV, and its curves as a picture."""
+"""The log of a training, JSONL or CSV: one row per step, each with a checksum of its own."""
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
-import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
-from .._errors import ShardingError, explain_error
+from .._durable import Identity, broken_seal, seal, unused, write_whole
+from .._errors import ShardingError, ShardwiseError, explain_error
 
 Row = dict[str, Any]
 
@@ -17,11 +19,149 @@ Row = dict[str, Any]
 class Log:
     """Rows of `step`, `seconds` and metrics, in a file and in memory.
 
-    A training that resumes goes on in the same file, from the row of its checkpoint on.
+    A training that resumes goes on in the same file, from the row of its checkpoint on. The file
+    is made with the first row.
+
+    Args:
+        path: The file.
+        resume_at: The step that the training goes on from, 0 if it begins.
+        complete: The last step that is sure to have been logged.
+        disposable: How many steps a training may have logged before its first checkpoint: its rows
+            will be written again. Any other log that a new training finds is kept beside its own.
     """
 
-    def __init__(self, path: str | os.PathLike[str], resume_at: int) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], resume_at: int, complete: int, disposable: int = 0
+    ) -> None:
         self.path = Path(path)
+        self._check_path()
+        # The file itself where the path is a link, which is to stay one.
+        self._file = self.path.resolve()
+        self.rows: list[Row] = []
+        self._columns: list[str] = []
+        self._identity: Identity | None = None
+        self._make_room()
+        if resume_at:
+            self._take_up(resume_at, complete)
+        elif self._file.exists() and not self._is_disposable(disposable):
+            self._file.rename(unused(self._beside("before")))
+
+    def add(self, rows: list[Row]) -> None:
+        """Write rows, whole, to the end of the file."""
+        self.rows += rows
+        new = [name for row in rows for name in row if name not in self._columns]
+        self._look_after()
+        try:
+            if self._identity is None or (self._is_csv and new):
+                self._rewrite()
+                return
+            with self._file.open("ab") as file:
+                file.write(self._text(rows))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _look_after(self) -> None:
+        """Tell when the file has gone away, and write it anew where nothing is in its place."""
+        lost = "" if self._identity is None else self._identity.lost()
+        if not lost:
+            return
+        if self._file.exists():
+            raise ShardwiseError(
+                explain_error(
+                    f"it {lost} while the training ran",
+                    where=str(self.path),
+                    rule="Two trainings do not write one log.",
+                    remedy="name another log for one of them.",
+                )
+            )
+        warnings.warn(
+            f"{self.path} {lost} while the training ran; it is written anew", stacklevel=4
+        )
+        self._identity = None
+
+    def _rewrite(self) -> None:
+        """Write the file anew: without what is to go, or with a column more."""
+        self._columns = list(dict.fromkeys(name for row in map(seal, self.rows) for name in row))
+        write_whole(self._file, self._text(self.rows, head=bool(self._columns)))
+        self._identity = Identity(self._file)
+
+    def _text(self, rows: list[Row], head: bool = False) -> bytes:
+        sealed = map(seal, rows)
+        if not self._is_csv:
+            return "".join(json.dumps(row) + "\n" for row in sealed).encode()
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns)
+        if head:
+            writer.writeheader()
+        writer.writerows(sealed)
+        return text.getvalue().encode()
+
+    @property
+    def _is_csv(self) -> bool:
+        return self.path.suffix == ".csv"
+
+    def _beside(self, word: str) -> Path:
+        return self._file.with_name(f"{self._file.name}.{word}")
+
+    # --- what was there before
+
+    def _take_up(self, resume_at: int, complete: int) -> None:
+        """Go on with the rows up to a step; tell which of them are missing or damaged."""
+        found, damaged = self._read()
+        if damaged and not found:
+            raise ShardingError(
+                explain_error(
+                    f"{self.path} cannot be read as the log of this training: {damaged[0]}",
+                    where="argument 'log'",
+                    rule="A training that resumes goes on with its own log.",
+                    remedy="move that file, or name another one.",
+                )
+            )
+        self.rows = _in_order(found, resume_at)
+        missing = _ranges(set(range(1, complete + 1)) - {row["step"] for row in self.rows})
+        told = f"{self.path}: the rows of {missing} are missing" if missing else ""
+        if missing and damaged:
+            kept = unused(self._beside("damaged"))
+            write_whole(kept, self._file.read_bytes())
+            told += f" or damaged ({damaged[0]}); the file as it was is kept as {kept.name}"
+        if told:
+            warnings.warn(f"{told}. The training itself is whole.", stacklevel=4)
+        if self._file.exists():
+            self._rewrite()
+
+    def _is_disposable(self, most: int) -> bool:
+        if not self._file.stat().st_size:
+            return True
+        found, damaged = self._read()
+        return bool(found) and not damaged and all(row["step"] <= most for row in found)
+
+    def _read(self) -> tuple[list[Row], list[str]]:
+        """The rows that are whole, and what is wrong with the others."""
+        if not self._file.exists():
+            return [], []
+        # A line that was cut off by a crash is later than any checkpoint.
+        lines = self._file.read_bytes().split(b"\n")[:-1]
+        names = []
+        if self._is_csv and lines:
+            head, *lines = lines
+            names = next(csv.reader([head.decode(errors="replace").rstrip("\r")]), [])
+        rows, damaged = [], []
+        for number, line in enumerate(lines, 2 if self._is_csv else 1):
+            row: Row = {}
+            try:
+                row = _csv_row(names, line) if self._is_csv else json.loads(line)
+                why = broken_seal(row) or _not_a_row(row)
+            except (ValueError, RecursionError) as error:
+                why = str(error)
+            if why:
+                damaged.append(f"line {number}: {why}")
+            else:
+                rows.append({name: value for name, value in row.items() if name != "crc"})
+        return rows, damaged
+
+    # --- paths
+
+    def _check_path(self) -> None:
         if self.path.suffix not in (".jsonl", ".csv"):
             raise ShardingError(
                 explain_error(
@@ -31,121 +171,72 @@ class Log:
                     remedy=f"log={str(self.path.with_suffix('.jsonl'))!r}",
                 )
             )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.exists() and not resume_at:
-            # Not ours, or of a training that never got to its first checkpoint.
-            self.path.replace(_unused(self.path.with_suffix(self.path.suffix + ".before")))
-        old = self._read() if self.path.exists() else []
-        self.rows: list[Row] = [row for row in old if row["step"] <= resume_at]
-        self._columns: list[str] = []
-        self._rewrite()
-
-    def add(self, rows: list[Row]) -> None:
-        """Write rows, whole, to the end of the file."""
-        self.rows += rows
-        new = [name for row in rows for name in row if name not in self._columns]
-        if self.path.suffix == ".csv" and new:
-            self._rewrite()
-            return
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            self._write(file, rows)
-
-    def _rewrite(self) -> None:
-        """Write the file anew: what went before, or a column more."""
-        self._columns = list(dict.fromkeys(name for row in self.rows for name in row))
-        beside = self.path.with_suffix(self.path.suffix + ".tmp")
-        with beside.open("w", encoding="utf-8", newline="") as file:
-            if self.path.suffix == ".csv" and self._columns:
-                csv.DictWriter(file, self._columns).writeheader()
-            self._write(file, self.rows)
-        beside.replace(self.path)
-
-    def _write(self, file: Any, rows: list[Row]) -> None:
-        if self.path.suffix == ".csv":
-            csv.DictWriter(file, self._columns).writerows(rows)
-        else:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-
-    def _read(self) -> list[Row]:
-        with self.path.open(encoding="utf-8", newline="") as file:
-            # A line that was cut off by a crash is later than any checkpoint.
-            lines = [line for line in file if line.endswith("\n")]
-        try:
-            if self.path.suffix == ".csv":
-                rows = [_numbers(row) for row in csv.DictReader(lines)]
-            else:
-                rows = [json.loads(line) for line in lines]
-            if all("step" in row and "seconds" in row for row in rows):
-                return rows
-            raise ValueError("there are rows without step and seconds")
-        except (ValueError, TypeError) as error:
+        if self.path.is_dir():
             raise ShardingError(
                 explain_error(
-                    f"{self.path} cannot be read as the log of this training: {error}",
+                    f"{self.path} is a folder",
                     where="argument 'log'",
-                    rule="A training that resumes goes on with its own log.",
-                    remedy="move that file, or name another one.",
+                    rule="A log is a .jsonl or a .csv file.",
+                    remedy=f"log={str(self.path / 'log.jsonl')!r}",
                 )
-            ) from error
+            )
 
+    def _make_room(self) -> None:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._file.parent, os.W_OK):
+                raise PermissionError(13, "Permission denied")
+        except OSError as error:
+            raise self._unwritable(error) from error
 
-def _unused(path: Path) -> Path:
-    """The path, or with a number behind it if there is such a file already."""
-    found, number = path, 1
-    while found.exists():
-        number += 1
-        found = path.with_name(f"{path.name}{number}")
-    return found
-
-
-def _numbers(row: dict[str, str]) -> Row:
-    return {
-        name: int(value) if name == "step" else float(value) if value not in _WORDS else value
-        for name, value in row.items()
-        if value
-    }
-
-
-_WORDS = {"True", "False"}
-
-
-def draw_curves(rows: list[Row], path: Path) -> None:
-    """A picture of every metric against the step; a line on standard error where it cannot be."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        print(
-            f"fit: {path.name} was not drawn; pip install 'shardwise[plots]' brings matplotlib.",
-            file=sys.stderr,
+    def _unwritable(self, error: OSError) -> ShardwiseError:
+        return ShardwiseError(
+            explain_error(
+                f"it cannot be written: {error.strerror or error}",
+                where=f"log {str(self.path)!r}",
+                rule="The checkpoints, if there are any, are whole.",
+                remedy="make room or mend the folder, and run it again: it goes on from the newest "
+                "checkpoint.",
+            )
         )
-        return
-    panels = _panels(rows)
-    if not panels:
-        return
-    figure = Figure(figsize=(6.4, 2.6 * len(panels)), layout="constrained")
-    for index, (title, names) in enumerate(panels.items(), 1):
-        axes = figure.add_subplot(len(panels), 1, index)
-        for name in names:
-            points = [(row["step"], row[name]) for row in rows if name in row]
-            marker = "o" if len(points) < 50 else None
-            axes.plot(*zip(*points, strict=True), label=name, marker=marker, markersize=3)
-        axes.set_ylabel(title)
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        if len(names) > 1 or names[0] != title:
-            axes.legend(frameon=False)
-        if index == len(panels):
-            axes.set_xlabel("step")
-    figure.savefig(path, dpi=150)
 
 
-_UNDRAWN = {"step", "seconds", "weight", "updated"}
+def _not_a_row(row: Row) -> str:
+    step, seconds = row.get("step"), row.get("seconds")
+    whole = isinstance(step, int) and isinstance(seconds, int | float)
+    return "" if whole else "it has no step and seconds"
 
 
-def _panels(rows: list[Row]) -> dict[str, list[str]]:
-    """Metrics by the last part of their name: `loss` and `test/loss` share a panel."""
-    panels: dict[str, list[str]] = {}
-    for name in dict.fromkeys(name for row in rows for name in row):
-        if name not in _UNDRAWN:
-            panels.setdefault(name.rpartition("/")[2], []).append(name)
-    return dict(sorted(panels.items(), key=lambda panel: panel[0] != "loss"))
+def _in_order(rows: list[Row], last: int) -> list[Row]:
+    """The rows up to a step, each step once."""
+    found = {row["step"]: row for row in rows if 0 < row["step"] <= last}
+    return [found[step] for step in sorted(found)]
+
+
+def _ranges(steps: set[int]) -> str:
+    """Steps in words: `steps 3 to 7, 9`."""
+    parts: list[list[int]] = []
+    for step in sorted(steps):
+        if parts and parts[-1][-1] == step - 1:
+            parts[-1][1:] = [step]
+        else:
+            parts.append([step])
+    texts = [" to ".join(map(str, part)) for part in parts]
+    more = f" and {len(texts) - 3} more parts" if len(texts) > 3 else ""
+    return f"step{'s' * (len(steps) > 1)} {', '.join(texts[:3])}{more}" if texts else ""
+
+
+def _csv_row(names: list[str], line: bytes) -> Row:
+    values = next(csv.reader([line.decode().rstrip("\r")]), [])
+    if len(values) != len(names):
+        raise ValueError(f"it has {len(values)} values for {len(names)} columns")
+    return {n: v if n == "crc" else _number(v) for n, v in zip(names, values, strict=True) if v}
+
+
+def _number(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)

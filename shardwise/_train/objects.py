@@ -42,6 +42,7 @@ def data_parallel(
     norms: bool = False,
     donate: bool = True,
     at_once: int | str = 1,
+    feed: str | None = None,
 ) -> ObjectStep:
     """A training step for NNX that equals one-device training on the whole batch, on any mesh.
 
@@ -65,7 +66,7 @@ def data_parallel(
         metrics = step(model, optimizer, {"x": jnp.ones((20, 3)), "y": jnp.ones((20, 1))})
         ```
     """
-    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once)
+    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
     return ObjectStep(loss, options, Statistics(statistics))
 
 
@@ -144,6 +145,16 @@ class ObjectStep:
             return leaf if made is not None and made() is leaf else copied(leaf)
 
         return [own(leaf) for leaf in arrays]
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._runner.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process hands over; None if there is only one."""
+        return self._runner.feed
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import _jax
 from .._errors import ShardingError, explain_error
+from .hosts import spread
 from .layout import is_shape
 
 
@@ -37,6 +38,8 @@ def put(arrays: Any, mesh: Mesh | AbstractMesh, spec: P) -> Any:
         )
     if all(_is_on(leaf, sharding) for leaf in jax.tree.leaves(arrays)):
         return arrays
+    if not sharding.is_fully_addressable:
+        return spread(arrays, sharding)
     return jax.device_put(arrays, sharding)
 
 

@@ -44,6 +44,7 @@ def data_parallel(
     norms: bool = False,
     donate: bool = True,
     at_once: int | str = 1,
+    feed: str | None = None,
 ) -> DataParallel:
     """A training step that equals one-device training on the whole batch, on any mesh.
 
@@ -57,7 +58,7 @@ def data_parallel(
             device, and may have collectives over the data axis.
         optimizer: An optax transformation, such as `optax.adamw(1e-3)`.
         mesh: A real mesh; a virtual one (`sw.mesh(data=8)`), on which the step accumulates in the
-            memory of one shard; or nothing: all local devices.
+            memory of one shard; or nothing: all devices, of all processes.
         axis: The mesh axis that the rows are split over; the first one if left out. Along other
             axes everything is replicated.
         accumulate: Split each device's share of a batch into this many parts, one after another.
@@ -74,6 +75,8 @@ def data_parallel(
         norms: Report `grad_norm` and `param_norm` among the metrics.
         donate: Give the state's memory to the new state. The old one cannot be used again.
         at_once: On a virtual mesh, how many shards to compute at once; see `simulate`.
+        feed: On a mesh over several processes, what each hands over: `"own"` rows of its own, of
+            which the batch is made up in the order of the processes; or the same `"whole"` batch.
 
     Returns:
         A step. `step.init(params)` gives a state; `step(state, batch)` the next one and metrics:
@@ -100,7 +103,7 @@ def data_parallel(
     if isinstance(mutable, str):
         mutable = (mutable,)
     mutable = mutable or ()
-    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once)
+    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
     return DataParallel(loss, optimizer, options, tuple(mutable), Statistics(statistics))
 
 
@@ -233,6 +236,16 @@ class DataParallel:
             batch: A batch, or its shapes.
         """
         return self._runner.lower(None, state, (), batch)
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._runner.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process hands over; None if there is only one."""
+        return self._runner.feed
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it."""

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, explain_error
 from .gradient import Place, Reduced
+from .hosts import Feed, check_feed
 from .layout import Layout, count_rows, fill_up, lay_out
 from .losses import accumulator
 from .placing import apart, no_mesh, put
@@ -34,8 +35,10 @@ class Options:
     norms: bool
     donate: bool
     at_once: int | str
+    feed: str | None = None
 
     def __post_init__(self) -> None:
+        check_feed(self.feed)
         if self.rng not in RNG:
             raise ShardingError(
                 explain_error(
@@ -86,6 +89,7 @@ class Runner:
     def __init__(self, program: Program, options: Options):
         self.program, self.options = program, options
         self.layout = options.layout()
+        self._feed = Feed(self.layout, options.feed)
         donate = ("arrays",) if options.donate else ()
         self._compiled = jax.jit(
             self._run, static_argnames=("padded", "static"), donate_argnames=donate
@@ -107,26 +111,45 @@ class Runner:
             batch, padded = fill_up(batch, rows, layout.parts)
             return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
         with no_mesh():
-            batch, padded = fill_up(batch, rows, self.layout.parts)
-            return self._compiled(**self._placed(static, arrays, kept, batch, rows, padded))
+            return self._compiled(**self._placed(static, arrays, kept, batch, rows))
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._feed.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process hands over; None if there is only one."""
+        return self._feed.kind if self._feed.shared else None
 
     def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
         """The step lowered for these arguments, or their shapes, as `jax.jit(f).lower` does."""
         rows = count_rows(batch)
         with no_mesh():
-            batch, padded = fill_up(batch, rows, self.layout.parts)
-            return self._compiled.lower(**self._placed(static, arrays, kept, batch, rows, padded))
+            return self._compiled.lower(**self._placed(static, arrays, kept, batch, rows))
 
-    def _placed(
-        self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int, padded: bool
-    ) -> dict[str, Any]:
+    def _placed(self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int) -> dict[str, Any]:
+        arrays, kept = self.place(arrays), self.place(kept)
+        if self._feed.shared:
+
+            def fits(padded: bool, batch: Any, count: Any) -> None:
+                jax.eval_shape(
+                    lambda *args: self.program(self.layout, padded, static, *args),
+                    arrays, kept, batch, count,
+                )  # fmt: skip
+
+            batch, count, padded = self._feed(batch, rows, fits)
+        else:
+            batch, padded = fill_up(batch, rows, self.layout.parts)
+            batch, count = put(batch, self.layout.mesh, P(self.layout.axis)), rows
         return {
             "padded": padded,
             "static": static,
-            "arrays": apart(self.place(arrays)) if self.options.donate else self.place(arrays),
-            "kept": self.place(kept),
-            "batch": put(batch, self.layout.mesh, P(self.layout.axis)),
-            "count": rows,
+            "arrays": apart(arrays) if self.options.donate else arrays,
+            "kept": kept,
+            "batch": batch,
+            "count": count,
         }
 
     def place(self, arrays: Any) -> Any:

@@ -262,7 +262,7 @@ def test_verbose_shows_the_traceback(here):
     ],
 )
 def test_a_file_that_cannot_be_imported(here, code, message):
-    write(here, f"import shardwise as sw\nsw.case(mesh={{}})\n{code}\n")
+    write(here, f'import shardwise as sw\nsw.case(mesh={{"data": 1}})\n{code}\n')
     for target in ("steps.py", "steps.py:name", "."):
         result = run(target)
         assert result.exit_code == ExitCode.NOT_RUN

@@ -218,14 +218,12 @@ def test_a_simulated_call_under_remat(data, slope):
     assert_same(jax.grad(call)(*data), slope)
 
 
-@pytest.mark.xfail(strict=True, reason="the mesh around the outer program stays in force")
 def test_a_simulated_call_inside_a_simulated_call(data, want):
     inner = sw.simulate(loss, mesh=sw.mesh(**X4))
     outer = sw.simulate(lambda w, x: inner(w, x), mesh=sw.mesh(y=2))
     assert_same(outer(*data), want)
 
 
-@pytest.mark.xfail(strict=True, reason="the mesh around the outer program stays in force")
 def test_a_simulated_call_inside_a_body_of_a_real_program(data):
     w, x = data
     inner = sw.simulate(loss, mesh=sw.mesh(**X4))
@@ -290,3 +288,103 @@ def test_checking_for_nan(data):
 def test_checking_for_leaks(data, want):
     with jax.checking_leaks():
         assert_same(sw.simulate(loss, mesh=sw.mesh(**X4))(*data), want)
+
+
+# --- types and refs of the caller
+
+
+def test_results_keep_their_weak_types():
+    def program(s, x, *, mesh):
+        def body(s, x):
+            looped, _ = lax.scan(lambda c, _: (c * 2, None), s, None, length=2)
+            return s * 2, lax.psum(s, "x"), looped, jnp.where(s > 1, s, 0.0), x * s
+
+        specs = {"in_specs": (P(), P("x")), "out_specs": (P(), P(), P(), P(), P("x"))}
+        return jax.shard_map(body, mesh=mesh, check_vma=False, **specs)(s, x), s + 1
+
+    x = jnp.ones(4, jnp.bfloat16)
+    for s in (2.5, 3):
+        want = jax.jit(partial(program, mesh=real_mesh(**X4)))(s, x)
+        for at_once in (1, "auto"):
+            call = sw.simulate(program, mesh=sw.mesh(**X4), at_once=at_once)
+            for got in (call(s, x), jax.jit(call)(s, x)):
+                types = [(a.dtype, a.weak_type) for a in jax.tree.leaves(got)]
+                assert types == [(a.dtype, a.weak_type) for a in jax.tree.leaves(want)]
+
+
+def counted(ref, w, x, *, mesh):
+    ref[...] += loss(w, x, mesh=mesh)
+    ref[...] *= 2
+    return ref[...] + 1
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "jit"])
+def test_a_ref_among_the_arguments_is_updated(data, want, jit):
+    call = sw.simulate(counted, mesh=sw.mesh(**X4))
+    ref = jax.new_ref(jnp.float32(1))
+    first = (jax.jit(call) if jit else call)(ref, *data)
+    assert_same(first, np.float32(2 * (1 + want) + 1))
+    second = call(ref, *data)
+    assert_same(second, np.float32(2 * (2 * (1 + want) + want) + 1))
+    assert_same(ref[...], np.float32(second - 1))
+
+
+def test_a_ref_that_is_closed_over_is_updated(data, want):
+    ref = jax.new_ref(jnp.float32(1))
+    call = sw.simulate(lambda w, x, mesh: counted(ref, w, x, mesh=mesh), mesh=sw.mesh(**X4))
+    assert_same(call(*data), np.float32(2 * (1 + want) + 1))
+    assert_same(ref[...], np.float32(2 * (1 + want)))
+
+
+def test_a_ref_among_the_arguments_is_refused_where_meshes_are_compared(data):
+    ref = jax.new_ref(jnp.float32(1))
+    for run in (partial(sw.check, mesh={"x": [1, 4]}), partial(sw.explain, mesh=sw.mesh(**X4))):
+        with pytest.raises(sw.UnsupportedError, match="mutable ref"):
+            run(counted, ref, *data)
+
+
+def test_a_ref_that_a_body_closes_over_is_refused(data):
+    def program(x, *, mesh):
+        ref = jax.new_ref(jnp.zeros(()))
+
+        def body(x):
+            ref[...] = lax.psum(x.sum(), "x")
+            return x
+
+        jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+        return ref[...]
+
+    with pytest.raises(sw.UnsupportedError, match="closes over a mutable ref"):
+        sw.simulate(program, mesh=sw.mesh(**X4))(data[1])
+
+
+# --- shard_maps inside partly manual ones
+
+
+def nested(x, *, mesh):
+    def inner(x):
+        return lax.psum(jnp.sin(x) * lax.psum(x.sum(), "y"), "y")
+
+    def outer(x):
+        y = jax.shard_map(inner, in_specs=P("y"), out_specs=P(), axis_names={"y"})(x)
+        return lax.psum(y * y.sum(), "x")
+
+    return jax.shard_map(outer, mesh=mesh, in_specs=P("x"), out_specs=P(), axis_names={"x"})(x)
+
+
+@pytest.mark.parametrize("jit", [False, True], ids=["", "jit"])
+def test_a_forward_derivative_of_nested_shard_maps(jit):
+    x, sizes = normal(8), {"x": 2, "y": 2}
+
+    def push(f):
+        return lambda x: jax.jvp(f, (x,), (jnp.cos(x),))
+
+    want = jax.device_get(jax.jit(push(partial(nested, mesh=real_mesh(**sizes))))(x))
+    call = push(sw.simulate(nested, mesh=sw.mesh(**sizes)))
+    assert_same((jax.jit(call) if jit else call)(x), want)
+
+
+def test_a_backward_derivative_of_nested_shard_maps_is_refused_by_name():
+    call = sw.simulate(nested, mesh=sw.mesh(x=2, y=2))
+    with pytest.raises(sw.UnsupportedError, match=r"names mesh axis 'x'.*the outer one has taken"):
+        jax.grad(lambda x: call(x).sum())(normal(8))

@@ -29,14 +29,6 @@ def simulated(body, sizes, *, at_once=1, jit=False, check_vma=False):
     return jax.jit(call) if jit else call
 
 
-def ragged_all_to_all(x):
-    sizes = jnp.ones(4, jnp.int32)
-    starts = jnp.arange(4, dtype=jnp.int32)
-    return lax.ragged_all_to_all(  # refused: ragged_all_to_all
-        x, jnp.zeros(4), starts, sizes, starts, sizes, axis_name="x"
-    )
-
-
 def ordered_io_callback(x):
     like = jax.ShapeDtypeStruct(x.shape, x.dtype)
     return io_callback(np.sin, like, x, ordered=True)  # refused: io_callback
@@ -54,13 +46,13 @@ def ordered_print(x):
 
 def inside_a_scan(x):
     def step(carry, _):
-        return carry + ragged_all_to_all(carry), None
+        return carry + ordered_io_callback(carry), None
 
     return lax.scan(step, x, None, length=2)[0]
 
 
 def inside_a_branch_never_taken(x):
-    return lax.cond(jnp.array(False), ragged_all_to_all, jnp.sin, x)
+    return lax.cond(jnp.array(False), ordered_io_callback, jnp.sin, x)
 
 
 def inside_jit_and_remat(x):
@@ -68,12 +60,11 @@ def inside_jit_and_remat(x):
 
 
 REFUSED = {
-    ragged_all_to_all: ragged_all_to_all,
     ordered_io_callback: ordered_io_callback,
     ordered_debug_callback: ordered_debug_callback,
     ordered_print: ordered_print,
-    inside_a_scan: ragged_all_to_all,
-    inside_a_branch_never_taken: ragged_all_to_all,
+    inside_a_scan: ordered_io_callback,
+    inside_a_branch_never_taken: ordered_io_callback,
     inside_jit_and_remat: ordered_io_callback,
 }
 
@@ -103,7 +94,7 @@ def test_sending_and_receiving_are_refused():
 
 def test_an_unsupported_error_is_also_a_not_implemented_error():
     with pytest.raises(NotImplementedError):
-        simulated(ragged_all_to_all, {"x": 4})(jnp.arange(16.0))
+        simulated(ordered_print, {"x": 4})(jnp.arange(16.0))
 
 
 # --- callbacks: once for each virtual device

@@ -187,16 +187,6 @@ class TestCommand:
         assert done.stdout.startswith("mean  ")
         assert "100 examples" in done.stdout
 
-    @pytest.mark.parametrize(
-        ("more", "says"),
-        [([], "nothing was kept; --journal"), (["--journal", "j.db"], "'j.db' has what is")],
-    )
-    def test_an_interrupt_says_what_was_kept(self, folder, more, says):
-        (folder / "my_model.py").write_text("def stop(_, b):\n    raise KeyboardInterrupt\n")
-        done = self.run("my_model:stop", "--data", "y.npy", *more)
-        assert done.exit_code == 130
-        assert says in done.stderr
-
     def test_what_is_not_finite_is_null_in_json(self, folder):
         np.save("y.npy", np.float32([1, np.nan]))
         found = json.loads(self.run("my_model:plain", "--data", "y.npy", "--json").stdout)

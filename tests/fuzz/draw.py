@@ -1,21 +1,23 @@
-"""Where random choices come from: a seeded generator, or hypothesis, which can shrink them."""
+"""Random choices that a seed decides."""
 
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 T = TypeVar("T")
 
 
-class Draw(ABC):
-    """Random choices. The first of the possibilities is the simplest."""
+class Draw:
+    """Choices that a seed decides. The first of the possibilities is the simplest."""
 
-    @abstractmethod
+    def __init__(self, seed: str):
+        self._random = random.Random(seed)
+
     def integer(self, low: int, high: int) -> int:
         """A whole number from `low` to `high`, both included."""
+        return self._random.randint(low, high)
 
     def pick(self, items: Sequence[T]) -> T:
         return items[self.integer(0, len(items) - 1)]
@@ -39,25 +41,3 @@ class Draw(ABC):
                 return option
             number -= weight
         raise AssertionError("unreachable")
-
-
-class Seeded(Draw):
-    """Choices that a seed decides."""
-
-    def __init__(self, seed: str):
-        self._random = random.Random(seed)
-
-    def integer(self, low: int, high: int) -> int:
-        return self._random.randint(low, high)
-
-
-class Drawn(Draw):
-    """Choices that hypothesis makes."""
-
-    def __init__(self, draw: Callable[[Any], Any]):
-        self._draw = draw
-
-    def integer(self, low: int, high: int) -> int:
-        from hypothesis import strategies
-
-        return self._draw(strategies.integers(low, high)) if low < high else low

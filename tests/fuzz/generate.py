@@ -7,15 +7,19 @@ its devices disagree: such a program would hang on real devices.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
-from math import prod
 
+from . import exact
 from .draw import Draw
 from .hanging import hang, hang_in_a_loop
-from .language import NOWHERE, Argument, Block, Program, Register, Spec
+from .language import NOWHERE, Argument, Block, Output, Program, Register, Spec
+from .maze import maze
 from .meeting import collective
-from .nesting import batched, branch, called, counted, derivative, scan, while_loop
+from .mutable import ref
+from .nesting import batched, branch, called, counted, custom, derivative, scan, while_loop
 from .plain import (
+    KEYS,
     binary,
     contraction,
     integer,
@@ -23,10 +27,12 @@ from .plain import (
     randomness,
     reduction,
     reshaping,
+    rounding,
     selection,
     unary,
 )
 from .scope import Scope
+from .text import EXPLICIT
 
 PLAIN = [
     (6, unary),
@@ -38,16 +44,21 @@ PLAIN = [
     (4, integer),
     (3, selection),
     (2, randomness),
+    (2, rounding),
+    (4, exact.exact),
     (14, collective),
 ]
 NESTING = [
     (4, scan),
     (3, counted),
     (3, while_loop),
-    (5, branch),
+    (7, branch),
     (4, derivative),
     (2, batched),
     (2, called),
+    (1, custom),
+    (4, maze),
+    (1, ref),
 ]
 
 
@@ -62,57 +73,124 @@ SHAPES = [{"x": 2}, {"x": 4}, {"x": 8}, {"x": 3}, {"x": 5}, {"x": 1}]
 SHAPES += [{"x": 2, "y": 2}, {"x": 4, "y": 2}, {"x": 2, "y": 3}, {"x": 1, "y": 4}, {"x": 3, "y": 1}]
 SHAPES += [{"x": 2, "y": 2, "z": 2}, {"x": 2, "y": 1, "z": 3}, {"y": 2, "z": 1, "x": 4}]
 
-AROUND = [(8, "plain"), (2, "jit"), (4, "grad"), (1, "remat"), (2, "jvp"), (2, "vmap")]
+AROUND = [(12, "plain"), (3, "jit"), (6, "grad"), (2, "remat"), (4, "jvp"), (3, "vmap")]
+AROUND += [(4, "vjp"), (4, "linearize"), (2, "jacfwd"), (2, "jacrev"), (2, "hessian")]
+AROUND += [(2, "vmap of grad"), (2, "grad of vmap"), (2, "named vmap"), (2, "refs")]
+FORWARD = ("jvp", "linearize", "jacfwd", "hessian")
+REVERSE = ("grad", "remat", "vjp", "jacrev", "hessian", "vmap of grad", "grad of vmap")
+BATCHED = ("vmap", "named vmap", "vmap of grad", "grad of vmap", "jacfwd", "jacrev", "hessian")
+
+FORMS = [(40, "shard_map"), (2, "ref argument"), (3, "pmap"), (2, "static"), (3, "nested")]
+FORMS += [(3, "explicit"), (2, "inferred"), (2, "placed")]
 
 
 def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     """Draw a program of up to `length` statements at the top level, on demand one that hangs."""
-    sizes = draw.pick([s for s in SHAPES if max(s.values()) > 1] if hangs else SHAPES)
+    form = "shard_map" if hangs else draw.weighted(FORMS)
+    sizes = draw.pick([shape for shape in SHAPES if _possible(shape, form, hangs)])
     around = draw.weighted(AROUND)
-    features: set[str] = {f"{len(sizes)} axes", around}
-    arguments, registers = _arguments(draw, sizes)
+    check = form != "pmap" and draw.chance(50)
+    arguments, registers = _arguments(draw, sizes, form, check)
     s = Scope(
         draw=draw,
         sizes=sizes,
-        check=draw.chance(50),
+        check=check,
         block=Block("body", tuple(a.name for a in arguments)),
         registers=registers,
         meet=frozenset(sizes),
         names=count(),
-        features=features,
+        features={f"{len(sizes)} axes", around, form},
         step=statement,
-        smooth=around in ("grad", "jvp", "remat"),
-        forward=around == "jvp",
+        smooth=around in FORWARD + REVERSE,
+        forward=around in FORWARD,
+        reverse=around in REVERSE,
+        batched=around in BATCHED,
+        rough=draw.pick(["float16", "bfloat16"]) if draw.chance(6) else None,
+        kinds={a.name: a.values for a in arguments},
     )
+    _opened(s, arguments)
     for _ in range(draw.integer(3, length)):
         statement(s)
     if hangs:
         draw.pick([hang, hang_in_a_loop])(s)
         unary(s)
-    outputs = _outputs(s)
-    program = Program(sizes, s.check, arguments, s.block, outputs, around, features=features)
-    program.outside = around != "plain" and draw.chance(50)
+    outputs = _outputs(s, form)
+    program = Program(sizes, s.check, arguments, s.block, outputs, around, form)
+    program.features = s.features | {"check_vma" if s.check else "no check_vma"}
+    program.outside = around != "plain" and draw.chance(65)
+    program.features |= {f"{around} of the simulated"} if program.outside else set()
     program.at_once = draw.pick([1, 2, 3, "auto", 9])
     program.jit = draw.chance(40)
     program.hangs = hangs
-    features |= {"check_vma" if s.check else "no check_vma"}
-    features |= {f"{around} of the simulated"} if program.outside else set()
+    program.rough = s.rough
+    program.x64 = not hangs and draw.chance(5)
+    program.features |= {"float64"} if program.x64 else set()
     return program
 
 
-def _arguments(draw: Draw, sizes: dict[str, int]) -> tuple[list[Argument], list[Register]]:
+def _possible(sizes: dict[str, int], form: str, hangs: bool) -> bool:
+    if form in ("pmap", "nested") and (len(sizes) > 1) == (form == "pmap"):
+        return False
+    return not (hangs and max(sizes.values()) == 1)
+
+
+def _arguments(
+    draw: Draw, sizes: dict[str, int], form: str, check: bool
+) -> tuple[list[Argument], list[Register]]:
     arguments, registers = [], []
-    for number in range(draw.integer(2, 4)):
-        dtype = "int32" if number == 1 else "float32"
-        shapes = [(), (2,)] if number == 1 else [(2,), (2, 3), (3,), (1, 2), ()]
-        local = draw.pick(shapes)
-        spec = _spec(draw, draw.subset(list(sizes)) if local else (), len(local))
-        axes = frozenset(a for entry in spec for a in entry)
-        whole = tuple(d * prod(sizes[a] for a in e) for d, e in zip(local, spec, strict=True))
-        name = f"{'i' if dtype == 'int32' else 'a'}{number}"
-        arguments.append(Argument(name, whole, dtype, spec))
-        registers.append(Register(name, local, dtype, axes, axes))
+    for number in range(draw.integer(2, 5)):
+        argument, register = _argument(draw, sizes, form, number)
+        free = [axis for axis in sizes if axis not in register.varying]
+        if form == "explicit" and check and register.real and free and draw.chance(50):
+            argument = replace(argument, reduced=(draw.pick(free),))
+        arguments.append(argument)
+        registers.append(register)
     return arguments, registers
+
+
+def _argument(
+    draw: Draw, sizes: dict[str, int], form: str, number: int
+) -> tuple[Argument, Register]:
+    """Floats first, then integers, then of any kind."""
+    kinds = [(4, "float"), (4, "exact"), (1, "key"), (1, "scalar")]
+    kind = draw.weighted(kinds) if number > 1 else ("float", "int")[number]
+    shapes = {"int": [(), (2,)], "exact": [(2,), (2, 3)], "key": [(1,)], "scalar": [()]}
+    local = draw.pick(shapes.get(kind, [(2,), (2, 3), (3,), (1, 2), ()]))
+    axes = draw.subset(list(sizes)) if local else ()
+    name = f"{'a' if kind == 'float' else kind[0]}{number}"
+    spec = _spec(draw, axes, len(local))
+    shape = exact.whole_shape(local, spec, sizes)
+    if form == "pmap":
+        spec = (axes, *[()] * len(local)) if axes else spec
+        shape = (*[sizes[a] for a in axes], *local)
+    argument = {
+        "float": Argument(name, shape, "float32", spec),
+        "int": Argument(name, shape, "int32", spec, "counts"),
+        "key": Argument(name, shape, draw.pick(KEYS), spec, "key"),
+        "scalar": Argument(name, shape, "float32", spec, "scalar"),
+    }.get(kind) or exact.argument(draw, name, shape, spec)
+    over = frozenset(axes)
+    return argument, Register(
+        name, local, argument.dtype, over, over, 9.0 if kind == "scalar" else 1.0, kind == "exact"
+    )
+
+
+def _opened(s: Scope, arguments: list[Argument]) -> None:
+    """What is done to arguments first."""
+    for argument, register in zip(arguments, list(s.registers), strict=True):
+        if argument.values == "scalar":
+            # A weak type goes from the argument to the results.
+            s.features.add("weak types")
+            new, text = s.new((), "weak", NOWHERE, NOWHERE), f"{argument.name} * 2.0"
+        elif argument.reduced:
+            s.features.add("reduced")
+            varying = register.varying | set(argument.reduced)
+            new = s.new(register.shape, "float32", varying, register.differs)
+            text = f"lax.pcast({argument.name}, {argument.reduced}, to='varying')"
+        else:
+            continue
+        s.registers.remove(register)
+        s.write(new, text)
 
 
 def _spec(draw: Draw, axes: tuple[str, ...], rank: int) -> Spec:
@@ -123,25 +201,47 @@ def _spec(draw: Draw, axes: tuple[str, ...], rank: int) -> Spec:
     return tuple(map(tuple, entries))
 
 
-def _outputs(s: Scope) -> list[tuple[str, Spec]]:
+def _outputs(s: Scope, form: str) -> list[Output]:
     """Some of the last registers, split over what they vary over, and now and then over more."""
     written = list(s.registers)
-    chosen = list(dict.fromkeys(written[-s.draw.integer(1, 3) :] + [s.reals()[-1], s.real()]))
+    chosen = written[-s.draw.integer(1, 3) :] + [s.reals()[-1], s.real()]
+    chosen += [r for r in written if r.exact][-3:] + [r for r in written if r.dtype == "weak"][:1]
+    chosen = list(dict.fromkeys(r for r in chosen if r.dtype not in KEYS))
     chosen.append(_digest(s))
-    outputs = []
-    for register in chosen:
-        if not register.shape:
-            register = _with_shape(s, register)
-        axes = set(register.varying)
-        if not s.check and s.draw.chance(25):
-            s.features.add("an output that only seems replicated")
-            axes -= set(s.draw.subset(sorted(axes)))
-        elif s.draw.chance(20):
-            axes |= set(s.draw.subset(list(s.sizes)))
-        order = tuple(s.draw.shuffled(sorted(axes)))
-        outputs.append((register.name, _spec(s.draw, order, len(register.shape))))
-    s.block.result = "".join(f"{name}, " for name, _ in outputs).strip()
+    outputs = [_output(s, register, form) for register in chosen]
+    s.block.result = "".join(f"{o.name}, " for o in outputs).strip()
     return outputs
+
+
+def _output(s: Scope, register: Register, form: str) -> Output:
+    if register.dtype == "weak":
+        return Output(register.name, ())
+    if not register.shape:
+        register = _with_shape(s, register)
+    axes = set(register.varying)
+    owed: tuple[str, ...] = ()
+    if form in EXPLICIT and register.real and axes and s.draw.chance(40):
+        owed = (s.draw.pick(sorted(axes)),)
+        axes -= set(owed)
+        register = _unreduced(s, register, owed)
+    elif not s.check and s.draw.chance(25):
+        s.features.add("an output that only seems replicated")
+        axes -= set(s.draw.subset(sorted(axes)))
+    elif s.draw.chance(20):
+        axes |= set(s.draw.subset(list(s.sizes)))
+    order = tuple(s.draw.shuffled(sorted(axes)))
+    spec = _spec(s.draw, order, len(register.shape))
+    return Output(register.name, spec, owed, register.exact)
+
+
+def _unreduced(s: Scope, r: Register, axes: tuple[str, ...]) -> Register:
+    s.features.add("unreduced")
+    if not s.check:
+        return r
+    return s.write(
+        s.new(r.shape, r.dtype, r.varying, r.differs),
+        f"lax.pcast({r.name}, {axes}, to='unreduced')",
+    )
 
 
 def _digest(s: Scope) -> Register:
@@ -154,5 +254,5 @@ def _digest(s: Scope) -> Register:
 
 
 def _with_shape(s: Scope, r: Register) -> Register:
-    new = s.new((1,), r.dtype, r.varying, r.differs, r.bound)
+    new = s.new((1,), r.dtype, r.varying, r.differs, r.bound, r.exact)
     return s.write(new, f"{r.name}[None]")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
 from textwrap import indent
+
+from .text import CALLS, EXPLICIT, FOOTER, HEADER, LOSS, NARROW, STATIC, TRANSFORMS, VALUES
 
 Axes = frozenset[str]
 NOWHERE: Axes = frozenset()
@@ -19,6 +22,7 @@ class Register:
         varying: The axes that its type varies over when JAX checks types.
         differs: The axes along which it may really differ; the type may promise less.
         bound: A bound of its magnitude, so that rounding errors stay small.
+        exact: Whether it is of the numbers that are computed without rounding (`exact.py`).
     """
 
     name: str
@@ -27,6 +31,7 @@ class Register:
     varying: Axes = NOWHERE
     differs: Axes = NOWHERE
     bound: float = 1.0
+    exact: bool = False
 
     @property
     def size(self) -> int:
@@ -34,7 +39,7 @@ class Register:
 
     @property
     def real(self) -> bool:
-        return self.dtype == "float32"
+        return self.dtype == "float32" and not self.exact
 
 
 @dataclass
@@ -53,7 +58,10 @@ class Block:
 
 @dataclass
 class Statement:
-    """`targets = expression`, after the functions that the expression calls."""
+    """`targets = expression`, after the functions that the expression calls.
+
+    Without targets it is the expression alone: something is done to a ref.
+    """
 
     targets: tuple[str, ...]
     expression: str
@@ -62,7 +70,8 @@ class Statement:
 
     def __str__(self) -> str:
         parts = [str(block) for block in self.blocks]
-        return "\n".join([*parts, f"{', '.join(self.targets)} = {self.expression}"])
+        left = f"{', '.join(self.targets)} = " if self.targets else ""
+        return "\n".join([*parts, left + self.expression])
 
 
 Spec = tuple[tuple[str, ...], ...]
@@ -71,174 +80,169 @@ Spec = tuple[tuple[str, ...], ...]
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of the program: its whole shape, and how it is split."""
+    """An argument of the program: its whole shape, and how it is split.
+
+    Attributes:
+        values: Which values it holds: a key of `VALUES`.
+        reduced: The axes along which it is the same and its derivative is still to be summed.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     spec: Spec
+    values: str = "uniform"
+    reduced: tuple[str, ...] = ()
+
+    @property
+    def smooth(self) -> bool:
+        return self.dtype in ("float32", *NARROW) and self.values == "uniform"
+
+    def code(self, seed: int) -> str:
+        """The argument as an expression."""
+        return VALUES[self.values].format(seed=seed, shape=self.shape, dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A result of the body: a register, how it is split, along which axes a sum is owed."""
+
+    name: str
+    spec: Spec
+    unreduced: tuple[str, ...] = ()
+    exact: bool = False
 
 
 @dataclass
 class Program:
-    """A whole program and the way it is run."""
+    """A whole program and the way it is run.
+
+    Attributes:
+        form: How the body is mapped: a key of `CALLS`.
+        around: What is applied to it: a key of `TRANSFORMS`.
+        outside: Whether that is applied to the simulated function, or inside it.
+        rough: A narrow type that some values were rounded to on the way.
+    """
 
     mesh: dict[str, int]
     check_vma: bool
     arguments: list[Argument]
     body: Block
-    outputs: list[tuple[str, Spec]]
+    outputs: list[Output]
     around: str = "plain"
+    form: str = "shard_map"
     outside: bool = False
     at_once: int | str = 1
     jit: bool = False
     hangs: bool = False
+    x64: bool = False
+    rough: str | None = None
     features: set[str] = dataclasses.field(default_factory=set)
 
     def code(self) -> str:
         """The program as Python: `program(*args, mesh)`, and `transform`, applied around it."""
-        return "\n\n\n".join([HEADER, str(self.body), self._call(), self._transform()]) + "\n"
+        parts = [HEADER, str(self.body), self._call(), self._transform()]
+        code = "\n\n\n".join(parts) + "\n"
+        return code.replace("float32", "float64") if self.x64 else code
 
     def _call(self) -> str:
         names = ", ".join(a.name for a in self.arguments)
-        ins = _tuple(spec_code(a.spec) for a in self.arguments)
-        outs = _tuple(spec_code(spec) for _, spec in self.outputs)
-        options = f"in_specs={ins}, out_specs={outs}, check_vma={self.check_vma}"
-        run = f"jax.shard_map(body, mesh=mesh, {options})({names})"
-        last = f"run({names})" if self.outside else f"transform(run)({names})"
-        return (
-            f"def program({names}, *, mesh):\n"
-            f"    def run({names}):\n        return {run}\n\n    return {last}"
+        run = "named(run)" if self.around == "named vmap" else "run"
+        return CALLS[self.form].format(
+            names=names,
+            first=self.arguments[0].name,
+            rest=", ".join(a.name for a in self.arguments[1:]),
+            ins=_tuple(spec_code(a.spec, reduced=a.reduced) for a in self.arguments),
+            in_axes=_tuple("0" if any(a.spec) else "None" for a in self.arguments),
+            outs=_tuple(spec_code(o.spec, unreduced=o.unreduced) for o in self.outputs),
+            whole=_tuple("P()" for _ in self.outputs),
+            **self._nested(),
+            held=[axis for entry in self.arguments[0].spec for axis in entry],
+            axis=next(iter(self.mesh)),
+            check=self.check_vma,
+            last=f"{run}({names})" if self.outside else f"transform({run})({names})",
         )
+
+    def _nested(self) -> dict[str, str]:
+        """The specs of an outer call over the first axis, and of an inner one over the others."""
+        first, *others = self.mesh
+        parts = {}
+        for part, axes in (("outer", {first}), ("inner", set(others))):
+            ins = [spec_code(only(a.spec, axes)) for a in self.arguments]
+            outs = [spec_code(only(o.spec, axes)) for o in self.outputs]
+            parts |= {f"{part}_ins": _tuple(ins), f"{part}_outs": _tuple(outs)}
+        return {**parts, "inner_axes": f"{{{', '.join(map(repr, others))}}}"}
 
     def _transform(self) -> str:
         """`jax.grad` and its like, as a function of a function."""
-        smooth = tuple(k for k, a in enumerate(self.arguments) if a.dtype == "float32")
-        return TRANSFORMS[self.around].format(smooth=smooth, count=len(self.arguments))
+        smooth = tuple(k for k, a in enumerate(self.arguments) if a.smooth)
+        fill = {"smooth": smooth, "first": smooth[:1], "count": len(self.arguments)}
+        return "def transform(run):\n" + LOSS + TRANSFORMS[self.around].format(**fill)
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the mesh has Explicit axes; it is then around the program, not handed to it."""
+        return self.form in EXPLICIT
+
+    @property
+    def specs(self) -> str:
+        """How the real arguments lie."""
+        placed = self.form == "placed"
+        return _tuple(spec_code(a.spec) if placed else "P()" for a in self.arguments)
+
+    @property
+    def real(self) -> str:
+        """The program on the mesh `mesh`, as an expression."""
+        bound = ["mesh=mesh"] if not self.explicit and self.form != "pmap" else []
+        return f"functools.partial({', '.join(['program', *bound, *self._static()])})"
+
+    @property
+    def simulated(self) -> str:
+        """The simulated program on the mesh `virtual`, as an expression."""
+        options = [f"at_once={self.at_once!r}"]
+        options += ["mesh=virtual"] if self.form != "pmap" else []
+        options += [f"in_specs={self.specs}"] if self.form == "placed" else []
+        options += ["static_argnames=('how', 'act')"] if self.form == "static" else []
+        call = f"sw.simulate(program, {', '.join(options)})"
+        return f"functools.partial({', '.join([call, *self._static()])})"
+
+    def _static(self) -> list[str]:
+        if self.form != "static":
+            return []
+        return [f"how={STATIC['how']!r}", f"act={STATIC['act']}"]
 
     def script(self) -> str:
         """A file that runs the program both ways and prints both results."""
-        sizes = ", ".join(f"{name}={size}" for name, size in self.mesh.items())
-        args = "\n".join(f"    {argument_code(a, k)}," for k, a in enumerate(self.arguments))
-        simulated = f"sw.simulate(program, mesh=sw.mesh({sizes}), at_once={self.at_once!r})"
-        real = "functools.partial(program, mesh=real_mesh)"
-        if self.outside:
-            simulated, real = f"transform({simulated})", f"transform({real})"
-        if self.jit:
-            simulated = f"jax.jit({simulated})"
+        args = "\n".join(f"    {a.code(k)}," for k, a in enumerate(self.arguments))
         return FOOTER.format(
+            x64='jax.config.update("jax_enable_x64", True)\n' if self.x64 else "",
             code=self.code(),
-            args=args,
-            names=tuple(self.mesh),
-            shape=tuple(self.mesh.values()),
+            args=args.replace("float32", "float64") if self.x64 else args,
+            sizes=self.mesh,
             rank=len(self.mesh),
-            count=prod(self.mesh.values()),
-            simulated=simulated,
-            real=f"jax.jit({real})",
+            type="Explicit" if self.explicit else "Auto",
+            around="jax.set_mesh(mesh)" if self.explicit else "contextlib.nullcontext()",
+            specs=self.specs,
+            real=self.real,
+            simulated=self.simulated,
+            outside=self.outside,
+            jit=self.jit,
         )
 
 
-def _tuple(parts) -> str:
+def only(spec: Spec, axes: set[str]) -> Spec:
+    """The part of a spec that names these axes."""
+    return tuple(tuple(a for a in entry if a in axes) for entry in spec)
+
+
+def _tuple(parts: Iterable[str]) -> str:
     parts = list(parts)
     return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
 
 
-def spec_code(spec: Spec) -> str:
+def spec_code(spec: Spec, **extra: tuple[str, ...]) -> str:
     entries = [repr(axes[0] if len(axes) == 1 else axes) if axes else "None" for axes in spec]
     while entries and entries[-1] == "None":
         entries.pop()
+    entries += [f"{name}={{{', '.join(map(repr, axes))}}}" for name, axes in extra.items() if axes]
     return f"P({', '.join(entries)})"
-
-
-def argument_code(argument: Argument, seed: int) -> str:
-    rng = f"np.random.default_rng({seed})"
-    if argument.dtype == "float32":
-        return f"np.asarray({rng}.uniform(-1, 1, {argument.shape}), np.float32)"
-    return f"np.asarray({rng}.integers(0, 9, {argument.shape}), np.int32)"
-
-
-HEADER = """\
-import functools
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
-from jax.sharding import PartitionSpec as P
-
-
-@jax.custom_vjp
-def bent(x):
-    return jnp.sin(x)
-
-
-bent.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * 0.5 + 0.1 * x,))
-
-
-def vary(x, axis):
-    known = jax.typeof(x).manual_axis_type.varying
-    return x if axis in known else lax.pcast(x, axis, to="varying")
-
-
-def digest(*values):
-    weights = [jnp.linspace(0.5, 1.5, v.size).reshape(v.shape) for v in values]
-    return jnp.stack([jnp.mean(v * w) for v, w in zip(values, weights, strict=True)])"""
-
-# Linear: of an output that only seems replicated, each device would bend its own.
-_LOSS = """\
-    def loss(*args):
-        outs = [out for out in run(*args) if out.dtype == jnp.float32]
-        return jnp.sum(digest(*outs))
-
-"""
-
-TRANSFORMS = {
-    "plain": "def transform(run):\n    return run",
-    "jit": "def transform(run):\n    return jax.jit(run)",
-    "remat": "def transform(run):\n"
-    + _LOSS
-    + "    return jax.value_and_grad(jax.checkpoint(loss), argnums={smooth})",
-    "grad": "def transform(run):\n"
-    + _LOSS
-    + "    return jax.value_and_grad(loss, argnums={smooth})",
-    "jvp": "def transform(run):\n"
-    "    def pushed(*args):\n"
-    "        own = [args[k] for k in {smooth}]\n\n"
-    "        def smooth(*own):\n"
-    "            rest = list(args)\n"
-    "            for k, value in zip({smooth}, own, strict=True):\n"
-    "                rest[k] = value\n"
-    "            return [out for out in run(*rest) if out.dtype == jnp.float32]\n\n"
-    "        return jax.jvp(smooth, own, [jnp.cos(3 * value) for value in own])\n\n"
-    "    return pushed",
-    "vmap": "def transform(run):\n"
-    "    def twice(*args):\n"
-    "        first = args[0]\n"
-    "        mapped = jax.vmap(run, in_axes=(0,) + (None,) * ({count} - 1))\n"
-    "        return mapped(jnp.stack([first, jnp.flip(first)]), *args[1:])\n\n"
-    "    return twice",
-}
-
-FOOTER = """\
-import os
-
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-
-{code}
-
-import shardwise as sw
-
-args = (
-{args}
-)
-devices = np.array(jax.devices()[:{count}]).reshape({shape})
-auto = (jax.sharding.AxisType.Auto,) * {rank}
-real_mesh = jax.sharding.Mesh(devices, {names}, axis_types=auto)
-placed = jax.device_put(args, jax.sharding.NamedSharding(real_mesh, P()))
-want = {real}(*placed)
-got = {simulated}(*args)
-for path, leaf in jax.tree_util.tree_leaves_with_path(want):
-    print("real", jax.tree_util.keystr(path), np.asarray(leaf))
-for path, leaf in jax.tree_util.tree_leaves_with_path(got):
-    print("simulated", jax.tree_util.keystr(path), np.asarray(leaf))
-"""

@@ -23,6 +23,7 @@ def collective(s: Scope) -> None:
             (3, permute),
             (2, reduce_whole),
             (2, in_groups),
+            (2, ragged),
         ]
     )(s)
     return None
@@ -158,12 +159,43 @@ def in_groups(s: Scope) -> None:
     half = len(order) // 2
     groups = [order[:half], order[half:]]
     r = s.cast(s.real(LARGEST // half), frozenset([axis]))
-    options = [("all_gather", (half, *r.shape)), ("psum", r.shape), ("pmean", r.shape)]
-    name, shape = s.draw.pick(options if not s.check else options[:1])
+    options = [("all_gather", (half, *r.shape)), ("all_to_all", (half, *r.shape))]
+    options += [("psum_scatter", r.shape)]
+    options += [("psum", r.shape), ("pmean", r.shape), ("pmax", r.shape)] if not s.check else []
+    name, shape = s.draw.pick(options)
     if len(shape) > 3:
         return reduce_all(s)
     s.features.add(f"{name} in groups")
     new = s.new(shape, "float32", r.varying, r.differs | {axis}, r.bound * half)
-    call = f"lax.{name}({r.name}, {axis!r}, axis_index_groups={groups})"
-    s.tamed(s.write(new, call))
+    value = fan(s, r, half) if name in ("all_to_all", "psum_scatter") else r.name
+    value = f"lax.stop_gradient({value})" if name == "pmax" else value
+    where = ", 0, 0" if name == "all_to_all" else ""
+    s.tamed(s.write(new, f"lax.{name}({value}, {axis!r}{where}, axis_index_groups={groups})"))
+    return None
+
+
+def ragged(s: Scope) -> None:
+    """An exchange of unequal parts, by a table of who sends how many rows to whom."""
+    fit = [a for a in s.sizes if a in s.meet and s.sizes[a] <= 4]
+    rows = [r for r in s.reals(48) if r.shape]
+    if not fit or not rows or s.split or s.batched:
+        return reduce_all(s)
+    axis = s.draw.pick(fit)
+    n = s.sizes[axis]
+    r = s.cast(s.draw.pick(rows[::-1]), frozenset([axis]))
+    table = []
+    for _ in range(n):
+        left = r.shape[0]
+        table.append([])
+        for _ in range(n):
+            table[-1].append(s.draw.integer(0, min(left, 2)))
+            left -= table[-1][-1]
+    long = max(sum(row[j] for row in table) for j in range(n)) + s.draw.integer(0, 2)
+    if long == 0 or long * r.size > LARGEST:
+        return reduce_all(s)
+    s.features.add("ragged_all_to_all")
+    into = f"jnp.full({(long, *r.shape[1:])}, 0.3, jnp.float32)"
+    into = f"lax.pcast({into}, {tuple(sorted(r.varying))}, to='varying')" if s.check else into
+    new = s.new((long, *r.shape[1:]), "float32", r.varying, r.differs | {axis}, max(r.bound, 1.0))
+    s.write(new, f"ragged({r.name}, {into}, {table}, {axis!r})")
     return None

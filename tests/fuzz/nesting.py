@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .language import NOWHERE, Statement
+from .language import NOWHERE, Block, Statement
 from .meeting import over
 from .plain import place, unary
 from .scope import LARGEST, Scope
@@ -47,30 +47,33 @@ def scan(s: Scope) -> None:
 def counted(s: Scope) -> None:
     """A fori_loop, of known length or as long as a register says."""
     limit = s.whole()
-    dynamic = limit is not None and not s.smooth and s.draw.chance(60)
-    apart = limit.differs if dynamic else NOWHERE
+    dynamic = limit is not None and not s.reverse and s.draw.chance(60)
+    apart = known = NOWHERE
+    until = f"np.int32({s.draw.integer(1, 3)})"
+    if limit is not None and dynamic:
+        apart, known, until = limit.differs, limit.varying, f"{limit.name} % 3 + 1"
     s.features.add("fori_loop as long as data says" if dynamic else "fori_loop")
     s.features |= {"loops of different lengths"} if apart else set()
-    until = f"{limit.name} % 3 + 1" if dynamic else str(s.draw.integer(1, 3))
     init = s.real(24)
-    known = limit.varying if dynamic else NOWHERE
     kept = init.varying | known | set(s.draw.subset(list(s.sizes)))
     start = s.cast(init, kept)
     index = s.new((), "int32", NOWHERE, NOWHERE)
     carry = s.new(start.shape, "float32", kept, kept, 2.0)
-    inner = s.inner(s.fresh(), (index, carry), meet=s.meet - apart, split=s.split or bool(apart))
+    inner = s.apart(s.fresh(), (index, carry), apart)
     if dynamic:
         inner.registers.remove(index)
     inner.fill(3)
     new = inner.within(carry.shape, kept)
     inner.block.result = f"0.5 * {carry.name} + jnp.tanh({new.name})"
     out = s.new(start.shape, "float32", kept, kept, 2.0)
-    s.write(out, f"lax.fori_loop(0, {until}, {inner.block.name}, {start.name})", inner.block)
+    s.write(
+        out, f"lax.fori_loop(np.int32(0), {until}, {inner.block.name}, {start.name})", inner.block
+    )
 
 
 def while_loop(s: Scope) -> None:
     limit = s.whole()
-    if limit is None or s.smooth:
+    if limit is None or s.reverse:
         return scan(s)
     s.features.add("while_loop")
     asked = s.draw.subset([a for a in s.sizes if a in s.meet - limit.differs])
@@ -85,7 +88,7 @@ def while_loop(s: Scope) -> None:
     start = s.cast(init, kept)
     n = s.new((), "int32", counter.varying, apart)
     carry = s.new(start.shape, "float32", kept, kept, 2.0)
-    inner = s.inner(s.fresh(), (n, carry), meet=s.meet - apart, split=s.split or bool(apart))
+    inner = s.apart(s.fresh(), (n, carry), apart)
     inner.fill(3)
     new = inner.within(carry.shape, kept)
     inner.block.result = f"{n.name} + 1, 0.5 * {carry.name} + jnp.tanh({new.name})"
@@ -107,17 +110,16 @@ def branch(s: Scope) -> None:
     if index is None:
         return place(s)
     apart = index.differs
-    if apart and s.smooth and s.check:
-        # The transpose of a cast is a psum: the derivative would hang where the program does not.
-        return scan(s)
     ways = s.draw.integer(2, 3)
     s.features.add("cond" if ways == 2 else "switch")
     s.features |= {"branches that differ over other axes"} if apart else set()
-    operand = s.real(24)
+    operand = s.cast(s.real(24), apart)
+    s.features |= {"a branch in a branch"} if s.branches else set()
     scopes, results = [], []
     for _ in range(ways):
         param = s.new(operand.shape, "float32", operand.varying, operand.differs, operand.bound)
-        inner = s.inner(s.fresh(), (param,), meet=s.meet - apart, split=s.split or bool(apart))
+        inner = s.apart(s.fresh(), (param,), apart)
+        inner.branches = True
         inner.fill(3)
         scopes.append(inner)
         results.append(inner.fitted(inner.real(), operand.shape))
@@ -138,10 +140,16 @@ def branch(s: Scope) -> None:
 
 
 def derivative(s: Scope) -> None:
-    r = s.real(24)
+    r = s.cast(s.real(24), s.absent)
     param = s.new(r.shape, "float32", r.varying, r.differs, r.bound)
     forward = s.draw.chance(30)
-    inner = s.inner(s.fresh(), (param,), smooth=True, forward=s.forward or forward)
+    inner = s.inner(
+        s.fresh(),
+        (param,),
+        smooth=True,
+        forward=s.forward or forward,
+        reverse=s.reverse or not forward,
+    )
     inner.fill(3)
     result = inner.real()
     everywhere = frozenset(s.sizes)
@@ -171,7 +179,7 @@ def batched(s: Scope) -> None:
     s.features.add("vmap in the body")
     r = s.draw.pick(rows[::-1])
     param = s.new(r.shape[1:], "float32", r.varying, r.differs, r.bound)
-    inner = s.inner(s.fresh(), (param,))
+    inner = s.inner(s.fresh(), (param,), batched=True)
     inner.fill(3)
     result = inner.real(LARGEST // r.shape[0])
     if len(result.shape) > 2:
@@ -184,14 +192,50 @@ def batched(s: Scope) -> None:
 
 
 def called(s: Scope) -> None:
-    """A call through jit or remat."""
-    name = s.draw.pick(["jit", "checkpoint"])
+    """A call through jit, remat or a composite."""
+    forms = {"jit": "jax.jit({0})", "checkpoint": "jax.checkpoint({0})"}
+    forms["checkpoint of dots"] = (
+        "jax.checkpoint({0}, policy=jax.checkpoint_policies.dots_saveable)"
+    )
+    if not s.smooth:
+        forms["composite"] = "lax.composite({0}, name='fuzz.call')"
+    name = s.draw.pick(list(forms))
     s.features.add(f"{name} in the body")
     r = s.real()
     param = s.new(r.shape, "float32", r.varying, r.differs, r.bound)
     inner = s.inner(s.fresh(), (param,))
+    if name == "composite":
+        # It may not close over anything.
+        inner.registers = [param]
     inner.fill(3)
     result = inner.real()
     inner.block.result = result.name
     new = s.new(result.shape, "float32", result.varying, result.differs, result.bound)
-    s.write(new, f"jax.{name}({inner.block.name})({r.name})", inner.block)
+    s.write(new, f"{forms[name].format(inner.block.name)}({r.name})", inner.block)
+
+
+def custom(s: Scope) -> None:
+    """A function with a derivative of its own, which follows the same branches again."""
+    if s.forward:
+        return called(s)
+    s.features.add("custom_vjp with residuals")
+    r = s.real(24)
+    param = s.new(r.shape, "float32", r.varying, r.differs, r.bound)
+    # Nothing but the argument: a custom_vjp may not close over what is differentiated.
+    inner = s.inner(s.fresh(), (param,), smooth=True, reverse=True)
+    inner.registers = [x for x in s.registers if not x.real and not x.exact] + [param]
+    inner.fill(3)
+    result = inner.real()
+    inner.block.result = result.name
+    rule = Block(s.fresh(), ())
+    rule.statements = [
+        Statement(("call",), f"jax.custom_vjp({inner.block.name})"),
+        Statement(
+            (),
+            f"call.defvjp(lambda v: ({inner.block.name}(v), v), "
+            f"lambda v, ct: (0.5 * jax.vjp({inner.block.name}, v)[1](ct)[0],))",
+        ),
+    ]
+    rule.result = "call"
+    new = s.new(result.shape, "float32", result.varying, result.differs, result.bound)
+    return s.tamed(s.write(new, f"{rule.name}()({r.name})", inner.block, rule)) and None

@@ -6,12 +6,13 @@ from math import prod
 
 from .scope import LARGEST, Scope
 
+KEYS = ("threefry2x32", "rbg", "unsafe_rbg")
+
 
 def unary(s: Scope) -> None:
     r = s.real()
     forms = ["jnp.sin({0})", "jnp.tanh({0})", "jnp.cos({0}) * 0.5", "{0} * 0.7 + 0.1"]
-    if not s.forward:
-        forms.append("bent({0})")
+    forms.append("leant({0})" if s.forward else "bent({0})")
     if r.bound <= 2:
         forms += ["{0} ** 2 * 0.5", "jnp.exp({0}) * 0.1"]
     if r.shape:
@@ -112,7 +113,7 @@ def integer(s: Scope) -> None:
     s.write(new, s.draw.pick(forms).format(left.name, right.name))
     if left.shape and s.draw.chance(50):
         last = s.registers[-1]
-        s.write(s.new((), "int32", varying, differs), f"jnp.sum({last.name})")
+        s.write(s.new((), "int32", varying, differs), f"jnp.sum({last.name}, dtype=jnp.int32)")
     return None
 
 
@@ -131,6 +132,14 @@ def selection(s: Scope) -> None:
         (f"jnp.roll({r.name}, {at}, axis=0)", r.shape),
         (f"jnp.where({index.name} % 2 == 0, {r.name}, 0.3)", r.shape),
         (f"{r.name}[jnp.arange({n}) * 2 % {n}] * ({at}).astype(jnp.float32)", r.shape),
+        (f"lax.dynamic_slice_in_dim({r.name}, {at}, {(n + 1) // 2})", ((n + 1) // 2, *r.shape[1:])),
+        (f"lax.dynamic_update_slice_in_dim({r.name}, jnp.cos({r.name}[:1]), {at}, 0)", r.shape),
+        (
+            f"jnp.take({r.name}, (jnp.arange(2, dtype=jnp.int32) + {index.name}) % {n}, axis=0)",
+            (2, *r.shape[1:]),
+        ),
+        (f"{r.name}.at[(jnp.arange(2, dtype=jnp.int32) + {index.name}) % {n}].add(0.2)", r.shape),
+        (f"jnp.sin({r.name}[{at}]) * {r.name}", r.shape),
     ]
     form, shape = s.draw.pick(forms)
     s.tamed(s.write(s.new(shape, "float32", varying, differs, r.bound * n), form))
@@ -138,19 +147,57 @@ def selection(s: Scope) -> None:
 
 
 def randomness(s: Scope) -> None:
-    s.features.add("random")
-    axes = s.draw.subset(list(s.sizes))
-    key = f"jax.random.key({s.draw.integer(0, 9)})"
-    for axis in axes:
+    """Random numbers, from a key of the program's or of the arguments'."""
+    given = [r for r in s.registers if r.dtype in KEYS]
+    if given and s.draw.chance(50):
+        r = s.draw.pick(given)
+        s.features |= {"keys as arguments", f"{r.dtype} keys"}
+        key, own, differs = f"{r.name}[0]", r.varying, r.differs
+    else:
+        impl = s.draw.weighted([(4, KEYS[0]), (2, KEYS[1]), (3, KEYS[2])])
+        s.features |= {"random", f"{impl} keys"}
+        key, own, differs = f"jax.random.key({s.draw.integer(0, 9)}, impl={impl!r})", set(), set()
+    for axis in s.draw.subset(list(s.sizes)):
         key = f"jax.random.fold_in({key}, lax.axis_index({axis!r}))"
+        own, differs = own | {axis}, differs | {axis}
+    if s.draw.chance(40):
+        s.features.add("keys split on each device")
+        key = f"jax.random.split({key}, 3)[{s.draw.integer(0, 2)}]"
+    _drawn_from(s, key, frozenset(own), frozenset(differs))
+
+
+def _drawn_from(s: Scope, key: str, own: frozenset[str], differs: frozenset[str]) -> None:
     shape = s.draw.pick([(), (3,), (2, 2)])
-    own = frozenset(axes)
     if s.draw.chance(30):
-        s.write(s.new((3,), "int32", own, own), f"jax.random.permutation({key}, 3)")
+        forms = [f"jax.random.permutation({key}, jnp.arange(3, dtype=jnp.int32))"]
+        forms += [f"jax.random.randint({key}, (3,), 0, 7, jnp.int32)"]
+        s.write(s.new((3,), "int32", own, differs), s.draw.pick(forms))
     elif s.draw.chance(30):
         r = s.real()
-        new = s.new(r.shape, "float32", own | r.varying, own | r.differs, 2 * r.bound)
+        new = s.new(r.shape, "float32", own | r.varying, differs | r.differs, 2 * r.bound)
         keep = f"jax.random.bernoulli({key}, 0.5, {r.shape})"
         s.tamed(s.write(new, f"jnp.where({keep}, 2.0 * {r.name}, 0.0)"))
     else:
-        s.write(s.new(shape, "float32", own, own), f"jax.random.uniform({key}, {shape})")
+        name = s.draw.pick(["uniform", "normal"])
+        new = s.new(shape, "float32", own, differs, 1.0 if name == "uniform" else 5.0)
+        s.tamed(s.write(new, f"jax.random.{name}({key}, {shape}, jnp.float32)"))
+
+
+def rounding(s: Scope) -> None:
+    """Something computed in a narrow type."""
+    if s.rough is None:
+        return unary(s)
+    s.features.add(f"computed in {s.rough}")
+    r = s.real()
+    forms = ["jnp.sin({0})", "{0} * {0}", "{0} + jnp.tanh({0})"]
+    if s.meet and s.draw.chance(50):
+        axes = s.axes()
+        cast = s.cast(r, frozenset(axes))
+        gone = set(axes)
+        new = s.new(r.shape, "float32", cast.varying - gone, cast.differs - gone, r.bound)
+        value = f"lax.pmean({cast.name}.astype(jnp.{s.rough}), {axes})"
+        s.write(new, f"{value}.astype(jnp.float32)")
+        return None
+    value = s.draw.pick(forms).format(f"{r.name}.astype(jnp.{s.rough})")
+    s.tamed(s.like(r, f"({value}).astype(jnp.float32)", max(2 * r.bound, r.bound**2)))
+    return None

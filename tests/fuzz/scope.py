@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import prod
 
@@ -23,7 +23,12 @@ class Scope:
         meet: The axes along which its devices may communicate.
         smooth: Whether it will be differentiated.
         forward: Whether it will be differentiated forwards, which a custom_vjp does not allow.
-        split: Whether some devices may be elsewhere: XLA on the CPU then hangs in permutations.
+        reverse: Whether it will be differentiated backwards, which a while_loop does not allow.
+        batched: Whether it will be vmapped: JAX's own rule for ragged exchanges then fails.
+        rough: The narrow type that values may be rounded to, if any.
+        kinds: The kind of values that each exact register holds.
+        absent: The axes along which some devices may be elsewhere.
+        branches: Whether it is part of a branch.
     """
 
     draw: Draw
@@ -37,15 +42,25 @@ class Scope:
     step: Callable[[Scope], None]
     smooth: bool = False
     forward: bool = False
-    split: bool = False
+    reverse: bool = False
+    batched: bool = False
+    rough: str | None = None
+    kinds: dict[str, str] = field(default_factory=dict)
+    absent: Axes = NOWHERE
     depth: int = 0
+    branches: bool = False
+
+    @property
+    def split(self) -> bool:
+        """Whether some devices may be elsewhere: XLA on the CPU then hangs in permutations."""
+        return bool(self.absent)
 
     # --- writing
 
-    def new(self, shape, dtype, varying, differs, bound=1.0, name=None) -> Register:
-        name = name or f"r{next(self.names)}"
-        differs = differs & varying
-        return Register(name, tuple(shape), dtype, frozenset(varying), frozenset(differs), bound)
+    def new(self, shape, dtype, varying, differs, bound=1.0, exact=False) -> Register:
+        name = f"r{next(self.names)}"
+        varying, differs = frozenset(varying), frozenset(differs & varying)
+        return Register(name, tuple(shape), dtype, varying, differs, bound, exact)
 
     def write(self, register: Register, expression: str, *blocks: Block) -> Register:
         """Add a statement and the register it sets."""
@@ -81,7 +96,9 @@ class Scope:
         if not missing:
             return register
         varying = register.varying | set(missing)
-        new = self.new(register.shape, register.dtype, varying, register.differs, register.bound)
+        new = replace(register, name=f"r{next(self.names)}", varying=varying)
+        if register.exact:
+            self.kinds[new.name] = self.kinds[register.name]
         if not self.check:
             return replace(new, name=register.name)
         return self.write(new, f"lax.pcast({register.name}, {missing}, to='varying')")
@@ -97,6 +114,14 @@ class Scope:
             **changes,
         )
 
+    def apart(self, name: str, params: tuple[Register, ...], axes: Axes) -> Scope:
+        """The scope of a function that devices along `axes` need not run together."""
+        inner = self.inner(name, params, meet=self.meet - axes, absent=self.absent | axes)
+        if axes and self.reverse and self.check:
+            # The transpose of a cast along these axes is a sum along them: it would hang.
+            inner.registers = [r for r in inner.registers if not r.real or axes <= r.varying]
+        return inner
+
     def fresh(self) -> str:
         return f"f{next(self.names)}"
 
@@ -107,12 +132,18 @@ class Scope:
 
     def real(self, most: int = LARGEST) -> Register:
         """A float register, more often a late one."""
-        options = self.reals(most)
+        options = self.reals(most) or [self.constant()]
         late = options[-6:]
         return self.draw.pick(late[::-1]) if self.draw.chance(70) else self.draw.pick(options)
 
+    def exact(self) -> Register | None:
+        """One of the registers that hold what is computed without rounding."""
+        options = [r for r in self.registers if r.exact]
+        return self.draw.pick(options[-4:][::-1]) if options else None
+
     def whole(self, shape: tuple[int, ...] | None = ()) -> Register | None:
-        options = [r for r in self.registers if r.dtype == "int32" and shape in (None, r.shape)]
+        whole = [r for r in self.registers if r.dtype == "int32" and not r.exact]
+        options = [r for r in whole if shape in (None, r.shape)]
         return self.draw.pick(options[::-1]) if options else None
 
     def axes(self, least: int = 1) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ def _without_output(program: Program, number: int) -> Program | None:
     simpler = copy.deepcopy(program)
     if len(simpler.outputs) > 1:
         simpler.outputs.pop(number)
-    simpler.body.result = "".join(f"{name}, " for name, _ in simpler.outputs).strip()
+    simpler.body.result = "".join(f"{o.name}, " for o in simpler.outputs).strip()
     return simpler
 
 
@@ -80,6 +80,9 @@ def _without_statement(program: Program, number: int) -> Program | None:
     if number >= len(statements):
         return None
     block, statement = statements[number]
+    if not statement.targets:
+        block.statements.remove(statement)
+        return simpler
     if not statement.registers or statement.expression.startswith("digest"):
         return simpler
     constants = [_constant(r, program.check_vma) for r in statement.registers]
@@ -106,7 +109,8 @@ def _sweep(program: Program) -> None:
         dead = [
             (block, statement)
             for block, statement in _statements(program.body)
-            if all(len(re.findall(rf"\b{name}\b", text)) == 1 for name in statement.targets)
+            if statement.targets
+            and all(len(re.findall(rf"\b{name}\b", text)) == 1 for name in statement.targets)
         ]
         changed = bool(dead)
         for block, statement in dead:

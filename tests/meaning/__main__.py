@@ -19,7 +19,7 @@ from typing import Any
 
 from ..devices import request_devices
 
-PER_WORKER = 50
+PER_WORKER = 25
 PATIENCE = 3600.0
 
 

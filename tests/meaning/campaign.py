@@ -106,7 +106,7 @@ def attempt(f: Any, args: list[Any], sizes: dict[str, int]) -> Outcome:
     try:
         proof = prove(f, *args, mesh=sw.mesh(sizes), run=False)
     except Exception as error:
-        if "_meaning" in _origin(error) or "_prove" in _origin(error) and not _untraceable(error):
+        if "_meaning" in _origin(error) or ("_prove" in _origin(error) and not _untraceable(error)):
             failures.append(f"{type(error).__name__}: {error}")
         counts["programs without a run on one device"] += 1
         return counts, failures

@@ -50,7 +50,7 @@ class Draw:
         return found
 
     def argument(self, local: Sequence[int], spec: Spec, how: Callable[..., Any]) -> Any:
-        """A part of an argument: its local shape, and the axes that each dimension is split over."""
+        """A part of an argument, of a local shape, with the axes each dimension is split over."""
         sizes = [
             size * int(np.prod([self.mesh[axis] for axis in axes], dtype=int))
             for size, axes in zip(local, spec, strict=True)

@@ -1,4 +1,4 @@
-"""One small program for each collective, and for loops and branches, over operands of random cuts."""
+"""One small program for each collective, for loops and for branches, over random cuts."""
 
 from __future__ import annotations
 

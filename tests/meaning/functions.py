@@ -202,7 +202,12 @@ def _seed(params: Any, seeds: Any) -> Any:
     )
 
 
+def _wrap(params: Any, x: Any) -> Any:
+    return np.rint(x).astype(np.int64).astype(np.dtype(dict(params)["new_dtype"]))
+
+
 BITS: dict[str, Callable[..., Any]] = {
+    "wrap": _wrap,
     "and": _bitwise(np.bitwise_and),
     "or": _bitwise(np.bitwise_or),
     "xor": _bitwise(np.bitwise_xor),

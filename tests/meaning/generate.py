@@ -1,8 +1,9 @@
 """Random programs that run on a mesh of any size: most of them right, some with a mistake.
 
-A program is written while it is traced, from a seed: the choices depend on how values are cut and on
-what is owed of them, and on no size, so that the same program comes out on every mesh. Now and then a
-rule is broken: a share is not added up, a whole is added up twice, parts are put together wrongly.
+A program is written while it is traced, from a seed: the choices depend on how values are cut and
+on what is owed of them, and on no size, so that the same program comes out on every mesh. Now and
+then a rule is broken: a share is not added up, a whole is added up twice, parts are put together
+wrongly.
 """
 
 from __future__ import annotations
@@ -386,7 +387,7 @@ SHAPES = ((8,), (16,), (8, 8), (8, 3), (16, 8), (8, 8, 2), ())
 
 @dataclasses.dataclass
 class Made:
-    """A program: a function `f(*args, mesh)`, its arguments, and the mesh that it is to be tried on."""
+    """A program: a function `f(*args, mesh)`, its arguments, and the mesh to try it on."""
 
     f: Callable[..., Any]
     args: list[np.ndarray]

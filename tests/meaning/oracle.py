@@ -1,9 +1,9 @@
 """The oracle: every value of a program is, on every device, what its meaning says.
 
 A program is walked on a mesh; the meaning of each value is worked out in numbers (`evaluate`) and
-compared with what the simulator says that every device holds. A value that is not owed has to be the
-part that its cuts and hidden axes read off the whole; of an owed one, the sum (maximum, minimum) over
-the devices has to be. So each rule is tested on each value, not only on results.
+compared with what the simulator says that every device holds. A value that is not owed has to be
+the part that its cuts and hidden axes read off the whole; of an owed one, the sum (maximum,
+minimum) over the devices has to be. So each rule is tested on each value, not only on results.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ COMBINE: dict[str, Callable[..., Any]] = {"sum": np.sum, "max": np.max, "min": n
 
 ALL = Pace(1 << 30)
 
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Each program runs once, on a few numbers: compiling it is what takes time."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Held:
@@ -65,7 +68,8 @@ class Run:
             outs, trouble = observe(self.body, values, watch, ALL, self.vars)
             return [Stacked(_plain(out.array), out.dims) for out in outs], trouble
 
-        outs, trouble = jax.device_get(jax.jit(run)(*self.traced.values))
+        compiled = jax.jit(run).lower(*self.traced.values).compile(QUICKLY)
+        outs, trouble = jax.device_get(compiled(*self.traced.values))
         if trouble is not None and int(trouble.site):
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
         return dict(zip(self.vars, map(_held, outs), strict=True))
@@ -280,7 +284,7 @@ def _spread(array: np.ndarray, own: Sequence[Axis], axes: Sequence[Axis]) -> np.
     lead = array.shape[: len(own)]
     order = sorted(range(len(own)), key=lambda i: axes.index(own[i]))
     array = array.transpose([*order, *range(len(own), array.ndim)])
-    sizes = {axis: size for axis, size in zip(own, lead, strict=True)}
+    sizes = dict(zip(own, lead, strict=True))
     return array.reshape([sizes.get(axis, 1) for axis in axes] + list(array.shape[len(own) :]))
 
 

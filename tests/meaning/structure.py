@@ -184,7 +184,9 @@ def _gather(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
     x, index = kids
 
     def run(one: Any, at: Any) -> Any:
-        return lax.gather(one, at, numbers, slice_sizes=sizes, mode=_mode(mode))
+        fill = None if mode[1] == "None" else float(mode[1])
+        how = {"mode": _mode(mode[0]), "fill_value": fill}
+        return lax.gather(one, at, numbers, slice_sizes=sizes, **how)
 
     return _leading(run, lead, x, np.rint(index).astype(np.int64))
 
@@ -205,7 +207,7 @@ def _rows(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
     rows = [d for d in range(len(shape)) if d not in numbers.offset_dims]
     size = table.shape[numbers.start_index_map[0]]
     at, there = _numbered(places, leaf, tuple(shape[d] for d in rows), size)
-    found = _gather((numbers, sizes, "CLIP", 0), [table, at[..., None]], shape)
+    found = _gather((numbers, sizes, ("CLIP", "None"), 0), [table, at[..., None]], shape)
     wide = [shape[d] if d in rows else 1 for d in range(len(shape))]
     return np.where(there.reshape(wide), found, 0.0)
 

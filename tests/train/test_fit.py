@@ -176,7 +176,7 @@ def test_no_log_is_lost_and_none_of_others_is_taken(tmp_path):
     assert lengths == [3, 1, 2]
     fit(steps=2, checkpoint=tmp_path / "more")
     (tmp_path / "more" / "log.jsonl").write_text('{"epoch": 1}\n')
-    with pytest.raises(sw.ShardingError, match="rows without step and seconds"):
+    with pytest.raises(sw.ShardingError, match="line 1: its checksum is missing"):
         fit(steps=3, checkpoint=tmp_path / "more")
 
 
@@ -212,7 +212,7 @@ def test_data_that_ends_too_early():
         fit(batches=iter(Rows()))
 
 
-@pytest.mark.parametrize(("steps", "every", "keep"), [(0, 1, 1), (5, 0, 1), (5, 1, 0)])
+@pytest.mark.parametrize(("steps", "every", "keep"), [(0, 1, 2), (5, 0, 2), (5, 1, 0), (5, 1, 1)])
 def test_numbers_that_make_no_sense(steps, every, keep):
     words = f"steps is {steps}, every is {every}, keep is {keep}"
     with pytest.raises(sw.ShardingError, match=words):
@@ -238,14 +238,30 @@ def test_another_number_of_devices_goes_on(tmp_path):
     assert [row["step"] for row in rows_of(tmp_path)] == list(range(1, 9))
 
 
-def test_a_checkpoint_that_cannot_be_read(tmp_path):
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(tmp_path):
+    want = digest("pure", fit(steps=6))
     fit(checkpoint=tmp_path, steps=4, every=2)
     for path in (tmp_path / "4").rglob("*"):
         if path.is_file():
             path.write_bytes(b"")
-    with pytest.raises(sw.ShardwiseError, match=r"checkpoint 4 in .* cannot be read") as error:
+    with pytest.warns(UserWarning, match="checkpoint 4 is damaged") as told:
+        state = fit(checkpoint=tmp_path, steps=6, every=2)
+    assert "kept as 4.damaged. The training goes on from step 2: 2 steps are done again" in str(
+        told[0].message
+    )
+    assert digest("pure", state) == want
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["2", "4", "4.damaged", "6"]
+    assert [row["step"] for row in rows_of(tmp_path)] == list(range(1, 7))
+
+
+def test_no_checkpoint_that_is_whole(tmp_path):
+    fit(checkpoint=tmp_path, steps=4, every=2)
+    for path in tmp_path.rglob("about/metadata"):
+        path.write_bytes(path.read_bytes().replace(b'"drawn": ', b'"drawn": 1'))
+    with pytest.raises(sw.ShardwiseError, match="no checkpoint there can be used") as error:
         fit(checkpoint=tmp_path, steps=6, every=2)
-    assert error.match("delete the folder 4")
+    assert error.match("checkpoint 4: its checksum does not fit")
+    assert error.match("another folder to begin anew")
 
 
 def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ LABELS, BARS, NUMBERS = 310, 250, 120
 
 INDENT = 18
 LEFT = 74
-"""The room for the words forward and backward."""
+"""The room for the words forward, backward and update."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _top(number: int) -> float:
 
 
 def _passes(drawing: Drawing, rows: list[Row]) -> None:
-    """To the left, where the forward and the backward pass go."""
+    """To the left, where each pass goes."""
     start = 0
     for number in range(1, len(rows) + 1):
         direction = rows[start].entry.step.direction
@@ -143,7 +143,7 @@ def _passes(drawing: Drawing, rows: list[Row]) -> None:
             continue
         top, high = _top(start), ROW * (number - start)
         color = "soft" if direction == "forward" else "ink"
-        drawing.rect(LEFT - 12, top + 2, 3, high - 4, color, hint=f"{direction} pass")
+        drawing.rect(LEFT - 12, top + 2, 3, high - 4, color, hint=direction)
         if high > ROW or start == 0:
             drawing.text(LEFT - 18, top + 15, direction, color, size=10.5, anchor="end")
         start = number

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import re
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -16,20 +17,23 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import clusters as _clusters
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import distributed as _distributed
 from jax._src import effects as _effects
 from jax._src import source_info_util as _source
+from jax._src import traceback_util as _traceback
+from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _partial
 from jax._src.lax import lax as _lax
 from jax._src.state import discharge as _discharge
 from jax._src.state import types as _state
-from jax.core import ShapedArray, Tracer, eval_jaxpr
+from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
 from jax.interpreters import ad, batching, mlir
-from jax.sharding import PartitionSpec
 
 # --- jaxprs ---------------------------------------------------------------------------------
 
@@ -167,6 +171,21 @@ def untyped(constant: Any) -> Any:
     return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
 
 
+def specs_in(jaxpr: Any) -> list[Any]:
+    """The specs of the arguments of all `shard_map`s, in order."""
+    found = []
+    for eqn in open_jaxpr(jaxpr).eqns:
+        if primitive_name(eqn.primitive) == "shard_map":
+            found.append(eqn.params["in_specs"])
+        values = list(eqn.params.values())
+        for value in values:
+            if is_jaxpr(value):
+                found += specs_in(value)
+            elif isinstance(value, tuple | list):
+                values += value
+    return found
+
+
 def is_ordered(effect: Any) -> bool:
     """Whether an effect asks for an order among devices, which a simulation cannot give."""
     return "ordered" in type(effect).__name__.lower() or "ordered" in str(effect).lower()
@@ -216,6 +235,12 @@ def user_frames(source_info: Any) -> Iterator[Frame]:
 def is_backward(source_info: Any) -> bool:
     """Whether an equation comes from the backward pass of a derivative."""
     return "transpose(" in str(source_info.name_stack)
+
+
+def is_forward(source_info: Any) -> bool:
+    """Whether an equation comes from a forward pass that is differentiated."""
+    stack = str(source_info.name_stack)
+    return "jvp(" in stack and "transpose(" not in stack
 
 
 def derivative_frame(source_info: Any) -> Frame | None:
@@ -281,8 +306,45 @@ SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
 """JAX's message about specs that do not match the arguments or results."""
 
+SPEC_MISMATCH = re.compile(
+    r"in_specs passed to shard_map: (?P<said>.+?) does not match the specs of the input: "
+    r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
+    re.S,
+)
+"""JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
+
 NO_MESH = re.compile(r"context mesh cannot be empty")
 """JAX's message about a `shard_map` that has no mesh and finds none around it."""
+
+
+NO_DEVICES = re.compile(
+    r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
+    r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+)
+"""JAX's messages where a program asks a virtual mesh for what only devices have."""
+
+
+def is_about_types(error: Exception) -> bool:
+    """Whether JAX refuses the way arrays lie on an explicit mesh."""
+    if type(error).__name__ == "ShardingTypeError":
+        return True
+    return bool(SPEC_MISMATCH.search(f"{error} {error.__cause__}"))
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is JAX's."""
+    return file.startswith(_HOME)
+
+
+def is_shard_map(file: str) -> bool:
+    """Whether a source file is that of `shard_map`."""
+    return is_own(file) and Path(file).name == "shard_map.py"
+
+
+_HOME = str(Path(jax.__file__).parent)
+
+api_boundary = _traceback.api_boundary
+"""A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
 
 
 def whole_tracebacks() -> Any:
@@ -422,14 +484,6 @@ def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
     return tuple(aval.shape), aval.dtype
 
 
-def whole(x: Any) -> Any:
-    """A traced value, replicated where its type says (on an explicit mesh) that it is split."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    if sharding is None or all(entry is None for entry in sharding.spec):
-        return x
-    return jax.sharding.reshard(x, jax.sharding.NamedSharding(sharding.mesh, PartitionSpec()))
-
-
 def cast(x: Any, aval: Any) -> Any:
     """An array with the dtype and the weakness of a type."""
     if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
@@ -437,9 +491,75 @@ def cast(x: Any, aval: Any) -> Any:
     return _lax._convert_element_type(x, aval.dtype, weak_type=aval.weak_type)
 
 
-def typed(shape: Sequence[int], dtype: Any, weak: bool = False) -> Any:
-    """A type as JAX writes it, without sharding."""
-    return ShapedArray(tuple(shape), dtype, weak_type=weak)
+# --- several processes ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """What a scheduler says about this process, as JAX reads it from the environment."""
+
+    name: str
+    coordinator: str
+    processes: int
+    process: int
+    local_devices: list[int] | None
+
+
+def find_cluster(timeout: int, method: str | None = None) -> Cluster | None:
+    """The scheduler that JAX recognises here: Slurm, Open MPI, Kubernetes, Cloud TPU; or None.
+
+    Args:
+        timeout: Seconds to wait for the address of the first process.
+        method: Ask this one only, such as `mpi4py`, which has to be asked for.
+    """
+    kinds = _clusters.ClusterEnv._cluster_types
+    if method is None:
+        found = (k for k in kinds if not k.opt_in_only_method and k.is_env_present())
+    else:
+        found = (k for k in kinds if k.name == method and k.is_env_present())
+    kind = next(found, None)
+    if kind is None:
+        return None
+    address = kind.get_coordinator_address(timeout, os.environ.get("JAX_COORDINATOR_PORT"))
+    local = kind.get_local_process_id()
+    name = kind.name or kind.__name__.removesuffix("Cluster").lower()
+    return Cluster(
+        name,
+        address,
+        kind.get_process_count(),
+        kind.get_process_id(),
+        None if local is None else [local],
+    )
+
+
+def distributed_client() -> Any:
+    """The client of JAX's coordination service, or None: get, set and barriers by name."""
+    return _distributed.global_state.client
+
+
+def distributed_place() -> tuple[int, int]:
+    """The number of this process and how many there are, without starting the devices."""
+    state = _distributed.global_state
+    return (0, 1) if state.client is None else (state.process_id, state.num_processes)
+
+
+def backends_have_started() -> bool:
+    """Whether JAX has looked for its devices already; it can join no others after that."""
+    return _xla_bridge.backends_are_initialized()
+
+
+_left: list[Any] = []
+
+
+def leave_distributed() -> None:
+    """Take no part in the end of the job, where JAX waits for all processes.
+
+    A process that has failed would wait there for others that wait for it. The objects are kept:
+    their destructors wait, too.
+    """
+    state = _distributed.global_state
+    _left.append((state.preemption_sync_manager, state.client, state.service))
+    state.preemption_sync_manager = state.client = state.service = None
 
 
 def shard_map_arguments(jaxpr: Any) -> Iterator[tuple[int, list[tuple[str, bool]]]]:

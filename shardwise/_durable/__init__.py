@@ -1,0 +1,16 @@
+"""What runs of days lean on: checksums, a lock, files that appear whole, signals.
+
+Nothing here knows of training or evaluation, and nothing imports JAX.
+"""
+
+from .files import Identity as Identity
+from .files import unused as unused
+from .files import write_whole as write_whole
+from .lock import Lock as Lock
+from .lock import holder as holder
+from .signals import Signals as Signals
+from .signals import listen as listen
+from .signals import stand_in as stand_in
+from .sums import broken_seal as broken_seal
+from .sums import checksum as checksum
+from .sums import seal as seal

@@ -1,0 +1,45 @@
+"""Checksums of what is written, so that what is read back can be told from what was damaged.
+
+CRC-32 finds every flipped bit, every run of up to 32 damaged bits, and misses other damage once in
+four billion; zlib computes it at about a gigabyte per second without holding the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+SEAL = "crc"
+
+
+def checksum(*parts: Any) -> int:
+    """The checksum of bytes, or of contiguous buffers, one after another."""
+    found = 0
+    for part in parts:
+        found = zlib.crc32(part, found)
+    return found
+
+
+def seal(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts that go into JSON, with a checksum over all of them under `crc`."""
+    return {**facts, SEAL: f"{checksum(_canonical(facts)):08x}"}
+
+
+def broken_seal(facts: Any) -> str:
+    """What is wrong with sealed facts, as a sentence; empty if nothing is."""
+    if not isinstance(facts, dict):
+        return f"it holds a {type(facts).__name__} where named values were written"
+    if SEAL not in facts:
+        return "its checksum is missing"
+    rest = {name: value for name, value in facts.items() if name != SEAL}
+    try:
+        right = seal(rest)[SEAL] == facts[SEAL]
+    except (TypeError, ValueError):
+        right = False
+    return "" if right else "its checksum does not fit what it holds"
+
+
+def _canonical(facts: dict[str, Any]) -> bytes:
+    """One text for the same facts, before and after they went through JSON."""
+    return json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode()

@@ -1,0 +1,174 @@
+"""The part of a type that says, on a mesh with Explicit axes, how a value lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import api_util as _api
+from jax._src import linear_util as _linear
+from jax._src.interpreters import ad as _ad
+from jax._src.interpreters import partial_eval as _partial
+from jax.core import ShapedArray
+from jax.interpreters import ad
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def owed(aval: Any) -> frozenset[str]:
+    """The axes of an explicit mesh over which a sum is still owed: `unreduced` in a type."""
+    sharding = getattr(aval, "sharding", None)
+    return getattr(getattr(sharding, "spec", None), "unreduced", frozenset())
+
+
+def kind_owed(aval: Any) -> str:
+    """How what is owed is to be combined: `sum`, and since JAX 0.12 `max` or `min`."""
+    kind = getattr(aval.sharding.spec, "unreduced_kind", None)
+    return "sum" if kind is None else kind.name
+
+
+def spec_of(aval: Any) -> PartitionSpec:
+    """How a type says (on an explicit mesh) that its values lie; nothing where it does not."""
+    sharding = getattr(aval, "sharding", None)
+    return getattr(sharding, "spec", PartitionSpec())
+
+
+def mesh_of(aval: Any) -> Any:
+    """The mesh in a type, or None."""
+    return getattr(getattr(aval, "sharding", None), "mesh", None)
+
+
+def whole(x: Any) -> Any:
+    """A traced value, replicated where its type says that it is not."""
+    aval = jax.typeof(x)
+    return x if is_plain(aval) else jax.sharding.reshard(x, _sharding(aval, PartitionSpec()))
+
+
+def placed(x: Any, aval: Any) -> Any:
+    """A traced value, laid out as a type says."""
+    return x if is_plain(aval) else jax.sharding.reshard(x, aval.sharding)
+
+
+def _sharding(aval: Any, spec: PartitionSpec) -> NamedSharding:
+    return NamedSharding(aval.sharding.mesh, spec)
+
+
+def together(x: Any) -> Any:
+    """The value of an array on several devices; what its devices still owe is paid."""
+    names = owed(jax.typeof(x))
+    if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):  # random keys
+        first = min(x.devices(), key=lambda device: device.id)
+        return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
+    if not names:
+        return np.asarray(x)
+    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind_owed(jax.typeof(x))]
+    whole = np.zeros(x.shape, x.dtype)
+    mesh = x.sharding.mesh
+    shares: dict[Any, Any] = {}
+    axes = [i for i, name in enumerate(mesh.axis_names) if name in names]
+    spec = PartitionSpec(*x.sharding.spec.partitions)
+    parts = jax.sharding.NamedSharding(mesh, spec).devices_indices_map(x.shape)
+    where = {device: at for at, device in np.ndenumerate(mesh.devices)}
+    for shard in x.addressable_shards:
+        at = where[shard.device]
+        shares.setdefault(tuple(at[i] for i in axes), []).append((parts[shard.device], shard.data))
+    for number, share in enumerate(shares.values()):
+        one = np.zeros_like(whole)
+        for index, data in share:
+            one[index] = np.asarray(data)
+        whole = one if number == 0 else combine(whole, one)
+    return whole
+
+
+def pull_back(f: Callable[..., list[Any]], like: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+    """The transpose of a linear function of arrays, at some cotangents.
+
+    `jax.linear_transpose` wants cotangents of the type of the result. That of a value which is
+    the same everywhere (`reduced`) is a sum still owed (`unreduced`), and the other way round.
+    """
+    dual = [is_plain(aval) or aval.to_ct_aval() == aval for aval in map(jax.typeof, cotangents)]
+    if all(dual):
+        return jax.linear_transpose(f, *like)(list(cotangents))
+    info = _api.debug_info("linear_transpose", f, tuple(like), {})
+    wrapped = _linear.wrap_init(f, debug_info=info)
+    unknown = [_partial.PartialVal.unknown(aval) for aval in like]
+    jaxpr, _, consts = _partial.trace_to_jaxpr_nounits(wrapped, unknown, instantiate=True)
+    dummies = [ad.UndefinedPrimal(aval.to_ct_aval()) for aval in like]
+    found = _ad.backward_pass(jaxpr, True, consts, dummies, list(cotangents))
+    return tuple(map(ad.instantiate_zeros, found))
+
+
+def is_plain(aval: Any) -> bool:
+    """Whether a type says nothing of the way its values lie."""
+    spec = spec_of(aval)
+    apart = getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ())
+    return not apart and all(entry is None for entry in spec.partitions)
+
+
+def struct(x: Any, aval: Any) -> Any:
+    """What to trace with in place of `x`, where a program sees it as of type `aval`."""
+    seen = jax.typeof(x)
+    if seen.shape == aval.shape and is_plain(aval) and is_plain(seen):
+        return x
+    weak = getattr(seen, "weak_type", False)
+    sharding = None if is_plain(aval) else aval.sharding
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak, sharding=sharding)
+
+
+def batched(aval: Any, batch: Any, dim: int | None) -> Any:
+    """The type of a batch of values along dimension `dim`, of which `batch` is the type outside."""
+    if dim is None:
+        return aval
+    shape = (*aval.shape[:dim], batch.shape[dim], *aval.shape[dim:])
+    if not is_plain(batch):
+        return _typed(batch, shape, batch.sharding)  # the batch itself may be split
+    rows = [*spec_of(aval).partitions, *[None] * (len(aval.shape) - len(spec_of(aval).partitions))]
+    return _with(aval, shape, [*rows[:dim], None, *rows[dim:]])
+
+
+def stacked(aval: Any, sizes: Sequence[int]) -> Any:
+    """The type of the values of several devices, stacked in front."""
+    return _with(aval, (*sizes, *aval.shape), [*[None] * len(sizes), *spec_of(aval).partitions])
+
+
+def outside(aval: Any) -> Any:
+    """A type without what a `shard_map` around says of it: a simulated program stands outside."""
+    return _typed(aval, aval.shape, None if is_plain(aval) else aval.sharding)
+
+
+def _with(aval: Any, shape: Sequence[int], rows: Sequence[Any]) -> Any:
+    if is_plain(aval):
+        return _typed(aval, shape, None)
+    return _typed(aval, shape, _sharding(aval, spec_of(aval).update(partitions=tuple(rows))))
+
+
+def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
+    weak = getattr(aval, "weak_type", False)
+    return ShapedArray(tuple(shape), aval.dtype, weak_type=weak, sharding=sharding)
+
+
+def visible(aval: Any, given: Sequence[Any]) -> Any:
+    """A type as a trace sees it that knows the mesh around, and those of what it was given."""
+    known = [jax.sharding.get_abstract_mesh(), *(mesh_of(one) for one in given)]
+    if is_plain(aval) or mesh_of(aval) not in known:
+        return _typed(aval, aval.shape, None)
+    return aval
+
+
+def mesh_in_use(args: Sequence[Any]) -> Mesh | None:
+    """The mesh that arrays lie on, where they lie on one of several devices."""
+    for x in args:
+        sharding = getattr(x, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.num_devices > 1:
+            return sharding.mesh if isinstance(sharding.mesh, Mesh) else None
+    return None
+
+
+def put(x: Any, aval: Any, mesh: Mesh | None) -> Any:
+    """An array laid out on a mesh as a type says, where the type is about that mesh."""
+    if mesh is None or is_plain(aval) or mesh_of(aval) != mesh.abstract_mesh:
+        return x
+    if owed(aval):  # JAX makes shares only of what is on the mesh already
+        x = jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(x, NamedSharding(mesh, spec_of(aval)))

@@ -1,0 +1,185 @@
+"""What JAX does only eagerly, or only with devices, while a program is traced for a virtual mesh.
+
+`under` sets the mesh around a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh and
+works although a trace is under way, and `jax.pmap` runs over as many virtual devices as its
+arguments ask for when there are too few real ones. Elsewhere both are JAX's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+from jax._src import config as _config
+from jax._src import mesh as _mesh
+from jax._src import pmap as _pmap
+from jax._src import shard_map as _shard_map
+from jax._src import sharding_impls as _shardings
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+_ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
+    _config, "abstract_mesh_context_manager", None
+)
+_DEVICES: Any = getattr(_mesh, "device_context", None) or getattr(_config, "device_context", None)
+
+
+@contextlib.contextmanager
+def under(mesh: AbstractMesh | None) -> Iterator[None]:
+    """A context with this mesh around, whatever mesh is around it; None is no mesh at all."""
+    abstract = _ABSTRACT.swap_local(_mesh.empty_abstract_mesh if mesh is None else mesh)
+    devices = _DEVICES.swap_local(_mesh.empty_concrete_mesh)
+    try:
+        yield
+    finally:
+        _ABSTRACT.set_local(abstract)
+        _DEVICES.set_local(devices)
+
+
+_VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual", default=None)
+
+
+@dataclasses.dataclass
+class Seen:
+    """What was met in a trace that the jaxpr does not tell."""
+
+    inferred: AbstractMesh | None = None
+    """The virtual mesh of a `shard_map` that takes its specs from the types of its arguments."""
+
+
+@contextlib.contextmanager
+def virtually() -> Iterator[Seen]:
+    """A context in which programs may set virtual meshes and map over virtual devices."""
+    _teach()
+    seen = Seen()
+    token = _VIRTUAL.set(seen)
+    abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
+    try:
+        yield seen
+    finally:
+        _VIRTUAL.reset(token)
+        # `jax.set_mesh` without `with` lasts; what a program sets while traced does not.
+        _ABSTRACT.set_local(abstract)
+        _DEVICES.set_local(devices)
+
+
+@functools.cache
+def _teach() -> None:
+    """Let JAX ask, once for the process, whether a simulated program is being traced."""
+    _shardings.set_mesh.__init__ = _set_mesh(_shardings.set_mesh.__init__)
+    _pmap._get_mesh_devices = _mesh_devices(_pmap._get_mesh_devices)
+    _pmap._cached_shard_map = _mapped(_pmap._cached_shard_map)
+    _shard_map._shmap_checks = _checks(_shard_map._shmap_checks)
+
+
+def _set_mesh(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def init(self: Any, mesh: Any) -> None:
+        if not _VIRTUAL.get() or not isinstance(mesh, Mesh | AbstractMesh):
+            original(self, mesh)
+            return
+        abstract = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+        self.prev_abstract_mesh = _ABSTRACT.swap_local(abstract)
+        self.prev_mesh = _DEVICES.swap_local(_mesh.empty_concrete_mesh)
+
+    return init
+
+
+def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def checks(mesh: Any, axis_names: Any, in_specs: Any, *rest: Any) -> Any:
+        used, names = original(mesh, axis_names, in_specs, *rest)
+        seen = _VIRTUAL.get()
+        virtual = isinstance(used, AbstractMesh) and _mesh.get_concrete_mesh().empty
+        if seen is not None and in_specs is _shard_map.Infer and virtual:
+            seen.inferred = used
+        return used, names
+
+    return checks
+
+
+# --- pmap
+
+
+class _Count(int):
+    """So many virtual devices."""
+
+
+def _mesh_devices(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def devices(own: Any, backend: Any, mapped: int, size: int | None, *rest: Any) -> Any:
+        real = len(own) if own is not None else jax.local_device_count(backend)
+        if _VIRTUAL.get() and mapped > real and size in (None, mapped):
+            return _Count(mapped)
+        return original(own, backend, mapped, size, *rest)
+
+    return devices
+
+
+def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def cached(
+        fun: Any,
+        in_tree: Any,
+        in_axes: Any,
+        out_axes: Any,
+        out_tree: Any,
+        donated: Any,
+        devices: Any,
+        axis_name: Any,
+    ) -> Any:
+        if not isinstance(devices, _Count):
+            return original(fun, in_tree, in_axes, out_axes, out_tree, donated, devices, axis_name)
+        mesh = AbstractMesh((int(devices),), (axis_name,), axis_types=(AxisType.Auto,))
+        wanted = jax.tree.unflatten(out_tree, list(out_axes))
+        return SimpleNamespace(jitted_f=jax.jit(_over(mesh, fun, in_tree, in_axes, wanted)))
+
+    return cached
+
+
+def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: Any) -> Any:
+    """`fun` over the devices of a mesh of one axis: its dimension is there outside, not inside."""
+    (name,) = mesh.axis_names
+
+    def spec(axis: int | None) -> Any:
+        return jax.P() if axis is None else jax.P(*[None] * axis, name)
+
+    def none(x: Any) -> bool:
+        return x is None
+
+    def per_device(*flat: Any) -> Any:
+        parts = [
+            x if axis is None else jax.lax.squeeze(x, [axis])
+            for x, axis in zip(flat, in_axes, strict=True)
+        ]
+        args, kwargs = jax.tree.unflatten(in_tree, parts)
+        out = fun.call_wrapped(*args, **kwargs)
+
+        def widen(axis: int | None, part: Any) -> Any:
+            if axis is None:
+                return part
+            return jax.tree.map(lambda x: jax.lax.expand_dims(x, [axis]), part)
+
+        return jax.tree.map(widen, out_axes, out, is_leaf=none)
+
+    over_devices = jax.shard_map(
+        per_device,
+        mesh=mesh,
+        in_specs=tuple(map(spec, in_axes)),
+        out_specs=jax.tree.map(spec, out_axes, is_leaf=none),
+        check_vma=False,
+    )
+
+    def alone(*flat: Any) -> Any:
+        around = jax.sharding.get_abstract_mesh()
+        if AxisType.Manual in around.axis_types:
+            return over_devices(*flat)  # JAX refuses a pmap inside another
+        with under(None):  # pmap knows of no mesh around it
+            return over_devices(*flat)
+
+    return alone

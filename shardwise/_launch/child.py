@@ -1,0 +1,93 @@
+"""In each process: run the script as Python would, and say why it failed.
+
+Run as `python -m shardwise._launch [-m] SCRIPT ARGS...` by the launcher. The script runs in
+the real `__main__`, so that what it gives to other processes by pickling is found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import detection
+
+
+def main(arguments: list[str]) -> None:
+    """Run the script or the module."""
+    _end_with_launcher()
+    detection.install()
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            _run_script(arguments)
+    except SystemExit as error:
+        if error.code:
+            code = error.code if isinstance(error.code, int) else 1
+            _fail(f"the script exited with {error.code!r}", None, code & 0xFF)
+        raise
+    except BaseException as error:
+        _fail(_first_words(error), error)
+        # Without the frames of this file; the hook is that of the script, or of sw.connect.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in _OWN:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+
+
+_OWN = (__file__, runpy.__file__, "<frozen runpy>")
+
+
+def _run_script(arguments: list[str]) -> None:
+    path = Path(arguments[0])
+    source = path.read_bytes()
+    sys.argv = arguments
+    sys.path[0] = str(path.resolve().parent)
+    module: Any = sys.modules["__main__"]
+    for name in [name for name in vars(module) if not name.startswith("__")]:
+        delattr(module, name)
+    module.__file__, module.__spec__, module.__doc__ = str(path), None, None
+    vars(module).pop("__cached__", None)
+    exec(compile(source, str(path), "exec"), vars(module))
+
+
+def _first_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip()[:2000]
+
+
+def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
+    """Tell the launcher, and the other processes, at once."""
+    peer = type(error).__name__ == "PeerError" or _has_heard()
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        line = json.dumps({"code": code, "words": words, "peer": peer}) + "\n"
+        os.write(int(os.environ["SHARDWISE_REPORT"]), line.encode())
+    others = sys.modules.get("shardwise._hosts.others")
+    if error is None and others is not None and others.count() > 1:
+        others.news().fail(f"process {others.index()} failed: {words}", code)
+
+
+def _has_heard() -> bool:
+    others = sys.modules.get("shardwise._hosts.others")
+    return others is not None and others.has_heard()
+
+
+def _end_with_launcher() -> None:
+    """On Linux the kernel ends this process with its launcher, should the keeper be gone as well.
+
+    The groups that the keeper ends hold more than this process; elsewhere it is all there is.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(os.environ.get("SHARDWISE_LAUNCHER", os.getppid())):
+            os._exit(1)

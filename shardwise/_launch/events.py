@@ -1,0 +1,88 @@
+"""What the launchers tell each other, and their own threads tell them."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A process has ended. `code` is negative for a signal; `words` are the end of its output."""
+
+    process: int
+    host: str
+    code: int
+    words: str
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A process says why it fails, and how it will exit; `peer`: because another one did."""
+
+    process: int
+    host: str
+    code: int
+    words: str
+    peer: bool
+
+
+@dataclass(frozen=True)
+class Progressed:
+    """A process has stored something: the attempt was not in vain."""
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """A launcher was sent a signal."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The launcher of another machine has come."""
+
+    node: int
+    wire: Any
+    hello: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The launcher of another machine is gone, or cannot be reached."""
+
+    node: int
+    wire: Any
+    why: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """A message from another launcher."""
+
+    node: int
+    message: dict[str, Any]
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = {
+        "SIGKILL": ", which nothing in the program can catch (out of memory, perhaps)",
+        "SIGSEGV": ", a crash in native code",
+        "SIGBUS": ", a file that shrank while it was mapped, perhaps",
+        "SIGABRT": ", by native code that gave up: JAX does so when it loses the others",
+    }.get(name, "")
+    return f"killed by {name}{hint}"
+
+
+def exit_code(code: int) -> int:
+    """As a shell counts them: 128 and the signal."""
+    return 128 - code if code < 0 else code

@@ -1,0 +1,77 @@
+"""Which process failed first, out of what was heard of all of them.
+
+The first exit that a launcher sees need not be the cause: a process that raises takes a moment to
+end, and one that lost its connection to it may be gone before. What a process says of itself, and
+a signal that nobody here sent, come before what follows from them.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+
+from .events import Exited, Lost, Reported, describe_exit, exit_code
+
+_PEER = 77  # how a process exits that was ended because another one had failed
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The first failure of an attempt.
+
+    Attributes:
+        who: The process and its host.
+        how: How it ended, in words.
+        words: What it said at the end.
+        code: The exit code that the launcher ends with.
+        outside: Whether somebody outside the program ended it.
+    """
+
+    who: str
+    how: str
+    words: str
+    code: int
+    outside: bool = False
+
+    def __str__(self) -> str:
+        head = f"{self.who} failed first: {self.how}"
+        return head + "".join(f"\n    {line}" for line in self.words.splitlines())
+
+    @property
+    def brief(self) -> str:
+        """With no more than its last words."""
+        last = self.words.rstrip().splitlines()[-4:]
+        return f"{self.who} failed first: {self.how}" + "".join(f"\n    {line}" for line in last)
+
+    @property
+    def line(self) -> str:
+        """In one line, and without what differs from attempt to attempt."""
+        last = self.words.strip().splitlines()[-1:] or [""]
+        return f"{self.how}: {last[0]}"
+
+
+Evidence = Exited | Reported | Lost
+
+
+def first_failure(evidence: list[Evidence]) -> Failure:
+    """The cause among what was heard, in the order it was heard."""
+    cause = min(evidence, key=_rank)
+    if isinstance(cause, Lost):
+        return Failure(f"machine {cause.node}", f"contact was lost: {cause.why}", "", 1, True)
+    who = f"process {cause.process} on {cause.host}"
+    if isinstance(cause, Reported):
+        tails = [e.words for e in evidence if isinstance(e, Exited) and e.process == cause.process]
+        words = tails[0] if tails and tails[0] else cause.words
+        return Failure(who, describe_exit(cause.code), words, cause.code)
+    outside = cause.code in (-signal.SIGKILL, -signal.SIGTERM)
+    return Failure(who, describe_exit(cause.code), cause.words, exit_code(cause.code), outside)
+
+
+def _rank(one: Evidence) -> int:
+    if isinstance(one, Lost):
+        return 1
+    if isinstance(one, Reported):
+        return 3 if one.peer else 0
+    if one.code == -signal.SIGABRT:
+        return 2
+    return 3 if one.code == _PEER else 0

@@ -1,0 +1,70 @@
+"""A small process that outlives the launcher, to end what a killed launcher leaves behind.
+
+It knows the process groups, reads from a pipe that only the launcher holds, and when the pipe
+closes, however the launcher ended, it kills what is left of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+
+class Keeper:
+    """Made by the launcher before it has any threads."""
+
+    def __init__(self) -> None:
+        reading, self._pipe = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            try:
+                _keep(reading)
+            finally:
+                os._exit(0)
+        os.close(reading)
+
+    def add(self, group: int) -> None:
+        """A process group to end with the launcher."""
+        self._write(f"+{group}\n")
+
+    def remove(self, group: int) -> None:
+        """It has ended by itself."""
+        self._write(f"-{group}\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # somebody has killed the keeper
+            os.write(self._pipe, text.encode())
+
+    def close(self) -> None:
+        """Let it go: it ends what is still there."""
+        os.close(self._pipe)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _keep(reading: int) -> None:
+    os.setsid()  # Ctrl-C is not meant for this process
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    for held in _descriptors():
+        if held > 2 and held != reading:
+            with contextlib.suppress(OSError):
+                os.close(held)
+    groups: set[int] = set()
+    with os.fdopen(reading) as lines:
+        for line in lines:
+            (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def _descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return list(range(3, 1024))

@@ -1,0 +1,71 @@
+"""The output of the processes: shown with a prefix, or in a file each."""
+
+from __future__ import annotations
+
+import collections
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+_COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
+_TAIL = 20
+
+
+class Output:
+    """Where the lines of all processes go.
+
+    Args:
+        log_dir: A folder for a file per process; None to show the lines with a prefix.
+        total: How many processes there are, for the width of the prefix.
+    """
+
+    def __init__(self, log_dir: Path | None, total: int) -> None:
+        self._log_dir, self._width = log_dir, len(str(max(total - 1, 0)))
+        self._lock = threading.Lock()
+        self._files: dict[int, IO[bytes]] = {}
+        self.tails: dict[int, collections.deque[str]] = {}
+
+    def say(self, text: str) -> None:
+        """A line of the launcher's own."""
+        with self._lock:
+            print(f"shardwise launch: {text}", file=sys.stderr, flush=True)
+
+    def open(self, process: int, attempt: int) -> None:
+        """Begin with a process, before its first line."""
+        self.tails[process] = collections.deque(maxlen=_TAIL)
+        if self._log_dir is not None:
+            folder = self._log_dir / f"attempt-{attempt}"
+            folder.mkdir(parents=True, exist_ok=True)
+            self._files[process] = (folder / f"process-{process}.log").open("ab", buffering=0)
+
+    def line(self, process: int, line: bytes, error: bool) -> None:
+        """A line of a process."""
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        if error:
+            self.tails[process].append(text)
+        file = self._files.get(process)
+        if file is not None:
+            file.write(line if line.endswith(b"\n") else line + b"\n")
+            return
+        stream = sys.stderr if error else sys.stdout
+        with self._lock:
+            print(f"{self._prefix(process, stream)} {text}", file=stream, flush=True)
+
+    def tail(self, process: int) -> str:
+        """The last lines of standard error, without those of JAX's stack traces."""
+        kept = [x for x in self.tails.get(process, ()) if not x.startswith("    @  ")]
+        return "\n".join(kept)
+
+    def close(self, process: int) -> None:
+        """After the last line of a process."""
+        file = self._files.pop(process, None)
+        if file is not None:
+            file.close()
+
+    def _prefix(self, process: int, stream: Any) -> str:
+        prefix = f"[{process:>{self._width}}]"
+        if not stream.isatty() or os.environ.get("NO_COLOR"):
+            return prefix
+        return f"\x1b[{_COLOURS[process % len(_COLOURS)]}m{prefix}\x1b[0m"

@@ -1,0 +1,13 @@
+"""Which process this is, by what launchers and schedulers set; without JAX."""
+
+from __future__ import annotations
+
+import os
+
+_NUMBERS = ("SHARDWISE_PROCESS", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+
+
+def process_number() -> int:
+    """The number of this process; 0 if it is alone."""
+    given = (os.environ.get(name, "") for name in _NUMBERS)
+    return next((int(text) for text in given if text.isdigit()), 0)

@@ -1,0 +1,130 @@
+"""Reductions that are still owed: `unreduced` in a spec or a type.
+
+On a mesh with Explicit axes a value may be declared unreduced over an axis. What it stands for is
+then the sum (or maximum, minimum) of what the devices hold, and nobody has taken it yet. Such a
+value keeps every device's share, inside and outside a `shard_map`, and what is computed from it is
+computed from each share, as on a real mesh. The debt is paid where the program reshards the value,
+and where it leaves the program. A whole value that is declared unreduced becomes the share of the
+first device, and the others hold nothing; that is what XLA does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from .. import _jax
+from .._jax import types
+from .._mesh import Axis, axes_of, placement
+from .ir import Atom, AxisIndex, Collective, Leaf, Op, Split, Var
+
+PAYS = {"sum": "psum", "max": "pmax", "min": "pmin"}
+"""The collective that pays a debt of each kind."""
+
+SUMS = {"reduce_sum", "reduce_max", "reduce_min", "dot_general"}
+"""Operations that may leave a reduction over a split dimension to be paid later."""
+
+
+WHOLE = {"broadcast_in_dim"}
+"""Operations that make a whole value, of which the type then says that it is owed."""
+
+
+class Walk(Protocol):
+    """What is asked of the walk over a jaxpr."""
+
+    def within(self, axes: Mapping[str, Axis]) -> Walk:
+        """The same walk with more axes in scope."""
+        ...
+
+    def add(self, eqn: Any, op: Op) -> list[Any]:
+        """Add an operation; its results."""
+        ...
+
+
+def as_type(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
+    """A value of type `held` as one of type `wanted`: debts paid, or taken on."""
+    before, after = types.owed(held), types.owed(wanted)
+    if before - after:
+        atom = pay(walk, eqn, atom, held, before - after)
+    if after - before:
+        atom = owe(walk, eqn, atom, wanted, after - before)
+    return atom
+
+
+def pay(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
+    """Let the devices along these axes combine their shares."""
+    axes = _axes(aval, names)
+    name = PAYS[types.kind_owed(aval)]
+    out = Var(*_jax.shape_of(aval))
+    op = Collective([atom], [out], name, tuple(axes.values()), {})
+    return walk.within(axes).add(eqn, op)[0]
+
+
+def owe(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
+    """A whole value as shares: all of it on the first device, nothing on the others."""
+    if types.kind_owed(aval) != "sum":
+        return atom  # The maximum of the same value everywhere is that value.
+    axes = _axes(aval, names)
+    inner = walk.within(axes)
+    here = [
+        inner.add(eqn, AxisIndex([], [Var((), jnp.dtype("int32"))], axis))[0]
+        for axis in axes.values()
+    ]
+    out = Var(*_jax.shape_of(aval))
+    return inner.add(eqn, Leaf([atom, *here], [out], "owe", partial(_on_the_first)))[0]
+
+
+def parts_to_reduce(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[Atom] | None:
+    """The operands of an operation cut where its result leaves a reduction owed.
+
+    None where the operation changes what is owed in a way that is not known.
+    """
+    given = frozenset().union(*(types.owed(v.aval) for v in eqn.invars))
+    made = frozenset().union(*(types.owed(v.aval) for v in eqn.outvars))
+    if given == made:
+        return ins
+    if name in WHOLE and not given:
+        return ins
+    if given - made or name not in SUMS:
+        return None
+    axes = _axes(eqn.outvars[0].aval, made - given)
+    operands = zip(ins, eqn.invars, _reduced_dims(name, eqn.params), strict=True)
+    return [_cut(walk, eqn, atom, v.aval, dims, axes) for atom, v, dims in operands]
+
+
+def results(walk: Walk, eqn: Any, name: str, outs: list[Atom]) -> list[Atom]:
+    """The results of an operation, as their types say that they are owed."""
+    if name not in WHOLE or any(types.owed(v.aval) for v in eqn.invars):
+        return outs
+    rows = zip(outs, eqn.outvars, strict=True)
+    return [as_type(walk, eqn, out, None, v.aval) for out, v in rows]
+
+
+def _reduced_dims(name: str, params: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
+    return params["dimension_numbers"][0] if name == "dot_general" else (params["axes"],)
+
+
+def _cut(
+    walk: Walk, eqn: Any, atom: Atom, aval: Any, dims: tuple[int, ...], axes: Mapping[str, Axis]
+) -> Atom:
+    rows = placement(types.spec_of(aval), len(aval.shape), axes)
+    place = tuple(row if d in dims else () for d, row in enumerate(rows))
+    if not any(place):
+        return atom
+    shape = list(aval.shape)
+    for d, row in enumerate(place):
+        for axis in row:
+            shape[d] //= axis.size
+    return walk.within(axes).add(eqn, Split([atom], [Var(tuple(shape), aval.dtype)], place))[0]
+
+
+def _axes(aval: Any, names: frozenset[str]) -> dict[str, Axis]:
+    return axes_of(types.mesh_of(aval), names)
+
+
+def _on_the_first(x: Any, *here: Any) -> list[Any]:
+    first = jnp.stack(here).max() == 0
+    return [jnp.where(first, x, jnp.zeros_like(x))]

@@ -1,0 +1,135 @@
+"""Arguments that are not arrays: bound to a function before it is traced.
+
+As in `jax.jit`, arguments may be named static by number or by name. Meshes are static by
+themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ._errors import ArgumentError, explain_error
+from ._mesh import AbstractMesh, Mesh
+from ._objects import parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """Which arguments of a function are static."""
+
+    argnums: tuple[int, ...] = ()
+    argnames: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
+    ) -> Static:
+        """From what `jax.jit` takes: one or several, or None."""
+        numbers = [argnums] if isinstance(argnums, int) else argnums or ()
+        names = [argnames] if isinstance(argnames, str) else argnames or ()
+        for kind, option, given in (
+            (int, "static_argnums", list(numbers)),
+            (str, "static_argnames", list(names)),
+        ):
+            for one in given:
+                if not isinstance(one, kind):
+                    raise ArgumentError(
+                        explain_error(
+                            f"{one!r} is a {type(one).__name__}",
+                            where=option,
+                            rule="static_argnums holds numbers of positional arguments, "
+                            "static_argnames names of arguments.",
+                            remedy='static_argnums=(1,) or static_argnames=("heads",)',
+                        )
+                    )
+        return cls(tuple(numbers), tuple(names))
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A function of arrays alone, and the arrays."""
+
+    f: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    key: Any
+    """What is bound, to tell one program from another."""
+    places: tuple[int, ...]
+    """Which of the positional arguments are left."""
+    count: int
+    """How many there were."""
+
+
+def bind(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], static: Static
+) -> Bound:
+    """Bind the static arguments, so that only arrays are left."""
+    names = parameters(f)
+    numbers = _numbers(static, names, len(args))
+    fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
+    wanted = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
+    named = {k: v for k, v in kwargs.items() if k in wanted or _is_mesh(v)}
+    key = (tuple(sorted(fixed.items(), key=lambda row: row[0])), tuple(sorted(named.items())))
+    for name, value in [*((_name(i, names), v) for i, v in fixed.items()), *named.items()]:
+        _check_hashable(name, value)
+    places = tuple(i for i in range(len(args)) if i not in fixed)
+    rest = {k: v for k, v in kwargs.items() if k not in named}
+    if not fixed and not named:
+        return Bound(f, args, rest, (), places, len(args))
+
+    def bound(*given: Any, **more: Any) -> Any:
+        left = iter(given)
+        whole = [fixed[i] if i in fixed else next(left) for i in range(len(args))]
+        return f(*whole, **more, **named)
+
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    bound.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+        [inspect.Parameter(names[i], positional) for i in places if i < len(names)]
+    )
+    return Bound(bound, tuple(args[i] for i in places), rest, key, places, len(args))
+
+
+def _numbers(static: Static, names: list[str], count: int) -> set[int]:
+    """The static ones among so many positional arguments."""
+    found = {names.index(name) for name in static.argnames if name in names}
+    for number in static.argnums:
+        at = number + max(count, len(names)) if number < 0 else number
+        if not 0 <= at < max(count, len(names)):
+            raise ArgumentError(
+                explain_error(
+                    f"static_argnums has {number}, and the function has "
+                    f"{max(count, len(names))} positional arguments",
+                    where="static_argnums",
+                    rule="A static argument is one of those that the function takes.",
+                    remedy="count from 0, or name it with static_argnames.",
+                )
+            )
+        found.add(at)
+    return found
+
+
+def _name(index: int, names: list[str]) -> str:
+    return names[index] if index < len(names) else f"args[{index}]"
+
+
+def _is_mesh(value: Any) -> bool:
+    return isinstance(value, Mesh | AbstractMesh)
+
+
+def _check_hashable(name: str, value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError as error:
+        raise ArgumentError(
+            explain_error(
+                f"{name} is a {type(value).__name__}, which cannot be hashed",
+                where="a static argument",
+                rule="A program is traced once for each value of its static arguments, so they "
+                "are compared and hashed.",
+                remedy="pass a tuple or a frozen dataclass, or bind it: "
+                f"functools.partial(f, {name}=...).",
+            )
+        ) from error

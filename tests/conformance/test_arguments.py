@@ -1,0 +1,204 @@
+"""Arguments that are not arrays, and meshes around and inside a program."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import shardwise as sw
+
+from ..support import assert_same, normal, real_mesh
+
+X = normal(8, 3)
+
+
+def scaled(x, how, *, mesh, times=1, fn=None):
+    def body(x):
+        y = {"sum": lax.psum, "max": lax.pmax}[how](x, "data")
+        return (y if fn is None else fn(y)) * times
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def reduced(x, how, *, mesh):
+    return jnp.sum(scaled(x, how, mesh=mesh))
+
+
+SUMS = X.reshape(4, 2, 3).sum(0)
+MESH = sw.mesh(data=4)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"static_argnums": 1},
+        {"static_argnums": (1,)},
+        {"static_argnums": -1},
+        {"static_argnames": "how"},
+        {"static_argnames": ["how"]},
+    ],
+)
+def test_static_by_number_or_name(options):
+    call = sw.simulate(scaled, mesh=MESH, **options)
+    assert_same(call(X, "sum"), SUMS)
+    assert_same(call(X, "max"), X.reshape(4, 2, 3).max(0))
+    assert_same(call(X, how="sum"), SUMS)
+    assert_same(jax.jit(call, static_argnums=1)(X, "sum"), SUMS)
+
+
+def test_functions_and_numbers_as_keywords():
+    call = sw.simulate(scaled, mesh=MESH, static_argnames=("how", "fn"))
+    assert_same(call(X, "sum", fn=jnp.sin, times=2), np.sin(SUMS) * 2)
+    assert_same(call(X, "sum", fn=jnp.cos), np.cos(SUMS))
+
+
+def test_traced_once_for_each_value():
+    count = 0
+
+    def f(x, n):
+        nonlocal count
+        count += 1
+        return x * n
+
+    call = sw.simulate(f, static_argnums=1)
+    for n in (2, 3, 2, 3):
+        assert_same(call(X, n), X * n)
+    assert count == 2
+
+
+def test_check_and_explain_take_them():
+    options = {"static_argnames": "how"}
+    assert sw.check(scaled, X, "sum", mesh={"data": [1, 2, 4]}, **options).ok is False
+    assert sw.check(reduced, X, "sum", mesh={"data": [1, 2]}, **options)
+    report = sw.explain(scaled, X, "max", mesh=MESH, **options)
+    assert [use.name for use in report.collectives] == ["pmax"]
+    assert [one.path for one in report.arguments] == ["x"]
+
+
+def test_a_mesh_as_a_positional_argument():
+    def f(x, mesh, y):
+        return jax.shard_map(jnp.add, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x, y)
+
+    assert_same(sw.simulate(f)(X, MESH, X), X + X)
+
+
+WORDS = {
+    'how is a str\n.*\n.*static_argnames="how"': lambda: sw.simulate(scaled, mesh=MESH)(X, "sum"),
+    "fn is a function": lambda: sw.simulate(scaled, mesh=MESH, static_argnums=1)(
+        X, "sum", fn=lambda x: x
+    ),
+    r"tree\['name'\] is a str": lambda: sw.simulate(lambda tree: tree["x"])({"x": X, "name": "a"}),
+    "how is a list, which cannot be hashed": lambda: sw.simulate(
+        scaled, mesh=MESH, static_argnums=1
+    )(X, ["sum"]),
+    "static_argnums has 7, and the function has 2": lambda: sw.simulate(
+        scaled, mesh=MESH, static_argnums=7
+    )(X, "sum"),
+    "'how' is a str": lambda: sw.simulate(scaled, static_argnums=["how"]),
+    "1 is a int": lambda: sw.simulate(scaled, static_argnames=[1]),
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_what_is_said(words):
+    with pytest.raises(sw.ShardwiseError, match=words) as caught:
+        WORDS[words]()
+    assert isinstance(caught.value, TypeError)
+
+
+def test_static_arguments_have_places_in_specs():
+    def f(x, n, w):
+        return x * n + w
+
+    call = sw.simulate(f, mesh=MESH, static_argnums=1, in_specs=(P("data"), None, P()))
+    assert_same(call(X, 2, X), X * 3)
+
+
+# --- meshes around and inside
+
+
+def ambient(x):
+    return jax.shard_map(lambda x: lax.psum(x, "data"), in_specs=P("data"), out_specs=P())(x)
+
+
+def handed(x, *, mesh):
+    f = jax.shard_map(lambda x: lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
+    return f(x)
+
+
+def set_inside(x, *, mesh):
+    with jax.set_mesh(mesh):
+        return ambient(x)
+
+
+def set_for_good(x, *, mesh):
+    jax.set_mesh(mesh)
+    return ambient(x)
+
+
+def put_on_it(x, *, mesh):
+    return handed(jax.device_put(x, NamedSharding(mesh, P("data"))), mesh=mesh)
+
+
+def jitted_with_shardings(x, *, mesh):
+    spread, whole = NamedSharding(mesh, P("data")), NamedSharding(mesh, P())
+    f = functools.partial(handed, mesh=mesh)
+    return jax.jit(f, in_shardings=spread, out_shardings=whole)(x)
+
+
+def asked_for(x):
+    return handed(x, mesh=jax.sharding.get_abstract_mesh())
+
+
+@pytest.mark.parametrize(
+    "f", [ambient, handed, set_inside, set_for_good, put_on_it, jitted_with_shardings, asked_for]
+)
+def test_a_mesh_of_another_size_around_the_call(f):
+    call = sw.simulate(f, mesh=MESH)
+    before = jax.sharding.get_abstract_mesh()
+    assert_same(call(X), SUMS)
+    with jax.set_mesh(real_mesh(data=2)):
+        assert_same(call(jnp.asarray(X)), SUMS)
+        assert_same(jax.jit(call)(jnp.asarray(X)), SUMS)
+        assert dict(jax.sharding.get_abstract_mesh().shape) == {"data": 2}
+    assert jax.sharding.get_abstract_mesh() == before
+
+
+def test_set_mesh_is_as_before_elsewhere():
+    sw.simulate(set_inside, mesh=MESH)(X)
+    with pytest.raises(ValueError, match="Expected mesh of type"):
+        jax.set_mesh(MESH)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="outside of"):
+        jax.jit(lambda x: set_inside(x, mesh=real_mesh(data=4)))(X)
+
+
+WITHOUT_DEVICES = {
+    "devices": lambda x, mesh: x / mesh.devices.size,
+    "local_devices": lambda x, mesh: x / len(mesh.local_devices),
+    "__enter__": lambda x, mesh: mesh.__enter__(),
+    "_device_assignment": lambda x, mesh: jax.make_array_from_callback(
+        x.shape, NamedSharding(mesh, P("data")), lambda index: X[index]
+    ),
+    "get_mesh": lambda x, mesh: jax.sharding.get_mesh(),
+    "custom call": lambda x, mesh: (
+        jax.jit(functools.partial(handed, mesh=mesh)).lower(X).compile()(X)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", WITHOUT_DEVICES)
+def test_what_a_virtual_mesh_does_not_have(words):
+    def f(x, *, mesh):
+        return WITHOUT_DEVICES[words](x, mesh)
+
+    with pytest.raises(sw.UnsupportedError, match="asks a virtual mesh for devices") as caught:
+        sw.simulate(f, mesh=MESH)(X)
+    assert words in str(caught.value)
+    assert "mesh.size" in str(caught.value)

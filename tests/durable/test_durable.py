@@ -1,0 +1,222 @@
+"""Checksums, locks, files that appear whole, and signals, each by itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from shardwise import ShardwiseError
+from shardwise._durable import (
+    Identity,
+    Lock,
+    Signals,
+    broken_seal,
+    holder,
+    listen,
+    seal,
+    unused,
+    write_whole,
+)
+
+ROOT = Path(__file__).parents[2]
+
+
+FACTS = {"step": 3, "loss": 0.1, "bad": math.nan, "nested": {"a": [1, 2], "b": None}}
+
+
+class TestSeal:
+    def test_it_survives_json(self):
+        assert broken_seal(json.loads(json.dumps(seal(FACTS)))) == ""
+
+    @pytest.mark.parametrize("change", [{"step": 4}, {"more": 1}, {"crc": "00000000"}, {"crc": 7}])
+    def test_a_change_breaks_it(self, change):
+        assert "does not fit" in broken_seal(seal(FACTS) | change)
+
+    @pytest.mark.parametrize(("found", "words"), [([], "a list"), ({"a": 1}, "is missing")])
+    def test_what_was_never_sealed(self, found, words):
+        assert words in broken_seal(found)
+
+
+class TestLock:
+    def lock(self, folder: Path) -> Lock:
+        return Lock(folder / ".lock", what="the folder", doing="trains", remedy="wait for it.")
+
+    def test_the_second_is_told_who_holds_it(self, tmp_path):
+        with self.lock(tmp_path), pytest.raises(ShardwiseError) as error:
+            self.lock(tmp_path).__enter__()
+        assert error.match(rf"the folder: process {os.getpid()} on .* trains there")
+        with self.lock(tmp_path):
+            pass
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_kill_lets_go_of_it_and_a_forked_worker_does_not_hold_it(self, tmp_path):
+        code = (
+            "import os, sys, time; from pathlib import Path; from shardwise._durable import Lock\n"
+            "lock = Lock(Path(sys.argv[1]), 'a', 'b', 'c'); lock.__enter__()\n"
+            "if os.fork() == 0: time.sleep(30); os._exit(0)\n"
+            "print('held', flush=True); time.sleep(30)"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / ".lock")],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            with pytest.raises(ShardwiseError, match=f"process {process.pid} "):
+                self.lock(tmp_path).__enter__()
+            process.kill()
+            process.wait()
+            with self.lock(tmp_path):
+                pass
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.stdout.close()
+
+    def test_nobody_holds_what_is_not_there(self, tmp_path):
+        assert holder(tmp_path / "none") == "another process"
+
+
+class TestFiles:
+    def test_a_link_in_the_way_is_not_followed(self, tmp_path):
+        victim = tmp_path / "victim"
+        victim.write_text("mine")
+        (tmp_path / "log.jsonl.tmp").symlink_to(victim)
+        write_whole(tmp_path / "log.jsonl", b"rows")
+        assert victim.read_text() == "mine"
+        assert (tmp_path / "log.jsonl").read_bytes() == b"rows"
+
+    def test_what_a_kill_left_goes_with_the_next_write(self, tmp_path):
+        (tmp_path / ".log.jsonl.abc123.tmp").write_text("half")
+        write_whole(tmp_path / "log.jsonl", b"rows")
+        assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
+
+    def test_the_rights_of_a_file_stay(self, tmp_path):
+        path = tmp_path / "log"
+        path.write_text("")
+        path.chmod(0o640)
+        write_whole(path, b"rows")
+        assert path.stat().st_mode & 0o777 == 0o640
+
+    def test_a_file_that_goes_away(self, tmp_path):
+        path = tmp_path / "file"
+        path.write_text("")
+        identity = Identity(path)
+        assert identity.lost() == ""
+        path.rename(tmp_path / "moved")
+        assert identity.lost() == "was deleted or moved"
+        path.write_text("")
+        assert identity.lost() == "was replaced by another"
+
+    def test_a_name_that_is_not_taken(self, tmp_path):
+        (tmp_path / "a").symlink_to("nowhere")
+        assert unused(tmp_path / "a").name == "a2"
+
+
+@pytest.mark.usefixtures("interruptible")
+class TestSignals:
+    def test_a_held_signal_is_noted(self):
+        with listen("test") as signals:
+            signal.raise_signal(signal.SIGINT)
+            assert signals.name == "SIGINT"
+            with pytest.raises(KeyboardInterrupt):
+                signals.check()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+    def test_at_once_it_raises_what_python_would(self):
+        with listen("test") as signals, pytest.raises(SystemExit) as end, signals.at_once():
+            signal.raise_signal(signal.SIGTERM)
+        assert end.value.code == 143
+
+    def test_a_wait_that_does_not_end_is_broken_off_after_a_grace(self):
+        with (
+            listen("test") as signals,
+            pytest.raises(KeyboardInterrupt),
+            signals.at_once(later=True),
+        ):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert signals.signum == signal.SIGINT
+            time.sleep(60)
+
+    def test_one_inside_another_shares_the_signal_and_leaves_the_word_to_it(self, capsys):
+        with listen("outer") as outer, outer.at_once():
+            with listen("inner") as inner:
+                signal.raise_signal(signal.SIGTERM)  # held
+                assert inner is outer
+                with pytest.raises(SystemExit):
+                    inner.end("inner: saved")
+            assert not outer.nested
+        assert capsys.readouterr().err == ""
+
+    def test_a_handler_of_the_callers_stays(self):
+        seen = []
+        before = signal.signal(signal.SIGTERM, lambda *_: seen.append("mine"))
+        try:
+            with listen("test") as signals:
+                signal.raise_signal(signal.SIGTERM)
+                assert signals.signum is None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+        assert seen == ["mine"]
+
+    def test_another_thread_takes_no_signals(self):
+        found = []
+
+        def run():
+            with listen("test") as signals:
+                found.append((signals, signal.getsignal(signal.SIGINT)))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        assert isinstance(found[0][0], Signals)
+        assert found[0][1] is signal.default_int_handler
+
+    def test_a_forked_worker_ends_as_if_there_were_no_run(self):
+        code = (
+            "import os, signal, time; from shardwise._durable import listen\n"
+            "with listen('test') as signals:\n"
+            "    child = os.fork()\n"
+            "    if not child: time.sleep(60)\n"
+            "    os.kill(child, signal.SIGTERM)\n"
+            "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signals.signum)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "-15 None\n", done.stderr
+
+    def test_a_second_interrupt_ends_at_once_whatever_the_main_thread_does(self):
+        code = (
+            "import time; from shardwise._durable import listen\n"
+            "with listen('test'):\n"
+            "    print('held', flush=True)\n"
+            "    end = time.monotonic() + 60\n"
+            "    while time.monotonic() < end: sum(range(1000))\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            # A shell's background jobs ignore SIGINT, and what they start does too.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.6)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=50)
+        assert process.returncode == 130
+        assert "ended at once" in err
