@@ -7,11 +7,12 @@ have written.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from .._meaning import Gap, Mistake, Step, axes_of_ratio
+from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
 from .._program import Collective, Join, Leaf, Op, Where, derivative_of, within
 from ._lint import TWO_WAYS
@@ -23,7 +24,7 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str) -> Finding:
     if gap.kind == "times" and gap.ratio is not None:
         found = _times(gap, tuple(axes))
     elif gap.kind == "mistake" and gap.mistake is not None:
-        found = _mistake(gap.mistake)
+        found = _mistake(gap.mistake, gap.ratio)
     elif gap.kind in ("first", "moved") and gap.stray is not None:
         found = _joined(gap, gap.stray)
     else:
@@ -139,18 +140,13 @@ def _counted(step: Step) -> Finding:
     )
 
 
-def _mistake(mistake: Mistake) -> Finding:
+def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     if not mistake.axes:
         return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
-    over, born = names(mistake.axes), mistake.born
-    where = _line(born or mistake.op)
+    over = names(mistake.axes)
+    where = _line(mistake.born or mistake.op)
     if isinstance(mistake.op, Join):
-        return Finding(
-            "SW403",
-            f"is only the first device's share of a sum over {over}",
-            where,
-            remedy=f"add the shares up before they are returned: jax.lax.psum(..., {over}).",
-        )
+        return _returned(mistake, mistake.op, ratio, where)
     if mistake.extreme:
         return Finding(
             "SW405",
@@ -159,7 +155,7 @@ def _mistake(mistake: Mistake) -> Finding:
             where,
             remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
         )
-    remedy = f"add the shares up first: jax.lax.psum(..., {over})."
+    remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if isinstance(mistake.op, Leaf) and mistake.op.name == "div":
         remedy = (
             "sum numerator and denominator apart, and divide once: "
@@ -172,6 +168,26 @@ def _mistake(mistake: Mistake) -> Finding:
         f"{mistake.reason}",
         where,
         remedy=remedy,
+    )
+
+
+def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) -> Finding:
+    """A result that is still a share: of a sum, of a mean or of a maximum."""
+    over = names(mistake.axes)
+    reduce, what = "psum", f"share of a sum over {over}"
+    remedy = "add the shares up before they are returned"
+    if mistake.extreme:
+        reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
+        remedy = "combine them before they are returned, with pmax or pmin"
+    elif ratio == math.prod(axis.size for axis in mistake.axes):
+        reduce, what = "pmean", f"own mean, not the mean over {over}"
+        remedy = "average them before they are returned"
+    is_only = "is only the first device's"
+    if not set(mistake.axes) <= set(join.replicated):
+        is_only = "is put together from each device's"
+        remedy += ", and leave the axis out of out_specs"
+    return Finding(
+        "SW403", f"{is_only} {what}", where, remedy=f"{remedy}: jax.lax.{reduce}(..., {over})."
     )
 
 
