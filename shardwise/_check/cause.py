@@ -14,7 +14,8 @@ from typing import Any
 
 from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
-from .._program import Collective, Join, Leaf, Op, Where, derivative_of, within
+from .._program import Collective, Join, Leaf, Op, Where, within
+from ._diagnose import line_of
 from ._lint import TWO_WAYS
 from ._verdict import Finding
 
@@ -65,6 +66,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     head = f"is {_number(ratio)} times what it is on one device: "
     over = names(axes)
     paid, again = _steps(gap, "paid", axes), _steps(gap, "times", axes)
+    paid = paid or _steps(gap, "blocks", axes)  # each device has one element: nothing to add up
     auto = next((step for step in paid if step.op.backward), None)
     summed_again = [step for step in again if not within(step.op.source, "pmean")]
     if auto is not None and not summed_again:
@@ -74,7 +76,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
             f"its own part{tail}",
-            _line(auto.op),
+            line_of(auto.op),
             remedy=TWO_WAYS.replace("'data'", over),
         )
     if summed_again:
@@ -144,7 +146,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     if not mistake.axes:
         return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
     over = names(mistake.axes)
-    where = _line(mistake.born or mistake.op)
+    where = line_of(mistake.born or mistake.op)
     if isinstance(mistake.op, Join):
         return _returned(mistake, mistake.op, ratio, where)
     if mistake.extreme:
@@ -191,25 +193,20 @@ def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) ->
     )
 
 
-def _line(op: Op) -> Where:
-    """The line to name: for what autodiff made, the one that asked for the derivative."""
-    return (derivative_of(op.source) if op.backward else None) or op.where
-
-
 def _joined(gap: Gap, op: Op) -> Finding:
     over = names(gap.axes)
     if gap.kind == "moved":
         return Finding(
             "SW407",
             f"is split over {over} along another dimension than out_specs declare",
-            op.where,
+            line_of(op),
             remedy="name the axis in out_specs at the dimension that is split.",
         )
     return Finding(
         "SW406",
         f"differs between devices along {over}, though out_specs declare it the same; JAX returns "
         "the first device's",
-        op.where,
+        line_of(op),
         remedy=f"reduce it over {over} (jax.lax.psum, pmean), or declare it split in out_specs.",
     )
 

@@ -54,8 +54,10 @@ class Meant:
         found: dict[int, Finding] = {}
         for one in wrong:
             told = self._cause(one)
-            if told is not None:
-                found[one.index] = told  # meshes come in order of size: the largest tells most
+            # Meshes come in order of size: the largest tells most. But where each device has a
+            # single element nothing is added up, and then only a smaller one shows a share.
+            if told is not None and (told.code != "SW406" or one.index not in found):
+                found[one.index] = told
         return grouped([*found.values()]), [one for one in wrong if one.index not in found]
 
     def _cause(self, one: Wrong) -> Finding | None:
