@@ -597,7 +597,10 @@ def test_the_line_of_the_gradient_of_a_wrapped_loss(wrap):
     (finding,) = certain(sw.check(step, normal(3), X, mesh=MESH))
     assert finding.code == "SW401"
     assert finding.where.line == line_of(body, "# here")
-    assert "is 4 times what it is on one device: autodiff sums this gradient over 'data'" in finding.message
+    assert (
+        "is 4 times what it is on one device: autodiff sums this gradient over 'data'"
+        in finding.message
+    )
 
 
 def test_arguments_are_left_as_they_are():
