@@ -67,7 +67,8 @@ def test_indivisible_batch():
 
 @pitfall(
     "A mean of means is not the mean when the shards are unequal (masked, padded).",
-    "`SW405`: a division by a share, at the count; the remedy sums numerators and denominators apart.",
+    "`SW405`: a division by a share, at the count; the remedy sums numerators and denominators "
+    "apart.",
 )
 def test_mean_of_means():
     def mean(x, mask, *, mesh):
