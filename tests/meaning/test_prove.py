@@ -56,9 +56,9 @@ LARGE = shapes((512, 10), (1 << 20, 512), (1 << 20, 10))
         (mean_of_the, True, "refuted", "1024 times"),
         (mean_of_the, False, "proved", ""),
         (of_the_mean, True, "proved", ""),
-        (of_the_mean, False, "refuted", "share of a sum over 'data'"),
+        (of_the_mean, False, "refuted", "own mean, not the mean over 'data'"),
         (alone, True, "refuted", "1024 times"),
-        (alone, False, "refuted", "share of a sum over 'data'"),
+        (alone, False, "refuted", "own mean, not the mean over 'data'"),
         (varying, True, "proved", ""),
     ],
 )
