@@ -88,8 +88,8 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     if by_hand and all(within(step.op.source, "pmean") for step in paid):
         return Finding(
             "SW401",
-            f"{head}it is averaged over {over} at {paid[-1].op.where}, and multiplied by the number "
-            "of devices here",
+            f"{head}it is averaged over {over} at {paid[-1].op.where}, and multiplied by the "
+            "number of devices here",
             by_hand[-1].op.where,
             remedy="leave the number of devices out.",
         )

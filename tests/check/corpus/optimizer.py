@@ -162,7 +162,7 @@ class norms_added:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(grads)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109", "SW401"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW404"})
 class decay_summed:
     """Weight decay is added to every device's gradient, and the gradients are summed."""
 
