@@ -92,13 +92,10 @@ def rematerialised_forward(spmd, x, w):
     return looped(spmd, x, w)
 
 
-@program(
-    X3,
-    args=args,
-    around=lambda f: gradient(
-        jax.checkpoint(f, policy=jax.checkpoint_policies.everything_saveable)
-    ),
-)
+SAVING = jax.checkpoint_policies.everything_saveable
+
+
+@program(X3, args=args, around=lambda f: gradient(jax.checkpoint(f, policy=SAVING)))
 def checkpoint_that_saves(spmd, x, w):
     return looped(spmd, x, w)
 
