@@ -13,7 +13,7 @@ from typing import Any
 
 from .._errors import ShardwiseError
 from .._meaning import Gap, Meaning, gaps, read
-from .._mesh import axes_of
+from .._mesh import abstract, axes_of
 from ._explain import Wrong
 from ._options import words
 from ._running import Run
@@ -66,7 +66,7 @@ class Meant:
             return None
         assert one.run.mesh is not None
         axes = tuple(axes_of(one.run.mesh).values())
-        first = cause(known[one.index][0], one.path, axes, words(one.run.mesh))
+        first = cause(known[one.index][0], one.path, axes, words(abstract(one.run.mesh)))
         if first.code == "SW409":
             return None
         return dataclasses.replace(first, message=f"{first.message} (on {first.mesh})")

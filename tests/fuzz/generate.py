@@ -78,6 +78,8 @@ AROUND += [(4, "vjp"), (4, "linearize"), (2, "jacfwd"), (2, "jacrev"), (2, "hess
 AROUND += [(2, "vmap of grad"), (2, "grad of vmap"), (2, "named vmap"), (2, "refs")]
 FORWARD = ("jvp", "linearize", "jacfwd", "hessian")
 REVERSE = ("grad", "remat", "vjp", "jacrev", "hessian", "vmap of grad", "grad of vmap")
+# A derivative alone need not compute the value, and with it the collective that hangs.
+VALUED = ("plain", "jit", "grad", "remat", "jvp", "vjp", "linearize", "vmap", "named vmap")
 BATCHED = ("vmap", "named vmap", "vmap of grad", "grad of vmap", "jacfwd", "jacrev", "hessian")
 
 FORMS = [(40, "shard_map"), (2, "ref argument"), (3, "pmap"), (2, "static"), (3, "nested")]
@@ -88,7 +90,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     """Draw a program of up to `length` statements at the top level, on demand one that hangs."""
     form = "shard_map" if hangs else draw.weighted(FORMS)
     sizes = draw.pick([shape for shape in SHAPES if _possible(shape, form, hangs)])
-    around = draw.weighted(AROUND)
+    around = draw.weighted([(w, a) for w, a in AROUND if not hangs or a in VALUED])
     check = form != "pmap" and draw.chance(50)
     arguments, registers = _arguments(draw, sizes, form, check)
     s = Scope(
