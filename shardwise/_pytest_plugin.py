@@ -7,8 +7,8 @@ until a test asks for a mesh.
 from __future__ import annotations
 
 import ast
+import io
 import itertools
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -24,13 +24,19 @@ MARKER = (
 )
 
 
+class _Nowhere(io.TextIOBase):
+    """Takes what a process that does not report would have written."""
+
+    def write(self, text: str, /) -> int:
+        return len(text)
+
+
+@pytest.hookimpl(trylast=True)  # after the reporter is there
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; of several processes, only the first one reports."""
     config.addinivalue_line("markers", MARKER)
-    if process_number() > 0:
-        nowhere = open(os.devnull, "w")  # noqa: SIM115
-        config.add_cleanup(nowhere.close)
-        config.get_terminal_writer()._file = nowhere
+    if process_number() > 0 and config.pluginmanager.has_plugin("terminalreporter"):
+        config.get_terminal_writer()._file = _Nowhere()  # pyright: ignore
 
 
 @pytest.fixture

@@ -128,6 +128,14 @@ class News:
     def _is_in(self, scope: str) -> bool:
         return any(section.name == scope for section in self.sections)
 
+    def _misses(self, taken: int) -> bool:
+        """Whether this is in a section that a process, which took part in so many, has not seen.
+
+        One that did take part has left what others need of it with the coordination service, and
+        may end before they have read it.
+        """
+        return len(self.sections) > 1 and self.sections[0].inner > taken
+
     def _listen(self) -> None:
         while not self._leaving.wait(EVERY):
             try:
@@ -136,7 +144,7 @@ class News:
                 continue  # the first process is gone or cannot be reached: JAX's heartbeat decides
             for key, words in rows:
                 kind, scope, process = key.removeprefix(f"{_ROOT}/news/").split("/")
-                if kind == "ended" and len(self.sections) > 1:
+                if kind == "ended" and self._misses(int(words)):
                     words = f"process {process} has ended, and this one still waits for it"
                 elif kind == "ended" or int(process) == self._own or not self._is_in(scope):
                     continue
@@ -181,7 +189,8 @@ class News:
         if code:
             self._leave(code)
         with contextlib.suppress(Exception):
-            self._client.key_value_set(f"{_ROOT}/news/ended/job/{self._own}", "")
+            taken = str(self.sections[0].inner)
+            self._client.key_value_set(f"{_ROOT}/news/ended/job/{self._own}", taken)
         self._leaving.set()
         self._thread.join(2 * EVERY)
 

@@ -56,6 +56,7 @@ class Feed:
         self._owners = owners
         self._capacity = 0  # rows of each device, agreed on with the first batch
         self._padded = True
+        self._counted: tuple[int, Any] = (-1, None)
         if self.shared or (owners and not self._places):
             _refuse_left_out(owners)
 
@@ -114,6 +115,12 @@ class Feed:
         placed = jax.tree.map(lambda leaf: self._deal(np.asarray(leaf), sharding), local)
         if not self._padded:
             return placed, rows * len(self._owners) // len(self._places), False
+        if self._counted[0] != rows:  # nearly always as many as in the step before
+            self._counted = rows, self._count(rows, sharding)
+        return placed, self._counted[1], True
+
+    def _count(self, rows: int, sharding: NamedSharding) -> jax.Array:
+        """How many rows of each device are real."""
         ordinal = {place: k for k, place in enumerate(self._places)}
         real = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
 
@@ -121,8 +128,7 @@ class Feed:
             places = range(*index[0].indices(len(self._owners)))
             return real[[ordinal[k] for k in places]].astype(np.int32)
 
-        counts = jax.make_array_from_callback((len(self._owners),), sharding, count)
-        return placed, counts, True
+        return jax.make_array_from_callback((len(self._owners),), sharding, count)
 
     def _deal(self, leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
         """The rows of this process on its devices, in the order of their places on the mesh."""
@@ -208,7 +214,7 @@ def spread(arrays: Any, sharding: NamedSharding) -> Any:
     leaves, structure = jax.tree.flatten(arrays)
     here = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
     plain = {k: _plain(leaves[k]) for k in here}
-    if sharding.is_fully_replicated:
+    if sharding.is_fully_replicated and here:
         _refuse_unlike([plain[k] for k in here], arrays, here)
     new = list(leaves)
     for k, leaf in enumerate(leaves):

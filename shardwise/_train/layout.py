@@ -45,6 +45,14 @@ class Layout:
         return frozenset(n for n, size in self.mesh.shape.items() if n != self.axis and size > 1)
 
     @property
+    def shared(self) -> bool:
+        """Whether the devices belong to several processes."""
+        return (
+            isinstance(self.mesh, Mesh)
+            and len({device.process_index for device in self.mesh.devices.flat}) > 1
+        )
+
+    @property
     def virtual(self) -> bool:
         """Whether there are no devices behind the mesh."""
         return isinstance(self.mesh, AbstractMesh)

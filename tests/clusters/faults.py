@@ -28,6 +28,7 @@ from .network import Network
 PORT = 9400
 HOSTS = 3
 HEARTBEAT = 10.0
+AGAIN = r"^\[0\] (fit: goes on from step|final)"
 SURVIVED = {"link down 2 s", "slow link 50 ms for 8 s", "stopped 3 s"}
 
 
@@ -204,7 +205,7 @@ def _followed(kind: str, training: Training, since: float, before: int) -> dict:
         if noticed is None:
             noticed = training.seen("failed first|lost machine 0|waiting for machine", since)
         if noticed is not None and again is None:
-            again = training.seen("goes on from step|final", noticed)
+            again = training.seen(AGAIN, noticed)
         if again is not None and training.rows() > 0:
             break
         if noticed is None and training.rows() > before + 20 and time.monotonic() - since > 10:
@@ -212,7 +213,7 @@ def _followed(kind: str, training: Training, since: float, before: int) -> dict:
         time.sleep(0.05)
     noticed = noticed or training.seen("failed first|lost machine 0|waiting for machine", since)
     if noticed is not None and again is None:
-        again = training.seen("goes on from step|final", noticed)
+        again = training.seen(AGAIN, noticed)
     row = {"fault": kind, "noticed": None, "again": None}
     if noticed is not None:
         row["noticed"] = round(noticed - since, 2)

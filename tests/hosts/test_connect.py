@@ -12,6 +12,7 @@ import pytest
 import shardwise as sw
 from shardwise._hosts.connect import Connection, _await_coordinator, _compare, _refuse_taken
 from shardwise._hosts.find import Seat, find_seat
+from shardwise._hosts.others import News, Section
 
 from .launching import LIMIT, free_port, script
 
@@ -146,6 +147,15 @@ def test_processes_that_run_something_else():
     assert "the name b stands for 127.0.1.1 on that host" in found["notes"][0]
     found = _compare([one, {**one, "script": "t.py 2"}])
     assert "has the script t.py 1, process 1 on a has t.py 2" in found["wrong"][0]
+
+
+def test_a_process_that_took_part_may_end_first():
+    heard = News.__new__(News)
+    heard.sections = [Section("job", inner=2)]
+    assert not heard._misses(1)
+    heard.sections.append(Section("job.2"))
+    assert heard._misses(1)
+    assert not heard._misses(2)
 
 
 def test_who_is_where():

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -95,7 +96,7 @@ def test_saving_a_file_shows_the_verdict_and_goes_on(folder, terminal):
     assert "8 devices  right" in seen
     terminal.press("l")
     assert "[x] 01 shard_map_psum" in terminal.until("35 bytes_of_a_layer")
-    terminal.press("\x03")
+    terminal.process.send_signal(signal.SIGINT)
     seen = terminal.until("goes on from here.")
     assert "1 of 35 done." in seen
     assert "Traceback" not in seen

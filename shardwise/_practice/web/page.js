@@ -234,7 +234,10 @@
 
   var listen = function () {
     var events = new EventSource("events");
-    events.onopen = function () { get("lost").hidden = true; };
+    events.onopen = function () {
+      get("lost").hidden = true;
+      refresh(false);
+    };
     events.onerror = function () { get("lost").hidden = false; };
     events.onmessage = function (event) {
       var told = JSON.parse(event.data);
