@@ -250,6 +250,7 @@ def _vmap(
     dims = tuple(
         dim if dim is None or not depth else 0 for dim, depth in zip(dims, depths, strict=True)
     )
+    batches = map(types.unstacked, map(jax.typeof, args), depths)
     same: dict[int, Any] = {}
 
     def one(*args: Any) -> list[Any]:
@@ -267,7 +268,7 @@ def _vmap(
         ("vmap", dims, axis),
         batched,
         args,
-        list(map(types.batched, program.arguments, map(jax.typeof, args), dims)),
+        list(map(types.batched, program.arguments, batches, dims)),
         program.given,
         lambda _: program.kept,
         lambda: frozenset(same),
