@@ -86,7 +86,7 @@ def check_verdicts(shown: str) -> None:
     wrong = shown[
         shown.index("textbook: WRONG on {data: 2}, {data: 4}, {data: 8}; right on {data: 1}") :
     ]
-    assert "SW101: " in wrong
+    assert "SW401: result is 8 times what it is on one device: autodiff sums" in wrong
     assert "--> _demo_programs.py:" in wrong
     assert "grads = jax.grad(loss)(params, x, y)" in wrong
     assert "\nright: right on {data: 1}, {data: 2}, {data: 4}, {data: 8}\n" in wrong

@@ -197,11 +197,16 @@ def _key(op: Op) -> tuple[Any, ...]:
 
 
 def place(op: Op, body: Body) -> Where:
-    """The line to name for an operation: for one that autodiff made, the line of the `grad`."""
+    """The line to name for an operation, or for the next one that has a line."""
+    line = line_of(op)
+    return line if line.file else _later(op, body)
+
+
+def line_of(op: Op) -> Where:
+    """The line of an operation: for one that autodiff made, the line of the `grad`."""
     around = (op.source, *op.calls)
     asked = (_asked(source) for source in around) if op.backward else ()
-    line = next((line for line in asked if line), op.where)
-    return line if line.file else _later(op, body)
+    return next((line for line in asked if line), op.where)
 
 
 def _later(op: Op, body: Body) -> Where:

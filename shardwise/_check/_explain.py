@@ -56,14 +56,21 @@ class Wrong:
     @functools.cached_property
     def right(self) -> bool:
         """Whether there is nothing to say."""
-        if self.structure or not self._same_type:
+        if self.structure or not self.same_type:
             return False
         return not self.apart and not self.off.any()
 
     @property
-    def _same_type(self) -> bool:
+    def same_type(self) -> bool:
+        """Whether shape and dtype are what they should be."""
         assert self.want is not None
         return self.got.shape == self.want.shape and self.got.dtype == self.want.dtype
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether it is NaN or infinite where it should not be."""
+        finite = np.isfinite(_float(self.want)).all()
+        return bool(finite and not np.isfinite(_float(self.got)).all())
 
     @functools.cached_property
     def off(self) -> np.ndarray:
@@ -73,7 +80,7 @@ class Wrong:
     @functools.cached_property
     def plain(self) -> bool:
         """Whether a closer look is not needed to call it wrong."""
-        if self.structure or not self._same_type:
+        if self.structure or not self.same_type:
             return True
         assert self.value is not None
         rows = self.value.rows if self.move.seen else ()
@@ -89,7 +96,7 @@ class Wrong:
     @functools.cached_property
     def origin(self) -> Origin | None:
         """Where it starts to depend on the number of devices."""
-        if self.structure or not self._same_type:
+        if self.structure or not self.same_type:
             return None
         beside = self.run.beside(self.base)
         return origin(self.run.body, self.index, beside, self.agree)
@@ -102,7 +109,7 @@ class Wrong:
     def fine(self) -> Tolerance:
         """The tolerance at which the cause is looked for."""
         assert self.want is not None
-        same = self._same_type
+        same = self.same_type
         return self.limit.explaining(difference(self.got, self.want)) if same else self.limit
 
     @property
@@ -178,7 +185,7 @@ def _what(one: Wrong) -> tuple[str, str, str]:
     if one.structure:
         return "SW108", "has another structure than on one device", "return the same pytree."
     assert one.want is not None
-    if not one._same_type:
+    if not one.same_type:
         return (
             "SW108",
             f"is {one.got.dtype}{list(one.got.shape)} and should be "
@@ -187,7 +194,7 @@ def _what(one: Wrong) -> tuple[str, str, str]:
         )
     if one.apart:
         return _apart(one)
-    if np.isfinite(_float(one.want)).all() and not np.isfinite(_float(one.got)).all():
+    if one.not_finite:
         return "SW107", "is NaN or infinite", "look for an empty or masked shard: 0/0, log(0)."
     return _by_factor(one) or _by_origin(one) or _otherwise(one)
 
@@ -261,14 +268,14 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
     if one.draw is not None:
         return (
             "SW106",
-            f"depends on random numbers that follow the sharding ({_much(one)})",
+            f"depends on random numbers that follow the sharding ({much(one)})",
             "draw them for the whole array and split them, or make one key per example from its "
             "global index: jax.random.fold_in(key, index).",
         )
     if one.mean_of_means:
         return (
             "SW103",
-            f"is a mean of unequal means ({_much(one)})",
+            f"is a mean of unequal means ({much(one)})",
             "sum numerators and denominators apart and divide once: "
             "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
         )
@@ -280,19 +287,20 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
         lacks = one.origin.lacks
         return (
             "SW109",
-            f"depends on the number of devices ({_much(one)}): each device uses its own share of "
+            f"depends on the number of devices ({much(one)}): each device uses its own share of "
             "this value",
             f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
         )
     return (
         "SW109",
-        f"depends on the number of devices ({_much(one)})",
+        f"depends on the number of devices ({much(one)})",
         "this line is the first value that is the same on every device and yet depends on how "
         "many there are: is the right collective there, over the right axis?",
     )
 
 
-def _much(one: Wrong) -> str:
+def much(one: Wrong) -> str:
+    """By how much it is wrong, and where the most."""
     assert one.want is not None
     gap = difference(one.got, one.want)
     gaps = np.abs(_float(one.got) - _float(one.want))

@@ -7,13 +7,15 @@ have written.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from .._meaning import Gap, Mistake, Step, axes_of_ratio
+from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
-from .._program import Collective, Join, Leaf, Op, Where, derivative_of, within
+from .._program import Collective, Join, Leaf, Op, Where, within
+from ._diagnose import line_of
 from ._lint import TWO_WAYS
 from ._verdict import Finding
 
@@ -23,7 +25,7 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str) -> Finding:
     if gap.kind == "times" and gap.ratio is not None:
         found = _times(gap, tuple(axes))
     elif gap.kind == "mistake" and gap.mistake is not None:
-        found = _mistake(gap.mistake)
+        found = _mistake(gap.mistake, gap.ratio)
     elif gap.kind in ("first", "moved") and gap.stray is not None:
         found = _joined(gap, gap.stray)
     else:
@@ -64,6 +66,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     head = f"is {_number(ratio)} times what it is on one device: "
     over = names(axes)
     paid, again = _steps(gap, "paid", axes), _steps(gap, "times", axes)
+    paid = paid or _steps(gap, "blocks", axes)  # each device has one element: nothing to add up
     auto = next((step for step in paid if step.op.backward), None)
     summed_again = [step for step in again if not within(step.op.source, "pmean")]
     if auto is not None and not summed_again:
@@ -73,7 +76,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
             f"its own part{tail}",
-            _line(auto.op),
+            line_of(auto.op),
             remedy=TWO_WAYS.replace("'data'", over),
         )
     if summed_again:
@@ -148,21 +151,16 @@ def _counted(step: Step) -> Finding:
     )
 
 
-def _mistake(mistake: Mistake) -> Finding:
+def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     if not mistake.axes:
         return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
-    over, born = names(mistake.axes), mistake.born
-    where = _line(born or mistake.op)
+    over = names(mistake.axes)
+    where = line_of(mistake.born or mistake.op)
     if not isinstance(mistake.op, Join) and where.function != mistake.op.where.function:
         # Made inside a function of its own: the caller is who used it too early.
         where = mistake.op.where
     if isinstance(mistake.op, Join):
-        return Finding(
-            "SW403",
-            f"is only the first device's share of a sum over {over}",
-            where,
-            remedy=f"add the shares up before they are returned: jax.lax.psum(..., {over}).",
-        )
+        return _returned(mistake, mistake.op, ratio, where)
     if mistake.extreme:
         return Finding(
             "SW405",
@@ -171,7 +169,7 @@ def _mistake(mistake: Mistake) -> Finding:
             where,
             remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
         )
-    remedy = f"add the shares up first: jax.lax.psum(..., {over})."
+    remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if mistake.reason.startswith("division by"):
         remedy = (
             "sum numerator and denominator apart, and divide once: "
@@ -187,9 +185,24 @@ def _mistake(mistake: Mistake) -> Finding:
     )
 
 
-def _line(op: Op) -> Where:
-    """The line to name: for what autodiff made, the one that asked for the derivative."""
-    return (derivative_of(op.source) if op.backward else None) or op.where
+def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) -> Finding:
+    """A result that is still a share: of a sum, of a mean or of a maximum."""
+    over = names(mistake.axes)
+    reduce, what = "psum", f"share of a sum over {over}"
+    remedy = "add the shares up before they are returned"
+    if mistake.extreme:
+        reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
+        remedy = "combine them before they are returned, with pmax or pmin"
+    elif ratio == math.prod(axis.size for axis in mistake.axes):
+        reduce, what = "pmean", f"own mean, not the mean over {over}"
+        remedy = "average them before they are returned"
+    is_only = "is only the first device's"
+    if not set(mistake.axes) <= set(join.replicated):
+        is_only = "is put together from each device's"
+        remedy += ", and leave the axis out of out_specs"
+    return Finding(
+        "SW403", f"{is_only} {what}", where, remedy=f"{remedy}: jax.lax.{reduce}(..., {over})."
+    )
 
 
 def _joined(gap: Gap, op: Op) -> Finding:
@@ -198,14 +211,14 @@ def _joined(gap: Gap, op: Op) -> Finding:
         return Finding(
             "SW407",
             f"is split over {over} along another dimension than out_specs declare",
-            op.where,
+            line_of(op),
             remedy="name the axis in out_specs at the dimension that is split.",
         )
     return Finding(
         "SW406",
         f"differs between devices along {over}, though out_specs declare it the same; JAX returns "
         "the first device's",
-        op.where,
+        line_of(op),
         remedy=f"reduce it over {over} (jax.lax.psum, pmean), or declare it split in out_specs.",
     )
 

@@ -14,7 +14,7 @@ from typing import Any
 from .._errors import ShardwiseError
 from .._meaning import Gap, Meaning, gaps, read
 from .._mesh import abstract, axes_of
-from ._explain import Wrong
+from ._explain import Wrong, much
 from ._options import words
 from ._running import Run
 from ._verdict import Finding
@@ -51,17 +51,19 @@ class Meant:
 
     def causes(self, wrong: list[Wrong]) -> tuple[list[Finding], list[Wrong]]:
         """The causes of wrong results, and those results of which none is known."""
-        found, rest = [], []
+        found: dict[int, Finding] = {}
         for one in wrong:
             told = self._cause(one)
-            if told is None:
-                rest.append(one)
-            else:
-                found.append(told)
-        return grouped(found), rest
+            # Meshes come in order of size: the largest tells most. But where each device has a
+            # single element nothing is added up, and then only a smaller one shows a share.
+            if told is not None and (told.code != "SW406" or one.index not in found):
+                found[one.index] = told
+        return grouped([*found.values()]), [one for one in wrong if one.index not in found]
 
     def _cause(self, one: Wrong) -> Finding | None:
-        known = None if one.structure else self.gaps(one.run)
+        if one.structure or not one.same_type:
+            return None
+        known = self.gaps(one.run)
         if not known or not known[one.index]:
             return None
         assert one.run.mesh is not None
@@ -69,7 +71,9 @@ class Meant:
         first = cause(known[one.index][0], one.path, axes, words(abstract(one.run.mesh)))
         if first.code == "SW409":
             return None
-        return dataclasses.replace(first, message=f"{first.message} (on {first.mesh})")
+        symptom = f"{much(one)}, " if first.code == "SW405" else ""
+        symptom = "NaN or infinite " if one.not_finite else symptom
+        return dataclasses.replace(first, message=f"{first.message} ({symptom}on {first.mesh})")
 
 
 def _read(run: Run, plain: Meaning | None) -> Meaning | None:

@@ -10,6 +10,7 @@ from .read import Meaning as Meaning
 from .read import read as read
 from .read import read_apart as read_apart
 from .rules import table as table
+from .term import Coef as Coef
 from .value import Value as Value
 from .walk import Mistake as Mistake
 from .walk import Step as Step

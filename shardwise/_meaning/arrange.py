@@ -152,7 +152,7 @@ def pads(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     v, filler = ins
     config = op.params["padding_config"]
     along = [d for d, entry in enumerate(config) if tuple(entry) != (0, 0, 0)]
-    refuse_debts("padding with", [filler])
+    refuse_debts("padding with a share", [filler])
     if v.owed and filler.coef:
         raise Unknown("a share of a sum is padded with something else than zeros", v.debts)
     v = whole_along(v, along)
@@ -204,7 +204,7 @@ def read_as_size(v: Value, d: int) -> Value:
 def dynamic_slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """A slice at a computed place; at `axis_index * size` it is the device's own part."""
     v, *starts = ins
-    refuse_debts("a slice at", starts)
+    refuse_debts("a slice at a share", starts)
     sizes = op.params["slice_sizes"]
     along = [d for d in range(len(sizes)) if sizes[d] != v.local[d]]
     if len(along) == 1:
@@ -282,7 +282,7 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
 def dynamic_updates(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Some elements replaced at a computed place; in zeros, at one's own place, it is a share."""
     v, update, *starts = ins
-    refuse_debts("an update at", starts)
+    refuse_debts("an update at a share", starts)
     along = [d for d in range(len(v.dims)) if update.local[d] != v.local[d]]
     if len(along) == 1 and v.zero:
         own = _own_place(op, v, update, starts[along[0]], along[0])

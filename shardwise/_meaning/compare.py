@@ -51,7 +51,7 @@ def gaps(w: Walk, want: Value, got: Value) -> list[Gap]:
         return []
     found = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
     if found:
-        return [Gap("mistake", got.term, mistake=found[0])]
+        return [Gap("mistake", got.term, _ratio(want, found[0].paid), mistake=found[0])]
     parted = list(_parting(want.scaled, got.scaled))
     times = [gap for gap in parted if gap.kind == "times"]
     if len(times) == len(parted):
@@ -60,6 +60,11 @@ def gaps(w: Walk, want: Value, got: Value) -> list[Gap]:
         kind, op, axes = w.joined[got.term]
         return [Gap(kind, got.term, stray=op, axes=axes)]
     return [Gap("other", got.term, stray=_first_stray(w, got.term))]
+
+
+def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
+    """How many times the result the sum of the shares would be, if it is a multiple of it."""
+    return Fraction(paid[0]) / Fraction(want.coef) if paid and paid[1] == want.term else None
 
 
 def mistakes_in(w: Walk, t: Term) -> Iterator[Mistake]:

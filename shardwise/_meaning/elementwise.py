@@ -40,7 +40,8 @@ def refuse_debts(name: str, ins: list[Value]) -> None:
     # A share of zero is not zero: it is what a device's own mean differs from the mean of all by.
     debts = debts_of(ins)
     if debts:
-        raise Unknown(f"{name} is not linear, so it cannot come before the sum", debts)
+        debtor = next(v for v in ins if v.owed)
+        raise Unknown(f"{name} is not linear, so it cannot come before the sum", debts, debtor)
 
 
 def only_sums(name: str, v: Value) -> None:
@@ -133,7 +134,7 @@ def _scaled(w: Walk, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Valu
 @rule("div")
 def quotients(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """A quotient: the numerator may be a share. Whole numbers divide by rounding down."""
-    refuse_debts("division by", ins[1:])
+    refuse_debts("division by a share", ins[1:])
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact):
         return pointwise(w, op, ins)
     debtor = check_product("the quotient", ins)
@@ -208,7 +209,7 @@ def squares(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 def selections(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """A choice by element: linear in what is chosen from, which may be shares."""
     which, *cases = ins
-    refuse_debts("a choice by", [which])
+    refuse_debts("a choice by a share", [which])
     cases, debtor = settle(w, op, cases)
     if debtor is not None and which.axes & debtor.debts:
         raise Unknown(

@@ -47,7 +47,7 @@ def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows by index: cut indices give cut rows, cut features stay cut; shares stay shares."""
     x, index = ins
     numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
-    refuse_debts("a lookup by", [index])
+    refuse_debts("a lookup by a share", [index])
     batch_x = tuple(getattr(numbers, "operand_batching_dims", ()))
     batch_i = tuple(getattr(numbers, "start_indices_batching_dims", ()))
     index = whole_along(index, [len(index.dims) - 1])
@@ -90,7 +90,7 @@ def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 def additions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows added up by index: over cut rows a sum is owed."""
     x, index, update = ins
-    refuse_debts("an addition at", [index])
+    refuse_debts("an addition at a share", [index])
     added = _scattered(w, op, x, index, update, adds=True)
     if x.zero:
         return [added]

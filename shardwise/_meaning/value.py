@@ -34,11 +34,16 @@ NOTHING: Owed = frozenset()
 
 
 class Unknown(Exception):
-    """No rule says what a value is. `debt` marks a mistake rather than a gap in the rules."""
+    """No rule says what a value is. `debt` marks a mistake rather than a gap in the rules.
 
-    def __init__(self, reason: str, debt: frozenset[Axis] = frozenset()):
+    `debtor` is the value that is a share, where it is not the first one of the operation.
+    """
+
+    def __init__(
+        self, reason: str, debt: frozenset[Axis] = frozenset(), debtor: Value | None = None
+    ):
         super().__init__(reason)
-        self.reason, self.debt = reason, debt
+        self.reason, self.debt, self.debtor = reason, debt, debtor
 
 
 def tidy_dim(segments: Iterable[Segment]) -> Dim:

@@ -57,6 +57,8 @@ class Mistake:
     order: int
     extreme: bool = False
     """Whether it is a maximum or minimum that is still owed."""
+    paid: Scaled | None = None
+    """What the sum of the shares would have been."""
 
     @property
     def returned(self) -> bool:
@@ -205,10 +207,16 @@ class Walk:
             axes = tuple(sorted(axis for axis in var.axes if axis.size > 1))
             shape = (*hidden_sizes(axes), *var.shape)
             coef, made = T.symbol("opaque", object(), shape=shape)
-            born = next((v.born for v in ins if v.owed), None)
-            debts = tuple(sorted(unknown.debt))
-            extreme = any(kind != "sum" for v in ins for _, kind in v.owed)
-            self.mistakes[made] = Mistake(op, unknown.reason, debts, born, self.count, extreme)
+            debtor = unknown.debtor or next((v for v in ins if v.owed), None)
+            self.mistakes[made] = Mistake(
+                op,
+                unknown.reason,
+                tuple(sorted(unknown.debt)),
+                debtor.born if debtor else None,
+                self.count,
+                extreme=any(kind != "sum" for v in ins for _, kind in v.owed),
+                paid=debtor.scaled if debtor else None,
+            )
             found.append(Value(coef, made, tuple(map(uncut, var.shape)), axes))
         return found
 

@@ -125,12 +125,13 @@ def test_a_wrong_case_ends_with_1_and_shows_the_line(here):
 steps.py:right: right on 2 meshes
 steps.py:wrong: WRONG on 1 of 2 meshes
 
-SW101: result is 4 times too large, the size of axis 'data' on {{data: 4}}
+SW401: result is 4 times what it is on one device: it is summed over 'data', where each \
+device's value is already a mean over its own part (on {{data: 4}})
   --> steps.py:{line}:16 in summed.<locals>.per_device
   {line - 1} |     def per_device(x):
   {line} |         return jax.lax.psum(x.mean(), "data")
      |                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  Remedy: average instead of summing: jax.lax.pmean.
+  Remedy: average instead of summing: jax.lax.pmean(..., 'data').
 """
     )
     assert result.stdout.endswith("\n2 cases, 1 wrong\n")
@@ -165,8 +166,9 @@ def test_quiet_is_a_line_for_each_wrong_thing(here):
     result = run("-q", "steps.py")
     first, *rest = result.stdout.splitlines()
     assert first == (
-        f"steps.py:{line_of(path, 'psum(x.mean()')}:16: SW101 result is 4 times too large, the "
-        "size of axis 'data' on {data: 4}"
+        f"steps.py:{line_of(path, 'psum(x.mean()')}:16: SW401 result is 4 times what it is on "
+        "one device: it is summed over 'data', where each device's value is already a mean over "
+        "its own part (on {data: 4})"
     )
     assert "steps.py:uneven could not be run: ShardingError: " in rest[0]
     assert "SW204" not in result.stdout
@@ -211,7 +213,7 @@ def test_json(here):
     assert wrong["case"] == "wrong"
     assert wrong["file"] == str(path)
     assert wrong["line"] == line_of(path, "def wrong") - 1
-    assert wrong["verdict"]["findings"][0]["code"] == "SW101"
+    assert wrong["verdict"]["findings"][0]["code"] == "SW401"
     assert uneven["verdict"] is None
     assert uneven["error"]["type"] == "ShardingError"
 
@@ -222,7 +224,7 @@ def test_github(here):
     lines = result.stdout.splitlines()
     line = line_of(path, "psum(x.mean()")
     assert lines[0].startswith(
-        f"::error file=steps.py,line={line},col=16,title=SW101::result is 4 times too large"
+        f"::error file=steps.py,line={line},col=16,title=SW401::result is 4 times what it is"
     )
     assert "%0ARemedy: average instead of summing" in lines[0]
     assert lines[0].endswith("%0ACase: steps.py:wrong")

@@ -67,7 +67,8 @@ def test_indivisible_batch():
 
 @pitfall(
     "A mean of means is not the mean when the shards are unequal (masked, padded).",
-    "`SW103`, at the `pmean`; the remedy sums numerators and denominators apart.",
+    "`SW405`: a division by a share, at the count; the remedy sums numerators and denominators "
+    "apart.",
 )
 def test_mean_of_means():
     def mean(x, mask, *, mesh):
@@ -76,7 +77,10 @@ def test_mean_of_means():
 
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x, mask)
 
-    assert codes(check(mean, X[:, 0], np.float32([1, 1, 1, 0, 1, 1, 0, 1]))) == {"SW103"}
+    verdict = check(mean, X[:, 0], np.float32([1, 1, 1, 0, 1, 1, 0, 1]))
+    assert codes(verdict) == {"SW405"}
+    assert "division by a share" in str(verdict)
+    assert "psum(total, 'data') / jax.lax.psum(count, 'data')" in str(verdict)
 
 
 @pitfall(
@@ -96,14 +100,17 @@ def test_initialised_per_shard():
 
 @pitfall(
     "The sum over shards is divided by the wrong count (or not at all).",
-    "`SW101` (n times too large) or `SW102` (1/n), with the axis whose size it is.",
+    "`SW401` (n times what it should be) or `SW402` (1/n), with the axis whose size it is.",
 )
 def test_wrong_count():
     def mean(x, *, mesh):
         body = lambda x: lax.psum(x.sum(), "data") / x.size  # noqa: E731
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
 
-    assert codes(check(mean, X)) == {"SW101"}
+    verdict = check(mean, X)
+    assert codes(verdict) == {"SW401"}
+    assert "is 4 times what it is" in str(verdict)
+    assert "a sum over 'data' is divided by what one device has" in str(verdict)
 
 
 # --- shard_map
@@ -153,7 +160,7 @@ def test_all_local_rows():
 
 @pitfall(
     "`P('data')` splits dimension 0. A spec that splits the features makes local results partial.",
-    "`SW104`: only the first device's share, and which reduction gives the whole.",
+    "`SW403`: only the first device's share, and which reduction gives the whole.",
 )
 def test_features_split():
     def squares(x, *, mesh):
@@ -162,8 +169,8 @@ def test_features_split():
         return shard_map(body, mesh=mesh, **specs)(x)
 
     verdict = check(squares, normal(3, 8))
-    assert codes(verdict) == {"SW104"}
-    assert "psum over 'data'" in str(verdict)
+    assert codes(verdict) == {"SW403"}
+    assert "jax.lax.psum(..., 'data')" in str(verdict)
 
 
 @pitfall(
@@ -182,7 +189,7 @@ def test_stacked_shapes():
 
 @pitfall(
     "`vmap` with an axis name stands in for `shard_map` and passes what is n times wrong.",
-    "`sw.simulate` and `sw.check` run what `shard_map` runs: `SW101`.",
+    "`sw.simulate` and `sw.check` run what `shard_map` runs: `SW401`.",
 )
 def test_vmap_is_no_stand_in():
     def body(w, x):
@@ -195,7 +202,7 @@ def test_vmap_is_no_stand_in():
     parts = X.reshape(4, 2, 3)
     by_vmap = jax.vmap(body, in_axes=(None, 0), axis_name="data")(w, parts)[0]
     np.testing.assert_allclose(by_vmap, jax.grad(loss_fn)(w, X), rtol=1e-5)
-    assert "SW101" in codes(check(step, w, X))
+    assert codes(check(step, w, X)) == {"SW401"}
 
 
 # --- collectives
@@ -249,7 +256,7 @@ def test_reduced_but_declared_split():
 
 @pitfall(
     "`psum` is forgotten: each device returns its partial sum.",
-    "With JAX's check on, `ShardingError` (JAX refuses the spec); with `check_vma=False`, `SW104`.",
+    "With JAX's check on, `ShardingError` (JAX refuses the spec); with `check_vma=False`, `SW403`.",
 )
 def test_forgotten_psum():
     def total(x, *, mesh, **options):
@@ -261,7 +268,7 @@ def test_forgotten_psum():
 
     with pytest.raises(sw.ShardingError, match="out_specs"):
         check(total, X)
-    assert codes(check(unchecked, X)) == {"SW104"}
+    assert codes(check(unchecked, X)) == {"SW403"}
 
 
 # --- a data-parallel step
@@ -286,8 +293,8 @@ def nnx_step(body):
 
 @pitfall(
     "The textbook recipe, `pmean` of the gradients inside `shard_map`, as printed.",
-    "`ShardingError`: its loss is returned as `P()` and never reduced. With that mended, `SW101` "
-    "and `SW201`: the gradient is n times too large, since autodiff has already summed it.",
+    "`ShardingError`: its loss is returned as `P()` and never reduced. With that mended, `SW401`: "
+    "the gradient is n times what it should be, since autodiff has summed it already.",
 )
 def test_textbook_recipe():
     def as_printed(model, optimizer, x):
@@ -301,7 +308,9 @@ def test_textbook_recipe():
 
     with pytest.raises(sw.ShardingError, match="out_specs"):
         check(nnx_step(as_printed), *make(), X)
-    assert codes(check(nnx_step(mended), *make(), X)) >= {"SW201"}
+    verdict = check(nnx_step(mended), *make(), X)
+    assert codes(verdict) == {"SW401"}
+    assert "autodiff sums this gradient over 'data'" in str(verdict)
 
 
 @pitfall(
@@ -323,7 +332,7 @@ def test_updated_per_shard():
 
 @pitfall(
     "Gradients are summed instead of averaged: an n times larger learning rate.",
-    "`SW101` for the gradients; `SW109` at the `psum` where only new parameters are returned.",
+    "`SW401`, at the `psum`; also where only new parameters are returned.",
 )
 def test_summed_gradients():
     def body(w, x):
@@ -336,9 +345,11 @@ def test_summed_gradients():
     def step(w, x, *, mesh):
         return w - 0.1 * gradients(w, x, mesh=mesh)
 
-    assert codes(check(gradients, normal(3, 2), X)) == {"SW101"}
-    (finding,) = (f for f in check(step, normal(3, 2), X).findings if f.certain)
-    assert "lax.psum" in finding.where.text
+    for program in (gradients, step):
+        (finding,) = (f for f in check(program, normal(3, 2), X).findings if f.certain)
+        assert finding.code == "SW401"
+        assert "is 4 times what it is" in finding.message
+        assert "lax.psum" in finding.where.text
 
 
 @pitfall(

@@ -37,10 +37,10 @@ def verdict():
 """
 SAID = [
     "E   *summed: WRONG on {data: 2}; right on {data: 1}",
-    "E *SW101: result is 2 times too large, the size of axis 'data' on {data: 2}",
+    "E *SW401: result is 2 times what it is on one device: it is summed over 'data', where each*",
     'E * | return jax.lax.psum(x.mean(), "data")',
     "E * |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
-    "E *Remedy: average instead of summing: jax.lax.pmean.",
+    "E *Remedy: average instead of summing: jax.lax.pmean(..., 'data').",
 ]
 
 
@@ -217,8 +217,8 @@ def test_a_failed_assert_says_what_the_verdict_says(run, statement):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(SAID)
     shown = result.stdout.str()
-    assert shown.count("SW101") == 1
-    assert "where" not in shown
+    assert shown.count("SW401") == 1
+    assert "+  where" not in shown
 
 
 def test_the_words_of_the_user_come_first(run):

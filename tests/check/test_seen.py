@@ -89,7 +89,7 @@ def test_a_function_that_returns_nothing():
 def test_a_wrong_program_is_wrong_whatever_the_data():
     verdict = sw.check(split(lambda x: lax.psum(x.mean(), "data")), jnp.ones(8), mesh=MESH)
     assert not verdict
-    assert codes(verdict) == {"SW101"}
+    assert codes(verdict) == {"SW401"}
 
 
 # --- shapes
@@ -100,7 +100,7 @@ def test_shapes_are_enough():
     assert verdict.drawn
     assert str(verdict) == "program: right on {data: 1}, {data: 2} (values drawn)"
     wrong = sw.check(split(lambda x: lax.psum(x.mean(), "data")), Shape((8,), "float32"), mesh=MESH)
-    assert codes(wrong) == {"SW101"}
+    assert codes(wrong) == {"SW401"}
     assert wrong.to_dict()["drawn"] is True
 
 

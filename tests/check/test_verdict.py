@@ -66,14 +66,14 @@ def test_a_wrong_program_is_false_and_says_why():
     verdict = sw.check(split(too_large), X, mesh=MESH)
     assert not verdict
     (finding,) = certain(verdict)
-    assert finding.code == "SW101"
+    assert finding.code == "SW401"
     assert finding.where.line == line_of(too_large, "# here")
     assert finding.where.file == __file__
     assert finding.where.text == 'return lax.psum(x.mean(), "data")  # here'
     assert finding.leaf == "result"
     assert finding.mesh == "{data: 4}"
     assert "pmean" in finding.remedy
-    with pytest.raises(sw.ShardwiseError, match=r"SW101.*4 times too large"):
+    with pytest.raises(sw.ShardwiseError, match=r"SW401.*is 4 times what it is on one device"):
         verdict.raise_if_wrong()
 
 
@@ -92,7 +92,7 @@ def test_plain_data_is_json():
     again = json.loads(json.dumps(data))
     assert again == data
     assert again["ok"] is False
-    assert again["findings"][0]["code"] == "SW101"
+    assert again["findings"][0]["code"] == "SW401"
     assert set(again["findings"][0]["where"]) >= {"file", "line", "text", "function"}
 
 
@@ -106,7 +106,7 @@ def test_html_is_escaped():
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert "<b>&" not in page
-    assert "SW101" in page
+    assert "SW401" in page
 
 
 # --- tolerances
@@ -318,7 +318,10 @@ def test_the_axis_at_fault_is_named():
 
     program = split(body, in_specs=P("data", "model"))
     verdict = sw.check(program, normal(4, 4), mesh={"data": [1, 2], "model": [1, 4]})
-    assert any("axis 'model'" in f.message and f.code == "SW102" for f in certain(verdict))
+    assert any(
+        "is 1/4 of what" in f.message and "averaged over 'model'" in f.message and f.code == "SW402"
+        for f in certain(verdict)
+    )
 
 
 @pytest.mark.parametrize(
@@ -406,6 +409,12 @@ def test_nan_on_some_meshes_only():
 
     x = np.float32([1, 2, 3, 4, -1, -2, -3, -4])
     verdict = sw.check(split(body), x, mesh={"data": [1, 4]})
+    (finding,) = certain(verdict)
+    assert finding.code == "SW405"  # the cause; what it leads to is said beside it
+    assert "division by a share" in finding.message
+    assert "NaN or infinite on {data: 4}" in finding.message
+    reference = lambda x: jnp.mean(x, where=x > 0)  # noqa: E731
+    verdict = sw.check(split(body), x, mesh={"data": [1, 4]}, reference=reference)
     assert {f.code for f in certain(verdict)} == {"SW107"}
 
 
@@ -586,9 +595,12 @@ def test_the_line_of_the_gradient_of_a_wrapped_loss(wrap):
 
     step = split(body, in_specs=(P(), P("data")))
     (finding,) = certain(sw.check(step, normal(3), X, mesh=MESH))
-    assert finding.code == "SW101"
+    assert finding.code == "SW401"
     assert finding.where.line == line_of(body, "# here")
-    assert "autodiff has already summed it" in finding.message
+    assert (
+        "is 4 times what it is on one device: autodiff sums this gradient over 'data'"
+        in finding.message
+    )
 
 
 def test_arguments_are_left_as_they_are():

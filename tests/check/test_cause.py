@@ -1,0 +1,90 @@
+"""The cause of a wrong result: the largest mesh, the right reduction, the line of the share."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import P, lax
+
+import shardwise as sw
+from tests.support import normal
+
+from .marks import line_of
+
+MESH = {"data": [1, 2, 4]}
+X = normal(16)
+
+
+def check(body, *args, out_specs=P(), check_vma=False):  # noqa: B008
+    """What is certain of a body that runs on each part of its arguments."""
+
+    def program(*args, mesh):
+        specs = {"in_specs": P("data"), "out_specs": out_specs, "check_vma": check_vma}
+        return jax.shard_map(body, mesh=mesh, **specs)(*args)
+
+    verdict = sw.check(program, *args, mesh=MESH)
+    return [finding for finding in verdict.findings if finding.certain]
+
+
+@pytest.mark.parametrize(
+    ("reduce", "what", "remedy"),
+    [
+        (jnp.sum, "share of a sum over 'data'", "jax.lax.psum(..., 'data')"),
+        (jnp.mean, "own mean, not the mean over 'data'", "jax.lax.pmean(..., 'data')"),
+        (jnp.max, "own maximum or minimum", "with pmax or pmin: jax.lax.pmax(..., 'data')"),
+    ],
+)
+def test_what_is_returned_unreduced_is_told_with_its_reduction(reduce, what, remedy):
+    def body(x):
+        return reduce(x)  # here
+
+    (finding,) = check(body, X)
+    assert finding.code == "SW403"
+    assert finding.where.line == line_of(body, "# here")
+    assert f"is only the first device's {what}" in finding.message
+    assert remedy in finding.remedy
+
+
+def test_shares_that_are_put_side_by_side():
+    """The shapes agree, so it is the meaning that tells: a row for each device, in each a share."""
+
+    def body(x):
+        whole = 4 // lax.axis_size("data")
+        return jnp.broadcast_to(x.sum(), (whole,))
+
+    (finding,) = check(body, X, out_specs=P("data"))
+    assert finding.code == "SW403"
+    assert "is put together from each device's share of a sum over 'data'" in finding.message
+    assert "leave the axis out of out_specs" in finding.remedy
+
+
+def test_another_shape_is_told_as_such():
+    (finding,) = check(lambda x: x.sum(keepdims=True), X, out_specs=P("data"))
+    assert finding.code == "SW108"
+
+
+def test_the_line_of_a_division_is_that_of_the_count():
+    def body(x, mask):
+        total = jnp.sum(x * mask)
+        count = jnp.sum(mask)  # here
+        return lax.pmean(total / count, "data")  # used
+
+    (finding,) = check(body, X, np.float32(np.arange(16) % 7 != 1))
+    assert finding.code == "SW405"
+    assert finding.where.line == line_of(body, "# here")
+    assert f":{line_of(body, '# used')}: division by a share is not linear" in finding.message
+    assert "relative difference" in finding.message
+    assert "psum(total, 'data') / jax.lax.psum(count, 'data')" in finding.remedy
+
+
+def test_the_factor_is_that_of_the_largest_mesh():
+    (finding,) = check(lambda x: lax.psum(x.mean(), "data"), X, check_vma=True)
+    assert finding.mesh == "{data: 4}"
+    assert "is 4 times what it is on one device" in finding.message
+
+
+def test_a_single_element_on_each_device_hides_a_share():
+    """On four devices there is nothing to add up; on two the share shows."""
+    (finding,) = check(lambda x: jnp.sum(x), X[:4])
+    assert finding.code == "SW403"
+    assert finding.mesh == "{data: 2}"
