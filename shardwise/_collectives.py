@@ -109,13 +109,28 @@ def _smaller(a: Any, b: Any) -> Any:
     return lax.select(b < a, b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.min(a, b)
 
 
+def _psum(x: Any) -> Any:
+    return x[0] if x.shape[0] == 1 else _sum(x)
+
+
+def _sum(x: Any) -> Any:
+    return narrow(_from_zero(reduce("psum", x)), x.dtype)
+
+
+def _from_zero(total: Any) -> Any:
+    """A sum as one that starts from 0, and so is never -0. Left to itself, XLA drops the 0."""
+    if not jnp.issubdtype(total.dtype, jnp.floating):
+        return total
+    return jnp.where(total == 0, jnp.zeros_like(total), total)
+
+
 def _all_gather(x: Any, *, dimension: int, tiled: bool) -> Any:
     x = jnp.moveaxis(x, 0, dimension)
     return merge(x, dimension) if tiled else x
 
 
 def _psum_scatter(x: Any, *, dimension: int, tiled: bool) -> Any:
-    return scatter(_reduction("psum")(x), x.shape[0], dimension=dimension, tiled=tiled)
+    return scatter(_sum(x), x.shape[0], dimension=dimension, tiled=tiled)
 
 
 def scatter(total: Any, n: int, *, dimension: int, tiled: bool) -> Any:
@@ -176,7 +191,7 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
 
 def _times(x: Any, n: int) -> Any:
     if not one_by_one("psum", x.dtype):
-        return narrow(widen(x) * n, x.dtype)
+        return x if n == 1 else narrow(_from_zero(widen(x) * n), x.dtype)
     part = widen(x)
     start = jnp.zeros_like(part)
     return narrow(lax.fori_loop(0, n, lambda _, total: total + part, start), x.dtype)
@@ -204,7 +219,7 @@ def _pass_on_bytes(size: int, n: int) -> int:
 
 
 RULES: dict[str, Rule] = {
-    "psum": Rule(_reduction("psum"), True, _all_reduce_bytes, fold=lax.add, same=_times),
+    "psum": Rule(_psum, True, _all_reduce_bytes, fold=lax.add, same=_times),
     "pmax": Rule(_reduction("pmax"), True, _all_reduce_bytes, fold=_larger, same=_alone("pmax")),
     "pmin": Rule(_reduction("pmin"), True, _all_reduce_bytes, fold=_smaller, same=_alone("pmin")),
     "all_gather": Rule(_all_gather, True, _gather_bytes),

@@ -42,6 +42,8 @@ class Program:
         self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
         self.refs = tuple(refs)
         """The inputs that are mutable refs to the caller."""
+        self.parts: Callable[..., list[Any]] | None = None
+        """For a forward derivative: the same results of two calls, the second one linear."""
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
         self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -19,8 +20,9 @@ from jax import lax
 from jax.experimental import io_callback
 
 from .. import _jax
-from .._errors import DeadlockError, UnsupportedError
+from .._errors import DeadlockError
 from .._jax import types
+from .._jax.primitive import Batch, CallRules, call_primitive
 from .._jax.virtual import under
 from .._lower import Pace, explain_trouble
 from .._program import Wanted
@@ -92,18 +94,53 @@ def _abstract(*given: Any, program: Program, pace: Pace) -> tuple[list[Any], Any
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, pace: Pace
 ) -> tuple[list[Any], list[Any]]:
-    """In two parts, so that the first can be run before anybody has a tangent."""
     moving = tuple(t is not None for t in tangents)
-    smooth = tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
     directions = [t for t in tangents if t is not None]
+    way = _in_two if any(map(_jax.is_unknown, directions)) else _in_one
+    results = way(program, moving, pace, *primals, *directions)
+    smooth = _smooth(program)
+    found = iter(results[len(smooth) :])
+    return results[: len(smooth)], [next(found) if real else None for real in smooth]
+
+
+def _in_one(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) -> list[Any]:
+    """A forward derivative in one call, which `_split` takes apart where that has to be.
+
+    JAX drops rules of the user's own (`custom_jvp`) where it takes a loop apart, so that a second
+    forward derivative would not be theirs. Nothing is taken apart that need not be.
+    """
+    smooth = _smooth(program)
+
+    def push(*args: Any) -> tuple[list[Any], list[Any]]:
+        primals, directions = args[: len(moving)], args[len(moving) :]
+        f = _partly(program, moving, primals)
+        outs, tangents = jax.jvp(f, tuple(_those(primals, moving)), tuple(directions))
+        return outs, _those(tangents, smooth)
+
+    made, consts, _ = derive(
+        program,
+        ("jvp", moving),
+        push,
+        args,
+        [*program.arguments, *_tangents(program, moving)],
+        [*program.given, *_those(program.given, moving)],
+        lambda _: [*program.kept, *_those(program.kept, smooth)],
+    )
+    made.parts = lambda pace, *args: _in_two(program, moving, pace, *args[len(consts) :])
+    return call(made, pace, [*consts, *args])
+
+
+def _split(*, program: Program, pace: Pace) -> Callable[..., list[Any]] | None:
+    return None if program.parts is None else partial(program.parts, pace)
+
+
+def _in_two(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) -> list[Any]:
+    """The same in two calls, the first of which can be run before anybody has a tangent."""
+    smooth = _smooth(program)
     own = len(smooth)
+    primals, directions = args[: len(moving)], args[len(moving) :]
     made, consts, tree = _forward(program, moving, primals)
-    try:
-        handed = made.kept[own:]
-    except UnsupportedError:
-        if any(map(_jax.is_unknown, directions)):
-            raise
-        return _jvp_in_one(primals, directions, moving, smooth, program, pace)
+    handed = made.kept[own:]
     results = call(made, pace, [*consts, *primals])
     outs, residuals = results[:own], results[own:]
 
@@ -121,8 +158,11 @@ def _jvp(
         [*handed, *_those(program.given, moving)],
         lambda _: _those(program.kept, smooth),
     )
-    found = iter(call(made, pace, [*consts, *residuals, *directions]))
-    return outs, [next(found) if real else None for real in smooth]
+    return [*outs, *call(made, pace, [*consts, *residuals, *directions])]
+
+
+def _smooth(program: Program) -> tuple[bool, ...]:
+    return tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
 
 
 def _forward(
@@ -149,36 +189,6 @@ def _forward(
 def _tangents(program: Program, moving: Sequence[bool]) -> list[Any]:
     """The types of directions."""
     return [aval.to_tangent_aval() for aval in _those(program.arguments, moving)]
-
-
-def _jvp_in_one(
-    primals: Sequence[Any],
-    directions: Sequence[Any],
-    moving: tuple[bool, ...],
-    smooth: tuple[bool, ...],
-    program: Program,
-    pace: Pace,
-) -> tuple[list[Any], list[Any]]:
-    """For a program that JAX can push forward and not take apart."""
-
-    def push(*args: Any) -> tuple[list[Any], list[Any]]:
-        primals, directions = args[: len(moving)], args[len(moving) :]
-        f = _partly(program, moving, primals)
-        outs, tangents = jax.jvp(f, tuple(_those(primals, moving)), tuple(directions))
-        return outs, _those(tangents, smooth)
-
-    made, consts, _ = derive(
-        program,
-        ("jvp", moving),
-        push,
-        [*primals, *directions],
-        [*program.arguments, *_tangents(program, moving)],
-        [*program.given, *_those(program.given, moving)],
-        lambda _: [*program.kept, *_those(program.kept, smooth)],
-    )
-    results = call(made, pace, [*consts, *primals, *directions])
-    found = iter(results[len(smooth) :])
-    return results[: len(smooth)], [next(found) if real else None for real in smooth]
 
 
 def _transpose(
@@ -225,7 +235,7 @@ def _partly(program: Program, moving: Sequence[bool], fixed: Sequence[Any]) -> C
 
 
 def _vmap(
-    axis: _jax.Batch, args: Sequence[Any], dims: Sequence[Any], *, program: Program, pace: Pace
+    axis: Batch, args: Sequence[Any], dims: Sequence[Any], *, program: Program, pace: Pace
 ) -> tuple[list[Any], list[Any]]:
     if all(dim is None for dim in dims) and axis.name not in program.axes_around:
         return call(program, pace, args), [None] * len(program.kept)
@@ -234,9 +244,13 @@ def _vmap(
         x if dim is None or not depth else jnp.moveaxis(x, dim, depth)
         for x, dim, depth in zip(args, dims, depths, strict=True)
     ]
+    whole = [
+        dim if dim is None or not depth else depth for dim, depth in zip(dims, depths, strict=True)
+    ]
     dims = tuple(
         dim if dim is None or not depth else 0 for dim, depth in zip(dims, depths, strict=True)
     )
+    batches = map(types.unstacked, map(jax.typeof, args), depths)
     same: dict[int, Any] = {}
 
     def one(*args: Any) -> list[Any]:
@@ -246,8 +260,7 @@ def _vmap(
         return [out for i, out in enumerate(outs) if i not in same]
 
     def batched(*args: Any) -> list[Any]:
-        options = {"axis_name": axis.name, "axis_size": axis.size, "spmd_axis_name": axis.spmd_name}
-        rest = iter(jax.vmap(one, in_axes=dims, **options)(*args))
+        rest = iter(jax.vmap(one, in_axes=dims, **axis.options)(*args))
         return [same[i] if i in same else next(rest) for i in range(len(program.kept))]
 
     made, consts, still = derive(
@@ -255,21 +268,44 @@ def _vmap(
         ("vmap", dims, axis),
         batched,
         args,
-        list(map(types.batched, program.arguments, map(jax.typeof, args), dims)),
+        list(map(types.batched, program.arguments, batches, dims)),
         program.given,
         lambda _: program.kept,
         lambda: frozenset(same),
     )
-    outs = call(made, pace, [*consts, *args])
     depths = [len(axes or ()) for axes in program.kept]
+    if program.parts is not None:
+        made.parts = partial(_batch_parts, program.parts, len(consts), whole, axis, depths, still)
+    outs = call(made, pace, [*consts, *args])
     return outs, [None if i in still else depth for i, depth in enumerate(depths)]
+
+
+def _batch_parts(
+    parts: Callable[..., list[Any]],
+    consts: int,
+    dims: Sequence[Any],
+    axis: Batch,
+    depths: Sequence[int],
+    still: frozenset[int],
+    pace: Pace,
+    *args: Any,
+) -> list[Any]:
+    """The two parts of a batched program, laid out as its results."""
+    batched = jax.vmap(
+        partial(parts, pace), in_axes=tuple(dims), out_axes=list(depths), **axis.options
+    )
+    outs = batched(*args[consts:])
+    return [
+        lax.index_in_dim(out, 0, depth, keepdims=False) if i in still else out
+        for i, (out, depth) in enumerate(zip(outs, depths, strict=True))
+    ]
 
 
 def _those(values: Sequence[T], which: Sequence[bool]) -> list[T]:
     return [value for value, wanted in zip(values, which, strict=True) if wanted]
 
 
-simulate_p = _jax.call_primitive(
+simulate_p = call_primitive(
     "shardwise_simulate",
-    _jax.CallRules(_run, _stage, _abstract, _jvp, _transpose, _vmap),
+    CallRules(_run, _stage, _abstract, _jvp, _split, _transpose, _vmap),
 )

@@ -42,9 +42,9 @@ def names(axes: Sequence[Axis]) -> str:
 def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
     ratio = Fraction(gap.ratio or 0)
     counted = [step for step in gap.steps if step.kind == "counted"]
-    if counted and counted[-1].axis is not None and ratio == counted[-1].axis.size:
-        return _counted(counted[-1])
     found = axes_of_ratio(ratio, axes)
+    if counted and (found is None or counted[-1].axis in found[0]):
+        return _counted(counted[-1])
     if found is None:
         where = gap.steps[-1].op if gap.steps else gap.stray
         return Finding(
@@ -87,6 +87,15 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             remedy=f"leave the sum out, or average: jax.lax.pmean(..., {over}).",
         )
     scaled = [step for step in _steps(gap, "scaled") if paid and step.order > paid[-1].order]
+    by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
+    if by_hand and all(within(step.op.source, "pmean") for step in paid):
+        return Finding(
+            "SW401",
+            f"{head}it is averaged over {over} at {paid[-1].op.where}, and multiplied by the "
+            "number of devices here",
+            by_hand[-1].op.where,
+            remedy="leave the number of devices out.",
+        )
     if scaled and Fraction(paid[-1].coef).denominator == 1:
         return Finding(
             "SW401",
@@ -147,6 +156,9 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
         return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
     over = names(mistake.axes)
     where = line_of(mistake.born or mistake.op)
+    if not isinstance(mistake.op, Join) and where.function != mistake.op.where.function:
+        # Made inside a function of its own: the caller is who used it too early.
+        where = mistake.op.where
     if isinstance(mistake.op, Join):
         return _returned(mistake, mistake.op, ratio, where)
     if mistake.extreme:
@@ -158,7 +170,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
             remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
         )
     remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
-    if isinstance(mistake.op, Leaf) and mistake.op.name == "div":
+    if mistake.reason.startswith("division by"):
         remedy = (
             "sum numerator and denominator apart, and divide once: "
             f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."

@@ -1,7 +1,7 @@
 """The one file that touches JAX's internals: what differs between JAX versions is here.
 
 Everything else in shardwise sees a jaxpr through the few functions below, and the simulated
-program enters JAX as the one primitive made by `call_primitive`.
+program enters JAX as the one primitive made by `primitive.call_primitive`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from jax._src.state import types as _state
 from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 from jax.extend.core import Literal as Literal
-from jax.interpreters import ad, batching, mlir
 
 # --- jaxprs ---------------------------------------------------------------------------------
 
@@ -352,70 +351,7 @@ def whole_tracebacks() -> Any:
     return _config.traceback_filtering("off")
 
 
-# --- the simulated call as a primitive --------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class CallRules:
-    """What a primitive that stands for a program has to know; all get the program as a keyword."""
-
-    run: Callable[..., list[Any]]
-    """Eagerly."""
-    trace: Callable[..., list[Any]]
-    """As JAX code, under an outer `jit`."""
-    abstract: Callable[..., tuple[list[Any], Any]]
-    """Types of the results, and the effects."""
-    jvp: Callable[..., tuple[list[Any], list[Any]]]
-    """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
-    transpose: Callable[..., list[Any]]
-    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
-    vmap: Callable[..., tuple[list[Any], list[Any]]]
-    """`(batch, args, dims)`: results, and where each is batched."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Batch:
-    """What a `vmap` says of itself."""
-
-    name: Any
-    size: int
-    spmd_name: Any
-
-
-def call_primitive(name: str, rules: CallRules) -> Any:
-    """Make a primitive that JAX differentiates, batches and compiles by `rules`."""
-    primitive = jex.Primitive(name)
-    primitive.multiple_results = True
-    primitive.def_impl(rules.run)
-    primitive.def_effectful_abstract_eval(rules.abstract)
-    mlir.register_lowering(primitive, mlir.lower_fun(rules.trace, multiple_results=True))
-
-    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
-        known = [None if isinstance(t, ad.Zero) else t for t in tangents]
-        outs, out_tangents = rules.jvp(primals, known, **params)
-        zeros = [_zero(out) if t is None else t for out, t in zip(outs, out_tangents, strict=True)]
-        return outs, zeros
-
-    def transpose(cotangents: Any, *args: Any, **params: Any) -> list[Any]:
-        linear = [ad.is_undefined_primal(arg) for arg in args]
-        avals = [
-            arg.aval if is_linear else None for arg, is_linear in zip(args, linear, strict=True)
-        ]
-        cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
-        return rules.transpose(cotangents, args, avals, **params)
-
-    def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
-        name = None if axis.name is _core.no_axis_name else axis.name
-        return rules.vmap(Batch(name, axis.size, axis.spmd_name), args, dims, **params)
-
-    ad.primitive_jvps[primitive] = jvp
-    ad.primitive_transposes[primitive] = transpose
-    batching.fancy_primitive_batchers[primitive] = batch
-    return primitive
-
-
-def _zero(primal: Any) -> Any:
-    return ad.Zero(jax.typeof(primal).to_tangent_aval())
+# --- effects ----------------------------------------------------------------------------------
 
 
 def without_axes(effects: Any) -> set[Any]:

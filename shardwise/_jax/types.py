@@ -132,6 +132,11 @@ def stacked(aval: Any, sizes: Sequence[int]) -> Any:
     return _with(aval, (*sizes, *aval.shape), [*[None] * len(sizes), *spec_of(aval).partitions])
 
 
+def unstacked(aval: Any, depth: int) -> Any:
+    """The type of the value of one device, where so many axes in front are those of devices."""
+    return _with(aval, aval.shape[depth:], spec_of(aval).partitions[depth:]) if depth else aval
+
+
 def outside(aval: Any) -> Any:
     """A type without what a `shard_map` around says of it: a simulated program stands outside."""
     return _typed(aval, aval.shape, None if is_plain(aval) else aval.sharding)

@@ -312,6 +312,28 @@ def test_results_keep_their_weak_types():
                 assert types == [(a.dtype, a.weak_type) for a in jax.tree.leaves(want)]
 
 
+def test_weak_types_in_a_named_batch_are_those_of_a_function_traced_before():
+    """`vmap` of the function itself has other ones: its sums see Python's numbers."""
+
+    def program(s, x, *, mesh):
+        def own(s, x):
+            return s * 2.0, x
+
+        specs = {"in_specs": (P(), P("x")), "out_specs": (P(), P("x"))}
+        scalar, x = jax.shard_map(own, mesh=mesh, check_vma=False, **specs)(s, x)
+        return scalar, scalar - lax.pmean(scalar, "batch"), lax.pmax(scalar, "batch"), x
+
+    def batch(call):
+        mapped = jax.vmap(call, in_axes=(None, 0), axis_name="batch")
+        return jax.tree.map(jax.typeof, jax.jit(mapped)(2.5, jnp.ones((3, 4), jnp.bfloat16)))
+
+    want = batch(jax.jit(partial(program, mesh=real_mesh(**X4))))
+    got = batch(sw.simulate(program, mesh=sw.mesh(**X4)))
+    kinds = [(t.dtype, t.shape, t.weak_type) for t in got]
+    assert kinds == [(t.dtype, t.shape, t.weak_type) for t in want]
+    assert kinds[0][2]
+
+
 def counted(ref, w, x, *, mesh):
     ref[...] += loss(w, x, mesh=mesh)
     ref[...] *= 2

@@ -125,6 +125,24 @@ def test_nan_and_signed_zeros(at_once):
             assert _bits(found[dtype][name]) == _bits(want), f"{name} of {dtype}"
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_sum_of_negative_zeros_that_are_the_same_everywhere(n):
+    """By itself XLA makes a product of it, which stays negative."""
+
+    def program(x, *, mesh):
+        def body(x):
+            own = [x.astype(dtype) for dtype in (*ODD_TYPES[:3], "bfloat16")]
+            return [(lax.psum(x, "x"), lax.psum_scatter(x, "x", tiled=True)) for x in own]
+
+        specs = {"in_specs": P(), "out_specs": [(P(), P("x"))] * 4}
+        return jax.shard_map(body, mesh=mesh, check_vma=False, **specs)(x)
+
+    x = np.array([-0.0, 0.0, 1.0], np.float32)
+    want = jax.jit(partial(program, mesh=real_mesh(x=n)))(x)
+    got = sw.simulate(program, mesh=sw.mesh(x=n))(x)
+    assert jax.tree.map(_bits, got) == jax.tree.map(_bits, want)
+
+
 def _bits(x):
     """Every element with the sign of a zero; one NaN is like another."""
     return [

@@ -123,6 +123,7 @@ def _process(seed: int, numbers: Iterable[int], shrink: bool) -> Iterator[dict[s
 
 
 def _read(stream: Any, lines: queue.Queue) -> None:
-    for line in stream:
-        lines.put(line)
+    with stream:
+        for line in stream:
+            lines.put(line)
     lines.put(None)

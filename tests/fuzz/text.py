@@ -299,7 +299,7 @@ placed = [
 real = {real}
 simulated = {simulated}
 if {outside}:
-    simulated, real = transform(simulated), transform(real)
+    simulated, real = transform(simulated), transform(jax.jit(real))
 REAL[0] = True
 with {around}:
     want = jax.jit(real)(*placed)

@@ -108,7 +108,8 @@ def run_real(program: Program, functions: dict[str, Any], args: Any) -> Any:
             for a, spec in zip(args, specs, strict=True)
         ]
     call = eval(program.real, functions)
-    call = functions["transform"](call) if program.outside else call
+    # A simulated function is traced before it is transformed, as one inside `jit` is.
+    call = functions["transform"](jax.jit(call)) if program.outside else call
     functions["REAL"][0] = True
     with jax.set_mesh(mesh) if program.explicit else contextlib.nullcontext():
         return plain(jax.jit(call)(*args))

@@ -31,7 +31,7 @@ def right_exchange(slots, w, *, mesh):
     return shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert"))(slots, w)
 
 
-@pair(mesh=EXPERTS, args=exchange, codes={"SW108"})
+@pair(mesh=EXPERTS, args=exchange, codes={"SW108", "SW407"})
 class answers_not_sent_back:
     """Each device keeps the answers of its experts, and calls them those of its tokens."""
 
@@ -44,7 +44,7 @@ class answers_not_sent_back:
         return shard_map(body, mesh=mesh, in_specs=P("expert"), out_specs=P("expert"))(slots, w)
 
 
-@pair(mesh=EXPERTS, args=exchange, codes={"SW109"})
+@pair(mesh=EXPERTS, args=exchange, codes={"SW109", "SW407"})
 class answers_reshaped_instead_of_sent_back:
     """The shape is right, the tokens are not."""
 
@@ -104,7 +104,7 @@ class capacity_of_a_device:
         return shard_map(body, mesh=mesh, in_specs=specs, out_specs=P("expert"))(x, router)
 
 
-@pair(mesh=EXPERTS, args=tokens, codes={"SW109"})
+@pair(mesh=EXPERTS, args=tokens, codes={"SW109", "SW405"})
 class balance_of_products:
     """The load-balancing loss multiplies before it averages."""
 
@@ -129,7 +129,7 @@ class balance_of_products:
         return shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(x, router)
 
 
-@pair(mesh=EXPERTS, args=tokens, codes={"SW104"})
+@pair(mesh=EXPERTS, args=tokens, codes={"SW104", "SW403"})
 class load_of_one_device:
     """How many tokens each expert serves is counted on one device."""
 
@@ -156,7 +156,7 @@ def small():
 SMALL = (P(), P(None, "expert"), P("expert"))
 
 
-@pair(mesh=EXPERTS, args=small, codes={"SW109"})
+@pair(mesh=EXPERTS, args=small, codes={"SW109", "SW404"})
 class residual_added_by_every_expert:
     """The tokens are on every device; each adds them to its answer, and the answers are summed."""
 

@@ -24,7 +24,7 @@ def local_grads(w, x, y):
     return jax.grad(loss)(lax.pcast(w, "data", to="varying"), x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW101"})
+@pair(mesh=DATA, args=batch, codes={"SW101", "SW401"})
 class scattered_sum_not_divided:
     """ZeRO: psum_scatter adds the gradients of mean losses, and nobody divides."""
 
@@ -45,7 +45,7 @@ class scattered_sum_not_divided:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW401"})
 class scattered_update_not_divided:
     """The same, seen in the new parameters."""
 
@@ -67,7 +67,7 @@ class scattered_update_not_divided:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW104", "SW105"})
+@pair(mesh=DATA, args=batch, codes={"SW104", "SW105", "SW405"})
 class adam_on_local_gradients:
     """Each device normalises its own gradient, and they drift apart."""
 
@@ -86,7 +86,7 @@ class adam_on_local_gradients:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=False)(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW405"})
 class normalised_before_the_mean:
     """Adam's normalisation is applied to local gradients, then averaged."""
 
@@ -100,13 +100,13 @@ class normalised_before_the_mean:
     def wrong(w, x, y, *, mesh):
         def body(w, x, y):
             grads = local_grads(w, x, y)
-            update = grads / (jnp.sqrt(grads**2) + 1e-3)
+            update = grads / (jnp.sqrt(grads**2) + 1e-3)  # wrong
             return w - 0.1 * lax.pmean(update, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW405"})
 class clipped_by_the_local_norm:
     """Each device clips its own gradient before the mean."""
 
@@ -120,13 +120,13 @@ class clipped_by_the_local_norm:
     def wrong(w, x, y, *, mesh):
         def body(w, x, y):
             grads = local_grads(w, x, y)
-            clipped = grads / jnp.maximum(1, jnp.linalg.norm(grads) / 0.1)
+            clipped = grads / jnp.maximum(1, jnp.linalg.norm(grads) / 0.1)  # wrong
             return lax.pmean(clipped, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class clipped_by_the_norm_of_a_part:
     """With split parameters the norm is a sum over all devices."""
 
@@ -145,7 +145,7 @@ class clipped_by_the_norm_of_a_part:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(grads)
 
 
-@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109"})
+@pair(mesh=DATA, args=lambda: (normal(8, 3),), codes={"SW109", "SW405"})
 class norms_added:
     """Norms are added where their squares should be."""
 
@@ -162,7 +162,7 @@ class norms_added:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(grads)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW404"})
 class decay_summed:
     """Weight decay is added to every device's gradient, and the gradients are summed."""
 
@@ -175,13 +175,13 @@ class decay_summed:
 
     def wrong(w, x, y, *, mesh):
         def body(w, x, y):
-            grads = local_grads(w, x, y) / lax.axis_size("data") + 0.1 * w
+            grads = local_grads(w, x, y) / lax.axis_size("data") + 0.1 * w  # wrong
             return w - 0.1 * lax.psum(grads, "data")  # wrong
 
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW109"})
+@pair(mesh=DATA, args=batch, codes={"SW109", "SW401"})
 class rate_scaled_by_devices:
     """The learning rate grows with the devices though the batch does not."""
 
@@ -243,7 +243,7 @@ class updated_at_every_microbatch:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=lambda: (normal(4, 2), normal(4, 2)), codes={"SW101", "SW109"})
+@pair(mesh=DATA, args=lambda: (normal(4, 2), normal(4, 2)), codes={"SW101", "SW109", "SW401"})
 class average_summed:
     """A running average of the parameters, the same everywhere, is summed for good measure."""
 

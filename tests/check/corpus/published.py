@@ -248,7 +248,7 @@ def attend(q, k, v):
     return jax.nn.softmax(q @ k.T / 2) @ v
 
 
-@pair(mesh=CONTEXT, args=attention, codes={"SW104", "SW105", "SW109", "SW403", "SW406"})
+@pair(mesh=CONTEXT, args=attention, codes={"SW104", "SW105", "SW109", "SW403", "SW405", "SW406"})
 class attention_gradients_of_a_context:
     """Context parallelism: the gradients of gathered keys are not added up over the queries."""
 

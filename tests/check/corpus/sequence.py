@@ -141,7 +141,7 @@ class values_stay_behind:
         return shard_map(body, mesh=mesh, in_specs=SPLIT, out_specs=SPLIT)(q, k, v)
 
 
-@pair(mesh=SEQUENCE, args=lambda: (normal(4), normal(8, 4), normal(8, 4)), codes={"SW109"})
+@pair(mesh=SEQUENCE, args=lambda: (normal(4), normal(8, 4), normal(8, 4)), codes={"SW109", "SW405"})
 class softmax_before_the_sum:
     """One query, keys everywhere: each device normalises by itself, and the mean is taken."""
 
@@ -225,7 +225,9 @@ class next_token_across_the_edge:
         return shard_map(body, mesh=mesh, in_specs=SPLIT, out_specs=P())(x)
 
 
-@pair(mesh=SEQUENCE, args=lambda: (normal(8, 3), 2.0 ** -(normal(8) ** 2)), codes={"SW103"})
+@pair(
+    mesh=SEQUENCE, args=lambda: (normal(8, 3), 2.0 ** -(normal(8) ** 2)), codes={"SW103", "SW405"}
+)
 class pooled_by_weight_on_each_device:
     """Weighted pooling divides by the weights of one device."""
 
@@ -244,7 +246,7 @@ class pooled_by_weight_on_each_device:
         return shard_map(body, mesh=mesh, in_specs=SPLIT, out_specs=P())(x, weight)
 
 
-@pair(mesh=SEQUENCE, args=lambda: (normal(8, 3),), codes={"SW104", "SW105", "SW109"})
+@pair(mesh=SEQUENCE, args=lambda: (normal(8, 3),), codes={"SW104", "SW105", "SW109", "SW406"})
 class last_token_of_the_first_device:
     """The last token of the sequence is on the last device."""
 

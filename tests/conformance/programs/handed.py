@@ -250,6 +250,18 @@ def outputs_that_only_seem_the_same_twice_derived(spmd, x, table, i):
     return false_outputs(spmd, x, table, i)
 
 
+@program(
+    {"x": 4, "y": 2}, args=args, checks=(False,), around=batched(lambda f: jax.grad(f, (0, 1)))
+)
+def outputs_that_only_seem_the_same_in_a_batch(spmd, x, table, i):
+    return false_outputs(spmd, x, table, i)
+
+
+@program(FOUR, args=args, checks=(False,), around=jax.hessian)
+def outputs_that_only_seem_the_same_in_a_hessian(spmd, x, table, i):
+    return false_outputs(spmd, x, table, i)
+
+
 @program(FOUR, args=args, checks=(False,), around=lambda f: jax.jacfwd(f, argnums=(0, 1)))
 def outputs_that_only_seem_the_same_handed_to_another(spmd, x, table, i):
     def first(x):

@@ -1,0 +1,135 @@
+"""A program as one primitive, which JAX differentiates, batches and compiles by given rules."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax._src import core as _core
+from jax._src.interpreters import partial_eval as _partial
+from jax.extend import core as jex
+from jax.interpreters import ad, batching, mlir
+
+
+@dataclasses.dataclass(frozen=True)
+class CallRules:
+    """What a primitive that stands for a program has to know; all get the program as a keyword."""
+
+    run: Callable[..., list[Any]]
+    """Eagerly."""
+    trace: Callable[..., list[Any]]
+    """As JAX code, under an outer `jit`."""
+    abstract: Callable[..., tuple[list[Any], Any]]
+    """Types of the results, and the effects."""
+    jvp: Callable[..., tuple[list[Any], list[Any]]]
+    """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
+    split: Callable[..., Callable[..., list[Any]] | None]
+    """A function that makes the same results of several calls, so that some can be run before all
+    arguments are known; None where there is but one."""
+    transpose: Callable[..., list[Any]]
+    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
+    vmap: Callable[..., tuple[list[Any], list[Any]]]
+    """`(batch, args, dims)`: results, and where each is batched."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """What a `vmap` says of itself."""
+
+    name: Any
+    size: int
+    spmd_name: Any
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The same as keywords of `jax.vmap`."""
+        return {
+            "axis_name": self.name,
+            "axis_size": self.size,
+            "spmd_axis_name": self.spmd_name,
+        }
+
+
+def call_primitive(name: str, rules: CallRules) -> Any:
+    """Make a primitive that JAX differentiates, batches and compiles by `rules`."""
+    primitive = jex.Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(rules.run)
+    primitive.def_effectful_abstract_eval(rules.abstract)
+    mlir.register_lowering(primitive, mlir.lower_fun(rules.trace, multiple_results=True))
+
+    def jvp(primals: Any, tangents: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        known = [None if isinstance(t, ad.Zero) else t for t in tangents]
+        outs, out_tangents = rules.jvp(primals, known, **params)
+        zeros = [_zero(out) if t is None else t for out, t in zip(outs, out_tangents, strict=True)]
+        return outs, zeros
+
+    def transpose(cotangents: Any, *args: Any, **params: Any) -> list[Any]:
+        linear = [ad.is_undefined_primal(arg) for arg in args]
+        avals = [
+            arg.aval if is_linear else None for arg, is_linear in zip(args, linear, strict=True)
+        ]
+        cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
+        return rules.transpose(cotangents, args, avals, **params)
+
+    def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:
+        name = None if axis.name is _core.no_axis_name else axis.name
+        return rules.vmap(Batch(name, axis.size, axis.spmd_name), args, dims, **params)
+
+    def split(trace: Any, *tracers: Any, **params: Any) -> Any:
+        parts = rules.split(**params)
+        known = [tracer.is_known() for tracer in tracers]
+        if parts is None or all(known) or not any(known):
+            return trace.default_process_primitive(primitive, tracers, params)
+        with _core.set_current_trace(trace):
+            return parts(*tracers)
+
+    def divide(saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
+        parts = rules.split(**eqn.params)
+        if parts is None or all(unknown) or not any(unknown):
+            return _undivided(saveable, unknown, there, eqn)
+        return _divided(parts, saveable, unknown, there, eqn)
+
+    ad.primitive_jvps[primitive] = jvp
+    _partial.custom_partial_eval_rules[primitive] = split
+    _partial.partial_eval_jaxpr_custom_rules[primitive] = divide
+    ad.primitive_transposes[primitive] = transpose
+    batching.fancy_primitive_batchers[primitive] = batch
+    return primitive
+
+
+def _divided(parts: Any, saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
+    """The rule of `jax.checkpoint` for an equation that is to be taken apart: for a call of all
+    of its parts, that is JAX's own."""
+    with eqn.ctx.manager:
+        jaxpr = jax.make_jaxpr(parts)(*(v.aval for v in eqn.invars))
+    whole = eqn.replace(
+        primitive=_core.closed_call_p, params={"call_jaxpr": jaxpr}, effects=jaxpr.effects
+    )
+    rule = _partial.partial_eval_jaxpr_custom_rules[whole.primitive]
+    return rule(saveable, unknown, there, whole)
+
+
+def _undivided(saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
+    """What `jax.checkpoint` does with an equation that it has no rule for.
+
+    Returns:
+        The equation to run now, the one to run later, which results are unknown now, which are
+        at hand later, and what later needs of now.
+    """
+    no, yes = [False] * len(eqn.outvars), [True] * len(eqn.outvars)
+    inputs = zip(eqn.invars, there, strict=True)
+    needed = [v for v, at_hand in inputs if isinstance(v, jex.Var) and not at_hand]
+    if any(unknown):
+        return None, eqn, yes, yes, needed
+    avals = [v.aval for v in eqn.invars]
+    policy = _partial.ensure_enum(saveable(eqn.primitive, *avals, **eqn.params))
+    if eqn.effects or not isinstance(policy, _partial.RecomputeType):
+        return eqn, None, no, no, []
+    return eqn, eqn, no, yes, needed
+
+
+def _zero(primal: Any) -> Any:
+    return ad.Zero(jax.typeof(primal).to_tangent_aval())
