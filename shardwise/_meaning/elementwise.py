@@ -271,6 +271,8 @@ POINTWISE = [
     "exp2",
     "log",
     "log1p",
+    "log2",
+    "one_minus_square",
     "expm1",
     "tanh",
     "logistic",

@@ -20,6 +20,10 @@ ABSENT = {
 }
 """Names that no JAX primitive has today, or that are not left in a program."""
 
+RECENT = {"log2": positive, "one_minus_square": normal}
+"""Primitives that not every supported version of JAX has, and what they are drawn from."""
+ABSENT |= {name for name in RECENT if not hasattr(lax, name)}
+
 ANY = (*KINDS, *KINDS, *OWED)
 
 
@@ -72,6 +76,8 @@ for name in [
     each(name, getattr(lax, name), normal)
 for name in ["log", "log1p", "sqrt", "rsqrt", "acosh", "lgamma", "digamma"]:
     each(name, getattr(lax, name), positive)
+for name in RECENT.keys() - ABSENT:
+    each(name, getattr(lax, name), RECENT[name])
 for name in ["asin", "acos", "atanh", "erf_inv"]:
     each(name, getattr(lax, name), fraction, kinds=("cut", "reshaped", "turned", "spread", "row"))
 each("round", lambda x: (lax.round(x), lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)), normal)

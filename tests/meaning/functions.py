@@ -57,6 +57,8 @@ EACH: dict[str, Callable[..., Any]] = {
     "exp2": np.exp2,
     "log": np.log,
     "log1p": np.log1p,
+    "log2": np.log2,
+    "one_minus_square": lambda x: 1 - x * x,
     "expm1": np.expm1,
     "tanh": np.tanh,
     "logistic": special.expit,
