@@ -1,4 +1,4 @@
-"""The one file that touches JAX's internals: what differs between JAX versions is here.
+"""The one package that touches JAX's internals: what differs between JAX versions is here.
 
 Everything else in shardwise sees a jaxpr through the few functions below, and the simulated
 program enters JAX as the one primitive made by `primitive.call_primitive`.
