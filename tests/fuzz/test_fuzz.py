@@ -82,7 +82,7 @@ WANTED = {
 
 
 def test_the_generator_covers_the_language():
-    seen = Counter(f for k in range(1500) for f in make(0, k).features)
+    seen = Counter(f for k in range(3000) for f in make(0, k).features)
     assert {f for f in WANTED if seen[f] < 3} == set()
 
 
