@@ -26,6 +26,12 @@ class ArgumentError(ShardwiseError, TypeError):
     """An argument is of a kind that is not taken."""
 
 
+class UnknownNameError(ShardwiseError, KeyError):
+    """Something was asked for by a name that is not there."""
+
+    __str__ = Exception.__str__  # a KeyError would show the message in quotes
+
+
 class UnsupportedError(ShardwiseError, NotImplementedError):
     """The program uses something the simulator does not know. It never guesses."""
 

@@ -18,7 +18,7 @@ from ._errors import ArgumentError, ShardingError, UnsupportedError, explain_err
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Pace
-from ._mesh import AbstractMesh, Mesh, abstract, is_count
+from ._mesh import AbstractMesh, MeshLike, abstract, is_count, one_mesh
 from ._misuse import reading_errors
 from ._objects import name_argument, name_result, numbered, parameters, purely, spread
 from ._program import Body
@@ -31,7 +31,7 @@ SHARE = 0.25
 def simulate(
     f: Callable[..., Any],
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     at_once: int | str = 1,
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
@@ -47,8 +47,9 @@ def simulate(
     Args:
         f: The function. Its arguments and results are pytrees of arrays; Flax NNX objects among
             the arguments are updated in place.
-        mesh: The mesh to run on. If `f` takes a keyword `mesh`, it is given it; otherwise `f`
-            runs under it as the ambient mesh. Left out, `f` has its own mesh.
+        mesh: The mesh to run on: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a
+            keyword `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left
+            out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
             to a point; `"auto"` takes as many as fit into a quarter of the device's memory.
         in_specs: How the arguments lie on a mesh with Explicit axes, where that is part of their
@@ -77,7 +78,7 @@ def simulate(
         ```
     """
     if not callable(f):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"f is a {type(f).__name__}",
                 where="sw.simulate",
@@ -149,22 +150,24 @@ class Tracing:
     def __init__(
         self,
         f: Callable[..., Any],
-        mesh: Mesh | AbstractMesh | None,
+        mesh: MeshLike | None,
         in_specs: Any = None,
         static: Static | None = None,
         *,
         refs: bool = False,
     ):
-        self.f, self.mesh, self.in_specs, self.static = f, mesh, in_specs, static or Static()
+        self.f, self.in_specs, self.static = f, in_specs, static or Static()
+        self.mesh = None if mesh is None else one_mesh(mesh)
         self.refs = refs
         self.takes_mesh = mesh is not None and _takes_mesh(f)
-        self.around = None if mesh is None else abstract(mesh)
+        self.around = None if self.mesh is None else abstract(self.mesh)
         self.known: dict[Any, Any] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         """The program for these arguments."""
         if self.takes_mesh:
-            kwargs = {"mesh": self.mesh, **kwargs}
+            self._refuse_another(kwargs.get("mesh"))
+            kwargs = {**kwargs, "mesh": self.mesh}
         bound = bind(self.f, args, kwargs, self.static)
         pure, values, done = purely(bound.f, bound.args, bound.kwargs)
         flat, tree = jax.tree.flatten(values)
@@ -190,6 +193,20 @@ class Tracing:
         return Traced(
             program, [*consts, *flat], out_tree, done, tree, parameters(bound.f), layout.specs
         )
+
+    def _refuse_another(self, given: Any) -> None:
+        """Refuse a call that names another mesh than the one to run on."""
+        if given is not None and abstract(given) != self.around:
+            assert self.around is not None
+            raise ShardingError(
+                explain_error(
+                    f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
+                    f"for {dict(self.around.shape)}",
+                    where="mesh=",
+                    rule="A program runs on one mesh.",
+                    remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
+                )
+            )
 
     def _specs(self, bound: Bound, values: Any, done: Any) -> list[Any]:
         """What `in_specs` say of each array."""

@@ -16,7 +16,7 @@ class Case:
     """A function that returns `(f, args)`, and the meshes on which to check `f`."""
 
     make: Callable[[], tuple[Callable[..., Any], Sequence[Any]]]
-    mesh: Sizes
+    mesh: Any
     options: Mapping[str, Any]
 
     @property
@@ -38,13 +38,12 @@ DECLARED: list[Case] = []
 """All cases, those too whose name in the module a later one has taken."""
 
 
-def case(
-    *misplaced: Any, mesh: Sizes | None = None, **options: Any
-) -> Callable[[Callable[[], Any]], Case]:
+def case(*misplaced: Any, mesh: Any = None, **options: Any) -> Callable[[Callable[[], Any]], Case]:
     """Declare a case for `shardwise check`.
 
     Args:
-        mesh: Axis names, each with a size or a list of sizes, as `check` takes them.
+        mesh: Axis names, each with a size or a list of sizes; a mesh, or a list of meshes: as
+            `check` takes them.
         **options: Further options of `check`: `reference`, `rtol`, `atol`, `seed`.
 
     Raises:
@@ -59,7 +58,7 @@ def case(
             return step, (params, batch)
         ```
     """
-    if misplaced or not mesh:
+    if misplaced or mesh is None or (isinstance(mesh, Mapping | list | tuple) and not mesh):
         bare = bool(misplaced) and callable(misplaced[0])
         raise ShardwiseError(
             explain_error(

@@ -70,8 +70,9 @@ def evaluate(
             datasets are the same everywhere, while each iterable gives batches of its own.
         batch: Examples per step on each device. Left out: chosen to fit, and halved if the device
             runs out of memory.
-        mesh: The devices, those of all processes if left out. Steps are dealt out along the axis
-            `data`, or the first. A mesh of local devices makes a run of this process alone.
+        mesh: The devices, those of all processes if left out: a real mesh, or a virtual one
+            (`sw.mesh(data=8)`, `{"data": 8}`). Steps are dealt out along the axis `data`, or the
+            first. A mesh of local devices makes a run of this process alone.
         journal: A file that records finished steps. A run with the same journal goes on from there,
             after a kill too. What it holds is checked; damaged rows are told and computed again.
             On several processes it is in a folder that all share, with a file beside it for each.

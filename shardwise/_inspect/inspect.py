@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
-from .._mesh import AbstractMesh, Mesh
-from .._mesh import mesh as make_mesh
+from .._mesh import AbstractMesh, Mesh, one_mesh
 from .._program import walk
 from .._simulate import Tracing
 from .data import Inspection
@@ -58,7 +57,7 @@ def inspect(
                 remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",
             )
         )
-    made = make_mesh(mesh) if isinstance(mesh, Mapping) else mesh
+    made = None if mesh is None else one_mesh(mesh)
     traced = Tracing(f, made)(args, {})
     recorder = Recorder(traced.program)
     steps = recorder.record(traced.values)

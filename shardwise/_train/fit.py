@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._durable import Signals
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .checkpoint import LEAST, Checkpoints
@@ -232,7 +232,7 @@ class _Session:
 
 def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
     if not all(hasattr(step, name) for name in ("advance", "arrays", "restore")):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"step is a {type(step).__name__}",
                 where="sw.fit",

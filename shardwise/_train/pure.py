@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, explain_error
+from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
@@ -34,7 +35,7 @@ def data_parallel(
     loss: Callable[..., Any],
     optimizer: optax.GradientTransformation,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis: str | None = None,
     accumulate: int = 1,
     has_aux: bool = False,
@@ -58,8 +59,8 @@ def data_parallel(
             scalar, the mean over its rows, for batches that divide evenly. It sees the rows of one
             device, and may have collectives over the data axis.
         optimizer: An optax transformation, such as `optax.adamw(1e-3)`.
-        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`), on which the step accumulates in the
-            memory of one shard; or nothing: all devices, of all processes.
+        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`, `{"data": 8}`), on which the step
+            accumulates in the memory of one shard; or nothing: all devices, of all processes.
         axis: The mesh axis that the rows are split over; the first one if left out. Along other
             axes everything is replicated.
         accumulate: Split each device's share of a batch into this many parts, one after another.
@@ -120,7 +121,7 @@ class DataParallel:
         statistics: Statistics,
     ):
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"optimizer is a {type(optimizer).__name__}",
                     where="sw.data_parallel",
@@ -178,7 +179,7 @@ class DataParallel:
     def _refuse_objects(params: Any) -> None:
         nnx = sys.modules.get("flax.nnx")
         if nnx is not None and isinstance(params, nnx.Pytree):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"params is a {type(params).__name__}, an NNX object",
                     where="step.init",
@@ -188,7 +189,7 @@ class DataParallel:
             )
 
     def __call__(
-        self, state: TrainState, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
+        self, state: TrainState, batch: Any, *, mesh: MeshLike | None = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """One step.
 
@@ -199,7 +200,7 @@ class DataParallel:
                 and `sw.simulate`, which give it.
         """
         if not isinstance(state, TrainState):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"state is a {type(state).__name__}",
                     where="a data-parallel step",

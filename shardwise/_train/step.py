@@ -9,10 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, explain_error
+from .._mesh import MeshLike
 from .gradient import Reduced
 from .hosts import Feed, check_feed
 from .layout import Layout, count_rows, fill_up, lay_out
@@ -27,7 +27,7 @@ RNG = (None, "shard", "example")
 class Options:
     """How a step is to run; see `data_parallel` for what each means."""
 
-    mesh: Mesh | AbstractMesh | None
+    mesh: MeshLike | None
     axis: str | None
     accumulate: int
     has_aux: bool
@@ -59,7 +59,7 @@ class Options:
                 )
             )
 
-    def layout(self, mesh: Mesh | AbstractMesh | None = None) -> Layout:
+    def layout(self, mesh: MeshLike | None = None) -> Layout:
         """The layout on the mesh given, or else on the step's own."""
         return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
 
