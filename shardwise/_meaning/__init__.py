@@ -5,6 +5,8 @@ from .compare import axes_of_ratio as axes_of_ratio
 from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
+from .notes import Mistake as Mistake
+from .notes import Step as Step
 from .pieces import equal_in_pieces as equal_in_pieces
 from .read import Meaning as Meaning
 from .read import read as read
@@ -12,6 +14,4 @@ from .read import read_apart as read_apart
 from .rules import table as table
 from .term import Coef as Coef
 from .value import Value as Value
-from .walk import Mistake as Mistake
-from .walk import Step as Step
 from .walk import Walk as Walk
