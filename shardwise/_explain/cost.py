@@ -15,10 +15,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 from .._collectives import RULES
+from .data import CollectiveUse, Cost, Facts, Scaling, ScalingPoint, Step
 from .hardware import Hardware, find
-from .report import CollectiveUse, Cost, Report, Scaling, ScalingPoint, Step
+
+Kind = TypeVar("Kind", bound=Facts)
 
 SIZES = tuple(1 << power for power in range(11))
 """The sizes of an axis on a scaling curve: 1 to 1024."""
@@ -52,7 +55,7 @@ class Seconds:
         return self.bandwidth + self.latency
 
 
-def with_cost(report: Report, hardware: str | Hardware) -> Report:
+def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     """The report with a cost, and with seconds in its steps."""
     machine = find(hardware)
     sizes = {axis.name: axis.size for axis in report.mesh}
@@ -134,7 +137,7 @@ def _rounds(name: str, n: int) -> int:
     return 2 * once if name in ("psum", "pmax", "pmin") else once
 
 
-def _openers(report: Report) -> list[bool]:
+def _openers(report: Facts) -> list[bool]:
     """For each collective whether it is the first of those sent with it."""
     first = {launch.collectives[0] for launch in report.launches}
     return [place in first for place in range(len(report.collectives))]
@@ -179,14 +182,14 @@ def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
     return dataclasses.replace(step, bodies=bodies, seconds=trips * once)
 
 
-def _by_axes(report: Report, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
+def _by_axes(report: Facts, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
     rows = {traffic.axes: 0.0 for traffic in report.traffic}
     for use, time in zip(report.collectives, totals, strict=True):
         rows[use.axes] = rows.get(use.axes, 0.0) + time
     return tuple(rows.items())
 
 
-def _scaling(report: Report, axis: str, machine: Hardware, compute: float) -> Scaling:
+def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Scaling:
     own = {one.name: one.size for one in report.mesh}
     openers = _openers(report)
     rows = []

@@ -14,6 +14,7 @@ from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
 from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
 from .._static import Static
+from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
 from .hardware import Hardware, find
 from .memory import memory_of
 from .merge import merged
@@ -22,7 +23,7 @@ from .passes import Passes
 from .placing import Layouts
 from .prune import pruned
 from .record import Around, Recorder, Tally
-from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
+from .report import Report
 
 
 def explain(

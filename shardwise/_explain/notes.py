@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from .._mesh import Axis, Placement
 from .._program import Body, Join, Leaf, Op, Split, Var, walk
 from . import units
+from .data import CollectiveUse
 from .memory import FREE, VIEWS
 from .placing import KEEPS_LAYOUT, Layouts
-from .report import CollectiveUse
 
 
 def notes_of(

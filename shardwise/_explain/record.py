@@ -19,11 +19,11 @@ from .._program import (
     anywhere,
     collectives_in,
 )
+from .data import CollectiveUse, Step
 from .flops import flops_of
 from .memory import fused, is_view
 from .passes import Passes
 from .placing import Layouts
-from .report import CollectiveUse, Step
 
 READS_A_PART = {"slice", "dynamic_slice", "gather"}
 """Operations that read as much as they give."""

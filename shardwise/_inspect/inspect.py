@@ -10,7 +10,7 @@ from .._mesh import AbstractMesh, Mesh
 from .._mesh import mesh as make_mesh
 from .._program import walk
 from .._simulate import Tracing
-from .data import Inspection
+from .inspection import Inspection
 from .record import Recorder
 
 

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .data import Device, Inspection, Part, Step, Stop
+from .data import Device, Facts, Part, Step, Stop
 
 ROWS = 8
 """How many different parts of a value are shown, at most."""
 
 
-def text(found: Inspection, every: bool) -> str:
+def text(found: Facts, every: bool) -> str:
     """The whole of it."""
     mesh = "{" + ", ".join(f"{name}: {size}" for name, size in found.mesh.items()) + "}"
     count = len(found.steps)
