@@ -68,6 +68,7 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     latency = sum(time.latency for time in totals)
     spent = {"arithmetic": arithmetic, "memory": moving, "bandwidth": bandwidth, "latency": latency}
     communication = bandwidth + latency
+    saved = _saved(report, totals, machine, sizes)
     cost = Cost(
         hardware=machine,
         compute=compute,
@@ -77,6 +78,10 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         overlapped=max(compute, communication),
         bound=max(spent, key=lambda name: spent[name]),
         collectives=tuple(time.total for time in totals),
+        saved=saved,
+        redundant=sum(
+            one for use, one in zip(report.collectives, saved, strict=True) if _at_no_price(use)
+        ),
         by_axes=_by_axes(report, [time.total for time in totals]),
         fits=report.memory.peak <= machine.memory,
         scaling=tuple(_scaling(report, axis.name, machine, compute) for axis in report.mesh),
@@ -147,6 +152,53 @@ def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
     """All occurrences that enter the totals."""
     count = use.least if use.counted else 0
     return Seconds(time.bandwidth * count, time.latency * count)
+
+
+def _saved(
+    report: Facts, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
+) -> tuple[float, ...]:
+    """Seconds of all occurrences that each collective would take less without what is redundant.
+
+    A latency is saved only where all that is sent in one message is left out.
+    """
+    uses = report.collectives
+    gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
+    gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
+    alone = {
+        place: gone.issuperset(launch.collectives)
+        for launch in report.launches
+        for place in launch.collectives
+    }
+    openers = _openers(report)
+    found = []
+    for place, use in enumerate(uses):
+        what = use.redundant
+        if what is None or not use.counted:
+            found.append(0.0)
+            continue
+        left_out = [place] if what.also is None else [place, what.also]
+        before = sum(
+            totals[one].total
+            if alone[one] or (one == place and what.instead)
+            else totals[one].bandwidth
+            for one in left_out
+        )
+        after = 0.0
+        for one in what.instead:
+            other = dataclasses.replace(
+                use,
+                name=one.name,
+                axes=one.axes,
+                group_size=one.group_size,
+                bytes_sent=one.bytes_sent,
+            )
+            after += one.times * seconds(other, machine, sizes, openers[place]).total
+        found.append(max(0.0, before - after))
+    return tuple(found)
+
+
+def _at_no_price(use: CollectiveUse) -> bool:
+    return use.redundant is not None and not use.redundant.memory
 
 
 def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, float]:

@@ -61,6 +61,55 @@ class Held(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
+class Holding(Plain):
+    """What each device holds before and after a collective, in words."""
+
+    before: str
+    """`its rows of x along data`, `a share of a sum over model`."""
+    after: str
+    """`the whole of x`, `its part along data`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Instead(Plain):
+    """What would be sent in the place of a redundant collective."""
+
+    name: str
+    axes: tuple[str, ...]
+    group_size: int
+    bytes_sent: int
+    """By one device, each time."""
+    times: int
+    """How often; those in a `while` taken once."""
+
+    @property
+    def total_bytes(self) -> int:
+        """By one device, all times."""
+        return self.bytes_sent * self.times
+
+
+@dataclasses.dataclass(frozen=True)
+class Redundant(Plain):
+    """Why a collective sends more than it has to, and what would do."""
+
+    kind: str
+    """`same`: the devices already agree. `held`: they already have the result. `repeated`: it was
+    sent before. `recomputed`: so too, by `jax.checkpoint`. `unused`: only one's own part is taken
+    back. `scattered`: of a sum only one's own part. `reduced`: what is gathered is only reduced.
+    `merged`: a sum of a sum. `every turn`: a loop sends the same again and again."""
+    reason: str
+    remedy: str
+    bytes: int
+    """That one device would not send in one call; each `while` taken once."""
+    instead: tuple[Instead, ...] = ()
+    """What would be sent in its place; nothing, if it can be left out."""
+    also: int | None = None
+    """The place in `Report.collectives` of another one that is left out with it."""
+    memory: int = 0
+    """Bytes that one device would have to keep for it. Then it is a choice, and not in the sum."""
+
+
+@dataclasses.dataclass(frozen=True)
 class CollectiveUse(Plain):
     """One array that one collective of the program sends."""
 
@@ -89,6 +138,10 @@ class CollectiveUse(Plain):
     """Whether it enters the totals: False for those in branches of a `cond` that cost less."""
     launch: int = 0
     """Collectives with the same number stand side by side and can be sent as one message."""
+    meaning: Holding | None = None
+    """Who holds what before and after it; None where the program could not be followed."""
+    redundant: Redundant | None = None
+    """Why it sends more than it has to, where that is proved."""
 
     @property
     def total_bytes(self) -> int:
@@ -251,6 +304,10 @@ class Cost(Plain):
     """What takes longest: `arithmetic`, `memory`, `bandwidth` or `latency`."""
     collectives: tuple[float, ...]
     """Seconds of each of `Report.collectives`, all occurrences."""
+    saved: tuple[float, ...]
+    """Seconds that each of them would take less, if what is redundant about it were left out."""
+    redundant: float
+    """Seconds of `communication` that are redundant: those of `saved` that come at no price."""
     by_axes: tuple[tuple[tuple[str, ...], float], ...]
     """Seconds of communication along each axis, or several at once."""
     fits: bool
@@ -294,6 +351,17 @@ class Facts(Plain):
         return sum(one.bytes for one in self.traffic)
 
     @property
+    def redundant(self) -> tuple[CollectiveUse, ...]:
+        """The collectives that are proved to send more than they have to, in program order."""
+        return tuple(use for use in self.collectives if use.redundant and use.counted)
+
+    @property
+    def redundant_bytes(self) -> int:
+        """That one device sends in one call and would not have to, at no price."""
+        found = (use.redundant for use in self.redundant)
+        return sum(one.bytes for one in found if one is not None and not one.memory)
+
+    @property
     def launches(self) -> tuple[Launch, ...]:
         """The collectives, those that can be sent as one message together."""
         rows: dict[int, list[int]] = {}
@@ -316,4 +384,5 @@ class Facts(Plain):
     def to_dict(self) -> dict[str, Any]:
         """The whole report as plain data."""
         sums = {"devices": self.devices, "bytes_sent": self.bytes_sent, "unknown": self.unknown}
+        sums["redundant_bytes"] = self.redundant_bytes
         return {**super().to_dict(), **sums, "launches": plain(self.launches)}

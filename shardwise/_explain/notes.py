@@ -13,12 +13,21 @@ from .placing import KEEPS_LAYOUT, Layouts
 
 
 def notes_of(
-    body: Body, layouts: Layouts, axes: Sequence[Axis], uses: Sequence[CollectiveUse]
+    body: Body,
+    layouts: Layouts,
+    axes: Sequence[Axis],
+    uses: Sequence[CollectiveUse],
+    unread: str = "",
 ) -> tuple[str, ...]:
-    """Each thing once, in program order."""
+    """Each thing once, in program order; `unread` says why the program was not followed."""
     ops = list(walk(body.ops))
     found = [*_no_body(ops), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
     found += [*_outside(ops, layouts), *_counts(uses)]
+    if unread and uses:
+        found.append(
+            f"what the values mean is not known ({unread}), so nothing is said of who holds what "
+            "between collectives, or of what is redundant."
+        )
     return tuple(dict.fromkeys(found))
 
 

@@ -13,12 +13,16 @@ from rich.text import Text
 
 from . import units
 from .data import CollectiveUse, Cost, Facts, Held, Traffic
+from .waste import wastes_of
 
 WIDTH = 110
 """Of the text that is not written to a terminal."""
 
 ROWS, COLUMNS = 4, 8
 """How much of a mesh is drawn."""
+
+WAYS = 3
+"""How many ways of holding the arrays of one line are listed."""
 
 ARRAYS = 16
 """How many arguments and results are listed before the rest is summed up."""
@@ -52,6 +56,7 @@ def _parts(report: Facts) -> Iterator[RenderableType]:
     yield from _holdings(report)
     yield from _collectives(report)
     yield from _bars(report)
+    yield from _redundant(report)
     yield _memory(report)
     yield _work(report)
     if report.cost is not None:
@@ -151,6 +156,12 @@ class Row:
         times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
         return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
 
+    @property
+    def holds(self) -> list[str]:
+        """Who holds what before and after, each way once."""
+        told = (one.meaning for one in self.uses)
+        return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
+
 
 def rows_of(uses: Sequence[CollectiveUse]) -> list[Row]:
     """The collectives by the line they come from, in program order."""
@@ -179,6 +190,8 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
         text.stylize(_color(report, row.first.axes), 0, widths[0])
         yield text
         yield Text(f"    {_source(row.first)}", style="dim", no_wrap=True, overflow="ellipsis")
+        for holds in row.holds[:WAYS]:
+            yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
         yield Text("  In brackets: not in the totals.")
     yield Text("")
@@ -239,6 +252,31 @@ def _bars(report: Facts) -> Iterator[RenderableType]:
 def _blocks(one: Traffic) -> int:
     """The length of a bar: at least a block for what is there at all."""
     return max(round(40 * one.share), int(one.bytes > 0))
+
+
+# --- what is redundant
+
+
+def _redundant(report: Facts) -> Iterator[RenderableType]:
+    found = wastes_of(report)
+    if not found:
+        return
+    saved = report.redundant_bytes
+    if saved:
+        share = units.share(saved / report.bytes_sent)
+        words = (
+            f"Redundant traffic: {units.size(saved)} of {units.size(report.bytes_sent)}, {share}"
+        )
+        if report.cost is not None:
+            words += f"; {units.duration(report.cost.redundant)} on {report.cost.hardware.name}"
+        yield _head(words)
+    else:
+        yield _head("Traffic that memory could spare")
+    for one in found:
+        kept = f", for {units.size(one.memory)} of memory" if one.memory else ""
+        yield Text(f"  {units.size(one.bytes)} at {one.where}{kept}: {one.reason}")
+        yield Text(f"    {one.remedy}", style="dim")
+    yield Text("")
 
 
 # --- memory, work, cost
