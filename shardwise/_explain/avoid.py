@@ -375,7 +375,7 @@ def _reaches_all(op: Collective) -> bool:
 def _sends(op: Collective) -> bool:
     pairs = op.params.get("perm")
     moves = pairs is None or any(source != target for source, target in pairs)
-    return moves and math.prod(axis.size for axis in op.axes) > 1 and isinstance(op.ins[0], Var)
+    return moves and math.prod(axis.size for axis in op.axes) > 1
 
 
 def _bytes(op: Collective) -> int:

@@ -18,16 +18,20 @@ def holding(v: Value, names: Names) -> str:
     name = _name(v, names)
     of = f" of {name}" if name else ""
     own = f"a value of its own along {_axes(v.hidden)}" if v.hidden else ""
-    owed = ", and ".join(
-        f"a share of {KINDS[kind]} over {_axes(axis for axis, own in v.owed if own == kind)}"
-        for kind in KINDS
-        if any(own == kind for _, own in v.owed)
-    )
+    owed = ", and ".join(_share(kind, v) for kind in KINDS if _owing(v, kind))
     if owed:
         rest = " and ".join(filter(None, [_part(v), own]))
         return f"{owed}, for {rest}" if rest else owed
     part = _part(v, of)
     return ", ".join(filter(None, [part, own])) or f"the whole{of}"
+
+
+def _owing(v: Value, kind: str) -> list[Axis]:
+    return sorted(axis for axis, own in v.owed if own == kind)
+
+
+def _share(kind: str, v: Value) -> str:
+    return f"a share of {KINDS[kind]} over {_axes(_owing(v, kind))}"
 
 
 def _name(v: Value, names: Names) -> str:

@@ -1,14 +1,18 @@
-"""What is said to be redundant, held against numbers: a program is run, and each claim looked at."""
+"""What is said to be redundant, held against numbers: a program is run, each claim looked at."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import P, lax
 
 from shardwise._explain.avoid import Plan, plans
 from shardwise._explain.explain import _operations
@@ -132,3 +136,135 @@ def _near(a: np.ndarray, b: np.ndarray) -> bool:
     with np.errstate(all="ignore"):
         scale = max(1.0, float(np.max(np.abs(np.where(np.isfinite(a), a, 0)), initial=0)))
         return bool(np.allclose(a, b, rtol=NEAR, atol=NEAR * scale, equal_nan=True))
+
+
+# --- random programs that send much for nothing
+
+SIDE = 8
+"""Every value of a random program is of this size along both dimensions, on each device."""
+
+MESHES = ({"a": 2}, {"a": 4}, {"a": 2, "b": 2}, {"a": 4, "b": 2})
+
+
+def wasteful(seed: Any) -> tuple[Any, list[Any], dict[str, int]]:
+    """A program, its arguments and the sizes of its mesh."""
+    choose = random.Random(repr(seed))
+    sizes = choose.choice(MESHES)
+    names = tuple(sizes)
+    specs = [P(), P(names), P("a"), P(None, names[-1])]
+    shapes = [
+        tuple(
+            SIDE * math.prod(sizes[n] for n in _names(entry)) for entry in (*spec, None, None)[:2]
+        )
+        for spec in specs
+    ]
+    numbers = np.random.default_rng(choose.randrange(1 << 30))
+    args = [numbers.normal(size=shape).astype(np.float32) for shape in shapes]
+    state, length = choose.getstate(), choose.randint(4, 10)
+
+    def body(*parts: Any) -> Any:
+        own = random.Random()
+        own.setstate(state)
+        pool = list(parts)
+        for _ in range(length):
+            pool.append(own.choice(MOVES)(own, pool, names, sizes))
+        return tuple(own.choice(pool[2:])[None] for _ in range(2))
+
+    def f(*args: Any, mesh: Any) -> Any:
+        out = P(names)
+        sharded = jax.shard_map(
+            body, mesh=mesh, in_specs=tuple(specs), out_specs=(out, out), check_vma=False
+        )
+        return sharded(*args)
+
+    return f, args, sizes
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
+def _pick(own: random.Random, pool: list[Any]) -> Any:
+    return own.choice(pool[-4:])
+
+
+def _local(own, pool, names, sizes):
+    x, y = _pick(own, pool), _pick(own, pool)
+    kinds = (lambda: x + y, lambda: y * x, lambda: jnp.tanh(x), lambda: 2 * x, lambda: x.T)
+    return own.choice(kinds)()
+
+
+def _reduced(own, pool, names, sizes):
+    over = own.choice([names[0], names[-1], names])
+    return own.choice([lax.psum, lax.pmean, lax.pmax])(_pick(own, pool), over)
+
+
+def _gathered(own, pool, names, sizes):
+    name = own.choice(names)
+    n, x = sizes[name], _pick(own, pool)
+    whole = lax.all_gather(x, name, tiled=True)
+    index = (lax.axis_index(name) + own.choice([0, 0, 0, 1])) % n
+    kinds = (
+        lambda: lax.dynamic_slice_in_dim(whole, index * SIDE, SIDE, 0),
+        lambda: whole[:SIDE],
+        lambda: lax.all_gather(x, name).sum(0),
+        lambda: jnp.broadcast_to(whole.sum(0), (SIDE, SIDE)),
+        lambda: whole.reshape(n, SIDE, SIDE).max(0),
+    )
+    return own.choice(kinds)()
+
+
+def _dealt(own, pool, names, sizes):
+    name = own.choice(names)
+    n, x = sizes[name], _pick(own, pool)
+    d = own.choice([0, 1])
+    kinds = (
+        lambda: lax.psum_scatter(x, name, scatter_dimension=d, tiled=True),
+        lambda: lax.dynamic_slice_in_dim(
+            lax.psum(x, name), lax.axis_index(name) * (SIDE // n), SIDE // n, d
+        ),
+    )
+    return lax.all_gather(own.choice(kinds)(), name, axis=d, tiled=True)
+
+
+def _exchanged(own, pool, names, sizes):
+    name = own.choice(names)
+    x = _pick(own, pool)
+    y = lax.all_to_all(x, name, 1, 0, tiled=True)
+    if own.random() < 0.6:
+        return lax.all_to_all(y, name, 0, 1, tiled=True)
+    return y.reshape(SIDE, SIDE)
+
+
+def _passed(own, pool, names, sizes):
+    name = own.choice(names)
+    n, x = sizes[name], _pick(own, pool)
+    y = lax.ppermute(x, name, [(i, (i + 1) % n) for i in range(n)])
+    if own.random() < 0.3:
+        return lax.ppermute(x, name, [(i, i + 1) for i in range(n - 1)])
+    back = own.choice([1, 1, 2])
+    return lax.ppermute(y, name, [(i, (i - back) % n) for i in range(n)])
+
+
+def _looped(own, pool, names, sizes):
+    name, x, y = own.choice(names), _pick(own, pool), _pick(own, pool)
+    kinds = (
+        lambda c: c + lax.psum(y, name),
+        lambda c: lax.pmean(c, name) + y,
+        lambda c: c + lax.pmax(c * y, name),
+        lambda c: c + lax.psum(y, name) * lax.pmean(x, name),
+    )
+    turn = own.choice(kinds)
+    return lax.scan(lambda c, _: (turn(c), None), x, None, length=3)[0]
+
+
+def _own(own, pool, names, sizes):
+    return _pick(own, pool) * (1.0 + lax.axis_index(own.choice(names)))
+
+
+def _again(own, pool, names, sizes):
+    x, name = _pick(own, pool), own.choice(names)
+    return lax.psum(x + 1, name) * lax.psum(1 + x, name)
+
+
+MOVES = (_local, _reduced, _reduced, _gathered, _dealt, _exchanged, _passed, _looped, _own, _again)
