@@ -50,8 +50,8 @@ def _step(step: Step) -> list[str]:
         name = "the whole, as out_specs put it together"
     back = ", backward" if step.backward else ""
     some = " (only some devices come here)" if step.only is not None else ""
-    means = f"  {step.meaning}" if step.meaning else ""
-    head = f"  {name}: {step.array}{back}{some}{means}"
+    means = f", {step.meaning}" if step.meaning else ""
+    head = f"  {name}: {step.array}{means}{back}{some}"
     groups = step.groups()
     if not step.over:
         mark = "all devices" if step.kind != "result" else "result"
