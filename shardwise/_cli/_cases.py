@@ -209,9 +209,11 @@ def _module_name(file: Path) -> tuple[Path, str]:
     return root, ".".join(parts)
 
 
-def program_of(case: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a case returns: a function and the tuple or list of its arguments."""
-    made = case()
+def program_of(
+    case: Case, other: Callable[[], Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a case (or what it has to be explained) returns: a function and its arguments."""
+    made: Any = (other or case)()
     if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
         got = f"it returns {type(made).__name__}"
     elif not isinstance(made[1], tuple | list):
@@ -221,7 +223,7 @@ def program_of(case: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     raise ShardwiseError(
         explain_error(
             f"{got}.",
-            where=f"case {case.name!r}",
+            where=f"case {case.name!r}" + (", explain" if other else ""),
             rule="A case returns (f, args): a function and the tuple of its arguments.",
             remedy="return f, (x,)",
         )

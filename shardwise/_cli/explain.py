@@ -49,7 +49,7 @@ def explain(
         str | None,
         typer.Option(
             metavar="AXIS=SIZE,...",
-            help="The mesh: data=8,model=2. Left out, the largest that the case names.",
+            help="The mesh: data=8,model=2. Left out, the case's explain_mesh, or its largest.",
         ),
     ] = None,
     against: Annotated[
@@ -88,7 +88,7 @@ def explain(
     """Say what programs send, hold and cost on a mesh of any size. Runs nothing.
 
     Takes the cases of shardwise check: functions decorated with @sw.case(mesh=...) that return
-    (f, args).
+    (f, args). With @sw.case(..., explain=large) it takes what large() returns instead.
     """
     sizes = None if mesh is None else one_mesh(mesh, "--mesh")
     other = None if against is None else one_mesh(against, "--against")
@@ -174,8 +174,9 @@ def _explain(found: Found, mesh: Mesh | None, other: Mesh | None, machine: str |
         return Explained(Outcome(found, error=found.error))
     with patience(f"tracing {found.name}"):
         try:
-            f, args = program_of(found.case)
-            first = _report(f, args, mesh or largest(found.case.mesh), machine)
+            f, args = program_of(found.case, found.case.explain)
+            own = found.case.explain_mesh or largest(found.case.mesh)
+            first = _report(f, args, mesh or own, machine)
             second = None if other is None else _report(f, args, other, machine)
         except (Exception, SystemExit) as error:
             return Explained(Outcome(found, error=error))
