@@ -103,14 +103,15 @@ def _named(found: list[Found], name: str, target: str) -> list[Found]:
 
 
 def _cases_below(folder: Path) -> list[Found]:
-    files = [file for file in sorted(_python_files(folder.resolve())) if declares_cases(file)]
+    files = [file for file in sorted(python_files(folder.resolve())) if declares_cases(file)]
     found = [one for file in files for one in _cases_in(file)]
     if not found:
         raise _no_cases(str(folder))
     return found
 
 
-def _python_files(folder: Path) -> Iterator[Path]:
+def python_files(folder: Path) -> Iterator[Path]:
+    """The user's own Python files below a folder."""
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _skipped(Path(root, name))]
         yield from (Path(root, name) for name in files if name.endswith(".py"))
