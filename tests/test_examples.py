@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import shardwise as sw
 from shardwise._check import Case
 from shardwise._cli import app
-from shardwise._cli._status import ExitCode
+from shardwise._cli.status import ExitCode
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(file for file in EXAMPLES.glob("[!_]*.py") if "AXES =" in file.read_text())
