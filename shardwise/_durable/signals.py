@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
+from .._errors import Interrupted
+
 GRACE = 1.0
 """Seconds that a wait which should not be broken off is given to end by itself."""
 PATIENCE = 2.0
@@ -80,10 +82,11 @@ class Signals:
     def end(self, line: str = "") -> NoReturn:
         """Say what was saved and raise what the signal stands for."""
         assert self.signum is not None
-        if line and not self.nested:
+        said = bool(line) and not self.nested
+        if said:
             print(line, file=sys.stderr, flush=True)
         if self.signum == signal.SIGINT:
-            raise KeyboardInterrupt(line)
+            raise Interrupted(line) if said else KeyboardInterrupt(line)
         raise SystemExit(128 + self.signum)
 
     def handle(self, signum: int, frame: Any) -> None:
