@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from shardwise import ShardingError, __version__, _cli
 from shardwise._cli import app
-from shardwise._cli._status import ExitCode
+from shardwise._cli.status import ExitCode
 
 
 def run(*args: str):
@@ -88,14 +88,14 @@ def check_verdicts(shown: str) -> None:
     ]
     assert "SW401: " in wrong
     assert "is 8 times what it is on one device: autodiff sums this gradient over 'data'" in wrong
-    assert "--> _demo_programs.py:" in wrong
+    assert "--> demo_programs.py:" in wrong
     assert "grads = jax.grad(loss)(params, x, y)" in wrong
     assert "\nright: right on {data: 1}, {data: 2}, {data: 4}, {data: 8}\n" in wrong
 
 
 def check_deadlock(shown: str) -> None:
     message = shown[shown.index("DeadlockError: ") :]
-    assert "psum over 'data', _demo_programs.py:" in message
+    assert "psum over 'data', demo_programs.py:" in message
 
 
 def check_cost(shown: str) -> None:
@@ -108,5 +108,5 @@ def check_cost(shown: str) -> None:
 
 def check_traffic(shown: str) -> None:
     report = shown[shown.index("right on {data: 1024}, 1,024 devices") :]
-    assert re.search(r"psum  data +1024  .* backward\n +_demo_programs.py:\d+: ", report)
+    assert re.search(r"psum  data +1024  .* backward\n +demo_programs.py:\d+: ", report)
     assert "Cost on h200-node, by a model" in report

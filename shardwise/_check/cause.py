@@ -15,9 +15,9 @@ from typing import Any
 from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
 from .._program import Collective, Join, Leaf, Op, Where, within
-from ._diagnose import line_of
-from ._lint import TWO_WAYS
-from ._verdict import Finding
+from .diagnose import line_of
+from .lint import TWO_WAYS
+from .verdict import Finding
 
 
 def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str) -> Finding:

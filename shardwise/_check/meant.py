@@ -14,11 +14,11 @@ from typing import Any
 from .._errors import ShardwiseError
 from .._meaning import Gap, Meaning, gaps, read
 from .._mesh import abstract, axes_of
-from ._explain import Wrong, much
-from ._options import words
-from ._running import Run
-from ._verdict import Finding
 from .cause import cause, grouped
+from .explain import Wrong, much
+from .options import words
+from .running import Run
+from .verdict import Finding
 
 
 class Meant:

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 from .._errors import ShardwiseError
 from .._version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove
-from ._status import ExitCode
+from .status import ExitCode
 
 
 class _Commands(TyperGroup):

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._judging import Format, chosen_cases, finish, printer, run_all
-from ._running import path_as_it_was, start_devices
-from ._select import parse_expression, parse_mesh
+from .judging import Format, chosen_cases, finish, printer, run_all
+from .running import path_as_it_was, start_devices
+from .select import parse_expression, parse_mesh
 
 if TYPE_CHECKING:
     from .._check import Case, Verdict

@@ -53,7 +53,7 @@ def _load_programs() -> Any:
     import linecache
     import types
 
-    path = Path(__file__).with_name("_demo_programs.py")
+    path = Path(__file__).with_name("demo_programs.py")
     source = path.read_text(encoding="utf-8")
     linecache.cache[path.name] = (len(source), None, source.splitlines(True), path.name)
     programs = types.ModuleType(path.stem)
@@ -93,7 +93,7 @@ def _show_gradients(console: Console, programs: Any) -> None:
 
 def _show_check(console: Console, programs: Any) -> None:
     from .._check import check
-    from ._report import verdict_text
+    from .report import verdict_text
 
     console.rule("2. Nobody has to look for it: check says what is wrong, and where")
     args = programs.make_problem(64, 32)

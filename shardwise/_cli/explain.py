@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._errors import ShardwiseError, explain_error
-from ._cases import Found, find_cases, program_of
-from ._report import Outcome, full_text
-from ._running import console, path_as_it_was, patience, start_devices
-from ._select import parse_mesh
-from ._status import ExitCode
+from .cases import Found, find_cases, program_of
+from .report import Outcome, full_text
+from .running import console, path_as_it_was, patience, start_devices
+from .select import parse_mesh
+from .status import ExitCode
 
 if TYPE_CHECKING:
     from .._explain import Report

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._errors import ShardwiseError, explain_error
-from ._status import ExitCode
+from .status import ExitCode
 
 if TYPE_CHECKING:
     from .._practice.judge import Judge

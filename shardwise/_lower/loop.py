@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._collectives import RULES, accumulate, identity, narrow, reduce, scatter, widen
+from .._collectives import RULES, accumulate, alone, identity, narrow, reduce, scatter, widen
 from .._mesh import Axis
 from .._program import Op, Var
 from .context import Context, Env
@@ -103,7 +103,8 @@ class Loop:
     def _all(self) -> tuple[list[Value], list[Any], Any]:
         n, size = self.axis.size, self.size
         if n == 1:
-            outs, totals, trouble = self._one(np.int32(0))
+            outs, parts, trouble = self._one(np.int32(0))
+            totals = [self._alone(*both) for both in zip(self.folds, parts, strict=True)]
             return [_in_front(out) for out in outs], totals, trouble
         if size == n:
             outs, parts, trouble = self._many(0, n)
@@ -130,6 +131,10 @@ class Loop:
                 for a, b in zip(outs, more, strict=True)
             ]
         return outs, totals, trouble
+
+    def _alone(self, fold: Fold, part: Any) -> Any:
+        single = all(axis.size == 1 for axis in fold.op.scope)
+        return part if single or fold.product else alone(fold.name, part)
 
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
         return [

@@ -11,6 +11,7 @@ With no axis left, an operation is one call of JAX.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,6 +125,9 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     for axis in op.axes:
         count *= axis.size
     ins = [Value(jnp.asarray(x.array), x.dims) for x in ins]
+    if rule.same and all(axis.size == 1 for axis in op.scope):
+        # On a single device XLA leaves it out.
+        return functools.reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
     if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
         return Value(rule.same(ins[0].array, count), ins[0].dims)
     others = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))

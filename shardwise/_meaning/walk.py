@@ -116,6 +116,27 @@ class Walk:
             step = Step(kind, op, axis, self.count, v.coef)
             self.steps.setdefault(T.core(v.term), []).append(step)
 
+    # --- a walk that may be given up
+
+    def anew(self) -> Walk:
+        """A walk from here on, of which nothing is kept unless it is taken over."""
+        other = Walk(self.reference)
+        other.depth, other.count = self.depth + 1, self.count
+        return other
+
+    def take_over(self, other: Walk, but: Axis) -> None:
+        """Keep what another walk has seen, but for what it says of an axis of its own."""
+        self.count = other.count
+        self.seen |= other.seen
+        self.makers |= other.makers
+        self.strays |= {t: found for t, found in other.strays.items() if t not in self.strays}
+        self.joined |= other.joined
+        for term, shapes in other.reshapes.items():
+            self.reshapes.setdefault(term, set()).update(shapes)
+        for term, steps in other.steps.items():
+            kept = [step for step in steps if step.axis != but]
+            self.steps.setdefault(term, []).extend(kept)
+
     # --- the walk
 
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .._durable import Signals
@@ -19,12 +19,23 @@ class Batches:
     as Grain's have), and how often the data was begun anew; or else the number of batches drawn:
     these are drawn again, and dropped.
 
+    Args:
+        batches: The iterable.
+        epoch: After how many batches to begin anew, if not at its end: another process may have
+            less.
+        tell: Called with the number of batches when they end for the first time.
+
     Attributes:
         torn: Whether an iterator that remembers was broken off while it gave a batch: what it says
             of its position may then be before that batch or behind it.
     """
 
-    def __init__(self, batches: Iterable[Any]) -> None:
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        epoch: int | None = None,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
         if not hasattr(batches, "__iter__") or isinstance(batches, Mapping | str):
             raise TypeError(
                 explain_error(
@@ -37,7 +48,8 @@ class Batches:
             )
         self._batches = batches
         self._iterator: Iterator[Any] = iter(batches)
-        self._drawn = self._restarts = 0
+        self._drawn = self._restarts = self._of_epoch = 0
+        self._epoch, self._tell = epoch, tell
         self.torn = False
 
     @property
@@ -47,7 +59,8 @@ class Batches:
 
     def draw(self, signals: Signals) -> Any:
         """The next batch; a signal does not wait for it."""
-        batch = self._next(signals)
+        over = self._epoch is not None and self._of_epoch >= self._epoch
+        batch = _END if over else self._next(signals)
         if batch is _END and self._iterator is not self._batches:
             self._restart()
             batch = self._next(signals)
@@ -63,6 +76,7 @@ class Batches:
                 )
             )
         self._drawn += 1
+        self._of_epoch += 1
         return batch
 
     def _next(self, signals: Signals) -> Any:
@@ -78,7 +92,8 @@ class Batches:
         state = self._iterator.get_state() if self._remembers else None  # pyright: ignore
         if isinstance(state, bytes):
             state = {"base64": base64.b64encode(state).decode()}
-        return {"drawn": self._drawn, "restarts": self._restarts, "state": state}
+        begun = {"of_epoch": self._of_epoch}
+        return {"drawn": self._drawn, "restarts": self._restarts, "state": state, **begun}
 
     def seek(self, position: dict[str, Any], signals: Signals) -> None:
         """Go on from a position."""
@@ -101,11 +116,14 @@ class Batches:
         while self._restarts < position.get("restarts", 0):  # data may be shuffled anew each time
             self._restart()
         self._iterator.set_state(state)  # pyright: ignore
-        self._drawn = position["drawn"]
+        self._drawn, self._of_epoch = position["drawn"], position.get("of_epoch", 0)
 
     def _restart(self) -> None:
+        if self._tell is not None and not self._restarts:
+            self._tell(self._drawn)
         self._iterator = iter(self._batches)
         self._restarts += 1
+        self._of_epoch = 0
 
     @property
     def _remembers(self) -> bool:

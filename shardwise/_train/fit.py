@@ -102,7 +102,8 @@ def fit(
                 team.agree(steps=steps, every=every, checkpoints=checkpoint is not None)
                 if checkpoint is not None:
                     session.store = team.open(checkpoint, keep)
-                session.take_up(step, state, Batches(batches), log, progress)
+                data = team.batches(batches, progress)
+                session.take_up(step, state, data, log, progress)
             session.train(evaluate, callbacks, on_nan, progress)
             signals.check()
         except BaseException as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -63,6 +64,28 @@ class Team:
                             remedy=f"the same {name} everywhere.",
                         )
                     )
+
+    def batches(self, given: Any, progress: Any) -> Batches:
+        """The data. Where each process has its own, and all know how much, the shortest ends an
+        epoch for all of them: no process sees some examples twice before another has seen all."""
+        if not (self.shared and self._own):
+            return Batches(given)
+        sizes = others.gather_json(len(given) if hasattr(given, "__len__") else None, "the data")
+        if None in sizes:
+            return Batches(given, tell=self._begins_anew)
+        few, many = min(sizes), max(sizes)
+        if self.first and few != many and progress is not False:
+            _say(
+                f"process {sizes.index(few)} has {few} batches, process {sizes.index(many)} has "
+                f"{many}: an epoch ends after {few} on all"
+            )
+        return Batches(given, epoch=few)
+
+    def _begins_anew(self, drawn: int) -> None:
+        _say(
+            f"the data of process {others.index()} ended after {drawn} batches and begins anew "
+            "there, whatever the other processes have left; data with a length ends an epoch on all"
+        )
 
     def open(self, folder: str | os.PathLike[str], keep: int) -> Checkpoints:
         """The checkpoints; only the first process holds the folder and writes."""
@@ -133,3 +156,7 @@ class Team:
         """Wait for the others, and for what the first one writes."""
         if self.shared:
             others.meet("the end of fit")
+
+
+def _say(words: str) -> None:
+    print(f"fit: {words}", file=sys.stderr, flush=True)

@@ -64,8 +64,8 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
 
 
 def _runs(pair: Any, dtype: str) -> tuple[Any, Any, list[Any], list[Any]]:
-    from shardwise._check._options import expand
-    from shardwise._check._running import Run, Wanted
+    from shardwise._check.options import expand
+    from shardwise._check.running import Run, Wanted
     from shardwise._simulate import Tracing
 
     args = as_type(pair.args(), dtype)

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from shardwise import Finding, ShardwiseError, Verdict
 from shardwise import case as sw_case
 from shardwise._check import underline
-from shardwise._cli import _cases, _running, app
-from shardwise._cli._select import parse_expression, parse_mesh
-from shardwise._cli._status import ExitCode
+from shardwise._cli import app, cases, running
+from shardwise._cli.select import parse_expression, parse_mesh
+from shardwise._cli.status import ExitCode
 from shardwise._program import Where
 
 PROGRAMS = """\
@@ -148,8 +148,8 @@ def test_the_page_shows_what_is_printed(here):
 
 def test_a_line_appears_on_a_terminal_once_it_takes_long(here, monkeypatch):
     write(here, PROGRAMS)
-    monkeypatch.setattr(_running, "PATIENCE", 0.0)
-    monkeypatch.setattr(_running, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    monkeypatch.setattr(running, "_is_terminal", lambda stream: True)
     result = run("steps.py", color=True)
     assert "checking 1 of 1: steps.py:right" in result.stderr
     assert "checking" not in result.stdout
@@ -385,7 +385,7 @@ def test_a_case_in_a_package_and_one_imported_from_it(here):
     ],
 )
 def test_files_without_cases_are_told_by_their_text(tmp_path, code, found):
-    assert _cases.declares_cases(write(tmp_path, code)) is found
+    assert cases.declares_cases(write(tmp_path, code)) is found
 
 
 def test_select(here):

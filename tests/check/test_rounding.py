@@ -7,8 +7,8 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._check._rounding import shaken
-from shardwise._check._running import Run
+from shardwise._check.rounding import shaken
+from shardwise._check.running import Run
 from shardwise._program import Leaf, walk
 from shardwise._simulate import Tracing
 from tests.support import normal

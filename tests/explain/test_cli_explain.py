@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardwise._cli import app
-from shardwise._cli._status import ExitCode
+from shardwise._cli.status import ExitCode
 
 CASES = """
 import jax

@@ -99,6 +99,8 @@ def test_bad_input_reaches_every_process(tmp_path):
         head = rf"^\[{process}\] {process} "
         assert re.search(head + r".*process 1 on .* cannot see what process 0", out, re.M), out
         assert re.search(head + r".*steps is 3 in process 0 and 4 in process 1", out, re.M), out
+        assert re.search(head + "begun 3$", out, re.M), out
+    assert err.count("an epoch ends after 4 on all") == 1, err
     last = err.rpartition("shardwise launch: ")[2]
     assert "process 1 on" in last
     assert "they ended after 7" in err

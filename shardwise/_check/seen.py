@@ -15,8 +15,8 @@ import numpy as np
 from .. import _jax
 from .._mesh import AbstractMesh
 from .._program import Op, Split, Var, Where
-from ._running import Run, plain
-from ._verdict import NOWHERE, Finding
+from .running import Run, plain
+from .verdict import NOWHERE, Finding
 
 DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
 

@@ -12,14 +12,14 @@ import numpy as np
 
 from .._mesh import Axis
 from .._program import Collective, Join, Op, Var, Where
-from ._compare import STILL, Movement, Tolerance, agree, difference, factor, off, plainly, whose
-from ._diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
-from ._lint import TWO_WAYS, maker_of
-from ._relate import Held, share_of
-from ._verdict import Finding
+from .compare import STILL, Movement, Tolerance, agree, difference, factor, off, plainly, whose
+from .diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
+from .lint import TWO_WAYS, maker_of
+from .relate import Held, share_of
+from .verdict import Finding
 
 if TYPE_CHECKING:
-    from ._running import Run
+    from .running import Run
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

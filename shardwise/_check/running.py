@@ -15,11 +15,11 @@ import numpy as np
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._program import Atom, Body, Scan, Var, walk
 from .._simulate import Traced, Tracing
-from ._compare import STILL, Movement, Tolerance, tolerance
-from ._diagnose import comparable
-from ._explain import Wrong
-from ._relate import Held
-from ._rounding import eps_of, shaken, terms
+from .compare import STILL, Movement, Tolerance, tolerance
+from .diagnose import comparable
+from .explain import Wrong
+from .relate import Held
+from .rounding import eps_of, shaken, terms
 
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""

@@ -12,15 +12,15 @@ from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
 from .._simulate import Tracing
 from .._static import Static
-from ._draw import run_drawn
-from ._explain import Wrong, describe
-from ._lint import lint
-from ._options import Meshes, expand, validate, words
-from ._reference import wanted_of
-from ._running import Run
-from ._seen import unseen
-from ._verdict import NOWHERE, Finding, Verdict
+from .draw import run_drawn
+from .explain import Wrong, describe
+from .lint import lint
 from .meant import Meant
+from .options import Meshes, expand, validate, words
+from .reference import wanted_of
+from .running import Run
+from .seen import unseen
+from .verdict import NOWHERE, Finding, Verdict
 
 
 def check(

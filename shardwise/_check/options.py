@@ -10,7 +10,7 @@ from typing import Any
 from .._errors import ShardingError, ShardwiseError, explain_error
 from .._mesh import AbstractMesh, Mesh, abstract
 from .._mesh import mesh as make_mesh
-from ._case import Sizes
+from .case import Sizes
 
 
 def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:

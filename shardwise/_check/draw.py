@@ -3,7 +3,7 @@
 Where an argument is a `jax.ShapeDtypeStruct`, also inside a pytree or an abstract NNX object
 (`nnx.eval_shape`), values are drawn for it, from a seed. Numbers are normal, and smaller for larger
 matrices, so that products keep their size. Whole numbers stay within what they are used for, which
-is read off the program (`_bounds`). Keys are keys.
+is read off the program (`bounds`). Keys are keys.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 from .. import _jax
 from .._objects import is_object
 from .._simulate import Tracing
-from ._bounds import bounds
-from ._running import Run
+from .bounds import bounds
+from .running import Run
 
 SOME = 10
 """How many different whole numbers are drawn where no use of them tells more."""

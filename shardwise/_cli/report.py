@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._errors import ShardwiseError
-from ._cases import Found, shown
+from .cases import Found, shown
 
 if TYPE_CHECKING:
     from rich.text import Text

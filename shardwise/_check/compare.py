@@ -5,7 +5,7 @@ reference by no more than
 
     OWN      1024 units in the last place of float32 (0.012 %) of its own size, or one unit of its
              own type where that is coarser, or 1024 units of float64 for float64;
-    TIMES    4 times as far as rounding moves it, which is measured (`_rounding`).
+    TIMES    4 times as far as rounding moves it, which is measured (`rounding`).
 
 An array of a coarse type may also be off by a little everywhere. So it must not *lean* either: the
 multiple of the reference that comes closest to it is 1, give or take 0.012 % or twice what

@@ -23,7 +23,7 @@ from .._program import (
     collectives_in,
     walk,
 )
-from ._verdict import NOWHERE, Finding
+from .verdict import NOWHERE, Finding
 
 TWO_WAYS = (
     "either differentiate the reduced loss, which autodiff handles:\n"

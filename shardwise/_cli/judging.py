@@ -12,10 +12,10 @@ from typing import Any
 import typer
 
 from .._errors import ShardwiseError, explain_error
-from ._cases import Found, find_cases, program_of
-from ._report import Outcome, as_json, full_text, github_commands, short_lines, summary
-from ._running import console, patience
-from ._status import ExitCode
+from .cases import Found, find_cases, program_of
+from .report import Outcome, as_json, full_text, github_commands, short_lines, summary
+from .running import console, patience
+from .status import ExitCode
 
 Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
 """A case, its function and its arguments to a verdict or a proof."""

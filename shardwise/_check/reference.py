@@ -11,7 +11,7 @@ import numpy as np
 
 from .._errors import ShardingError, explain_error
 from .._simulate import Tracing
-from ._running import Run, Wanted, plain
+from .running import Run, Wanted, plain
 
 
 def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:

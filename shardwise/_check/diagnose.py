@@ -33,7 +33,7 @@ from .._program import (
     derivative_of,
 )
 from .._program.where import choose
-from ._relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
+from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
 Beside = Mapping[Var, tuple[Held, np.ndarray]]
 """Values as the devices hold them, each with its twin on one device."""
