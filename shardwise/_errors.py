@@ -6,6 +6,10 @@ to do about it, in that order. `explain_error` puts the four together, so that m
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 
 class ShardwiseError(Exception):
     """Everything that shardwise raises on purpose derives from this."""
@@ -38,6 +42,29 @@ class UnsupportedError(ShardwiseError, NotImplementedError):
 
 class PeerError(ShardwiseError, RuntimeError):
     """Another process of the same job has failed or gone; its words are in the message."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after what was kept has been said: nobody needs to say it again."""
+
+
+def path_of(given: Any, where: str) -> Path:
+    """A file or folder that an argument names.
+
+    Raises:
+        ArgumentError: It is not a path.
+    """
+    if isinstance(given, str | os.PathLike):
+        path = os.fspath(given)
+        if isinstance(path, str) and path and "\0" not in path:
+            return Path(path)
+    raise ArgumentError(
+        explain_error(
+            f"the path is {given!r}",
+            where=where,
+            rule="A path is a string or a pathlib.Path, and not empty.",
+        )
+    )
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

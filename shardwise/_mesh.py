@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -105,7 +106,10 @@ def _check_size(name: Any, size: Any) -> None:
 
 def is_count(value: Any) -> bool:
     """Whether this is a whole number of things, at least one."""
-    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0
+    try:
+        return not isinstance(value, bool) and operator.index(value) > 0
+    except TypeError:
+        return False
 
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int]

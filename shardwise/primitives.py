@@ -87,12 +87,12 @@ def sharded_eval_loss(
         predictions = jnp.asarray(model.apply(params, xs)).reshape(-1)
         return jnp.mean((predictions - ys) ** 2)
 
-    if form == "shard_map":
-        return _over_shards(shard_loss, params, shards, mesh, mean=True).reshape(1)
-    if form not in ("loop", "vmap"):
+    if not isinstance(form, str) or form not in ("shard_map", "loop", "vmap"):
         raise ShardingError(
             _refusal("form", f"found {form!r}", "It must be 'shard_map', 'loop' or 'vmap'.")
         )
+    if form == "shard_map":
+        return _over_shards(shard_loss, params, shards, mesh, mean=True).reshape(1)
     if mesh is not None:
         rule = f"form={form!r} runs on this device alone."
         raise ShardingError(_refusal("mesh", "found a mesh", rule, "use form='shard_map'."))
@@ -340,6 +340,8 @@ def _whole(name: str, value: SupportsFloat, *, least: int | None = None) -> int:
     number = _number(name, value)
     if not math.isfinite(number) or number != int(number):
         raise ShardingError(_refusal(name, f"found {number}", "It must be a whole number."))
+    if abs(number) >= 1 << 31:
+        raise ShardingError(_refusal(name, f"found {number}", "It must be less than 2**31."))
     if least is not None and number < least:
         raise ShardingError(_refusal(name, f"found {number}", f"It must be {least} or more."))
     return int(number)

@@ -20,6 +20,7 @@ from .options import Meshes, expand, validate, words
 from .reference import wanted_of
 from .running import Run
 from .seen import unseen
+from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
 from .wrong import Wrong, wrong_results
 
@@ -107,12 +108,15 @@ def check(
     findings += [_disagree(one) for one in sorted({*wrong_on} & {*proved_on})]
     if not wrong_on:
         findings += unseen(base, runs, meshes, reference is not None)
+    kept, silenced = split_silenced(_once(findings, wrong), place_of(f))
+    certain = any(finding.certain for finding in kept)
     return Verdict(
-        _once(findings, wrong),
+        kept,
         tuple(map(words, meshes)),
         len(limits),
         getattr(f, "__name__", type(f).__name__),
-        wrong_on=tuple(wrong_on),
+        wrong_on=tuple(wrong_on) if certain else (),
+        silenced=silenced,
         drawn=given is not args,
         proved_on=tuple(proved_on),
     )

@@ -51,7 +51,7 @@ class Evaluation(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         try:
             return self.metrics[name]
-        except KeyError:
+        except (KeyError, TypeError):
             known = ", ".join(map(repr, self.metrics))
             raise UnknownNameError(
                 explain_error(f"no metric {name!r}", rule=f"There are {known}.")

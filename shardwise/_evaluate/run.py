@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from .._durable import Signals, listen
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error
 from .._hosts import others
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
@@ -96,6 +96,7 @@ def evaluate(
         1.0
     """
     began = time.monotonic()
+    _check_function(fn)
     _check_batch(batch)
     batch = None if batch is None else int(batch)
     with listen("evaluate") as signals, ExitStack() as stack:
@@ -371,6 +372,19 @@ def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
             remedy="use another path, or delete the file to start over.",
         )
     )
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn):
+        raise ArgumentError(
+            explain_error(
+                f"fn is a {type(fn).__name__}",
+                where="sw.evaluate",
+                rule="evaluate takes a function of a state and a batch, then the state, then the "
+                "data.",
+                remedy="sw.evaluate(lambda params, batch: ..., params, data)",
+            )
+        )
 
 
 def _check_batch(batch: int | None) -> None:

@@ -226,9 +226,9 @@ def _at_number(v: Value, along: list[int], starts: list[int], sizes: Shape) -> V
 
 
 def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
-    """A replicated array of which each device takes the block of its own coordinates."""
+    """What each device holds alike, or its part of it, cut further by its other coordinates."""
     if (
-        axes_in([v.dims[d]])
+        len(v.dims[d]) != 1
         or set(start.hidden) & (v.axes | v.debts)
         or start.axes != set(start.hidden)
     ):
@@ -236,7 +236,8 @@ def _own_part(v: Value, start: Value, d: int, size: int) -> Value | None:
     order = blocks(start, size, local_size(v.dims[d]))
     if order is None:
         return None
-    dims = (*v.dims[:d], tidy_dim([(whole_size(v.dims[d]), order)]), *v.dims[d + 1 :])
+    ((whole, axes),) = v.dims[d]
+    dims = (*v.dims[:d], tidy_dim([(whole, (*axes, *order))]), *v.dims[d + 1 :])
     return v.having(v.scaled, dims=dims)
 
 

@@ -94,6 +94,8 @@ def exchange(w: Notes, op: Collective, v: Value) -> Value:
         return v
     if op.groups is not None and op.groups != (tuple(range(math.prod(a.size for a in op.axes))),):
         raise Unknown(f"{op.name} within groups of devices")
+    if op.name not in RULES:
+        raise Unknown(f"there is no rule for {op.name}")
     return RULES[op.name](w, op, v, axes)
 
 

@@ -12,8 +12,9 @@ from .._program import Body, Cond, Scan, While
 from . import term as T
 from .align import align, spread
 from .elementwise import choose
+from .independent import all_at_once
 from .notes import Notes
-from .term import Scaled, Term
+from .term import Scaled, Shape, Term
 from .value import (
     Dims,
     Owed,
@@ -54,6 +55,9 @@ def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
 
 def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     """A loop of known length."""
+    at_once = all_at_once(w, op, ins)
+    if at_once is not None:
+        return at_once
     consts, carry, xs = _parts(ins, op.consts, op.carry)
     xs = [_scanned(x) for x in xs]
     w.depth += 1
@@ -62,7 +66,6 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     finally:
         w.depth -= 1
     carried, stacked = outs[: op.carry], outs[op.carry :]
-    own = {v.term for v in given}
     base = (
         tuple(v.scaled for v in outs),
         tuple(v.scaled for v in carry),
@@ -77,11 +80,7 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
         if out.scaled == symbol.scaled:
             results.append(start)
         else:
-            results.append(
-                out.having(
-                    _looped(i, base, _added(out, symbol, own, start, op, xs), out.term.shape)
-                )
-            )
+            results.append(out.having(_looped(i, base, out.term.shape)))
     lead_of = [len(v.hidden) for v in stacked]
     for j, (v, lead) in enumerate(zip(stacked, lead_of, strict=True)):
         shape = (*v.term.shape[:lead], op.length, *v.term.shape[lead:])
@@ -92,7 +91,7 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
             spots = [d for d in range(len(shape)) if d != lead]
             made = T.bcast(v.scaled, shape, spots)
         else:
-            made = _looped((op.carry + j, lead), base, None, shape)
+            made = _looped((op.carry + j, lead), base, shape)
         results.append(v.having(made, dims=dims))
     return results
 
@@ -161,14 +160,7 @@ def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
     return known[t]
 
 
-def _added(out: Value, symbol: Value, own: set[Term], start: Value, op: Scan, xs) -> Scaled | None:
-    """What a loop that only adds to a carried value adds in all, if nothing in it changes."""
-    return None
-
-
-def _looped(index: object, base: tuple, made: Scaled | None, shape) -> Scaled:
-    if made is not None:
-        return made
+def _looped(index: object, base: tuple, shape: Shape) -> Scaled:
     # Depth and leads belong to the term: without them two loops that step along different
     # dimensions of one array, or bind different symbols, would be one.
     outs, carry, xs, *how = base

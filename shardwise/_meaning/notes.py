@@ -48,6 +48,9 @@ class Step:
 class Notes(abc.ABC):
     """One walk over one program, as the rules know it."""
 
+    turn_by_turn = False
+    """Whether loops are read one turn at a time, even where all could be taken at once."""
+
     def __init__(self, reference: Notes | None = None):
         self.reference = reference
         self.seen: set[Term] = set()
@@ -80,6 +83,23 @@ class Notes(abc.ABC):
         if self.reference is not None:
             step = Step(kind, op, axis, self.count, v.coef)
             self.steps.setdefault(T.core(v.term), []).append(step)
+
+    @abc.abstractmethod
+    def anew(self) -> Notes:
+        """A walk from here on, of which nothing is kept unless it is taken over."""
+
+    def take_over(self, other: Notes, but: Axis) -> None:
+        """Keep what another walk has seen, but for what it says of an axis of its own."""
+        self.count = other.count
+        self.seen |= other.seen
+        self.makers |= other.makers
+        self.strays |= {t: found for t, found in other.strays.items() if t not in self.strays}
+        self.joined |= other.joined
+        for term, shapes in other.reshapes.items():
+            self.reshapes.setdefault(term, set()).update(shapes)
+        for term, steps in other.steps.items():
+            kept = [step for step in steps if step.axis != but]
+            self.steps.setdefault(term, []).extend(kept)
 
     @abc.abstractmethod
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:

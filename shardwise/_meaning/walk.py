@@ -48,6 +48,11 @@ from .value import Unknown, Value, hidden_sizes, uncut, whole, with_hidden
 class Walk(Notes):
     """One walk over one program."""
 
+    def anew(self) -> Walk:
+        other = Walk(self.reference)
+        other.depth, other.count = self.depth + 1, self.count
+        return other
+
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """The meanings of a body's results."""
         env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))

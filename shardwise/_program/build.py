@@ -327,7 +327,9 @@ class _Walk:
         run = partial(_reduce, name, dims)
         own = _like(atom)
         kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
-        return self.add(eqn, Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run))[0]
+        params = {"axes": tuple(dims)}
+        op = Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run, params)
+        return self.add(eqn, op)[0]
 
     # --- everything else
 

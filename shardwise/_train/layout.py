@@ -68,7 +68,7 @@ def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
         mesh = _whole_mesh(axis if isinstance(axis, str) else "data")
     mesh = one_mesh(mesh)
     names = list(mesh.axis_names)
-    if axis is not None and axis not in names:
+    if axis is not None and not (isinstance(axis, str) and axis in names):
         raise ShardingError(
             explain_error(
                 f"axis {axis!r} is none of the axes of the mesh, {names}",

@@ -102,11 +102,18 @@ def data_parallel(
         state, metrics = step(state, batch)
         ```
     """
-    if isinstance(mutable, str):
-        mutable = (mutable,)
-    mutable = mutable or ()
+    names = (mutable,) if isinstance(mutable, str) else mutable
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            explain_error(
+                f"mutable is {mutable!r}",
+                where="sw.data_parallel",
+                rule="It names collections of Linen variables that the loss updates.",
+                remedy='mutable="batch_stats"',
+            )
+        )
     options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
-    return DataParallel(loss, optimizer, options, tuple(mutable), Statistics(statistics))
+    return DataParallel(loss, optimizer, options, tuple(names), Statistics(statistics))
 
 
 class DataParallel:

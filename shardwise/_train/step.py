@@ -9,9 +9,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .._errors import ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, explain_error
 from .._mesh import MeshLike
 from .gradient import Reduced
 from .hosts import Feed, check_feed
@@ -40,7 +41,17 @@ class Options:
 
     def __post_init__(self) -> None:
         check_feed(self.feed)
-        if self.rng not in RNG:
+        for name in ("has_aux", "norms", "donate"):
+            if not isinstance(getattr(self, name), bool | int | np.bool_):
+                raise ArgumentError(
+                    explain_error(
+                        f"{name} is {getattr(self, name)!r}",
+                        where=f"argument {name!r}",
+                        rule="It is True or False.",
+                        remedy=f"{name}=True",
+                    )
+                )
+        if not (self.rng is None or isinstance(self.rng, str)) or self.rng not in RNG:
             raise ShardingError(
                 explain_error(
                     f"rng is {self.rng!r}",
