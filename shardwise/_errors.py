@@ -6,7 +6,9 @@ to do about it, in that order. `explain_error` puts the four together, so that m
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,10 @@ class UnknownNameError(ShardwiseError, KeyError):
     __str__ = Exception.__str__  # a KeyError would show the message in quotes
 
 
+class MissingPackageError(ShardwiseError, ImportError):
+    """Something needs a package that is not installed: Flax, optax or Orbax."""
+
+
 class UnsupportedError(ShardwiseError, NotImplementedError):
     """The program uses something the simulator does not know. It never guesses."""
 
@@ -46,6 +52,30 @@ class PeerError(ShardwiseError, RuntimeError):
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C, after what was kept has been said: nobody needs to say it again."""
+
+
+def require(package: str, what: str) -> None:
+    """Raise unless a package that comes with `shardwise[flax]` is installed.
+
+    Args:
+        package: Its name; it is looked for and not imported.
+        what: What needs it.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    try:
+        found = package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise MissingPackageError(
+            explain_error(
+                f"{what} needs {package}, which is not installed",
+                rule="Flax, optax and Orbax come with the extra 'flax'; all else works without.",
+                remedy="pip install 'shardwise[flax]'",
+            )
+        )
 
 
 def path_of(given: Any, where: str) -> Path:

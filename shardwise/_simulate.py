@@ -14,6 +14,7 @@ import jax
 from . import _jax
 from ._call import Program, call, trace
 from ._errors import ArgumentError, ShardingError, UnsupportedError, explain_error
+from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Choice, Pace, choosing, machine, memory
@@ -151,7 +152,8 @@ class Traced:
         """The result of the function, with refs and objects among its arguments updated."""
         for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
             self.values[position][...] = last
-        return self.done(jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves]))
+        result = jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves])
+        return self.done(give_back(result))
 
     def name_of(self, path: tuple[Any, ...]) -> str:
         """A path in the tree of results, in words."""
@@ -198,13 +200,18 @@ class Tracing:
             self._refuse_another(kwargs.get("mesh"))
             kwargs = {**kwargs, "mesh": self.mesh}
         bound = bind(self.f, args, kwargs, self.static)
+        bound = dataclasses.replace(
+            bound,
+            args=tuple(map(keep_functions, bound.args)),
+            kwargs={name: keep_functions(value) for name, value in bound.kwargs.items()},
+        )
         pure, values, done = purely(bound.f, bound.args, bound.kwargs)
         flat, tree = jax.tree.flatten(values)
         types = _types(flat, done, tree, bound.f)
         layout = Layout(flat, self._specs(bound, values, done), self.mesh)
 
         def flat_f(*flat: Any) -> Any:
-            return pure(*jax.tree.unflatten(tree, flat))
+            return keep_functions(pure(*give_back(jax.tree.unflatten(tree, flat))))
 
         # JAX names the function and its line in errors about traced values.
         flat_f.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]

@@ -19,20 +19,23 @@ import numbers
 from collections.abc import Callable
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 from jax import P
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike
 
-from ._errors import ArgumentError, ShardingError, explain_error
+from ._errors import ArgumentError, ShardingError, explain_error, require
 from ._mesh import MeshLike, one_mesh
 from ._mesh import mesh as virtual_mesh
 from ._simulate import simulate
+
+require("flax", "shardwise.primitives")
+
+import flax.linen as nn  # noqa: E402
+import optax  # noqa: E402
+from flax import nnx  # noqa: E402
 
 AnyMesh: TypeAlias = Mesh | AbstractMesh
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ArgumentError, ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, explain_error, require
 from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
@@ -29,6 +28,9 @@ from .step import (
     report,
     step_name,
 )
+
+if TYPE_CHECKING:
+    import optax
 
 
 def data_parallel(
@@ -102,7 +104,7 @@ def data_parallel(
         state, metrics = step(state, batch)
         ```
     """
-    names = (mutable,) if isinstance(mutable, str) else mutable
+    names = (mutable,) if isinstance(mutable, str) else () if mutable is None else mutable
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ArgumentError(
             explain_error(
@@ -127,6 +129,7 @@ class DataParallel:
         mutable: tuple[str, ...],
         statistics: Statistics,
     ):
+        require("optax", "sw.data_parallel")
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
             raise ArgumentError(
                 explain_error(
@@ -292,7 +295,9 @@ class DataParallel:
         updates, opt_state = self._optimizer.update(
             reduced.grads, state.opt_state, state.params, **further
         )
-        params = optax.apply_updates(state.params, updates)
+        from optax import apply_updates
+
+        params = apply_updates(state.params, updates)
         new = choose(
             reduced,
             (params, opt_state, reduced.state),

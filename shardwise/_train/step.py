@@ -233,11 +233,11 @@ def choose(reduced: Reduced, new: Any, old: Any) -> Any:
 
 def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
     """The metrics of a step."""
-    import optax
-
     metrics = dict(reduced.metrics)
     metrics["updated"] = metrics["weight"] != 0
     if options.norms:
+        import optax
+
         metrics["grad_norm"] = optax.tree.norm(_widened(reduced.grads))
         metrics["param_norm"] = optax.tree.norm(_widened(params))
     return metrics
