@@ -148,6 +148,7 @@ class _Look:
             or self._scattered(op, after)
             or self._reduced(op)
             or self._merged(op)
+            or self._order(op)
             or self._every_turn(op, after)
         )
 
@@ -304,6 +305,32 @@ class _Look:
             f"one jax.lax.{name}(..., {_code(both.axes)}) does both.",
             (both,),
             also=first,
+        )
+
+    def _order(self, op: Collective) -> Plan | None:
+        """A sum of the whole where a sum of each device's part of it would do."""
+        if op.name not in PARTLY or op.groups is not None:
+            return None
+        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        users = self._users(op.outs[0]) or []
+        after = users[0] if len(users) == 1 else None
+        if op.name == "psum" and isinstance(after, Collective) and after.name == "psum_scatter":
+            other, remedy = after, "scatter first, and sum the parts"
+        elif isinstance(before, Collective) and before.name == "all_gather":
+            if self._users(before.outs[0]) != [op]:
+                return None
+            other, remedy = before, f"{op.name} the parts first, and gather the result"
+        else:
+            return None
+        if other.groups is not None or set(other.axes) & set(op.axes) or id(other) in self.found:
+            return None
+        parts = math.prod(axis.size for axis in other.axes)
+        return Plan(
+            "order",
+            f"{op.name} of the whole, where {other.name} over {_axes(other.axes)} at {other.where} "
+            "has to do with parts",
+            f"{remedy}: it sends one part in {parts}.",
+            (Other(op.name, op.axes, -(-_bytes(op) // parts)),),
         )
 
     def _summed(self, atom: Any) -> Collective | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from .beside import Judged, with_findings
 from .compare import Comparison, compare
 from .cost import with_cost
 from .data import Facts
@@ -24,6 +25,14 @@ class Report(Facts):
     def compare(self, other: Facts) -> Comparison:
         """What changes from this report to `other`: traffic, memory, work and time."""
         return compare(self, other)
+
+    def beside(self, judged: Judged) -> Report:
+        """The same report with the findings of a verdict or a proof beside their traffic.
+
+        Args:
+            judged: What `sw.check` or `sw.prove` says of the same function.
+        """
+        return with_findings(self, judged)
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file; the name says as what.

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from . import units
 from .data import CollectiveUse, Cost, Facts, Held, Traffic
-from .waste import wastes_of
 
 WIDTH = 110
 """Of the text that is not written to a terminal."""
@@ -258,7 +257,7 @@ def _blocks(one: Traffic) -> int:
 
 
 def _redundant(report: Facts) -> Iterator[RenderableType]:
-    found = wastes_of(report)
+    found = report.savings
     if not found:
         return
     saved = report.redundant_bytes

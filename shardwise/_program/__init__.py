@@ -25,5 +25,6 @@ from .ir import walk as walk
 from .vary import annotate as annotate
 from .where import Where as Where
 from .where import anywhere as anywhere
+from .where import caller_of as caller_of
 from .where import derivative_of as derivative_of
 from .where import within as within

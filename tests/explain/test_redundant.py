@@ -207,6 +207,17 @@ PAIRS = {
         lambda x: lax.psum(x, ("data", "model")) / 3, ins=P("data", "model"), mesh=BOTH,
         remedy="one jax.lax.psum(..., ('data', 'model')) does both.",
     ),
+    "summed before it is scattered": Pair(
+        "order", lambda x: lax.psum_scatter(lax.psum(x, "model"), "data", tiled=True),
+        lambda x: lax.psum(lax.psum_scatter(x, "data", tiled=True), "model"),
+        ins=P("data", "model"), out=ROWS, mesh=BOTH,
+        remedy="scatter first, and sum the parts: it sends one part in 4.",
+    ),
+    "gathered before it is summed": Pair(
+        "order", lambda x: lax.pmax(lax.all_gather(x, "data", tiled=True), "model"),
+        lambda x: lax.all_gather(lax.pmax(x, "model"), "data", tiled=True),
+        ins=P("data", "model"), mesh=BOTH,
+    ),
     "at every turn": Pair(
         "every turn", lambda x, w: _scan(lambda c: jnp.tanh(c + lax.psum(x, "data") @ w), x),
         lambda x, w: (lambda total: _scan(lambda c: jnp.tanh(c + total @ w), x))(
