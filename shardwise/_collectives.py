@@ -109,12 +109,16 @@ def _smaller(a: Any, b: Any) -> Any:
     return lax.select(b < a, b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.min(a, b)
 
 
-def _psum(x: Any) -> Any:
-    return x[0] if x.shape[0] == 1 else _sum(x)
-
-
 def _sum(x: Any) -> Any:
     return narrow(_from_zero(reduce("psum", x)), x.dtype)
+
+
+def alone(name: str, x: Any) -> Any:
+    """A reduction of one device's value, in the type of `wide`.
+
+    On a mesh that has other devices XLA reduces it all the same: a NaN is passed over.
+    """
+    return _from_zero(widen(x)) if name == "psum" else widen(reduce(name, x[None]))
 
 
 def _from_zero(total: Any) -> Any:
@@ -191,14 +195,15 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
 
 def _times(x: Any, n: int) -> Any:
     if not one_by_one("psum", x.dtype):
-        return x if n == 1 else narrow(_from_zero(widen(x) * n), x.dtype)
+        return narrow(_from_zero(widen(x) * n), x.dtype)
     part = widen(x)
     start = jnp.zeros_like(part)
-    return narrow(lax.fori_loop(0, n, lambda _, total: total + part, start), x.dtype)
+    total = lax.fori_loop(0, n, lambda _, total: total + part, start)
+    return narrow(_from_zero(total), x.dtype)
 
 
 def _alone(name: str) -> Callable[[Any, int], Any]:
-    return lambda x, n: x if n == 1 else _reduction(name)(x[None])
+    return lambda x, n: _reduction(name)(x[None])
 
 
 def _all_reduce_bytes(size: int, n: int) -> int:
@@ -219,7 +224,7 @@ def _pass_on_bytes(size: int, n: int) -> int:
 
 
 RULES: dict[str, Rule] = {
-    "psum": Rule(_psum, True, _all_reduce_bytes, fold=lax.add, same=_times),
+    "psum": Rule(_sum, True, _all_reduce_bytes, fold=lax.add, same=_times),
     "pmax": Rule(_reduction("pmax"), True, _all_reduce_bytes, fold=_larger, same=_alone("pmax")),
     "pmin": Rule(_reduction("pmin"), True, _all_reduce_bytes, fold=_smaller, same=_alone("pmin")),
     "all_gather": Rule(_all_gather, True, _gather_bytes),

@@ -34,6 +34,10 @@ class PeerError(ShardwiseError, RuntimeError):
     """Another process of the same job has failed or gone; its words are in the message."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after what was kept has been said: nobody needs to say it again."""
+
+
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:
     """Word a message: where, what was found, the rule, the remedy; parts left out are left out.
 

@@ -33,6 +33,7 @@ ROWS = (
     ("primitives", "nnx"),
     ("_practice",),
     ("_cli", "_pytest_plugin"),
+    ("__main__",),
 )
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}
 ENGINE = {name for row in ROWS[ROW_OF["_collectives"] : ROW_OF["_evaluate"]] for name in row}

@@ -11,6 +11,7 @@ With no axis left, an operation is one call of JAX.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,10 +21,13 @@ import jax.numpy as jnp
 from .. import _collectives, _jax
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from .apart import apart
+from .block import sum_block
 from .context import Context, Env, read
 from .control import control
 from .loop import Loop
-from .plan import Pace, concerned, count_uses, folds, outermost, stages
+from .pace import Pace
+from .plan import BlockSum, concerned, count_uses, folds, outermost, stages
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
 
@@ -43,7 +47,13 @@ def observe(
     cx = Context(run, watch, pace)
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
-    run(body.ops, list(axes), env, [atom for atom in atoms if isinstance(atom, Var)], cx)
+    run(
+        apart(body.ops, watch),
+        list(axes),
+        env,
+        [atom for atom in atoms if isinstance(atom, Var)],
+        cx,
+    )
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 
@@ -102,6 +112,8 @@ def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> li
                 return [put_together(ins[0], op.placement)]
             case Collective():
                 return [_exchange(op, ins)]
+            case BlockSum():
+                return [Value(sum_block(op, [x.array for x in ins], cx.summing.get(op)))]
             case _:
                 return control(op, ins, axes, cx)
 
@@ -113,6 +125,9 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     for axis in op.axes:
         count *= axis.size
     ins = [Value(jnp.asarray(x.array), x.dims) for x in ins]
+    if rule.same and all(axis.size == 1 for axis in op.scope):
+        # On a single device XLA leaves it out.
+        return functools.reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
     if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
         return Value(rule.same(ins[0].array, count), ins[0].dims)
     others = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))

@@ -8,6 +8,8 @@ from .devices import speaks_of as speaks_of
 from .keep import Kept as Kept
 from .keep import Known as Known
 from .keep import keep as keep
+from .notes import Mistake as Mistake
+from .notes import Step as Step
 from .pieces import equal_in_pieces as equal_in_pieces
 from .read import Meaning as Meaning
 from .read import read as read
@@ -19,7 +21,5 @@ from .relate import same_reading as same_reading
 from .rules import table as table
 from .term import Coef as Coef
 from .value import Value as Value
-from .walk import Mistake as Mistake
-from .walk import Step as Step
 from .walk import Walk as Walk
 from .words import holding as holding

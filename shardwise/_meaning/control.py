@@ -8,13 +8,13 @@ changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._program import Body, Cond, Scan, While
 from . import term as T
 from .align import align, spread
 from .elementwise import choose
-from .term import Scaled, Term
+from .independent import all_at_once
+from .notes import Notes
+from .term import Scaled, Shape, Term
 from .value import (
     Dims,
     Owed,
@@ -32,9 +32,6 @@ from .value import (
     with_hidden,
 )
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
 ROUNDS = 6
 
 
@@ -43,7 +40,7 @@ def symbol_like(v: Value, *name: object) -> Value:
     return v.having(T.symbol(*name, shape=v.term.shape))
 
 
-def meet_readings(w: Walk, a: Value, b: Value) -> tuple[Value, Value]:
+def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
     """Two values of one local shape in one reading."""
     for axis in sorted(a.debts | b.debts):
         kinds = {kind for v in (a, b) for own, kind in v.owed if own == axis}
@@ -56,8 +53,11 @@ def meet_readings(w: Walk, a: Value, b: Value) -> tuple[Value, Value]:
     return a, b
 
 
-def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
+def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     """A loop of known length."""
+    at_once = all_at_once(w, op, ins)
+    if at_once is not None:
+        return at_once
     consts, carry, xs = _parts(ins, op.consts, op.carry)
     xs = [_scanned(x) for x in xs]
     w.depth += 1
@@ -66,7 +66,6 @@ def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
     finally:
         w.depth -= 1
     carried, stacked = outs[: op.carry], outs[op.carry :]
-    own = {v.term for v in given}
     base = (
         tuple(v.scaled for v in outs),
         tuple(v.scaled for v in carry),
@@ -81,11 +80,7 @@ def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
         if out.scaled == symbol.scaled:
             results.append(start)
         else:
-            results.append(
-                out.having(
-                    _looped(i, base, _added(out, symbol, own, start, op, xs), out.term.shape)
-                )
-            )
+            results.append(out.having(_looped(i, base, out.term.shape)))
     lead_of = [len(v.hidden) for v in stacked]
     for j, (v, lead) in enumerate(zip(stacked, lead_of, strict=True)):
         shape = (*v.term.shape[:lead], op.length, *v.term.shape[lead:])
@@ -96,7 +91,7 @@ def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
             spots = [d for d in range(len(shape)) if d != lead]
             made = T.bcast(v.scaled, shape, spots)
         else:
-            made = _looped((op.carry + j, lead), base, None, shape)
+            made = _looped((op.carry + j, lead), base, shape)
         results.append(v.having(made, dims=dims))
     return results
 
@@ -116,7 +111,7 @@ def _scanned(x: Value) -> Value:
 
 
 def _fixed(
-    w: Walk, body: Body, consts: list[Value], carry: list[Value], xs: list[Value], count: int
+    w: Notes, body: Body, consts: list[Value], carry: list[Value], xs: list[Value], count: int
 ) -> tuple[list[Value], list[Value], list[Value]]:
     """Walk the body until the readings of what is carried stay."""
     depth = w.depth
@@ -165,14 +160,7 @@ def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
     return known[t]
 
 
-def _added(out: Value, symbol: Value, own: set[Term], start: Value, op: Scan, xs) -> Scaled | None:
-    """What a loop that only adds to a carried value adds in all, if nothing in it changes."""
-    return None
-
-
-def _looped(index: object, base: tuple, made: Scaled | None, shape) -> Scaled:
-    if made is not None:
-        return made
+def _looped(index: object, base: tuple, shape: Shape) -> Scaled:
     # Depth and leads belong to the term: without them two loops that step along different
     # dimensions of one array, or bind different symbols, would be one.
     outs, carry, xs, *how = base
@@ -180,7 +168,7 @@ def _looped(index: object, base: tuple, made: Scaled | None, shape) -> Scaled:
     return T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
 
 
-def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
+def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
     """A loop while a condition holds, which must not differ between devices."""
     first, second = op.cond_consts, op.body_consts
     cond_consts, body_consts, carry = _parts(ins, first, second)
@@ -201,7 +189,7 @@ def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
     ]
 
 
-def choose_branch(w: Walk, op: Cond, ins: list[Value]) -> list[Value]:
+def choose_branch(w: Notes, op: Cond, ins: list[Value]) -> list[Value]:
     """One of several branches: a choice between their results."""
     index, *operands = ins
     if index.debts:
@@ -213,7 +201,7 @@ def choose_branch(w: Walk, op: Cond, ins: list[Value]) -> list[Value]:
     return [_either(w, index, list(column)) for column in zip(*rows, strict=True)]
 
 
-def chosen(w: Walk, index: Value, cases: list[Value]) -> Value:
+def chosen(w: Notes, index: Value, cases: list[Value]) -> Value:
     """The result of one of several branches."""
     if T.is_one(index.term) and not index.hidden and not index.debts:
         return cases[min(max(int(index.coef), 0), len(cases) - 1)]
@@ -222,7 +210,7 @@ def chosen(w: Walk, index: Value, cases: list[Value]) -> Value:
     return _either(w, index, cases)
 
 
-def _either(w: Walk, index: Value, cases: list[Value]) -> Value:
+def _either(w: Notes, index: Value, cases: list[Value]) -> Value:
     first = cases[0]
     for _ in range(2):
         for i in range(1, len(cases)):

@@ -6,7 +6,16 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._check import Finding, Meshes, cause, expand, grouped, words
+from .._check import (
+    Finding,
+    Meshes,
+    cause,
+    expand,
+    grouped,
+    place_of,
+    split_silenced,
+    words,
+)
 from .._errors import ShardingError, explain_error
 from .._meaning import (
     Gap,
@@ -99,7 +108,9 @@ def prove(
             "static_argnums": static_argnums,
             "static_argnames": static_argnames,
         }
-        numbers = try_numbers(f, args, meshes, reference, decided, extra)
+        # On a mesh where all is proved, numbers would say nothing of those where it is not.
+        parted = [row.mesh for row in found if row.gaps]
+        numbers = try_numbers(f, args, parted, reference, decided, extra)
     return _proof(f, found, meshes, readings, numbers, reference)
 
 
@@ -244,10 +255,12 @@ def _proof(
         findings += [_waits(reading) for reading in readings if reading.traced.program.watch.sites]
     statuses = {one.status for one in results}
     status = next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED)
+    told = sorted(grouped(findings), key=lambda finding: not finding.certain)
+    kept, silenced = split_silenced(told, place_of(f))
     return Proof(
         status,
         tuple(results),
-        tuple(sorted(grouped(findings), key=lambda finding: not finding.certain)),
+        kept,
         tuple(map(words, meshes)),
         sum(reading.operations for reading in readings),
         numbers.words,
@@ -255,6 +268,7 @@ def _proof(
         if reference is None
         else getattr(reference, "__name__", "reference"),
         getattr(f, "__name__", type(f).__name__),
+        silenced,
     )
 
 

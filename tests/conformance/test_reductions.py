@@ -161,3 +161,25 @@ def _one_by_one(rows):
     for row in rows[1:]:
         total = total + row
     return total
+
+
+@pytest.mark.parametrize("at_once", [1, "auto"])
+@pytest.mark.parametrize("sizes", [{"x": 1}, {"x": 1, "y": 2}, {"y": 2, "x": 1}], ids=str)
+def test_over_an_axis_of_one_device(sizes, at_once):
+    """With other devices on the mesh XLA reduces all the same: a NaN is passed over."""
+
+    def program(whole, cut, *, mesh):
+        def body(whole, cut):
+            same = [lax.pcast(whole, "x", to="varying").astype(dtype) for dtype in ODD_TYPES[:3]]
+            own = [*same, *(cut.astype(dtype) for dtype in ODD_TYPES[:3])]
+            return [(lax.pmax(x, "x"), lax.pmin(x, "x"), lax.psum(x, "x")) for x in own]
+
+        specs = {"in_specs": (P(), P("x")), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, **specs)(whole, cut)
+
+    x = np.array([np.nan, np.inf, -0.0, 0.0, 1.0], np.float32)
+    want = jax.device_get(jax.jit(partial(program, mesh=real_mesh(**sizes)))(x, x))
+    found = jax.device_get(sw.simulate(program, mesh=sw.mesh(**sizes), at_once=at_once)(x, x))
+    for k, (got, real) in enumerate(zip(found, want, strict=True)):
+        for name, one, other in zip(("pmax", "pmin", "psum"), got, real, strict=True):
+            assert _bits(one) == _bits(other), f"{name} of operand {k}"

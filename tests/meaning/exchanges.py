@@ -143,6 +143,35 @@ def _(d: Draw) -> Any:
     return sums, lax.scan(mixed, start, y, reverse=reverse), inner
 
 
+@exchange("independent steps")
+def _(d: Draw) -> Any:
+    x, y = d.operand(3, 2, 4, kinds=ANY), d.operand(3, 2, 4)
+    start, by, over = d.operand(4), d.operand(4), _over(d)
+    reverse = d.pick([True, False])
+    square = d.pick([lambda row: row * row, lambda row: jnp.tanh(row), lambda row: row])
+
+    def adding(c: Any, rows: Any) -> Any:
+        total = square(rows[1]).sum(0) * by
+        return (c[0] + total, c[1], c[2] + lax.psum(rows[1] @ by, over)), (rows[1] - by, total)
+
+    def nested(c: Any, rows: Any) -> Any:
+        inner = lax.scan(lambda a, row: (a + square(row), row * by), start, rows)
+        return c + inner[0] * by, inner[1]
+
+    def by_place(k: Any, c: Any) -> Any:
+        return c + k * square(lax.dynamic_slice_in_dim(y.reshape(6, 4), k * 2, 2)).sum(0)
+
+    zeros = (jnp.zeros(4), by, jnp.zeros(2))
+    return (
+        lax.scan(adding, zeros, (x, y), reverse=reverse),
+        lax.scan(lambda c, row: (c + row.sum(0), None), start, x),
+        lax.scan(nested, start, y),
+        lax.fori_loop(0, 3, by_place, start),
+        lax.map(lambda row: square(row) @ by, y),
+        lax.scan(lambda c, row: (jnp.tanh(c) + row.sum(0), c), start, y[:1]),
+    )
+
+
 @exchange("while")
 def _(d: Draw) -> Any:
     x, k = d.operand(3), d.operand(how=natural, kinds=("same", "spread"))

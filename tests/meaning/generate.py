@@ -287,7 +287,13 @@ def looped(s: Scribe) -> Part | None:
     if v is None or v.owed:
         return None
     d = s.random.randrange(len(v.cut))
-    f = s.pick([lambda c, x: (c * 0.5 + x, c), lambda c, x: (jnp.tanh(c + x), x * c)])
+    f = s.pick(
+        [
+            lambda c, x: (c * 0.5 + x, c),
+            lambda c, x: (jnp.tanh(c + x), x * c),
+            lambda c, x: (c + x * x, x),
+        ]
+    )
     rows = jnp.moveaxis(v.array, d, 0)
     if v.cut[d] and not s.slip():
         return None

@@ -222,6 +222,31 @@ class accumulated_by_a_fixed_count:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
+def accumulated(w, x, y):
+    def step(total, xy):
+        return total + local_grads(w, *xy), None
+
+    start = lax.pcast(jnp.zeros_like(w), "data", to="varying")
+    return lax.scan(step, start, (x.reshape(-1, 2, 4), y.reshape(-1, 2, 2)))[0]
+
+
+@pair(mesh=DATA, args=lambda: (normal(4, 2), normal(16, 4), normal(16, 2)), codes={"SW402"})
+class accumulated_in_a_loop:
+    """Microbatches of two rows, as many as a device has, and a divisor that is not their number."""
+
+    def right(w, x, y, *, mesh):
+        def body(w, x, y):
+            return lax.pmean(accumulated(w, x, y) / (x.shape[0] // 2), "data")
+
+        return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
+
+    def wrong(w, x, y, *, mesh):
+        def body(w, x, y):
+            return lax.pmean(accumulated(w, x, y) / 8, "data")  # wrong
+
+        return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
+
+
 @pair(mesh=DATA, args=lambda: (normal(4, 2), normal(8, 4), normal(8, 2)), codes={"SW109"})
 class updated_at_every_microbatch:
     """The parameters move between microbatches, so that how many there are matters."""

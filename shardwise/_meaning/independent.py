@@ -1,0 +1,206 @@
+"""Loops whose steps do not need each other: gradient accumulation, `lax.map`.
+
+Such a loop only adds to what it carries. Its steps could as well be taken by as many devices at
+once: they are read as one more axis, along which the stacked inputs are cut. What the body owes
+over that axis is what the loop adds up. So the sum over microbatches of the sum over rows is the
+sum over all rows, and accumulating on every device is the same as on one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .._mesh import Axis
+from .._program import Atom, Body, Leaf, Lit, Scan, Var
+from . import term as T
+from .align import reshaped
+from .notes import Notes
+from .rules import RULES
+from .value import Unknown, Value, axes_in, hide, narrowed, owing, tidy_dim, uncut, whole
+
+ADDITIONS = ("add", "add_any")
+
+
+@dataclasses.dataclass(frozen=True)
+class Added:
+    """A carried value to which every step adds something, and the operation that does."""
+
+    op: Leaf
+    what: Atom
+
+
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """A carried number that every step makes larger by as much."""
+
+    by: int
+
+
+Carried = Added | Counted | None
+"""What a step does to a carried value; None leaves it as it is."""
+
+
+def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
+    """The results of a loop whose steps do not need each other, or None if they may."""
+    first, second = op.consts, op.consts + op.carry
+    consts, carry, xs = ins[:first], ins[first:second], ins[second:]
+    if op.length == 1:
+        return _once(w, op, consts, carry, xs)
+    changes = carried(op)
+    if changes is None or op.length < 1:
+        return None
+    steps = Axis(f"the steps of loop {w.depth}", op.length)
+    trial = w.anew()
+    try:
+        parts = [_dealt(trial, x, steps) for x in xs]
+        given = [_given(v, how, steps) for v, how in zip(carry, changes, strict=True)]
+        body, outs = _adding(op, changes)
+        found = trial.run(body, [*consts, *given, *parts])
+    except Unknown:
+        return None
+    if trial.mistakes:  # a step does something to its own rows that is not done to all of them
+        return None
+    try:
+        added = [_total(v, steps) for v in found[:outs]]
+        stacked = [_stacked(v, steps) for v in found[outs:]]
+        results = _ends(trial, changes, carry, added, op)
+    except Unknown:
+        return None
+    w.take_over(trial, steps)
+    return [*results, *stacked]
+
+
+def _once(
+    w: Notes, op: Scan, consts: list[Value], carry: list[Value], xs: list[Value]
+) -> list[Value]:
+    """A loop of one step is its body."""
+    parts = [_squeezed(w, x) for x in xs]
+    outs = w.run(op.body, [*consts, *carry, *parts])
+    return [
+        *outs[: op.carry],
+        *(
+            v.having(
+                T.reshape(v.scaled, (*v.term.shape[: len(v.hidden)], 1, *v.shape)),
+                dims=((), *v.dims),
+            )
+            for v in outs[op.carry :]
+        ),
+    ]
+
+
+def carried(op: Scan) -> list[Carried] | None:
+    """What a step does to each carried value, or None if one is used in another way."""
+    body = op.body
+    given = body.ins[op.consts : op.consts + op.carry]
+    makers = {out: one for one in body.ops for out in one.outs}
+    used: dict[Var, int] = {}
+    for atom in [*(a for one in body.ops for a in one.ins), *body.outs]:
+        if isinstance(atom, Var):
+            used[atom] = used.get(atom, 0) + 1
+    changes: list[Carried] = []
+    for var, out in zip(given, body.outs, strict=False):
+        maker = makers.get(out) if isinstance(out, Var) else None
+        if out is var:
+            changes.append(None)
+        elif not isinstance(maker, Leaf) or maker.name not in ADDITIONS or var not in maker.ins:
+            return None
+        else:
+            what = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
+            by = _number(what)
+            if by is not None and not op.reverse and not var.shape:
+                changes.append(Counted(by))
+            elif used[var] == 1 and used[out] == 1 and _shape(what) == tuple(var.shape):
+                changes.append(Added(maker, what))
+            else:
+                return None
+    return changes
+
+
+def _number(atom: Atom) -> int | None:
+    """A whole number that stands in the program."""
+    if not isinstance(atom, Lit) or getattr(atom.value, "shape", ()):
+        return None
+    return int(atom.value) if float(atom.value).is_integer() else None
+
+
+def _shape(atom: Atom) -> tuple[int, ...]:
+    return tuple(getattr(atom.value, "shape", ())) if isinstance(atom, Lit) else tuple(atom.shape)
+
+
+def _adding(op: Scan, changes: list[Carried]) -> tuple[Body, int]:
+    """The body that gives what is added instead of the sums, and how many such results it has."""
+    gone = {id(how.op) for how in changes if isinstance(how, Added)}
+    ops = [one for one in op.body.ops if id(one) not in gone]
+    added = [how.what for how in changes if isinstance(how, Added)]
+    return Body(op.body.ins, ops, [*added, *op.body.outs[op.carry :]]), len(added)
+
+
+def _given(v: Value, how: Carried, steps: Axis) -> Value:
+    """A carried value as a step finds it; where steps add to it they do not look at it."""
+    if not isinstance(how, Counted):
+        return v
+    if v.axes or v.owed:
+        raise Unknown("a counter that differs between devices")
+    grid = T.iota((steps.size,), 0)
+    start = T.bcast(v.scaled, (steps.size,), ())
+    return Value(*T.add([(T.tidy(grid[0] * how.by), grid[1]), start], (steps.size,)), (), (steps,))
+
+
+def _squeezed(w: Notes, x: Value) -> Value:
+    """Without the first dimension, of which a step has one element."""
+    return reshaped(x, x.local[1:], w.known, w.shapes_of(x.term))
+
+
+def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
+    """A stacked input of which every step has its own element."""
+    x = narrowed(x, 0)
+    if len(x.hidden) in T.uniform_dims(x.term):
+        return x.having((x.coef, T.strip(x.term, {len(x.hidden)})), dims=x.dims[1:])
+    long = [i for i, (size, axes) in enumerate(x.dims[0]) if size != _count(axes)]
+    if len(long) > 1:
+        for axis in sorted(axes_in([x.dims[0]])):
+            x = hide(x, axis)
+        long = [0]
+    dim = [
+        (size, (*axes, steps) if i in long else axes) for i, (size, axes) in enumerate(x.dims[0])
+    ]
+    x = x.having(x.scaled, dims=(tidy_dim(dim), *x.dims[1:]))
+    return _squeezed(w, x)
+
+
+def _count(axes: tuple[Axis, ...]) -> int:
+    count = 1
+    for axis in axes:
+        count *= axis.size
+    return count
+
+
+def _total(v: Value, steps: Axis) -> Value:
+    """What all steps add together."""
+    v = owing(v, steps)
+    return v.having(v.scaled, owed=v.owed - {(steps, "sum")}, born=v.born if v.owed else None)
+
+
+def _stacked(v: Value, steps: Axis) -> Value:
+    """What the steps give, one after the other."""
+    v = hide(v, steps)
+    at, lead = v.hidden.index(steps), len(v.hidden)
+    order = [*(d for d in range(lead) if d != at), at, *range(lead, len(v.term.shape))]
+    hidden = tuple(axis for axis in v.hidden if axis != steps)
+    dims = (uncut(steps.size), *v.dims)
+    return v.having(T.transpose(v.scaled, order), hidden=hidden, dims=dims)
+
+
+def _ends(
+    w: Notes, changes: list[Carried], carry: list[Value], added: list[Value], op: Scan
+) -> list[Value]:
+    """What is carried out of the loop."""
+    rest, results = iter(added), []
+    for how, start in zip(changes, carry, strict=True):
+        if how is None:
+            results.append(start)
+        elif isinstance(how, Counted):
+            results.append(whole(T.add([start.scaled, (how.by * op.length, T.ONE)], ())))
+        else:
+            results += RULES["add"](w, how.op, [start, next(rest)])
+    return results
