@@ -316,10 +316,12 @@ class _Look:
         after = users[0] if len(users) == 1 else None
         if op.name == "psum" and isinstance(after, Collective) and after.name == "psum_scatter":
             other, remedy = after, "scatter first, and sum the parts"
+            why = "leaves each device only a part of it"
         elif isinstance(before, Collective) and before.name == "all_gather":
             if self._users(before.outs[0]) != [op]:
                 return None
             other, remedy = before, f"{op.name} the parts first, and gather the result"
+            why = "has put it together from parts"
         else:
             return None
         if other.groups is not None or set(other.axes) & set(op.axes) or id(other) in self.found:
@@ -328,7 +330,7 @@ class _Look:
         return Plan(
             "order",
             f"{op.name} of the whole, where {other.name} over {_axes(other.axes)} at {other.where} "
-            "has to do with parts",
+            f"{why}",
             f"{remedy}: it sends one part in {parts}.",
             (Other(op.name, op.axes, -(-_bytes(op) // parts)),),
         )

@@ -8,6 +8,9 @@ from typing import Any, Protocol, TypeVar
 
 from .data import Facts, Remark
 
+NOT_FOLLOWED = "SW409"
+"""Found where a program could not be followed: that says nothing of its traffic."""
+
 Kind = TypeVar("Kind", bound=Facts)
 
 
@@ -37,5 +40,6 @@ def with_findings(report: Kind, judged: Judged) -> Kind:
             ),
         )
         for finding in judged.findings
+        if finding.code != NOT_FOLLOWED
     )
     return dataclasses.replace(report, findings=found)

@@ -302,7 +302,7 @@ def _work(report: Facts) -> Text:
     text.append(f"  {units.large(work.flops, 'FLOP')} on each device, ")
     text.append(f"{units.large(work.total, 'FLOP')} in all")
     share = units.share(work.redundant / work.total) if work.total else "0 %"
-    text.append(f", {share} of it computed by several devices alike\n")
+    text.append(f", {share} of it repeated on other devices\n")
     if work.uncounted:
         text.append(f"  not counted: {', '.join(work.uncounted)}\n")
     return text

@@ -355,6 +355,30 @@ def test_the_textbook_mistake():
     assert data["collectives"][1]["redundant"]["kind"] == "same"
 
 
+def test_findings_stand_beside_their_traffic():
+    def program(w, x, *, mesh):
+        def body(w, x):
+            grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+            return lax.pmean(grads, "data")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(WHOLE, ROWS), out_specs=WHOLE)(w, x)
+
+    args, mesh = (shaped(8, 8), shaped(16, 8)), sw.mesh(data=4)
+    report = sw.explain(program, *args, mesh=mesh)
+    assert report.findings == ()
+    found = report.beside(sw.prove(program, *args, mesh=mesh, run=False)).findings
+    assert [one.code for one in found] == ["SW401"]
+    assert found[0].certain
+    assert [report.collectives[place].direction for place in found[0].collectives] == ["backward"]
+    assert "is 4 times" in found[0].message
+
+    def right(x, *, mesh):
+        return jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=ROWS, out_specs=ROWS)(x)
+
+    quiet = sw.explain(right, shaped(8), mesh=mesh)
+    assert quiet.beside(sw.prove(right, shaped(8), mesh=mesh)).findings == ()
+
+
 def test_autodiff_without_the_check():
     def step(w, x):
         return jax.grad(lambda w: lax.psum((x @ w).sum(), "data"))(w)
