@@ -46,7 +46,7 @@ def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
     consts, carry, xs = ins[:first], ins[first:second], ins[second:]
     if op.length == 1:
         return _once(w, op, consts, carry, xs)
-    changes = carried(op)
+    changes = None if w.turn_by_turn else carried(op)
     if changes is None or op.length < 1:
         return None
     steps = Axis(f"the steps of loop {w.depth}", op.length)

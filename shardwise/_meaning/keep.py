@@ -73,6 +73,8 @@ def _constant(index: int, value: Any) -> Value:
 
 
 class _Keeping(Walk):
+    turn_by_turn = True
+
     def __init__(self, names: Names):
         super().__init__()
         self.names = names

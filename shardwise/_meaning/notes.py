@@ -48,6 +48,9 @@ class Step:
 class Notes(abc.ABC):
     """One walk over one program, as the rules know it."""
 
+    turn_by_turn = False
+    """Whether loops are read one turn at a time, even where all could be taken at once."""
+
     def __init__(self, reference: Notes | None = None):
         self.reference = reference
         self.seen: set[Term] = set()
