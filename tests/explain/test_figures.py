@@ -171,7 +171,9 @@ def test_the_pictures_of_the_documentation_are_as_drawn_today():
 
     def sent(text: str) -> list[tuple[str | None, str | None]]:
         found = [(one.text, one.get("data-value")) for one in elements(text, "text")]
-        return [(words, value) for words, value in found if value is not None]
+        # Whether a small one has small neighbours depends on what is computed between.
+        least = 0.01 * report.cost.serial
+        return [(words, value) for words, value in found if value and float(value) > least]
 
     assert 8 <= len(sent(stored["program"])) <= len(report.launches)
     assert sent(stored["program"]) == sent(svg(report, "program"))
