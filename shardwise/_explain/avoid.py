@@ -253,7 +253,7 @@ class _Look:
             if size % count:
                 continue
             own = own_part(after, d, axes)
-            if own is not None and self._all(op.outs[0], lambda v, _: same_reading(v, own)):
+            if own is not None and self._only(op.outs[0], own):
                 return Plan(
                     "scattered",
                     "of the sum every device keeps only its own part",
@@ -375,6 +375,10 @@ class _Look:
         """Whether everything that is made of a value is wanted, by whatever view of it."""
         users = self._users(var)
         return bool(users) and all(self._becomes(user, wanted) for user in users or ())
+
+    def _only(self, var: Var, part: Value) -> bool:
+        """Whether everything that is made of a value is this part of it."""
+        return self._all(var, lambda value, _: same_reading(value, part))
 
     def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
         known = self.kept.of(user)
