@@ -17,8 +17,10 @@ from .._program import (
     Var,
     While,
     anywhere,
+    caller_of,
     collectives_in,
 )
+from .._program.ir import NOWHERE
 from .data import CollectiveUse, Step
 from .flops import flops_of
 from .meant import Meant
@@ -185,6 +187,7 @@ class Recorder:
             bytes_sent=sent,
             direction=direction,
             where=where,
+            caller=caller_of(op.source, where) or NOWHERE,
             module=module,
             launch=self.launch,
             meaning=self.meant.holding(op),
