@@ -10,8 +10,8 @@ from typing import Any
 import jax
 
 from .._call import simulate_p
-from .._errors import explain_error
-from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
+from .._errors import ArgumentError, explain_error
+from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from .._program import Body, Var, Where, annotate, build, walk
 from .._program.ir import NOWHERE
 from .._simulate import Traced, Tracing
@@ -32,7 +32,7 @@ from .report import Report
 def explain(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     hardware: str | Hardware | None = None,
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
@@ -45,8 +45,9 @@ def explain(
     Args:
         f: The function, with `jax.shard_map` somewhere inside.
         *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
-        mesh: The mesh. If `f` takes a keyword `mesh`, it is given it; otherwise `f` runs under it
-            as the ambient mesh. Left out, `f` has its own mesh.
+        mesh: The mesh: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a keyword
+            `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left out, `f`
+            has its own mesh.
         hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
             `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
         in_specs: How the arguments lie on the mesh, as in `sw.simulate`; an array that has a
@@ -70,7 +71,7 @@ def explain(
         ```
     """
     if not callable(f):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"f is a {type(f).__name__}",
                 where="sw.explain",
@@ -80,8 +81,8 @@ def explain(
         )
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
-    traced = Tracing(f, mesh, in_specs, static)(args, {})
-    report = _report(f, traced, mesh)
+    tracing = Tracing(f, mesh, in_specs, static)
+    report = _report(f, tracing(args, {}), tracing.mesh)
     return report if machine is None else report.on(machine)
 
 

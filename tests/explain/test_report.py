@@ -243,8 +243,8 @@ class TestBadInput:
         assert "did you mean 'date'?" in str(caught.value)
 
     def test_no_mesh_at_all(self):
-        with pytest.raises(sw.ShardingError, match="mesh is a dict"):
-            explained(lambda x: x, shaped(8), mesh={"data": 4})
+        with pytest.raises(sw.ShardingError, match="mesh is 'data'"):
+            explained(lambda x: x, shaped(8), mesh="data")
 
     def test_a_size_that_does_not_divide(self):
         with pytest.raises(sw.ShardingError, match="the nearest sizes that work are 4 or 8"):
