@@ -100,20 +100,20 @@ def carried(op: Scan) -> list[Carried] | None:
             used[atom] = used.get(atom, 0) + 1
     changes: list[Carried] = []
     for var, out in zip(given, body.outs, strict=False):
-        maker = makers.get(out) if isinstance(out, Var) else None
         if out is var:
             changes.append(None)
-        elif not isinstance(maker, Leaf) or maker.name not in ADDITIONS or var not in maker.ins:
+            continue
+        maker = makers.get(out) if isinstance(out, Var) else None
+        if not isinstance(maker, Leaf) or maker.name not in ADDITIONS or var not in maker.ins:
             return None
+        what = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
+        by = _number(what)
+        if by is not None and not op.reverse and not var.shape:
+            changes.append(Counted(by))
+        elif used[var] == used[maker.outs[0]] == 1 and _shape(what) == tuple(var.shape):
+            changes.append(Added(maker, what))
         else:
-            what = maker.ins[1] if maker.ins[0] is var else maker.ins[0]
-            by = _number(what)
-            if by is not None and not op.reverse and not var.shape:
-                changes.append(Counted(by))
-            elif used[var] == 1 and used[out] == 1 and _shape(what) == tuple(var.shape):
-                changes.append(Added(maker, what))
-            else:
-                return None
+            return None
     return changes
 
 
