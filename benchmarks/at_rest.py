@@ -101,7 +101,7 @@ def as_it_is() -> Iterator[None]:
 @contextmanager
 def without_sums() -> Iterator[None]:
     """The same work with a constant for every checksum."""
-    with mock.patch(WHERE[0], lambda *_: 0), mock.patch(WHERE[1], lambda *_: 0):
+    with mock.patch(WHERE[0], return_value=0), mock.patch(WHERE[1], return_value=0):
         yield
 
 

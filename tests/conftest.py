@@ -57,8 +57,6 @@ ONCE = (
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[1]",
     "tests/hosts/test_hosts_train.py::test_terminated",
     "tests/hosts/test_launch.py",
-    "tests/fuzz/test_fuzz.py::test_simulated_is_real[2]",
-    "tests/fuzz/test_fuzz.py::test_simulated_is_real[3]",
     "tests/meaning/test_programs.py",
     "tests/inspect/test_inspect_page.py",
     "tests/practice/test_hostile.py",

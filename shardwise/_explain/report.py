@@ -42,6 +42,15 @@ class Report(Facts):
         Args:
             judged: What `sw.check` or `sw.prove` says of the same function.
         """
+        if not hasattr(judged, "findings"):
+            raise ArgumentError(
+                explain_error(
+                    f"it is set beside a {type(judged).__name__}",
+                    where="report.beside",
+                    rule="A report is set beside what sw.check or sw.prove gives.",
+                    remedy="report.beside(sw.prove(f, *args, mesh=mesh))",
+                )
+            )
         return with_findings(self, judged)
 
     def save(self, path: str | Path) -> Path:

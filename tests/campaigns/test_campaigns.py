@@ -18,9 +18,9 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("campaign", "count", "kinds"),
     [
-        ("damage", 15, ["iterable", "plain"]),
-        ("kill", 4, ["arrays", "plain"]),
-        ("signal", 4, ["iterable", "nnx"]),
+        ("damage", 8, ["iterable", "plain"]),
+        ("kill", 2, ["arrays", "plain"]),
+        ("signal", 2, ["iterable", "nnx"]),
     ],
 )
 def test_a_short_campaign(campaign, count, kinds):

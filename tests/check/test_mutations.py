@@ -6,7 +6,7 @@ import shardwise as sw
 
 from .mutate import SHAPES, examples, judge, mutants, original, parse, run
 
-EVERY = 19
+EVERY = 31
 ALL = [mutant for example in examples() for mutant in mutants(example)]
 SAMPLE = ALL[5::EVERY]
 

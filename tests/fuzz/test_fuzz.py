@@ -14,9 +14,9 @@ from .generate import generate
 from .programs import make
 from .shrink import shrink
 
-PARTS = 4
-PROGRAMS = range(25)
-HANGS = range(9, 200, 10)
+PARTS = 2
+PROGRAMS = range(20)
+HANGS = range(9, 100, 10)
 
 
 def run(seed, numbers):

@@ -19,7 +19,12 @@ from shardwise._practice.folder import Folder
 from shardwise._practice.verdict import Judgement, Run
 from shardwise._practice.watch import Screen
 
-PATIENCE = 240.0
+PATIENCE = 120.0
+START = (
+    # A shell's background jobs ignore Ctrl-C, and what they start does too.
+    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    "from shardwise._cli import main; main()"
+)
 
 
 class Terminal:
@@ -27,7 +32,7 @@ class Terminal:
 
     def __init__(self, folder: Path, **environment: str):
         self.master, slave = pty.openpty()
-        command = [sys.executable, "-c", "from shardwise._cli import main; main()", "practice"]
+        command = [sys.executable, "-c", START, "practice"]
         self.process = subprocess.Popen(
             command,
             cwd=folder,
@@ -107,7 +112,7 @@ def test_saving_a_file_shows_the_verdict_and_goes_on(folder, terminal):
 def test_without_a_terminal_it_prints_one_verdict_after_the_other(folder):
     one = find(folder.exercises, "bytes_of_a_sum")
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", "from shardwise._cli import main; main()", "practice"],
+        [sys.executable, "-u", "-c", START, "practice"],
         cwd=folder.path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -23,6 +23,11 @@ def traffic(report: Facts) -> Drawing:
         title = f"Communication by mesh axis: {units.duration(report.cost.communication)}"
     words = "; ".join(f"{units.axes(one.axes)}: {_amount(one)}" for one in rows)
     drawing = Drawing(WIDTH, 42 * max(1, len(rows)) + 6, title, words)
+    if report.cost is not None:
+        drawing.legend = [
+            ("ink", "time, which the bars show"),
+            ("soft", "bytes sent by one device"),
+        ]
     if not rows:
         drawing.text(0, 20, "The devices send each other nothing.", "soft")
     for number, one in enumerate(rows):
