@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from ._check import check as check
     from ._errors import ArgumentError as ArgumentError
     from ._errors import DeadlockError as DeadlockError
+    from ._errors import MissingPackageError as MissingPackageError
     from ._errors import PeerError as PeerError
     from ._errors import ShardingError as ShardingError
     from ._errors import ShardwiseError as ShardwiseError
+    from ._errors import UnknownNameError as UnknownNameError
     from ._errors import UnsupportedError as UnsupportedError
     from ._evaluate import Evaluation as Evaluation
     from ._evaluate import Max as Max
@@ -51,9 +53,11 @@ _HOME = {
     "check": "_check",
     "ArgumentError": "_errors",
     "DeadlockError": "_errors",
+    "MissingPackageError": "_errors",
     "PeerError": "_errors",
     "ShardingError": "_errors",
     "ShardwiseError": "_errors",
+    "UnknownNameError": "_errors",
     "UnsupportedError": "_errors",
     "Evaluation": "_evaluate",
     "Max": "_evaluate",

@@ -213,7 +213,7 @@ def test_an_axis_given_twice():
     assert_facts(str(caught.value), "'data'", "twice", "4", "2")
 
 
-@pytest.mark.parametrize("mesh", [8, {"data": 8}, "data", ("data", 8)])
+@pytest.mark.parametrize("mesh", [8, {"data": [8]}, "data", ("data", 8)])
 def test_a_mesh_that_is_none(mesh):
     with pytest.raises((sw.ShardingError, TypeError)) as caught:
         sw.simulate(step(), mesh=mesh)(jnp.ones(8))

@@ -101,7 +101,7 @@ WORDS = {
     "static_argnums has 7, and the function has 2": lambda: sw.simulate(
         scaled, mesh=MESH, static_argnums=7
     )(X, "sum"),
-    "'how' is a str": lambda: sw.simulate(scaled, static_argnums=["how"]),
+    "'how' is of type str": lambda: sw.simulate(scaled, static_argnums=["how"]),
     "1 is of type int": lambda: sw.simulate(scaled, static_argnames=[1]),
 }
 
