@@ -64,7 +64,9 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
 
 def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
     """How many times the result the sum of the shares would be, if it is a multiple of it."""
-    return Fraction(paid[0]) / Fraction(want.coef) if paid and paid[1] == want.term else None
+    if not paid or paid[1] != want.term or not want.coef:
+        return None
+    return Fraction(paid[0]) / Fraction(want.coef)
 
 
 def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
@@ -182,6 +184,8 @@ def steps_of(w: Notes, t: Term) -> list[Step]:
 
 def axes_of_ratio(ratio: Coef, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], bool] | None:
     """The axes whose sizes multiply to a ratio (true) or to one over it (false)."""
+    if not ratio:
+        return None
     for value, up in ((Fraction(ratio), True), (1 / Fraction(ratio), False)):
         for mask in range(1, 1 << len(axes)):
             own = tuple(axis for bit, axis in enumerate(axes) if mask >> bit & 1)

@@ -14,6 +14,7 @@ from .._mesh import Axis
 from .._program import Atom, Leaf, Lit
 from . import term as T
 from .align import align, spread
+from .evaluate import numbers
 from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
@@ -170,6 +171,14 @@ def _wraps(old: Any, new: Any) -> bool:
     return width < 32 and width < jnp.iinfo(old).bits
 
 
+def _loses_sign(v: Value, old: Any, new: Any) -> bool:
+    """Whether negative numbers may become large ones. Positions and counts are known not to be."""
+    if not (jnp.issubdtype(old, jnp.signedinteger) and jnp.issubdtype(new, jnp.unsignedinteger)):
+        return False
+    found = None if v.owed else numbers(v.scaled)
+    return found is None or bool((found < 0).any())
+
+
 @rule("convert_element_type")
 def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
@@ -183,6 +192,10 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         return by_element(w, op, ins, "nonzero")
     if loses or _wraps(old, new):
         return by_element(w, op, ins, "truncate" if loses else "wrap")
+    if _loses_sign(v, old, new):
+        if v.owed:
+            raise Unknown("shares that may be negative become whole numbers without a sign")
+        return by_element(w, op, ins, "wrap")
     return [v]
 
 

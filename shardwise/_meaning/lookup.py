@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import jax.numpy as jnp
+
 from .._program import Leaf
 from . import term as T
 from .align import whole_along
@@ -72,16 +74,25 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     rank = len(op.outs[0].shape)
     dims = tuple(next(windows) if d in numbers.offset_dims else next(rows) for d in range(rank))
     shape = (*hidden_sizes(hidden), *map(whole_size, dims))
-    if not x.coef:
+    mode, fill = str(op.params["mode"]), op.params.get("fill_value")
+    fills = _fills(op, mode, fill)
+    if fills and any(kind == "sum" for _, kind in x.owed):
+        raise Unknown("a share is looked up, with a number in the place of what is not there")
+    if not x.coef and not fills:
         return [x.having(T.zero(shape), dims=dims, hidden=tuple(hidden))]
     wide = tuple(whole_size(x.dims[d]) if d in full else sizes[d] for d in range(len(x.dims)))
-    fill = op.params.get("fill_value")
-    if any(kind == "sum" for _, kind in x.owed) and "FILL" in str(op.params["mode"]) and fill:
-        raise Unknown("a share is looked up, with a number in the place of what is not there")
-    how = (str(op.params["mode"]), str(fill))
-    params = (numbers, wide, how, len(hidden))
-    made = T.make("gather", params, ((1, x.term), index.scaled), shape)
-    return [x.having((x.coef, made), dims=dims, hidden=tuple(hidden))]
+    params = (numbers, wide, (mode, str(fill)), len(hidden))
+    # A number that stands in for what is not there does not grow with the table.
+    lead, table = (1, x.scaled) if fills else (x.coef, (1, x.term))
+    made = T.make("gather", params, (table, index.scaled), shape)
+    return [x.having((lead, made), dims=dims, hidden=tuple(hidden))]
+
+
+def _fills(op: Leaf, mode: str, fill: Any) -> bool:
+    """Whether a number other than zero stands in for what is looked up outside of the array."""
+    if "FILL" not in mode:
+        return False
+    return not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) if fill is None else bool(fill)
 
 
 @rule("scatter-add", "scatter_add")

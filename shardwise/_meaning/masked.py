@@ -196,7 +196,7 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     d = numbers.start_index_map[0]
     if sizes[d] != 1:
         return v
-    (_, table), index = lookup.kids
+    (times, table), index = lookup.kids
     size = table.shape[lead + d]
     count = v.hidden[0].size if v.hidden else 1
     rank = len(lookup.shape)
@@ -224,7 +224,7 @@ def _looked_up(v: Value, found: tuple[Scaled, int, Scaled]) -> Value:
     params = (numbers, tuple(1 if e == d else s for e, s in enumerate(wide)), places)
     made = T.make("rows", params, kids, lookup.shape[lead:])
     owed = v.owed | {(axis, "sum") for axis in v.hidden}
-    scaled = T.tidy(v.coef * coef * whole_table[0]), made
+    scaled = T.tidy(v.coef * coef * times * whole_table[0]), made
     return v.having(scaled, hidden=(), owed=owed)
 
 

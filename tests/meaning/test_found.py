@@ -281,3 +281,45 @@ def test_the_meaning_is_what_devices_hold(name):
     assert check_meaning(meaning).compared
     apart = Meaning(f, args, mesh, apart="a", run=meaning.run)
     assert check_meaning(apart).compared
+
+
+NUMBERS = np.array([-9, 300, -1, 3, 5, 11, 0, 2], np.int32)
+
+
+def _rows(x, index, **how):
+    return jnp.take_along_axis(x, index[:, None], 1, **how)
+
+
+PAIRS = {
+    "a number for what is not there, of a multiple": (
+        lambda x, k: 2 * _rows(x, k, mode="fill", fill_value=5.0),
+        lambda x, k: _rows(2 * x, k, mode="fill", fill_value=5.0),
+    ),
+    "a number for what is not there, of zeros": (
+        lambda x, k: _rows(0 * x, k, mode="fill", fill_value=5.0),
+        lambda x, k: 0 * _rows(x, k, mode="clip"),
+    ),
+    "the smallest whole number for what is not there": (
+        lambda x, k: 2 * _rows(x.astype(jnp.int32), k, mode="fill"),
+        lambda x, k: _rows(2 * x.astype(jnp.int32), k, mode="fill"),
+    ),
+    "a maximum with zero and with another number": (
+        lambda x, k: -2 * jnp.maximum(x, 0.0),
+        lambda x, k: -2 * jnp.maximum(x, -1.0),
+    ),
+    "whole numbers without their sign": (
+        lambda x, k: k.astype(jnp.uint32).astype(jnp.float32),
+        lambda x, k: k.astype(jnp.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_programs_that_differ_are_not_proved_equal(name):
+    one, other = PAIRS[name]
+    args = X, NUMBERS
+    assert not np.array_equal(one(*args), other(*args))
+    for body, reference in ((one, other), (other, one)):
+        f = program(body, P("a"), P("a"))
+        assert sw.prove(f, *args, mesh=sw.mesh(a=2), reference=reference).status != "proved"
+        assert sw.prove(f, *args, mesh=sw.mesh(a=2), reference=body).status == "proved"
