@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .running import Run
 
 
+SEEN_FROM, ALIGNED = 256, 0.9
+"""From how many elements on, and how closely, two errors have to point in one direction."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wrong:
     """One result on one mesh, beside what it should be."""
@@ -92,6 +96,35 @@ class Wrong:
         assert self.value is not None
         rows = self.value.rows
         return any(off(row, rows[0], self.limit, self.move).any() for row in rows[1:])
+
+    @property
+    def near(self) -> bool:
+        """Whether it is right but for what rounding may do, by a coarse measure.
+
+        That is enough where it is known to be right: then only a gross error is looked for.
+        """
+        if self.structure or not self.same_type or self.limit.given:
+            return False
+        assert self.value is not None
+        return all(agree(row, self.want, self.limit) for row in self.value.rows)
+
+    def seen_beside(self, other: Run | None) -> bool:
+        """Whether it is off in the same direction on another mesh, which rounding would not be.
+
+        That is enough where it is known to be wrong. Errors of rounding on two meshes have those on
+        one device in common, which makes half of their directions the same, not more.
+        """
+        if self.structure or not self.same_type or self.limit.given or other is None:
+            return False
+        want = np.asarray(self.want)
+        there = other.values[self.index].first
+        if there.shape != want.shape or not np.issubdtype(_float(want).dtype, np.floating):
+            return False
+        here, there = _float(self.got) - _float(want), _float(there) - _float(want)
+        sizes = float(np.linalg.norm(here)) * float(np.linalg.norm(there))
+        if want.size < SEEN_FROM or not 0 < sizes < math.inf:
+            return False
+        return float(np.vdot(here, there)) > ALIGNED * sizes
 
     @functools.cached_property
     def origin(self) -> Origin | None:

@@ -27,6 +27,9 @@ ALL = Pace(1 << 30)
 FEW, MANY = 2, 8
 """How many runs with other roundings are made at first, and before something is called wrong."""
 
+SAME, OTHER = "same", "other"
+"""What meaning says of a result: that it is what it is on one device, or that it is not."""
+
 SMALL = 1 << 27
 """Up to how many bytes of values it pays to compile quickly and run slowly."""
 
@@ -134,13 +137,30 @@ class Run:
         ]
 
     def compare(
-        self, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]
+        self,
+        base: Run,
+        wanted: Sequence[Wanted],
+        limits: Sequence[Tolerance],
+        meant: Sequence[str | None],
+        other: Run | None = None,
     ) -> list[Wrong]:
-        """The results that are wrong here."""
+        """The results that are wrong here.
+
+        `meant` says of each result what meaning says of it: `SAME` as on one device, `OTHER`, or
+        nothing. `other` is the program on another mesh.
+        """
         if self.traced.tree != base.traced.tree:
             return [Wrong(self, base, 0, None, None, Tolerance(0.0), structure=True)]
-        rows = enumerate(zip(self.values, wanted, limits, strict=True))
-        judged = [self.judge(base, index, *row) for index, row in rows]
+        rows = list(zip(self.values, wanted, limits, strict=True))
+        first = [Wrong(self, base, index, *_numbers(row)) for index, row in enumerate(rows)]
+        # Where meaning has a cause and one result shows it, the others need no closer look.
+        shown = any(m == OTHER and w.seen_beside(other) for m, w in zip(meant, first, strict=True))
+        judged = []
+        for index, one in enumerate(first):
+            if meant[index] == SAME and one.near:
+                continue
+            settled = meant[index] == OTHER and shown and not one.right
+            judged.append(one if settled else self.judge(base, index, *rows[index]))
         return [one for one in judged if not one.right]
 
     def judge(self, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
@@ -180,6 +200,11 @@ class Wanted:
         return STILL if self.run is None else self.run.movement(self.index, count)
 
 
+def _numbers(row: tuple[Held, Wanted, Tolerance]) -> tuple[Held, np.ndarray, Tolerance]:
+    value, want, limit = row
+    return value, want.value, limit
+
+
 def plain(x: Any) -> Any:
     """Random keys as the numbers they are made of."""
     is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
@@ -212,4 +237,4 @@ def _coarsest(body: Body) -> list[float]:
     return [known.get(atom, 0.0) if isinstance(atom, Var) else 0.0 for atom in body.outs]
 
 
-__all__ = ["ALL", "Run", "Wanted", "plain"]
+__all__ = ["ALL", "OTHER", "SAME", "Run", "Wanted", "plain"]
