@@ -14,7 +14,7 @@ parameters to varying before `grad` keeps the gradient local, and `pmean` is the
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -54,11 +54,7 @@ def reference(params, batch):
 
 def example_args(seed=0, examples=64, features=8, hidden=16, targets=4):
     """Parameters and a batch, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     params = {
         "w1": normal(features, hidden, scale=features**-0.5),
         "b1": jnp.zeros(hidden),
@@ -68,15 +64,20 @@ def example_args(seed=0, examples=64, features=8, hidden=16, targets=4):
     return params, (normal(examples, features), normal(examples, targets))
 
 
+def large():
+    """The same step as it might be trained, as shapes."""
+    return step, shapes(example_args, examples=65536, features=4096, hidden=16384, targets=4096)
+
+
+@sw.case(mesh={"data": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"data": 64})
+def data_parallel():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    expected = jax.jit(reference)(*args)
-    print(f"Data parallelism, {len(args[1][0])} examples. On one device: loss {expected[1]:.6f}")
-    print("devices      loss  largest difference in loss and new parameters")
-    for devices in (1, 8, 64):
-        params, loss = sw.simulate(step, mesh=sw.mesh(data=devices))(*args)
-        gaps = jax.tree.map(lambda a, b: np.abs(np.subtract(a, b)).max(), (params, loss), expected)
-        print(f"{devices:7}  {loss:.6f}  {max(jax.tree.leaves(gaps)):.1e}")
+    meshes = [{"data": size} for size in (1, 8, 64)]
+    compare("Data parallelism", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

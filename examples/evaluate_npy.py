@@ -14,6 +14,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import P
 
 import shardwise as sw
 
@@ -43,6 +44,21 @@ def metrics(params, batch):
         "accuracy": logits.argmax(-1) == batch["y"],
         "worst": sw.Max(loss),
     }
+
+
+def split(params, batch, *, mesh):
+    """The metrics with the examples split over a mesh."""
+    return jax.shard_map(metrics, mesh=mesh, in_specs=(P(), P("data")), out_specs=P("data"))(
+        params, batch
+    )
+
+
+@sw.case(mesh={"data": [1, 2, 4, 8]}, reference=metrics)
+def metrics_of_parts():
+    """What `evaluate` relies on: the values of an example do not depend on the others."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(16, WIDTH)).astype(np.float32)
+    return split, (make_params(), {"x": x, "y": np.arange(16, dtype=np.int32) % CLASSES})
 
 
 def main() -> None:

@@ -79,6 +79,14 @@ def train(folder, steps, callbacks, progress=None):
     return state.params
 
 
+@sw.case(mesh={"data": [1, 2, 4, 8]})
+def training_step():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    step = sw.data_parallel(loss, optax.adam(1e-2), norms=True)
+    params = {"w": np.ones(4, np.float32), "b": np.float32(0)}
+    return step, (step.init(params), next(iter(Batches())))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=Path("run"))

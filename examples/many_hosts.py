@@ -45,13 +45,25 @@ class OwnRows:
             yield {name: array[own] for name, array in self._data.items()}
 
 
-def main(folder: Path) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal((ROWS, 8)).astype(np.float32)
-    data = {"x": x, "y": np.sin(x.sum(1))}
-    keys = jax.random.split(jax.random.key(0))  # the same seed everywhere
-    params = {"in": jax.random.normal(keys[0], (8, 32)) / 3, "out": jnp.zeros(32)}
+def make_data(rows: int) -> dict[str, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal((rows, 8)).astype(np.float32)
+    return {"x": x, "y": np.sin(x.sum(1))}
 
+
+def make_params() -> dict[str, jax.Array]:
+    keys = jax.random.split(jax.random.key(0))  # the same seed everywhere
+    return {"in": jax.random.normal(keys[0], (8, 32)) / 3, "out": jnp.zeros(32)}
+
+
+@sw.case(mesh={"data": [1, 2, 4, 8]})
+def training_step():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    step = sw.data_parallel(loss, optax.adam(0.01))
+    return step, (step.init(make_params()), make_data(16))
+
+
+def main(folder: Path) -> None:
+    data, params = make_data(ROWS), make_params()
     step = sw.data_parallel(loss, optax.adam(0.01), feed="own")
     state = sw.fit(
         step,

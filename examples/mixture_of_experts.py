@@ -16,7 +16,7 @@ device has one group or several, and what is dropped is the same on every mesh.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -79,11 +79,7 @@ def reference(params, tokens):
 
 def example_args(seed=0, groups=8, size=12, features=8, hidden=16, count=8):
     """Parameters of `count` experts, and groups of tokens, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     params = {
         "router": normal(features, count),
         "w1": normal(count, features, hidden, scale=features**-0.5),
@@ -92,15 +88,23 @@ def example_args(seed=0, groups=8, size=12, features=8, hidden=16, count=8):
     return params, normal(groups, size, features)
 
 
+def large():
+    """A layer as it might be trained, as shapes."""
+    sizes = {"groups": 256, "size": 1024, "features": 4096, "hidden": 14336, "count": 64}
+    return step, shapes(example_args, **sizes)
+
+
+@sw.case(
+    mesh={"expert": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"expert": 64}
+)
+def mixture_of_experts():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    expected, served = jax.jit(reference)(*args)
-    tokens = expected[..., 0].size
-    print(f"Mixture of experts: {served.sum():.0f} of {tokens} tokens served, {served} by expert")
-    print("devices  served  largest difference in the tokens")
-    for devices in (1, 2, 8):
-        out, served = sw.simulate(step, mesh=sw.mesh(expert=devices))(*args)
-        print(f"{devices:7}  {served.sum():6.0f}  {np.abs(np.subtract(out, expected)).max():.1e}")
+    meshes = [{"expert": size} for size in (1, 2, 8)]
+    compare("Mixture of experts", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

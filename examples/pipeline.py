@@ -16,7 +16,7 @@ is still right on one device.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -84,11 +84,7 @@ def reference(layers, inputs, targets):
 
 def example_args(seed=0, layers=8, microbatches=4, size=3, features=8):
     """Layers, and inputs and targets cut into microbatches, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     params = {
         "w": normal(layers, features, features, scale=features**-0.5),
         "b": normal(layers, features, scale=0.1),
@@ -97,15 +93,23 @@ def example_args(seed=0, layers=8, microbatches=4, size=3, features=8):
     return params, normal(*shape), normal(*shape)
 
 
+def large():
+    """The same step as it might be trained, as shapes."""
+    sizes = {"layers": 64, "microbatches": 32, "size": 2048, "features": 8192}
+    return step, shapes(example_args, **sizes)
+
+
+@sw.case(
+    mesh={"stage": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"stage": 16}
+)
+def pipeline():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    expected = jax.jit(reference)(*args)
-    print(f"Pipeline, 8 layers, 4 microbatches. On one device: loss {expected[1]:.6f}")
-    print("stages      loss  largest difference in loss and new layers")
-    for stages in (1, 2, 8):
-        layers, loss = sw.simulate(step, mesh=sw.mesh(stage=stages))(*args)
-        gaps = jax.tree.map(lambda a, b: np.abs(np.subtract(a, b)).max(), (layers, loss), expected)
-        print(f"{stages:6}  {loss:.6f}  {max(jax.tree.leaves(gaps)):.1e}")
+    meshes = [{"stage": size} for size in (1, 2, 8)]
+    compare("Pipeline", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -79,24 +79,30 @@ def reference(q, k, v, *, causal=True):
 
 def example_args(seed=0, length=32, heads=2, features=4):
     """Queries, keys and values, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     shape = (length, heads, features)
     return normal(*shape, scale=2), normal(*shape, scale=2), normal(*shape)
 
 
+def large():
+    """A sequence of a million positions, as shapes."""
+    return step, shapes(example_args, jnp.bfloat16, length=2**20, heads=16, features=128)
+
+
+@sw.case(
+    mesh={"sequence": [1, 2, 4, 8]},
+    reference=reference,
+    explain=large,
+    explain_mesh={"sequence": 64},
+)
+def ring_attention():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    print(f"Ring attention over {len(args[0])} positions, against attention on one device")
-    print("devices  causal  largest difference")
-    for devices, causal in ((1, True), (4, True), (32, True), (32, False)):
-        attention = functools.partial(step, causal=causal)
-        out = sw.simulate(attention, mesh=sw.mesh(sequence=devices))(*args)
-        expected = jax.jit(functools.partial(reference, causal=causal))(*args)
-        print(f"{devices:7}  {causal!s:6}  {np.abs(np.subtract(out, expected)).max():.1e}")
+    meshes = [{"sequence": size} for size in (1, 4, 32)]
+    compare("Ring attention", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ The trap: the last bias must be added after the `psum`. Added before, it is coun
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -60,11 +60,7 @@ def reference(params, x, y):
 
 def example_args(seed=0, examples=12, features=8, hidden=32, targets=6):
     """Parameters, inputs and targets, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     params = {
         "w1": normal(features, hidden, scale=features**-0.5),
         "b1": normal(hidden, scale=0.1),
@@ -74,15 +70,22 @@ def example_args(seed=0, examples=12, features=8, hidden=32, targets=6):
     return params, normal(examples, features), normal(examples, targets)
 
 
+def large():
+    """The layer of a large model, as shapes."""
+    return step, shapes(example_args, examples=8192, features=8192, hidden=28672, targets=8192)
+
+
+@sw.case(
+    mesh={"model": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"model": 8}
+)
+def tensor_parallel():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    expected = jax.jit(reference)(*args)
-    print(f"Tensor parallelism, 32 hidden units. On one device: loss {expected[1]:.6f}")
-    print("devices      loss  largest difference in loss and new parameters")
-    for devices in (1, 8, 32):
-        params, loss = sw.simulate(step, mesh=sw.mesh(model=devices))(*args)
-        gaps = jax.tree.map(lambda a, b: np.abs(np.subtract(a, b)).max(), (params, loss), expected)
-        print(f"{devices:7}  {loss:.6f}  {max(jax.tree.leaves(gaps)):.1e}")
+    meshes = [{"model": size} for size in (1, 8, 32)]
+    compare("Tensor parallelism", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

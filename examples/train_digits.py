@@ -13,6 +13,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import shardwise as sw  # imports no JAX yet: `--real` sets its flags first
+
 DEVICES = 8
 
 
@@ -87,8 +89,6 @@ def train(folder, steps, mesh, progress=None):
     import optax
     from flax import nnx
 
-    import shardwise as sw
-
     train_set, test_set = split_digits()
     model = make_model()
     schedule = optax.cosine_decay_schedule(3e-3, steps)
@@ -111,6 +111,21 @@ def train(folder, steps, mesh, progress=None):
     return test(state)
 
 
+@sw.case(mesh={"data": [1, 2, 4]})
+def training_step():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    import numpy as np
+    import optax
+    from flax import nnx
+
+    model = make_model()
+    model.drop.deterministic = True  # each device drops others: right, and never the same
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    step = sw.nnx.data_parallel(losses, has_aux=True)
+    images = np.random.default_rng(0).random((8, 8, 8, 1), np.float32)
+    return step, (model, optimizer, {"image": images, "label": np.arange(8, dtype=np.int32)})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="where to keep checkpoints, log and curves")
@@ -120,8 +135,6 @@ def main():
     if options.real:
         flag = f"--xla_force_host_platform_device_count={DEVICES}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
-
-    import shardwise as sw
 
     mesh = None if options.real else sw.mesh(data=DEVICES)
     folder = options.folder or Path(tempfile.mkdtemp(prefix="digits-"))

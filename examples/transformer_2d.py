@@ -16,7 +16,7 @@ loss is reduced first, and the gradients are not touched again.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -78,11 +78,7 @@ def reference(params, x, y):
 
 def example_args(seed=0, examples=8, length=6, features=8, heads=8, head=4, hidden=32):
     """Parameters, inputs and targets, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     params = {
         "norm1": jnp.ones(features),
         "qkv": normal(3, features, heads, head, scale=features**-0.5),
@@ -95,15 +91,27 @@ def example_args(seed=0, examples=8, length=6, features=8, heads=8, head=4, hidd
     return params, normal(*shape), normal(*shape)
 
 
+def large():
+    """A block of a model of 70 billion parameters, as shapes."""
+    batch = {"examples": 512, "length": 4096}
+    model = {"features": 8192, "heads": 64, "head": 128, "hidden": 28672}
+    return step, shapes(example_args, jnp.bfloat16, **batch, **model)
+
+
+@sw.case(
+    mesh={"data": [1, 2, 4], "model": [1, 2, 4]},
+    reference=reference,
+    explain=large,
+    explain_mesh={"data": 64, "model": 8},
+)
+def transformer_block():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    expected = jax.jit(reference)(*args)
-    print(f"Transformer block, 8 examples, 8 heads. On one device: loss {expected[0]:.6f}")
-    print("data  model      loss  largest difference in loss and gradient")
-    for data, model in ((1, 1), (4, 2), (8, 8)):
-        got = sw.simulate(step, mesh=sw.mesh(data=data, model=model))(*args)
-        gaps = jax.tree.map(lambda a, b: np.abs(np.subtract(a, b)).max(), got, expected)
-        print(f"{data:4}  {model:5}  {got[0]:.6f}  {max(jax.tree.leaves(gaps)):.1e}")
+    meshes = [{"data": data, "model": model} for data, model in ((1, 1), (4, 2), (8, 8))]
+    compare("Transformer block", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ of training it hides a missing division; with SGD the learning rate would be n t
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from _gallery import compare, normals, shapes
 from jax import P
 
 import shardwise as sw
@@ -68,11 +68,7 @@ def reference(state, batch):
 
 def example_args(seed=0, examples=32, features=8, hidden=16, targets=4):
     """A state in the middle of training and a batch, as `step` and `reference` take them."""
-    rng = np.random.default_rng(seed)
-
-    def normal(*shape, scale=1.0):
-        return jnp.asarray(scale * rng.standard_normal(shape, np.float32))
-
+    normal = normals(seed)
     params = {
         "w1": normal(features, hidden, scale=features**-0.5),
         "b1": normal(hidden, scale=0.1),
@@ -84,15 +80,20 @@ def example_args(seed=0, examples=32, features=8, hidden=16, targets=4):
     return state, (normal(examples, features), normal(examples, targets))
 
 
+def large():
+    """The same step as it might be trained, as shapes."""
+    return step, shapes(example_args, examples=65536, features=4096, hidden=16384, targets=4096)
+
+
+@sw.case(mesh={"data": [1, 2, 4, 8]}, reference=reference, explain=large, explain_mesh={"data": 64})
+def zero():
+    """`shardwise check`, `prove`, `inspect` and `explain` take this file as it is."""
+    return step, example_args()
+
+
 def main():
-    args = example_args()
-    expected = jax.jit(reference)(*args)
-    print(f"ZeRO, {len(args[1][0])} examples. On one device: loss {expected[1]:.6f}")
-    print("devices      loss  largest difference in loss and new state")
-    for devices in (1, 2, 8):
-        got = sw.simulate(step, mesh=sw.mesh(data=devices))(*args)
-        gaps = jax.tree.map(lambda a, b: np.abs(np.subtract(a, b)).max(), got, expected)
-        print(f"{devices:7}  {got[1]:.6f}  {max(jax.tree.leaves(gaps)):.1e}")
+    meshes = [{"data": size} for size in (1, 2, 8)]
+    compare("ZeRO", step, reference, example_args(), meshes)
 
 
 if __name__ == "__main__":

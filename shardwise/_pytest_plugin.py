@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import io
 import itertools
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -99,20 +100,40 @@ def _combinations(axes: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]
         yield dict(zip(axes, sizes, strict=True))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Have a failed `assert verdict` say all that the verdict says.
 
     pytest would show its repr, cut off, on one line. The message of the exception is replaced
-    before the report is made of it, so that every reporter and xdist show the same.
+    before the report is made of it, so that every reporter and xdist show the same. The line in
+    the summary begins with code and place, since that is cut off as well.
     """
+    verdicts = _reword(call)
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is not None and verdicts and verdicts[0].findings:
+        crash.message = _summary(verdicts[0].findings[0])
+    return report
+
+
+def _reword(call: pytest.CallInfo[None]) -> list[Any]:
+    """Put the verdicts that an `assert` was about into its message, and give them."""
     error = call.excinfo.value if call.excinfo else None
     if call.excinfo is None or not isinstance(error, AssertionError):
-        return
+        return []
     entry = call.excinfo.traceback[-1]
     verdicts = _asserted(str(entry.statement), entry.frame.raw)
     if verdicts:
         error.args = ("\n\n".join([*_own_words(error, verdicts), *map(str, verdicts)]),)
+    return verdicts
+
+
+def _summary(finding: Any) -> str:
+    where = finding.where
+    place = f" {os.path.relpath(where.file)}:{where.line}" if where.file else ""
+    return f"{finding.code}{place}: {finding.message}"
 
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:

@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import inspect
+import json
 from pathlib import Path
 
 import jax
@@ -10,8 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from typer.testing import CliRunner
 
 import shardwise as sw
+from shardwise._check import Case
+from shardwise._cli import app
+from shardwise._cli.status import ExitCode
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(file for file in EXAMPLES.glob("[!_]*.py") if "AXES =" in file.read_text())
@@ -159,6 +164,29 @@ def test_main_prints_a_comparison(name, capsys):
     assert "largest difference" in header
     assert len(rows) >= 3
     assert all(float(row.split()[-1]) < 1e-5 for row in rows)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("[!_]*.py")), ids=lambda file: file.stem)
+def test_the_command_line_takes_every_example_as_it_is(file):
+    """Explaining traces the case: it stands, and what it returns fits its meshes."""
+    if file.stem == "train_digits":
+        pytest.importorskip("flax")
+    done = CliRunner().invoke(app, ["explain", str(file), "--format", "json"])
+    assert done.exit_code == ExitCode.OK, done.output
+    (found,) = json.loads(done.stdout)
+    assert found["report"]["collectives"] or file.stem == "evaluate_npy"
+
+
+@names
+def test_it_is_explained_at_the_size_of_the_real_thing(name):
+    """Shapes of gigabytes, on a mesh that no machine here has; nothing is computed."""
+    module = load(name)
+    (case,) = [value for value in vars(module).values() if isinstance(value, Case)]
+    f, args = case.explain()
+    assert f is module.step
+    assert sum(leaf.size for leaf in jax.tree.leaves(args)) > 2**27
+    assert jax.tree.structure(args) == jax.tree.structure(module.example_args())
+    assert np.prod(list(case.explain_mesh.values())) >= 8
 
 
 def test_digits_are_learnt_on_eight_devices(tmp_path):

@@ -12,7 +12,13 @@ from .run import check as check
 from .run import expand as expand
 from .run import words as words
 from .running import Run as Run
+from .silence import Ignore as Ignore
+from .silence import ignore_of as ignore_of
+from .silence import ignores_in as ignores_in
+from .silence import place_of as place_of
+from .silence import split_silenced as split_silenced
 from .verdict import Finding as Finding
 from .verdict import Verdict as Verdict
+from .verdict import counted as counted
 from .verdict import told_once as told_once
 from .verdict import underline as underline

@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._errors import ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardwiseError, explain_error
+from .._mesh import AbstractMesh, Mesh
 
 Sizes = Mapping[str, int | Sequence[int]]
 
@@ -18,6 +19,9 @@ class Case:
     make: Callable[[], tuple[Callable[..., Any], Sequence[Any]]]
     mesh: Sizes
     options: Mapping[str, Any]
+    explain: Callable[[], tuple[Callable[..., Any], Sequence[Any]]] | None = None
+    """Returns what to explain, at the size at which it will run; else what is checked is."""
+    explain_mesh: Mapping[str, int] | None = None
 
     @property
     def name(self) -> str:
@@ -39,16 +43,26 @@ DECLARED: list[Case] = []
 
 
 def case(
-    *misplaced: Any, mesh: Sizes | None = None, **options: Any
+    *misplaced: Any,
+    mesh: Any = None,
+    explain: Callable[[], Any] | None = None,
+    explain_mesh: Mapping[str, int] | None = None,
+    **options: Any,
 ) -> Callable[[Callable[[], Any]], Case]:
-    """Declare a case for `shardwise check`.
+    """Declare a case for `shardwise check`, `prove`, `inspect` and `explain`.
 
     Args:
-        mesh: Axis names, each with a size or a list of sizes, as `check` takes them.
+        mesh: Axis names, each with a size or a list of sizes, as `check` takes them; or a mesh,
+            which is one size for each axis.
+        explain: A function that returns `(f, args)` as `shardwise explain` is to see them: shapes
+            of the size at which the program will run, say. Left out, it sees what is checked.
+        explain_mesh: The mesh to explain it on, with one size for each axis. Left out, the largest
+            of `mesh`.
         **options: Further options of `check`: `reference`, `rtol`, `atol`, `seed`.
 
     Raises:
-        ShardwiseError: There is no mesh: `@sw.case` without parentheses, say.
+        ShardwiseError: There is no mesh (`@sw.case` without parentheses, say), or `explain` is not
+            a function, or `explain_mesh` has several sizes for an axis.
 
     Example:
         ```python
@@ -58,20 +72,62 @@ def case(
         def training_step():
             return step, (params, batch)
         ```
+
+        Checked on small arrays, explained at the size of the real thing:
+
+        ```python
+        def large():
+            return step, (shapes_of_params, jax.ShapeDtypeStruct((65536, 4096), "bfloat16"))
+
+        @sw.case(mesh={"data": [1, 2, 4, 8]}, explain=large, explain_mesh={"data": 256})
+        def training_step():
+            return step, (params, batch)
+        ```
     """
-    if misplaced or not mesh:
+    if isinstance(mesh, Mesh | AbstractMesh):
+        mesh = {str(name): size for name, size in mesh.shape.items()}
+    if misplaced or not isinstance(mesh, Mapping) or not mesh:
         bare = bool(misplaced) and callable(misplaced[0])
         raise ShardwiseError(
             explain_error(
-                "it stands without parentheses" if bare else "it has no mesh",
+                "it stands without parentheses"
+                if bare
+                else "it has no mesh"
+                if mesh is None
+                else f"its mesh is {mesh!r}",
                 where="sw.case",
                 rule="A case names the axes and the sizes to try, and the function follows.",
                 remedy='@sw.case(mesh={"data": [1, 2, 4, 8]})',
             )
         )
 
+    _refuse_wrong(explain, explain_mesh)
+
     def declare(make: Callable[[], Any]) -> Case:
-        DECLARED.append(Case(make, mesh, options))
+        DECLARED.append(Case(make, mesh, options, explain, explain_mesh))
         return DECLARED[-1]
 
     return declare
+
+
+def _refuse_wrong(explain: Any, mesh: Any) -> None:
+    """Say it where the case is declared, not when somebody explains it."""
+    if explain is not None and not callable(explain):
+        raise ArgumentError(
+            explain_error(
+                f"explain is {type(explain).__name__}",
+                where="sw.case",
+                rule="It is a function without arguments that returns (f, args).",
+                remedy="explain=lambda: (step, (params, batch))",
+            )
+        )
+    sizes = mesh.values() if isinstance(mesh, Mapping) else [None]
+    if mesh is not None and not (sizes and all(type(size) is int and size > 0 for size in sizes)):
+        raise ArgumentError(
+            explain_error(
+                f"explain_mesh is {mesh!r}",
+                where="sw.case",
+                rule="A program is explained on one mesh: a dict with one size for each axis.",
+                remedy='explain_mesh={"data": 256}',
+            )
+        )

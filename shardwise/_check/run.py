@@ -12,15 +12,17 @@ from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
 from .._simulate import Tracing
 from .._static import Static
+from .describe import describe
 from .draw import run_drawn
-from .explain import Wrong, describe
 from .lint import lint
 from .meant import Meant
 from .options import Meshes, expand, validate, words
 from .reference import wanted_of
 from .running import Run
 from .seen import unseen
+from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
+from .wrong import Wrong, wrong_results
 
 
 def check(
@@ -93,7 +95,7 @@ def check(
         known = meant.judged(run) if meant is not None and base.paths else [None] * len(limits)
         other = None if len(several) < 2 else several[-1 if run is not several[-1] else 0]
         try:
-            here = run.compare(base, wanted, limits, known, other)
+            here = wrong_results(run, base, wanted, limits, known, other)
         except DeadlockError as error:
             findings.append(_deadlock(error, run, one))
             wrong_on.append(words(one))
@@ -123,12 +125,15 @@ def check(
     findings += [_disagree(one) for one in sorted({*wrong_on} & {*proved_on})]
     if not wrong_on:
         findings += unseen(base, runs, meshes, reference is not None)
+    kept, silenced = split_silenced(_once(findings, wrong), place_of(f))
+    certain = any(finding.certain for finding in kept)
     return Verdict(
-        _once(findings, wrong),
+        kept,
         tuple(map(words, meshes)),
         len(limits),
         getattr(f, "__name__", type(f).__name__),
-        wrong_on=tuple(wrong_on),
+        wrong_on=tuple(wrong_on) if certain else (),
+        silenced=silenced,
         drawn=given is not args,
         proved_on=tuple(proved_on),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,18 +17,11 @@ from .._program import Atom, Body, Scan, Var, walk
 from .._simulate import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .diagnose import comparable
-from .explain import Wrong
 from .relate import Held
 from .rounding import eps_of, shaken, terms
 
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
-
-FEW, MANY = 2, 8
-"""How many runs with other roundings are made at first, and before something is called wrong."""
-
-SAME, OTHER = "same", "other"
-"""What meaning says of a result: that it is what it is on one device, or that it is not."""
 
 SMALL = 1 << 27
 """Up to how many bytes of values it pays to compile quickly and run slowly."""
@@ -136,56 +129,6 @@ class Run:
             for aval, eps in zip(self.program.avals, coarse, strict=True)
         ]
 
-    def compare(
-        self,
-        base: Run,
-        wanted: Sequence[Wanted],
-        limits: Sequence[Tolerance],
-        meant: Sequence[str | None],
-        other: Run | None = None,
-    ) -> list[Wrong]:
-        """The results that are wrong here.
-
-        `meant` says of each result what meaning says of it: `SAME` as on one device, `OTHER`, or
-        nothing. `other` is the program on another mesh.
-        """
-        if self.traced.tree != base.traced.tree:
-            return [Wrong(self, base, 0, None, None, Tolerance(0.0), structure=True)]
-        rows = list(zip(self.values, wanted, limits, strict=True))
-        first = [Wrong(self, base, index, *_numbers(row)) for index, row in enumerate(rows)]
-        # Where meaning has a cause and one result shows it, the others need no closer look.
-        shown = any(m == OTHER and w.seen_beside(other) for m, w in zip(meant, first, strict=True))
-        judged = []
-        for index, one in enumerate(first):
-            if meant[index] == SAME and one.near:
-                continue
-            settled = meant[index] == OTHER and shown and not one.right
-            judged.append(one if settled else self.judge(base, index, *rows[index]))
-        return [one for one in judged if not one.right]
-
-    def judge(self, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
-        """One result beside what it should be, looked at as closely as it takes."""
-        one = Wrong(self, base, index, value, want.value, limit)
-        looks = self._looks(base, index, want, limit)
-        # The next look is taken, and the program run for it, only if the last one did not do.
-        while not (one.right or one.plain) and (move := next(looks, None)):
-            one = dataclasses.replace(one, move=move)
-        return one
-
-    def _looks(self, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
-        """How far rounding moves a result, each time looked at more closely.
-
-        Parts that devices round before they are added up only show on the mesh itself.
-        """
-        if limit.given or not eps_of(want.value.dtype):
-            return
-        yield base.movement(index, FEW) + want.movement(FEW)
-        yield base.movement(index, MANY) + want.movement(MANY)
-        if self is not base:
-            here = self.movement(index, MANY)
-            if np.shape(here.moved) == want.value.shape:
-                yield base.movement(index, MANY) + want.movement(MANY) + here
-
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
@@ -198,11 +141,6 @@ class Wanted:
     def movement(self, count: int) -> Movement:
         """How far rounding moves it."""
         return STILL if self.run is None else self.run.movement(self.index, count)
-
-
-def _numbers(row: tuple[Held, Wanted, Tolerance]) -> tuple[Held, np.ndarray, Tolerance]:
-    value, want, limit = row
-    return value, want.value, limit
 
 
 def plain(x: Any) -> Any:
@@ -237,4 +175,4 @@ def _coarsest(body: Body) -> list[float]:
     return [known.get(atom, 0.0) if isinstance(atom, Var) else 0.0 for atom in body.outs]
 
 
-__all__ = ["ALL", "OTHER", "SAME", "Run", "Wanted", "plain"]
+__all__ = ["ALL", "Run", "Wanted", "plain"]

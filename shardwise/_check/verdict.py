@@ -76,6 +76,8 @@ class Verdict:
     proved_on: tuple[str, ...] = ()
     """Those of the meshes on which every result is proved right for all inputs. Of these only the
     largest was also run, as a cross-check."""
+    silenced: tuple[Finding, ...] = ()
+    """What the source silences with a comment, `# shardwise: ignore[SW203]`. It fails nothing."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
@@ -102,6 +104,8 @@ class Verdict:
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """Which meshes it is wrong and right on: pairs of a word and the meshes."""
         said = "right as far as this could show" if self.limited else "right"
+        if any(finding.certain for finding in self.silenced):
+            said = "right but for what is silenced"
         rows = [("WRONG", self.wrong_on), (said, self.right_on)]
         if brief and len(self.meshes) > 1:
             of = f" of {len(self.meshes)}" if self.wrong_on and self.right_on else ""
@@ -111,6 +115,7 @@ class Verdict:
     def __str__(self) -> str:
         parts = "; ".join(f"{word} on {meshes}" for word, meshes in self.head())
         head = f"{self.name or 'the program'}: {parts}{DRAWN if self.drawn else ''}"
+        head += f" ({counted(self.silenced)})" if self.silenced else ""
         return "\n\n".join([head, *map(str, told_once(self.findings))])
 
     def __repr__(self) -> str:
@@ -127,6 +132,7 @@ class Verdict:
             "proved_on": list(self.proved_on),
             "leaves": self.leaves,
             "findings": [finding.to_dict() for finding in self.findings],
+            "silenced": [finding.to_dict() for finding in self.silenced],
         }
 
     def raise_if_wrong(self) -> Verdict:
@@ -144,7 +150,8 @@ class Verdict:
             for word, meshes in self.head()
         )
         items = "".join(map(_html, told_once(self.findings)))
-        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{items}</div>"
+        quiet = f" ({counted(self.silenced)})" if self.silenced else ""
+        return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{quiet}{items}</div>"
 
 
 DRAWN = " (values drawn)"
@@ -162,6 +169,12 @@ def _html(finding: Finding) -> str:
         f'<span style="color:{color};white-space:pre-wrap">{head}</span>'
         f'<pre style="margin:.3em 0 0">{text}</pre></div>'
     )
+
+
+def counted(silenced: Sequence[Finding]) -> str:
+    """How many findings are silenced, in words: `2 silenced: SW203, SW204`."""
+    codes = ", ".join(sorted({finding.code for finding in silenced}))
+    return f"{len(silenced)} silenced: {codes}"
 
 
 def told_once(findings: Sequence[Finding]) -> list[Finding]:

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .._errors import ShardwiseError
+from .._errors import Interrupted, ShardwiseError
 from .._version import __version__
-from . import check, demo, evaluate, explain, inspect, launch, practice, prove
+from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
 from .status import ExitCode
 
 
@@ -25,6 +25,8 @@ class _Commands(TyperGroup):
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ExitCode.NOT_RUN) from error
         except KeyboardInterrupt as error:  # SIGTERM comes as SystemExit, with its own code
+            if not isinstance(error, Interrupted):
+                typer.echo("interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
 
 
@@ -50,6 +52,7 @@ app.command(
     context_settings={"allow_interspersed_args": False, "ignore_unknown_options": False},
 )(launch.launch)
 app.command("prove")(prove.prove)
+app.command("rule")(rule.rule)
 app.add_typer(practice.app)
 
 

@@ -103,14 +103,15 @@ def _named(found: list[Found], name: str, target: str) -> list[Found]:
 
 
 def _cases_below(folder: Path) -> list[Found]:
-    files = [file for file in sorted(_python_files(folder.resolve())) if declares_cases(file)]
+    files = [file for file in sorted(python_files(folder.resolve())) if declares_cases(file)]
     found = [one for file in files for one in _cases_in(file)]
     if not found:
         raise _no_cases(str(folder))
     return found
 
 
-def _python_files(folder: Path) -> Iterator[Path]:
+def python_files(folder: Path) -> Iterator[Path]:
+    """The user's own Python files below a folder."""
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _skipped(Path(root, name))]
         yield from (Path(root, name) for name in files if name.endswith(".py"))
@@ -209,9 +210,11 @@ def _module_name(file: Path) -> tuple[Path, str]:
     return root, ".".join(parts)
 
 
-def program_of(case: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a case returns: a function and the tuple or list of its arguments."""
-    made = case()
+def program_of(
+    case: Case, other: Callable[[], Any] | None = None
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What a case (or what it has to be explained) returns: a function and its arguments."""
+    made: Any = (other or case)()
     if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
         got = f"it returns {type(made).__name__}"
     elif not isinstance(made[1], tuple | list):
@@ -221,7 +224,7 @@ def program_of(case: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     raise ShardwiseError(
         explain_error(
             f"{got}.",
-            where=f"case {case.name!r}",
+            where=f"case {case.name!r}" + (", explain" if other else ""),
             rule="A case returns (f, args): a function and the tuple of its arguments.",
             remedy="return f, (x,)",
         )

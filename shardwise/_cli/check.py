@@ -7,69 +7,44 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .judging import Format, chosen_cases, finish, printer, run_all
-from .running import path_as_it_was, start_devices
-from .select import parse_expression, parse_mesh
+from . import options
+from .judging import Asked, judge_all
+from .select import parse_mesh
 
 if TYPE_CHECKING:
     from .._check import Case, Verdict
 
 
 def check(
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE.py[:NAME]|DIR",
-            help="Files, one case of a file, or folders: all cases below.",
-            show_default=False,
-        ),
-    ],
+    targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        typer.Option(
-            metavar="AXIS=SIZES,...",
-            help="Meshes to try instead of those of the cases: data=1,2,4,8,model=2.",
-        ),
+        options.meshes("Meshes to try instead of those of the cases: data=1,2,4,8,model=2."),
     ] = None,
-    output: Annotated[
-        Format, typer.Option("--format", help="Text for people, JSON, or annotations for GitHub.")
-    ] = Format.TEXT,
-    select: Annotated[
-        str | None,
-        typer.Option(
-            "-k", metavar="EXPRESSION", help="Only cases whose name matches: 'grad and not slow'."
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Start JAX with N virtual CPU devices, for programs that make a mesh of "
-            "jax.devices().",
-        ),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="A line for each thing that is wrong, no more.")
+    output: options.Judged = options.Format.TEXT,
+    select: options.Select = None,
+    devices: options.Devices = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Check again each time a Python file is saved.")
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Name the meshes; show whole tracebacks.")
-    ] = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
 ) -> None:
     """Check that programs are right on any number of devices.
 
     Runs the cases: functions decorated with @sw.case(mesh=...) that return (f, args).
     """
-    if quiet and verbose:
-        raise typer.BadParameter("--quiet and --verbose exclude each other.")
+    options.refuse_both(quiet, verbose)
     sizes = None if mesh is None else parse_mesh(mesh)
-    chosen = None if select is None else parse_expression(select)
-    if devices is not None:
-        start_devices(devices)
-    with path_as_it_was():
-        cases = chosen_cases(targets, chosen, select or "")
-        outcomes = run_all(cases, "checking", _check(sizes), printer(output, quiet, verbose))
-    finish(outcomes, output, quiet)
+    if watch:
+        from .watching import watch_and_check
+
+        named, _ = options.prepare(targets, None)
+        flags = {"--mesh": mesh, "-k": select, "--devices": devices, "-q": quiet, "-v": verbose}
+        watch_and_check(named, flags, output)
+    named, settings = options.prepare(targets, devices)
+    asked = Asked(named, select, output, quiet, verbose, settings.ignore)
+    judge_all(asked, "checking", _check(sizes), without=("SW408", "SW409"))
 
 
 def _check(mesh: Any) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:

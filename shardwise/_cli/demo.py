@@ -1,12 +1,14 @@
-"""`shardwise demo`: what the library is for, on programs that run in about a minute."""
+"""`shardwise demo`: what the library is for, on programs that run in less than a minute."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from .files import refuse_unwritable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,30 +20,36 @@ MANY = 1024
 
 def demo(
     quick: Annotated[
-        bool, typer.Option("--quick", help="Smaller arrays: a few seconds, rougher figures.")
+        bool,
+        typer.Option("--quick", help="Only 1 and 8 devices, and no timings: a few seconds."),
     ] = False,
     page: Annotated[
         Path | None,
         typer.Option(
-            "--page", help="Where to write the HTML page at the end; a temporary file by default."
+            "--page",
+            metavar="FILE",
+            help="Where to write the HTML page at the end; a temporary file by default.",
         ),
     ] = None,
 ) -> None:
-    """Show in about a minute what shardwise is for.
+    """Show in less than a minute what shardwise is for.
 
     The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, what
-    check says of both, a deadlock found at once, what 64 virtual devices cost in time and memory,
-    and what the right one would send on 1024, as text and as an HTML page.
+    check says of both, a deadlock found at once, what the right one would send on 1024 devices, as
+    text and as an HTML page, and what 64 virtual devices cost in time and memory.
     """
+    refuse_unwritable(page, "--page")
     from rich.console import Console
 
     console = Console(soft_wrap=False, highlight=False)
     programs = _load_programs()
-    _show_gradients(console, programs)
-    _show_check(console, programs)
+    devices = (DEVICES[0], DEVICES[-1]) if quick else DEVICES
+    _show_gradients(console, programs, devices)
+    _show_check(console, programs, devices)
     _show_deadlock(console, programs)
-    _show_cost(console, programs, *((512, 128) if quick else (8192, 512)))
     _show_traffic(console, programs, page or _temporary_page())
+    if not quick:
+        _show_cost(console, programs, batch=8192, width=512)
     _show_next(console)
 
 
@@ -61,7 +69,7 @@ def _load_programs() -> Any:
     return programs
 
 
-def _show_gradients(console: Console, programs: Any) -> None:
+def _show_gradients(console: Console, programs: Any, devices: Sequence[int]) -> None:
     import jax
     from rich.table import Table
 
@@ -74,7 +82,7 @@ def _show_gradients(console: Console, programs: Any) -> None:
     params, x, y = programs.make_problem(64, 32)
     expected = _last_bias(jax.jit(jax.grad(programs.loss))(params, x, y))
     table = Table("devices", "textbook", "right", "unsharded", "the textbook gradient is")
-    for count in DEVICES:
+    for count in devices:
         found = [
             _last_bias(simulate(program, mesh=mesh(data=count))(params, x, y))
             for program in (programs.textbook, programs.right)
@@ -91,7 +99,7 @@ def _show_gradients(console: Console, programs: Any) -> None:
     )
 
 
-def _show_check(console: Console, programs: Any) -> None:
+def _show_check(console: Console, programs: Any, devices: Sequence[int]) -> None:
     from .._check import check
     from .report import verdict_text
 
@@ -99,8 +107,8 @@ def _show_check(console: Console, programs: Any) -> None:
     args = programs.make_problem(64, 32)
     for program in (programs.textbook, programs.right):
         name = program.__name__
-        console.print(f"\nsw.check({name}, params, x, y, mesh={{'data': {list(DEVICES)}}})\n")
-        verdict = check(program, *args, mesh={"data": DEVICES})
+        console.print(f"\nsw.check({name}, params, x, y, mesh={{'data': {list(devices)}}})\n")
+        verdict = check(program, *args, mesh={"data": devices})
         console.print(verdict_text(verdict, name, verbose=True))
     console.print(
         "\nIn pytest: assert sw.check(...). On the command line: shardwise check FILE.py\n"
@@ -126,7 +134,7 @@ def _show_deadlock(console: Console, programs: Any) -> None:
 def _show_cost(console: Console, programs: Any, batch: int, width: int) -> None:
     from rich.table import Table
 
-    console.rule(f"4. What {VIRTUAL} virtual devices cost")
+    console.rule(f"5. What {VIRTUAL} virtual devices cost")
     console.print(
         f"\nA gradient of a perceptron {width} wide, batch {batch}, on this one device.\n"
     )
@@ -189,7 +197,7 @@ def _show_traffic(console: Console, programs: Any, page: Path) -> None:
     from .._explain import explain
     from .._mesh import mesh
 
-    console.rule(f"5. What it would send on {MANY} devices, and what that costs")
+    console.rule(f"4. What it would send on {MANY} devices, and what that costs")
     console.print(f"\nsw.explain(right, params, x, y, mesh=sw.mesh(data={MANY}))\n", markup=False)
     shapes = jax.eval_shape(lambda: programs.make_problem(64 * MANY, 4096))
     report = explain(programs.right, *shapes, mesh=mesh(data=MANY), hardware="h200-node")
@@ -204,7 +212,7 @@ def _show_next(console: Console) -> None:
     console.rule("What to try next")
     console.print(
         """
-Check a function of yours that has jax.shard_map somewhere inside, or run it:
+A function of yours that has jax.shard_map somewhere inside:
 
     import shardwise as sw
     print(sw.check(your_function, *args, mesh={"data": [1, 2, 4, 8]}))
@@ -214,8 +222,12 @@ Check a function of yours that has jax.shard_map somewhere inside, or run it:
 If it takes no keyword mesh, it runs with that mesh as the ambient one.
 If it has a mesh of its own, leave mesh= out.
 
-examples/ has programs to start from: tensor and pipeline parallel, ring
-attention, mixture of experts. README.md and docs/ say what is simulated.
+On the command line, in a checkout:
+
+    shardwise check examples/                    all programs of the gallery
+    shardwise explain examples/transformer_2d.py --html block.html
+    shardwise rule SW401                         what a finding means
+    shardwise practice start                     exercises, with a judge
 """,
         markup=False,
     )

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
 
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import Interrupted, ShardingError, ShardwiseError, explain_error
+from .files import refuse_unwritable
+from .report import last_line
 
 
 def evaluate(
@@ -51,6 +55,9 @@ def evaluate(
     progress: Annotated[
         bool | None, typer.Option(help="Show how far it is, on standard error.")
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show whole tracebacks.")
+    ] = False,
 ) -> None:
     """Evaluate a function over arrays on disk: exactly, streamed, resumable.
 
@@ -61,16 +68,53 @@ def evaluate(
 
     me = connect()
     arrays = load_data(data)
-    fn = find(function)
+    if journal is not None:
+        refuse_unwritable(journal, "--journal")
+    with _told(function, "importing it", verbose):
+        fn = find(function)
     if not callable(fn):
         raise _not_found(function, f"{type(fn).__name__} is not a function.")
-    held: Any = None if state is None else find(state)
+    with _told(state or "", "making the state", verbose):
+        held: Any = None if state is None else find(state)
+        given = held() if _makes_state(held) else held
     from .._evaluate import evaluate as run
 
-    given = held() if _makes_state(held) else held
-    result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
+    with _told(function, "evaluating it", verbose), _interrupts(journal):
+        result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
     if me.first:
         typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
+
+
+@contextlib.contextmanager
+def _told(name: str, doing: str, verbose: bool) -> Iterator[None]:
+    """Say where the user's code raised; what nothing of theirs was on the way to is not hidden."""
+    try:
+        yield
+    except ShardwiseError:
+        raise
+    except Exception as error:
+        line = last_line(error)
+        if verbose or not line:
+            raise
+        found = f"{doing} raised {type(error).__name__}: {error}".removesuffix(": ")
+        remedy = "mend it there; --verbose shows the whole traceback."
+        what = f"{found}\n  {line.replace(chr(10), chr(10) + '  ')}"
+        raise ShardwiseError(explain_error(what, where=name, remedy=remedy)) from error
+
+
+@contextlib.contextmanager
+def _interrupts(journal: Path | None) -> Iterator[None]:
+    """Say what an interrupt leaves behind, unless the run has said it already."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as error:
+        kept = f"{str(journal)!r} has what is finished, and the same command goes on from there"
+        lost = "nothing was kept; --journal FILE keeps what is finished"
+        line = f"interrupted: {lost if journal is None else kept}"
+        typer.echo(line, err=True)
+        raise Interrupted(line) from error
 
 
 def load_data(options: list[str]) -> Any:

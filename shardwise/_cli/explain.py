@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._errors import ShardwiseError, explain_error
+from . import files, options
 from .cases import Found, find_cases, program_of
 from .report import Outcome, full_text
-from .running import console, path_as_it_was, patience, start_devices
-from .select import parse_mesh
+from .running import console, path_as_it_was, patience
 from .status import ExitCode
 
 if TYPE_CHECKING:
@@ -29,34 +28,14 @@ MACHINE = "h200-node"
 """The machine of a trace where none is named."""
 
 
-class Format(enum.StrEnum):
-    """How the reports are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 def explain(
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE.py[:NAME]|DIR",
-            help="Files, one case of a file, or folders: all cases below.",
-            show_default=False,
-        ),
-    ],
+    targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        typer.Option(
-            metavar="AXIS=SIZE,...",
-            help="The mesh: data=8,model=2. Left out, the largest that the case names.",
-        ),
+        options.one("The mesh: data=8,model=2. Left out, the case's explain_mesh, or its largest."),
     ] = None,
     against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="AXIS=SIZE,...", help="A second mesh: what changes from the first to it."
-        ),
+        str | None, options.one("A second mesh: what changes from the first to it.")
     ] = None,
     hardware: Annotated[
         str | None,
@@ -65,42 +44,31 @@ def explain(
             help="A machine, for seconds: h100-node, h200-node, h200-network, tpu-v5e, tpu-v5p.",
         ),
     ] = None,
-    output: Annotated[
-        Format, typer.Option("--format", help="Text for people, or JSON.")
-    ] = Format.TEXT,
-    page: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with pictures.")
-    ] = None,
+    output: options.Told = options.Printed.TEXT,
+    page: Annotated[Path | None, options.page("Write a page with pictures.")] = None,
     trace: Annotated[
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write a trace.json for ui.perfetto.dev."),
     ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Start JAX with N virtual CPU devices, for programs that make a mesh of "
-            "jax.devices().",
-        ),
-    ] = None,
+    devices: options.Devices = None,
 ) -> None:
     """Say what programs send, hold and cost on a mesh of any size. Runs nothing.
 
     Takes the cases of shardwise check: functions decorated with @sw.case(mesh=...) that return
-    (f, args).
+    (f, args). With @sw.case(..., explain=large) it takes what large() returns instead.
     """
-    sizes = None if mesh is None else one_mesh(mesh, "--mesh")
-    other = None if against is None else one_mesh(against, "--against")
-    if devices is not None:
-        start_devices(devices)
-    machine = hardware or (MACHINE if trace is not None else None)
+    sizes = None if mesh is None else options.one_mesh(mesh)
+    other = None if against is None else options.one_mesh(against, "--against")
+    files.refuse_unwritable(page, "--html")
+    files.refuse_unwritable(trace, "--trace")
+    named, settings = options.prepare(targets, devices)
+    machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with patience("importing"):
-            cases = find_cases(targets)
-        _one_case_for_files(cases, page, trace)
+            cases = find_cases(named)
+        one_case_for_files("explain", cases, page, trace)
         outcomes = [_explain(one, sizes, other, machine) for one in cases]
-    if output is Format.JSON:
+    if output is options.Printed.JSON:
         typer.echo(json.dumps([one.to_dict() for one in outcomes], indent=2))
     else:
         for one in outcomes:
@@ -112,31 +80,16 @@ def explain(
     raise typer.Exit(ExitCode.NOT_RUN if failed else ExitCode.OK)
 
 
-def one_mesh(text: str, option: str) -> Mesh:
-    """The mesh that `data=8,model=2` asks for."""
-    sizes = parse_mesh(text, option)
-    for name, column in sizes.items():
-        if len(column) != 1:
-            raise ShardwiseError(
-                explain_error(
-                    f"axis {name!r} has {len(column)} sizes",
-                    where=f"{option} {text}",
-                    rule="explain takes one mesh, with one size for each axis.",
-                    remedy=f"{option} {name}={max(column)}; --against sets a second one beside it.",
-                )
-            )
-    return {name: column[0] for name, column in sizes.items()}
-
-
-def _one_case_for_files(cases: Sequence[Found], *paths: Path | None) -> None:
+def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -> None:
+    """Refuse to write several cases into one file."""
     if len(cases) > 1 and any(paths):
         names = ", ".join(one.name for one in cases)
         raise ShardwiseError(
             explain_error(
                 f"there are {len(cases)} cases: {names}",
                 where=str(next(path for path in paths if path)),
-                rule="A file holds the report of one case.",
-                remedy=f"name it: shardwise explain {cases[0].name}",
+                rule="A file holds one case.",
+                remedy=f"name it: shardwise {verb} {cases[0].name}",
             )
         )
 
@@ -174,8 +127,9 @@ def _explain(found: Found, mesh: Mesh | None, other: Mesh | None, machine: str |
         return Explained(Outcome(found, error=found.error))
     with patience(f"tracing {found.name}"):
         try:
-            f, args = program_of(found.case)
-            first = _report(f, args, mesh or largest(found.case.mesh), machine)
+            f, args = program_of(found.case, found.case.explain)
+            own = found.case.explain_mesh or largest(found.case.mesh)
+            first = _report(f, args, mesh or own, machine)
             second = None if other is None else _report(f, args, other, machine)
         except (Exception, SystemExit) as error:
             return Explained(Outcome(found, error=error))
@@ -205,5 +159,7 @@ def _write(report: Report, page: Path | None, trace: Path | None) -> None:
 
     if page is not None:
         save_page(report, page)
+        files.say_written(page)
     if trace is not None:
         save_trace(report, trace)
+        files.say_written(trace)

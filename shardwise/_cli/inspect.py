@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import json
 import sys
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._errors import ShardwiseError, explain_error
+from . import files, options
 from .cases import Found, find_cases, program_of
-from .explain import largest
+from .explain import largest, one_case_for_files
 from .report import Outcome, full_text
-from .running import console, path_as_it_was, patience, start_devices
-from .select import parse_mesh
+from .running import console, path_as_it_was, patience
 from .status import ExitCode
 
 if TYPE_CHECKING:
@@ -26,28 +24,11 @@ MOST = 8
 """The largest axis that is looked at where the case names larger ones and no mesh is given."""
 
 
-class Format(enum.StrEnum):
-    """How the inspection is printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
 def inspect(
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE.py[:NAME]|DIR",
-            help="Files, one case of a file, or folders: all cases below.",
-            show_default=False,
-        ),
-    ],
+    targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        typer.Option(
-            metavar="AXIS=SIZE,...",
-            help="The mesh: data=4,model=2. Left out, the largest that the case names.",
-        ),
+        options.one("The mesh: data=4,model=2. Left out, the largest that the case names."),
     ] = None,
     line: Annotated[
         str | None,
@@ -63,68 +44,32 @@ def inspect(
     every: Annotated[
         bool, typer.Option("--every", help="Show values in the middle of a line too.")
     ] = False,
-    output: Annotated[
-        Format, typer.Option("--format", help="Text for people, or JSON.")
-    ] = Format.TEXT,
-    page: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page to step through."),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Start JAX with N virtual CPU devices, for programs that make a mesh of "
-            "jax.devices().",
-        ),
-    ] = None,
+    output: options.Told = options.Printed.TEXT,
+    page: Annotated[Path | None, options.page("Write a page to step through.")] = None,
+    devices: options.Devices = None,
 ) -> None:
     """Show every value of a program, line by line, as each device holds it.
 
     Runs the cases: functions decorated with @sw.case(mesh=...) that return (f, args).
     """
-    sizes = None if mesh is None else _one_mesh(mesh)
-    if devices is not None:
-        start_devices(devices)
+    sizes = None if mesh is None else options.one_mesh(mesh)
+    files.refuse_unwritable(page, "--html")
+    named, _ = options.prepare(targets, devices)
     with path_as_it_was():
         with contextlib.redirect_stdout(sys.stderr), patience("importing"):
-            cases = find_cases(targets)
-        if page is not None and len(cases) > 1:
-            raise ShardwiseError(
-                explain_error(
-                    f"there are {len(cases)} cases: {', '.join(one.name for one in cases)}",
-                    where=f"--html {page}",
-                    rule="A page holds one case.",
-                    remedy=f"name it: shardwise inspect {cases[0].name}",
-                )
-            )
+            cases = find_cases(named)
+        one_case_for_files("inspect", cases, page)
         found = [_inspect(one, sizes, line, where) for one in cases]
-    if output is Format.JSON:
+    if output is options.Printed.JSON:
         typer.echo(json.dumps({"cases": [_data(*one) for one in found]}, indent=2))
     for outcome, inspection in found:
         if inspection is None:
             console().print(full_text(outcome, verbose=False))
-        elif output is Format.TEXT:
+        elif output is options.Printed.TEXT:
             typer.echo(inspection.text(every))
         if inspection is not None and page is not None:
-            typer.echo(f"written: {inspection.save(page)}", err=True)
+            files.say_written(inspection.save(page))
     raise typer.Exit(ExitCode.NOT_RUN if any(one.error for one, _ in found) else ExitCode.OK)
-
-
-def _one_mesh(text: str) -> dict[str, int]:
-    sizes = parse_mesh(text)
-    for name, column in sizes.items():
-        if len(column) > 1:
-            raise ShardwiseError(
-                explain_error(
-                    f"axis {name!r} has {len(column)} sizes",
-                    where=f"--mesh {text}",
-                    rule="A program is looked at on one mesh.",
-                    remedy=f"--mesh {name}={column[-1]}",
-                )
-            )
-    return {name: column[0] for name, column in sizes.items()}
 
 
 def _inspect(

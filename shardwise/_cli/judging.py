@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 import contextlib
-import enum
+import dataclasses
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
 from .._errors import ShardwiseError, explain_error
 from .cases import Found, find_cases, program_of
+from .options import Format
 from .report import Outcome, as_json, full_text, github_commands, short_lines, summary
-from .running import console, patience
+from .running import console, path_as_it_was, patience
+from .sarif import as_sarif
+from .select import parse_expression
+from .silencing import Unused, unused_in
 from .status import ExitCode
 
 Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
 """A case, its function and its arguments to a verdict or a proof."""
 
 
-class Format(enum.StrEnum):
-    """How the outcome is printed."""
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """What the command line asks for, the same for every judge."""
 
-    TEXT = "text"
-    JSON = "json"
-    GITHUB = "github"
+    targets: list[str]
+    select: str | None
+    output: Format
+    quiet: bool
+    verbose: bool
+    ignore: tuple[str, ...]
 
 
-def chosen_cases(
-    targets: list[str], matches: Callable[[str], bool] | None, text: str
-) -> list[Found]:
+def judge_all(
+    asked: Asked, doing: str, judge: Judge, only: str = "SW", without: tuple[str, ...] = ()
+) -> NoReturn:
+    """Judge every case, show each outcome as it comes, and exit.
+
+    `only` and `without` say which codes this judge can find: a comment about others is left alone.
+    """
+    matches = None if asked.select is None else parse_expression(asked.select)
+    with path_as_it_was():
+        cases = _chosen(asked.targets, matches, asked.select or "")
+        outcomes = _run_all(cases, doing, judge, asked.ignore, _printer(asked))
+    unused: list[Unused] = []
+    if matches is None:
+        unused = unused_in(outcomes, asked.targets, only, without)
+    _finish(outcomes, unused, asked)
+
+
+def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str) -> list[Found]:
     """The cases of files and folders whose names match."""
     with contextlib.redirect_stdout(sys.stderr), patience("importing"):
         cases = find_cases(targets)
@@ -48,16 +71,19 @@ def chosen_cases(
     return chosen
 
 
-def run_all(
-    cases: list[Found], doing: str, judge: Judge, show: Callable[[Outcome], None]
+def _run_all(
+    cases: list[Found],
+    doing: str,
+    judge: Judge,
+    ignore: tuple[str, ...],
+    show: Callable[[Outcome], None],
 ) -> list[Outcome]:
-    """Judge every case, and show each outcome as it comes."""
     outcomes = []
     for number, one in enumerate(cases, 1):
         # What a program prints goes to standard error: standard output is for the outcome.
         line = f"{doing} {number} of {len(cases)}: {one.name}"
         with patience(line), contextlib.redirect_stdout(sys.stderr):
-            outcome = _run(one, judge)
+            outcome = _run(one, judge).silenced_by(ignore)
         outcomes.append(outcome)
         show(outcome)
     return outcomes
@@ -72,19 +98,19 @@ def _run(found: Found, judge: Judge) -> Outcome:
         verdict = judge(found.case, f, args)
     except (Exception, SystemExit) as error:
         return Outcome(found, error=error)
-    return Outcome(found, verdict, seconds=time.perf_counter() - began)
+    return Outcome(found, verdict, seconds=time.perf_counter() - began, program=f)
 
 
-def printer(output: Format, quiet: bool, verbose: bool) -> Callable[[Outcome], None]:
+def _printer(asked: Asked) -> Callable[[Outcome], None]:
     """What to do with each outcome as it comes."""
-    if output is Format.JSON:
+    if asked.output in (Format.JSON, Format.SARIF):
         return lambda outcome: None
-    if output is Format.GITHUB:
+    if asked.output is Format.GITHUB:
         return lambda outcome: _echo_all(github_commands(outcome))
-    if quiet:
+    if asked.quiet:
         return lambda outcome: _echo_all(short_lines(outcome))
     out = console()
-    return lambda outcome: out.print(full_text(outcome, verbose))
+    return lambda outcome: out.print(full_text(outcome, asked.verbose))
 
 
 def _echo_all(lines: Iterable[str]) -> None:
@@ -92,13 +118,19 @@ def _echo_all(lines: Iterable[str]) -> None:
         typer.echo(line)
 
 
-def finish(outcomes: list[Outcome], output: Format, quiet: bool) -> None:
+def _finish(outcomes: list[Outcome], unused: list[Unused], asked: Asked) -> NoReturn:
     """Print what belongs to the end, and exit."""
     code = _exit_code(outcomes)
-    if output is Format.JSON:
-        typer.echo(as_json(outcomes))
-    elif not quiet:
-        console().print(summary(outcomes), style=COLORS.get(code, "bold red"))
+    if asked.output is Format.JSON:
+        typer.echo(as_json(outcomes, [one.to_dict() for one in unused]))
+    elif asked.output is Format.SARIF:
+        typer.echo(as_sarif(outcomes, unused))
+    elif asked.output is Format.GITHUB:
+        _echo_all(one.github() for one in unused)
+    elif not asked.quiet:
+        _echo_all(map(str, unused))
+    if asked.output in (Format.TEXT, Format.GITHUB) and not asked.quiet:
+        console().print(summary(outcomes, len(unused)), style=COLORS.get(code, "bold red"))
     raise typer.Exit(code)
 
 

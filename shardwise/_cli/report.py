@@ -28,16 +28,26 @@ class Outcome:
     verdict: Verdict | Proof | None = None
     error: BaseException | None = None
     seconds: float = 0.0
+    program: Any = None
+    """The function that was judged."""
 
     @property
     def wrong(self) -> bool:
-        """Whether it was run and found wrong."""
-        return self.verdict is not None and not self.verdict.ok and not self.unknown
+        """Whether it was run and found wrong, in a way that is not silenced."""
+        if self.verdict is None or self.verdict.ok or self.unknown:
+            return False
+        return any(finding.certain for finding in self.findings) or not self.silenced
 
     @property
     def unknown(self) -> bool:
-        """Whether a proof was neither found nor excluded."""
-        return getattr(self.verdict, "status", "") == "unknown"
+        """Whether a proof was neither found nor excluded, and that is not silenced."""
+        unknown = getattr(self.verdict, "status", "") == "unknown"
+        return unknown and bool(self.findings or not self.silenced)
+
+    @property
+    def silenced(self) -> tuple[Finding, ...]:
+        """What was found and is silenced."""
+        return () if self.verdict is None else self.verdict.silenced
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -54,6 +64,34 @@ class Outcome:
             return f"it ends the process (SystemExit: {error.code})"
         return f"{type(error).__name__}: {error}".removesuffix(": ")
 
+    def silenced_by(self, codes: Sequence[str]) -> Outcome:
+        """The same without findings of these codes, and those silenced where the case stands."""
+        from .._check import Verdict, split_silenced
+
+        if self.verdict is None:
+            return self
+        kept, more = split_silenced(self.findings, [self._place], codes)
+        if not more:
+            return self
+        changes: dict[str, Any] = {"findings": kept, "silenced": (*self.silenced, *more)}
+        if isinstance(self.verdict, Verdict) and not any(one.certain for one in kept):
+            changes["wrong_on"] = ()
+        return dataclasses.replace(self, verdict=dataclasses.replace(self.verdict, **changes))
+
+    @property
+    def _place(self) -> tuple[str, int]:
+        return str(self.found.file), self.found.line
+
+    def silencers(self) -> Iterator[tuple[str, int, str]]:
+        """The comments that silenced something: file, line and code."""
+        from .._check import ignore_of, place_of
+
+        places = [*place_of(self.program), self._place]
+        for finding in self.silenced:
+            ignore = ignore_of(finding, places)
+            if ignore is not None:
+                yield ignore.file, ignore.line, finding.code
+
     def to_dict(self) -> dict[str, Any]:
         """The outcome as plain data."""
         place = {"file": str(self.found.file), "line": self.found.line}
@@ -65,7 +103,7 @@ class Outcome:
         return {"case": case, **place, "verdict": verdict, "error": error}
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
     """All in one line: `3 cases, 1 wrong`."""
     wrong = sum(one.wrong for one in outcomes)
     not_run = sum(one.error is not None for one in outcomes)
@@ -78,15 +116,20 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         not wrong and not not_run and not unknown
     )
     parts += [f"{maybe} warning{'s' * (maybe != 1)}"] * bool(maybe)
+    silenced = sum(len(one.silenced) for one in outcomes)
+    parts += [f"{silenced} silenced"] * bool(silenced)
+    parts += [f"{unused} comment{'s' * (unused != 1)} without effect"] * bool(unused)
     return ", ".join(parts)
 
 
-def as_json(outcomes: Sequence[Outcome]) -> str:
+def as_json(outcomes: Sequence[Outcome], unused: Sequence[Any] = ()) -> str:
     """Everything, for programs."""
     data = {
-        "ok": all(one.verdict is not None and one.verdict.ok for one in outcomes),
+        "ok": not any(one.wrong or one.error or one.unknown for one in outcomes),
         "wrong": sum(one.wrong for one in outcomes),
         "not_run": sum(one.error is not None for one in outcomes),
+        "silenced": sum(len(one.silenced) for one in outcomes),
+        "silence_nothing": list(unused),
         "cases": [one.to_dict() for one in outcomes],
     }
     return json.dumps(data, indent=2)
@@ -96,16 +139,17 @@ def github_commands(outcome: Outcome) -> Iterator[str]:
     """Workflow commands, from which GitHub makes annotations in the diff of a pull request."""
     if outcome.error is not None:
         found = outcome.found
-        yield _command("error", shown(found.file), found.line, "could not be run", outcome.reason)
+        yield command("error", shown(found.file), found.line, "could not be run", outcome.reason)
     for finding in outcome.findings:
-        file, line, column = _place(finding, outcome.found)
+        file, line, column = place(finding, outcome.found)
         level = "error" if finding.certain else "warning"
         remedy = f"\nRemedy: {finding.remedy}" if finding.remedy else ""
         message = f"{finding.message}{remedy}\nCase: {outcome.found.name}"
-        yield _command(level, file, line, finding.code, message, column)
+        yield command(level, file, line, finding.code, message, column)
 
 
-def _command(level: str, file: str, line: int, title: str, message: str, column: int = 0) -> str:
+def command(level: str, file: str, line: int, title: str, message: str, column: int = 0) -> str:
+    """One workflow command."""
     where = f"file={_property(Path(file).as_posix())},line={line}"
     at = f",col={column}" if column else ""
     return f"::{level} {where}{at},title={_property(title)}::{_data(message)}"
@@ -126,11 +170,12 @@ def short_lines(outcome: Outcome) -> Iterator[str]:
         yield f"{shown(found.file)}:{found.line}: {found.name} could not be run: {outcome.reason}"
     for finding in outcome.findings:
         if finding.certain:
-            file, line, column = _place(finding, outcome.found)
+            file, line, column = place(finding, outcome.found)
             yield f"{file}:{line}:{column}: {finding.code} {finding.message}"
 
 
-def _place(finding: Finding, found: Found) -> tuple[str, int, int]:
+def place(finding: Finding, found: Found) -> tuple[str, int, int]:
+    """Where a finding is shown: its line, or where its case is declared."""
     where = finding.where
     if not where.file:
         return shown(found.file), found.line, 1
@@ -147,7 +192,7 @@ def full_text(outcome: Outcome, verbose: bool) -> Text:
     assert outcome.error is not None
     text = Text.assemble((name, "bold"), ": ", ("could not be run", "bold red"))
     text.append(f"\n{_indented(outcome.reason)}\n")
-    lines = _traceback(outcome.error) if verbose else _last_line(outcome.error)
+    lines = _traceback(outcome.error) if verbose else last_line(outcome.error)
     return text.append(f"{_indented(lines)}\n" if lines else "", style="dim")
 
 
@@ -157,7 +202,7 @@ def verdict_text(
     """A headline, and each finding with its line of source."""
     from rich.text import Text
 
-    from .._check import told_once
+    from .._check import counted, told_once
 
     text = Text.assemble((name, "bold"), ": ")
     for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
@@ -167,6 +212,8 @@ def verdict_text(
         count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
         results = f"{count} result{'s' * (count != 1)} compared"
         text.append(f" ({results}, {seconds:.1f} s)", style="dim")
+    if verdict.silenced:
+        text.append(f" ({counted(verdict.silenced)})", style="dim")
     for finding in told_once(verdict.findings):
         text.append("\n\n").append(_finding(finding))
     numbers = getattr(verdict, "numbers", "")
@@ -212,7 +259,7 @@ def _excerpt(finding: Finding, color: str) -> Text:
     return text.append(f"\n  through {where.through}" if where.through else "", style="dim")
 
 
-def _last_line(error: BaseException) -> str:
+def last_line(error: BaseException) -> str:
     """The last line of the user's own code on the way to an error that is not ours."""
     if isinstance(error, ShardwiseError):
         return ""

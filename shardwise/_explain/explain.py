@@ -9,12 +9,14 @@ from typing import Any
 import jax
 
 from .._call import simulate_p
-from .._errors import explain_error
-from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
+from .._errors import ArgumentError, explain_error
+from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
 from .._static import Static
+from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
 from .hardware import Hardware, find
+from .meant import Meant
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
@@ -22,13 +24,13 @@ from .passes import Passes
 from .placing import Layouts
 from .prune import pruned
 from .record import Around, Recorder, Tally
-from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
+from .report import Report
 
 
 def explain(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     hardware: str | Hardware | None = None,
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
@@ -41,8 +43,9 @@ def explain(
     Args:
         f: The function, with `jax.shard_map` somewhere inside.
         *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
-        mesh: The mesh. If `f` takes a keyword `mesh`, it is given it; otherwise `f` runs under it
-            as the ambient mesh. Left out, `f` has its own mesh.
+        mesh: The mesh: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a keyword
+            `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left out, `f`
+            has its own mesh.
         hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
             `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
         in_specs: How the arguments lie on the mesh, as in `sw.simulate`; an array that has a
@@ -66,7 +69,7 @@ def explain(
         ```
     """
     if not callable(f):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"f is a {type(f).__name__}",
                 where="sw.explain",
@@ -76,8 +79,8 @@ def explain(
         )
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
-    traced = Tracing(f, mesh, in_specs, static)(args, {})
-    report = _report(f, traced, mesh)
+    tracing = Tracing(f, mesh, in_specs, static)
+    report = _report(f, tracing(args, {}), tracing.mesh)
     return report if machine is None else report.on(machine)
 
 
@@ -87,7 +90,8 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    recorder = Recorder(layouts, Passes(body))
+    meant = Meant.of(body, traced.values[: len(body.ins) - len(paths)], paths)
+    recorder = Recorder(layouts, Passes(body), meant)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
@@ -119,7 +123,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         traffic=_traffic(recorder.collectives, axes),
         memory=memory,
         work=_work(tally, devices),
-        notes=notes_of(body, layouts, axes, recorder.collectives),
+        notes=notes_of(body, layouts, axes, recorder.collectives, meant.failed),
     )
 
 

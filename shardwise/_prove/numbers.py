@@ -121,9 +121,11 @@ def _run(
 ) -> Numbers:
     verdict = check(f, *args, mesh=mesh, reference=reference, **options)
     where = f"By numbers, on {words(mesh)}{note}"
-    if verdict.ok:
+    # What is silenced is not to be told twice, but it is so.
+    seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
+    if not seen:
         return Numbers(True, frozenset(), f"{where}, every result is right.")
-    wrong = frozenset(found.leaf for found in verdict.findings if found.certain)
+    wrong = frozenset(found.leaf for found in seen)
     static = Static.of(options["static_argnums"], options["static_argnames"])
     example = _example(f, args, mesh, wrong, (options["in_specs"], static))
     return Numbers(True, wrong, f"{where}: {example}")

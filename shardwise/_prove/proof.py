@@ -7,7 +7,7 @@ import dataclasses
 import html
 from typing import Any
 
-from .._check import Finding, told_once
+from .._check import Finding, counted, told_once
 from .._errors import ShardwiseError
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
@@ -47,6 +47,8 @@ class Proof:
     against: str = "itself on one device"
     """What the program was held against."""
     name: str = ""
+    silenced: tuple[Finding, ...] = ()
+    """What the source silences with a comment. The status says what is so, silenced or not."""
 
     @property
     def ok(self) -> bool:
@@ -74,7 +76,8 @@ class Proof:
         counts = collections.Counter(one.status for one in self.results)
         parts = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
         results = f"{_plural(counts.total())}: {parts}"
-        return f"{name}: {said} on {tried}, against {self.against} ({results})"
+        quiet = f" ({counted(self.silenced)})" if self.silenced else ""
+        return f"{name}: {said} on {tried}, against {self.against} ({results}){quiet}"
 
     def _tail(self) -> list[str]:
         return [self.numbers] if self.numbers else []
@@ -90,6 +93,7 @@ class Proof:
             "operations": self.operations,
             "results": [one.to_dict() for one in self.results],
             "findings": [finding.to_dict() for finding in self.findings],
+            "silenced": [finding.to_dict() for finding in self.silenced],
             "numbers": self.numbers,
         }
 

@@ -6,8 +6,17 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .._check import Finding, Meshes, cause, expand, grouped, words
-from .._errors import ShardingError, explain_error
+from .._check import (
+    Finding,
+    Meshes,
+    cause,
+    expand,
+    grouped,
+    place_of,
+    split_silenced,
+    words,
+)
+from .._errors import ArgumentError, ShardingError, explain_error
 from .._meaning import (
     Gap,
     Meaning,
@@ -84,6 +93,16 @@ def prove(
                 remedy="sw.prove(f, *args, mesh=mesh)",
             )
         )
+    if reference is not None and not callable(reference):
+        raise ArgumentError(
+            explain_error(
+                f"reference is a {type(reference).__name__}",
+                where="sw.prove",
+                rule="A proof is for all inputs: the reference is a function of the same "
+                "arguments.",
+                remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
+            )
+        )
     meshes = expand(mesh)
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     options = in_specs, Static.of(static_argnums, static_argnames)
@@ -92,14 +111,16 @@ def prove(
     readings = [_Reading.of(Tracing(f, one, *options), one, args, plain) for one in meshes]
     found = [row for reading in readings for row in reading.compared(plain)]
     numbers = Numbers()
-    if run and any(row.gaps for row in found):
+    if run is not False and any(row.gaps for row in found):
         decided = all(_decided(row) for row in found)
         extra = {
             "in_specs": in_specs,
             "static_argnums": static_argnums,
             "static_argnames": static_argnames,
         }
-        numbers = try_numbers(f, args, meshes, reference, decided, extra)
+        # On a mesh where all is proved, numbers would say nothing of those where it is not.
+        parted = [row.mesh for row in found if row.gaps]
+        numbers = try_numbers(f, args, parted, reference, decided, extra)
     return _proof(f, found, meshes, readings, numbers, reference)
 
 
@@ -244,10 +265,12 @@ def _proof(
         findings += [_waits(reading) for reading in readings if reading.traced.program.watch.sites]
     statuses = {one.status for one in results}
     status = next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED)
+    told = sorted(grouped(findings), key=lambda finding: not finding.certain)
+    kept, silenced = split_silenced(told, place_of(f))
     return Proof(
         status,
         tuple(results),
-        tuple(sorted(grouped(findings), key=lambda finding: not finding.certain)),
+        kept,
         tuple(map(words, meshes)),
         sum(reading.operations for reading in readings),
         numbers.words,
@@ -255,6 +278,7 @@ def _proof(
         if reference is None
         else getattr(reference, "__name__", "reference"),
         getattr(f, "__name__", type(f).__name__),
+        silenced,
     )
 
 

@@ -11,9 +11,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ShardingError, explain_error
-from .gradient import Objective, Place, reduce_gradients
+from .._errors import ArgumentError, ShardingError, explain_error
+from .._mesh import MeshLike
+from .gradient import Objective, reduce_gradients
 from .layout import Layout
+from .part import Place
 from .placing import copied, no_mesh, refuse_deleted
 from .statistics import Statistics
 from .step import (
@@ -32,7 +34,7 @@ from .variables import Held, Kind
 def data_parallel(
     loss: Callable[..., Any],
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis: str | None = None,
     accumulate: int = 1,
     has_aux: bool = False,
@@ -87,7 +89,7 @@ class ObjectStep:
         return self._runner.layout.mesh
 
     def __call__(
-        self, model: Any, optimizer: Any, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
+        self, model: Any, optimizer: Any, batch: Any, *, mesh: MeshLike | None = None
     ) -> dict[str, jax.Array]:
         """One step.
 
@@ -159,7 +161,7 @@ class ObjectStep:
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""
         if not (isinstance(state, tuple) and len(state) == 2):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"state is a {type(state).__name__}",
                     where="sw.fit",
@@ -261,7 +263,7 @@ def _advanced(streams: Any) -> Any:
 
 def _check_types(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nnx.Module | nnx.Pytree):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"model is a {type(model).__name__}",
                 where="a data-parallel step",
@@ -271,7 +273,7 @@ def _check_types(model: Any, optimizer: Any) -> None:
             )
         )
     if not isinstance(optimizer, nnx.Optimizer) or hasattr(optimizer, "model"):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"optimizer is a {type(optimizer).__name__}",
                 where="a data-parallel step",

@@ -23,8 +23,9 @@ from typing import Any
 from tests.devices import request_devices
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))  # they share a module there
 SHAPES = {1: (8,), 2: (2, 4)}
-SPARED = {"reference", "example_args", "main", "loss_fn"}
+SPARED = {"reference", "example_args", "large", "main", "loss_fn"}
 """Functions that are not part of the sharded program, or that the reference shares."""
 
 COLLECTIVES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 
@@ -217,8 +218,17 @@ def test_a_failed_assert_says_what_the_verdict_says(run, statement):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(SAID)
     shown = result.stdout.str()
-    assert shown.count("SW401") == 1
+    body, summary = shown.split("short test summary info")
+    assert body.count("SW401") == 1
+    assert re.search(r"FAILED \S+ - SW", summary)
     assert "+  where" not in shown
+
+
+def test_the_summary_begins_with_code_and_line(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    result = run(f"{PROGRAM}def test_it():\n    assert verdict()\n")
+    line = next(i for i, text in enumerate(PROGRAM.strip().splitlines(), 1) if "psum(" in text)
+    result.stdout.fnmatch_lines([f"FAILED *::test_it - SW401 *.py:{line}: result is 2 times what*"])
 
 
 def test_the_words_of_the_user_come_first(run):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import runpy
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 
 from shardwise import _evaluate
 from shardwise import _progress as progress
+from shardwise._cli import app
 from shardwise._cli.evaluate import evaluate as command
 from shardwise._evaluate import Evaluation, Max, Sum
 from shardwise._progress import Snapshot
@@ -43,7 +45,7 @@ class TestEvaluation:
         assert len(result) == 2
         assert result["n"] == 4
         assert dict(result)["n"] == 4
-        with pytest.raises(KeyError, match="no metric 'los'; there are 'loss', 'n'"):
+        with pytest.raises(KeyError, match="no metric 'los'\n  There are 'loss', 'n'"):
             result["los"]
 
     def test_a_single_metric_is_a_number(self, result):
@@ -166,6 +168,10 @@ class TestCommand:
         app.command()(command)
         return CliRunner().invoke(app, args)
 
+    def whole(self, *args):
+        """Through the whole command line, which words errors and interrupts."""
+        return CliRunner().invoke(app, ["evaluate", *args])
+
     @pytest.mark.parametrize(
         ("module", "state"),
         [("my_model", None), ("my_model.py", "STATE"), ("my_model", "make_state")],
@@ -186,6 +192,50 @@ class TestCommand:
         done = self.run("my_model:plain", "--data", "y.npy")
         assert done.stdout.startswith("mean  ")
         assert "100 examples" in done.stdout
+
+    @pytest.mark.parametrize(
+        ("more", "says"),
+        [
+            ([], "interrupted: nothing was kept; --journal FILE keeps what is finished\n"),
+            (
+                ["--journal", "j.db"],
+                "interrupted: 'j.db' has what is finished, and the same command goes on from "
+                "there\n",
+            ),
+        ],
+    )
+    def test_an_interrupt_says_what_was_kept(self, folder, more, says):
+        (folder / "my_model.py").write_text("def stop(_, b):\n    raise KeyboardInterrupt\n")
+        done = self.whole("my_model:stop", "--data", "y.npy", *more)
+        assert done.exit_code == 130
+        assert done.stderr.endswith(says)
+        assert "Traceback" not in done.output
+
+    @pytest.mark.parametrize(
+        ("args", "says"),
+        [
+            (["my_model:raises"], "my_model:raises: evaluating it raised KeyError: 'k'\n"),
+            (["my_model:plain", "--state", "my_model:make"], "my_model:make: making the state"),
+            (["broken.py:f"], "broken.py:f: importing it raised ZeroDivisionError: "),
+        ],
+    )
+    def test_a_function_that_raises_is_told_with_its_line(self, folder, args, says):
+        lines = [
+            "def raises(_, b):",
+            "    return b * {}['k']",
+            "def plain(_, b):",
+            "    return b",
+            "def make():",
+            "    return {}['k']",
+        ]
+        (folder / "my_model.py").write_text("\n".join(lines))
+        (folder / "broken.py").write_text("1 / 0")
+        done = self.whole(*args, "--data", "y.npy")
+        assert done.exit_code == 2
+        assert done.stderr.startswith(f"ShardwiseError: {says}")
+        assert re.search(r"\n  --> (my_model|broken).py:\d\n", done.stderr)
+        raw = self.whole(*args, "--data", "y.npy", "-v").exception
+        assert isinstance(raw, KeyError | ZeroDivisionError)
 
     def test_what_is_not_finite_is_null_in_json(self, folder):
         np.save("y.npy", np.float32([1, np.nan]))

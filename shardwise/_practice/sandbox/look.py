@@ -45,7 +45,9 @@ def look(
     found: dict[str, Any] = {"findings": [], "inspection": None}
     try:
         verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
-        found["findings"] = [one.to_dict() for one in verdict.findings][:FINDINGS]
+        found["findings"] = [one.to_dict() for one in (*verdict.findings, *verdict.silenced)][
+            :FINDINGS
+        ]
     except Exception as error:
         found["check"] = f"{type(error).__name__}: {error}"[:300]
     try:

@@ -1,0 +1,183 @@
+"""From a wrong result to findings: what is wrong, how much, and where."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from .._mesh import Axis
+from .._program import Collective, Where
+from .compare import difference, factor, whose, wide
+from .diagnose import place
+from .lint import TWO_WAYS
+from .relate import share_of
+from .verdict import Finding
+from .wrong import Wrong
+
+
+def describe(wrong: Sequence[Wrong]) -> list[Finding]:
+    """One finding for each cause: results that fail alike at one line are told together."""
+    worst: dict[int, Wrong] = {}
+    for one in wrong:
+        worst[one.index] = one  # meshes come in order of size
+    groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
+    for one in worst.values():
+        finding = _finding(one)
+        groups.setdefault((finding.code, finding.where), []).append((one, finding))
+    return [_together(group) for group in groups.values()]
+
+
+def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
+    _, finding = group[0]
+    if len(group) == 1:
+        return finding
+    return dataclasses.replace(
+        finding, message=f"{finding.message} (and {len(group) - 1} more results likewise)"
+    )
+
+
+def _finding(one: Wrong) -> Finding:
+    code, what, remedy = _what(one)
+    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.sizes.items()) + "}"
+    where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
+    return Finding(code, f"{one.path} {what} on {mesh}", where, one.path, remedy, mesh=mesh)
+
+
+def _what(one: Wrong) -> tuple[str, str, str]:
+    if one.structure:
+        return "SW108", "has another structure than on one device", "return the same pytree."
+    assert one.want is not None
+    if not one.same_type:
+        return (
+            "SW108",
+            f"is {one.got.dtype}{list(one.got.shape)} and should be "
+            f"{one.want.dtype}{list(one.want.shape)}",
+            "look at out_specs: a dimension that is split comes back whole.",
+        )
+    if one.apart:
+        return _apart(one)
+    if one.not_finite:
+        return "SW107", "is NaN or infinite", "look for an empty or masked shard: 0/0, log(0)."
+    return _by_factor(one) or _by_origin(one) or _otherwise(one)
+
+
+def _apart(one: Wrong) -> tuple[str, str, str]:
+    assert one.value is not None
+    assert one.want is not None
+    lacks = share_of(one.value, one.want, one.agree)
+    if lacks:
+        names = _names(lacks.axes)
+        return (
+            "SW104",
+            f"is only the first device's share; {lacks.missing} over {names!r} gives the right "
+            "result",
+            f"return jax.lax.{lacks.missing}(..., {names!r}).",
+        )
+    if one.origin and one.origin.lacks.share:
+        lacks = one.origin.lacks
+        names = _names(lacks.axes)
+        return (
+            "SW104",
+            f"is computed from only the first device's share of this value; {lacks.missing} over "
+            f"{names!r} gives the whole",
+            f"reduce it before it is used: jax.lax.{lacks.missing}(..., {names!r}).",
+        )
+    names = _names(one.value.axes)
+    return (
+        "SW105",
+        f"differs between devices along {names!r}, though out_specs declare it the same; JAX "
+        "returns the first device's",
+        f"reduce it over {names!r} (jax.lax.psum, pmean), or declare it split in out_specs.",
+    )
+
+
+def _names(axes: Sequence[Axis]) -> str | tuple[str, ...]:
+    return axes[0].name if len(axes) == 1 else tuple(axis.name for axis in axes)
+
+
+def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
+    assert one.want is not None
+    times = factor(one.got, one.want, one.limit)
+    if times is None:
+        return None
+    sizes = one.sizes
+    slack = max(16 * one.limit.norm, 1e-6)
+    made = one.origin.op if one.origin else None
+    summed = isinstance(made, Collective) and made.backward
+    if axes := whose(times, sizes, slack):
+        n = math.prod(sizes[name] for name in axes)
+        why = "; autodiff has already summed it over the devices" if summed or one.suspect else ""
+        return (
+            "SW101",
+            f"is {n} times too large, the size of {_axes(axes)}{why}",
+            TWO_WAYS if summed or one.suspect else "average instead of summing: jax.lax.pmean.",
+        )
+    if axes := whose(1 / times, sizes, slack):
+        n = math.prod(sizes[name] for name in axes)
+        return (
+            "SW102",
+            f"is 1/{n} of what it should be, 1 over the size of {_axes(axes)}",
+            "sum instead of averaging (jax.lax.psum), or divide only once.",
+        )
+    return None
+
+
+def _axes(names: Sequence[str]) -> str:
+    return " times ".join(f"axis {name!r}" for name in names)
+
+
+def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
+    if one.draw is not None:
+        return (
+            "SW106",
+            f"depends on random numbers that follow the sharding ({much(one)})",
+            "draw them for the whole array and split them, or make one key per example from its "
+            "global index: jax.random.fold_in(key, index).",
+        )
+    if one.mean_of_means:
+        return (
+            "SW103",
+            f"is a mean of unequal means ({much(one)})",
+            "sum numerators and denominators apart and divide once: "
+            "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
+        )
+    return None
+
+
+def _otherwise(one: Wrong) -> tuple[str, str, str]:
+    if one.origin and one.origin.lacks.share:
+        lacks = one.origin.lacks
+        return (
+            "SW109",
+            f"depends on the number of devices ({much(one)}): each device uses its own share of "
+            "this value",
+            f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
+        )
+    return (
+        "SW109",
+        f"depends on the number of devices ({much(one)})",
+        "this line is the first value that is the same on every device and yet depends on how "
+        "many there are: is the right collective there, over the right axis?",
+    )
+
+
+def much(one: Wrong) -> str:
+    """By how much it is wrong, and where the most."""
+    assert one.want is not None
+    gap = difference(one.got, one.want)
+    gaps = np.abs(wide(one.got) - wide(one.want))
+    said = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
+    count = int(one.off.sum())
+    if not 0 < count < one.off.size:
+        return said
+    with np.errstate(all="ignore"):
+        shares = np.where(one.off, gaps / np.abs(wide(one.want)), -1)
+    worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
+    at = ", ".join(map(str, worst))
+    return (
+        f"{said}; {count} of {one.off.size} entries, the worst [{at}]: "
+        f"{wide(one.got)[worst]:.4g} instead of {wide(one.want)[worst]:.4g}"
+    )

@@ -1,0 +1,119 @@
+"""Findings that the source itself silences, with a comment: `# shardwise: ignore[SW203]`.
+
+The comment stands on a line of the statement that the finding is about, or alone on the line above
+it. A finding about no line is silenced where the program, or the case, is defined. A silenced
+finding is not lost: verdicts and proofs keep it, and say how many there are.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import io
+import linecache
+import re
+import tokenize
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .verdict import Finding
+
+COMMENT = re.compile(r"#\s*shardwise:\s*ignore(?:\[([^\]]*)\])?")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ignore:
+    """A comment that silences: where it stands, which codes it names, which lines it covers."""
+
+    file: str
+    line: int
+    codes: tuple[str, ...]
+    covers: range
+
+    def silences(self, finding: Finding, line: int) -> bool:
+        """Whether it silences a finding at that line of its file."""
+        return line in self.covers and finding.code in self.codes
+
+
+def ignores_in(file: str) -> tuple[Ignore, ...]:
+    """The comments of a file, in order."""
+    return _ignores(file, tuple(linecache.getlines(file)))
+
+
+@functools.lru_cache(maxsize=256)
+def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
+    # Most files have none, and need not be parsed.
+    if not any(COMMENT.search(line) for line in lines):
+        return ()
+    source = "".join(lines)
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+        statements = _statements(ast.parse(source))
+    except (SyntaxError, ValueError, tokenize.TokenError):
+        return ()
+    found = []
+    for token in tokens:
+        match = COMMENT.match(token.string) if token.type == tokenize.COMMENT else None
+        if match is not None:
+            line = token.start[0]
+            about = _next_line(lines, line) if token.line.strip() == token.string else line
+            covers = next((one for one in statements if about in one), range(about, about + 1))
+            codes = tuple(code.strip() for code in (match[1] or "").split(",") if code.strip())
+            found.append(Ignore(file, line, codes, covers))
+    return tuple(found)
+
+
+def _next_line(lines: Sequence[str], line: int) -> int:
+    """The first line of code below a comment that stands alone."""
+    for number in range(line + 1, len(lines) + 1):
+        text = lines[number - 1].strip()
+        if text and not text.startswith("#"):
+            return number
+    return line
+
+
+def _statements(tree: ast.AST) -> list[range]:
+    """The lines of each statement; of those that hold others, the lines up to the first of these.
+
+    The innermost come first: a line belongs to the smallest one that has it.
+    """
+    found = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.stmt):
+            continue
+        decorators = getattr(node, "decorator_list", [])
+        start = min([node.lineno, *(one.lineno for one in decorators)])
+        body = getattr(node, "body", None)
+        last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+        found.append(range(start, max(start, last) + 1))
+    return sorted(found, key=len)
+
+
+def ignore_of(finding: Finding, places: Iterable[tuple[str, int]] = ()) -> Ignore | None:
+    """The comment that silences a finding: at its own line, else at one of the places."""
+    where = finding.where
+    for file, line in [(where.file, where.line)] if where.file else places:
+        for ignore in ignores_in(file):
+            if ignore.silences(finding, line):
+                return ignore
+    return None
+
+
+def split_silenced(
+    findings: Iterable[Finding],
+    places: Sequence[tuple[str, int]],
+    codes: Iterable[str] = (),
+) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
+    """The findings that stand, and those that a comment or one of the codes silences."""
+    kept, silenced = [], []
+    for finding in findings:
+        quiet = finding.code in set(codes) or ignore_of(finding, places) is not None
+        (silenced if quiet else kept).append(finding)
+    return tuple(kept), tuple(silenced)
+
+
+def place_of(f: Callable[..., Any]) -> list[tuple[str, int]]:
+    """Where a function is defined, for findings that are about no line."""
+    code = getattr(getattr(f, "__wrapped__", f), "__code__", None)
+    return [(code.co_filename, code.co_firstlineno)] if code is not None else []

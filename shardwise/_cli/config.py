@@ -1,0 +1,112 @@
+"""What a project sets once, under `[tool.shardwise]` in its `pyproject.toml`.
+
+The nearest `pyproject.toml` counts, from the working directory upwards. Options on the command line
+go before it. A setting that does not exist, or is of another kind, is told and nothing is run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .._errors import ShardwiseError, explain_error
+
+TABLE = "[tool.shardwise]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of a project; those left out are as if there were no file."""
+
+    paths: tuple[str, ...] = ()
+    """Files and folders to look for cases in, where none is named; relative to the file."""
+    ignore: tuple[str, ...] = ()
+    """Codes that are silenced everywhere."""
+    devices: int | None = None
+    """With how many virtual CPU devices JAX is started."""
+    hardware: str | None = None
+    """The machine for the seconds of `explain`."""
+
+
+def load(folder: Path | None = None) -> Settings:
+    """The settings for a folder: those of the nearest `pyproject.toml`."""
+    start = (folder or Path.cwd()).absolute()
+    for parent in (start, *start.parents):
+        file = parent / "pyproject.toml"
+        if file.is_file():
+            return _read(file)
+    return Settings()
+
+
+def _read(file: Path) -> Settings:
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("shardwise", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
+        raise _wrong(file, f"it cannot be read: {error}.", "mend the file.") from error
+    if not isinstance(table, dict):
+        raise _wrong(file, f"it is {_kind(table)}.", f'{TABLE}\npaths = ["src"]')
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in SETTINGS:
+            near = difflib.get_close_matches(name, SETTINGS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SETTINGS)}."
+            raise _wrong(file, f"there is no setting {name!r}.", hint)
+        found[name] = SETTINGS[name](file, name, value)
+    return Settings(**found)
+
+
+def _strings(file: Path, name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
+        raise _wrong(file, f"{name} is {_kind(value)}.", f'{name} = ["...", "..."]')
+    return tuple(value)
+
+
+def _paths(file: Path, name: str, value: Any) -> tuple[str, ...]:
+    return tuple(os.path.relpath(file.parent / one) for one in _strings(file, name, value))
+
+
+def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
+    codes = _strings(file, name, value)
+    for code in codes:
+        if not re.fullmatch(r"SW\d{3}", code):
+            raise _wrong(file, f"{name} has {code!r}, which is no code.", f'{name} = ["SW204"]')
+    return codes
+
+
+def _devices(file: Path, name: str, value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise _wrong(file, f"{name} is {value!r}.", f"{name} = 8")
+    return value
+
+
+def _string(file: Path, name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise _wrong(file, f"{name} is {_kind(value)}.", f'{name} = "h200-node"')
+    return value
+
+
+SETTINGS: dict[str, Callable[[Path, str, Any], Any]] = {
+    "paths": _paths,
+    "ignore": _codes,
+    "devices": _devices,
+    "hardware": _string,
+}
+"""Each setting, and what reads it."""
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, list):
+        return f"a list with {value!r} in it" if value else "an empty list"
+    names = {str: "a string", int: "a number", float: "a number", bool: "a truth value"}
+    return f"{names.get(type(value), 'a table')} ({value!r})"
+
+
+def _wrong(file: Path, what: str, remedy: str) -> ShardwiseError:
+    where = f"{os.path.relpath(file)}, {TABLE}"
+    return ShardwiseError(explain_error(what, where=where, remedy=remedy))

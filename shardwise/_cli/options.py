@@ -1,0 +1,125 @@
+"""The options that several commands have, defined once: what they are called and what they say."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+import typer
+
+from .._errors import ShardwiseError, explain_error
+from . import config
+from .running import start_devices
+from .select import parse_mesh
+
+Mesh = dict[str, int]
+
+
+class Printed(enum.StrEnum):
+    """How `explain` and `inspect` print what they find."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Format(enum.StrEnum):
+    """How `check` and `prove` print what they find."""
+
+    TEXT = "text"
+    JSON = "json"
+    GITHUB = "github"
+    SARIF = "sarif"
+
+
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE.py[:NAME]|DIR",
+        help="Files, one case of a file, or folders: all cases below. Left out, the paths of "
+        "[tool.shardwise] in pyproject.toml.",
+        show_default=False,
+    ),
+]
+Select = Annotated[
+    str | None,
+    typer.Option(
+        "-k", metavar="EXPRESSION", help="Only cases whose name matches: 'grad and not slow'."
+    ),
+]
+Judged = Annotated[
+    Format,
+    typer.Option(
+        "--format",
+        help="Text for people, JSON, annotations for GitHub, or SARIF for code scanning.",
+    ),
+]
+Told = Annotated[Printed, typer.Option("--format", help="Text for people, or JSON.")]
+Devices = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Start JAX with N virtual CPU devices, for programs that make a mesh of "
+        "jax.devices().",
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="A line for each thing that is wrong, no more.")
+]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Name the meshes; show whole tracebacks.")
+]
+
+
+def meshes(help_text: str) -> Any:
+    """`--mesh`, with the sizes to try."""
+    return typer.Option("--mesh", metavar="AXIS=SIZES,...", help=help_text)
+
+
+def one(help_text: str) -> Any:
+    """An option that names one mesh."""
+    return typer.Option(metavar="AXIS=SIZE,...", help=help_text)
+
+
+def page(help_text: str) -> Any:
+    """`--html`, a page to write."""
+    return typer.Option("--html", metavar="FILE", help=help_text)
+
+
+def one_mesh(text: str, option: str = "--mesh") -> Mesh:
+    """The mesh that `data=8,model=2` asks for."""
+    sizes = parse_mesh(text, option)
+    for name, column in sizes.items():
+        if len(column) != 1:
+            raise ShardwiseError(
+                explain_error(
+                    f"axis {name!r} has {len(column)} sizes",
+                    where=f"{option} {text}",
+                    rule="One mesh is looked at, with one size for each axis.",
+                    remedy=f"{option} {name}={max(column)}",
+                )
+            )
+    return {name: column[0] for name, column in sizes.items()}
+
+
+def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], config.Settings]:
+    """The targets and the settings of the project; JAX is started as both of them ask."""
+    settings = config.load()
+    chosen = targets or list(settings.paths)
+    if not chosen:
+        raise ShardwiseError(
+            explain_error(
+                "no file or folder is named.",
+                rule="Cases are looked for in files and folders: FILE.py, FILE.py:NAME or DIR.",
+                remedy=f'name one, or set {config.TABLE} paths = ["src"] in pyproject.toml.',
+            )
+        )
+    if (devices or settings.devices) is not None:
+        start_devices(devices or settings.devices or 1)
+    return chosen, settings
+
+
+def refuse_both(quiet: bool, verbose: bool) -> None:
+    """`-q` and `-v` ask for opposite things."""
+    if quiet and verbose:
+        raise typer.BadParameter("--quiet and --verbose exclude each other.")

@@ -1,0 +1,63 @@
+"""The page of each finding, read from the documentation: one source for people and for machines.
+
+A wheel carries the two pages (see `force-include` in pyproject.toml); a checkout has them in docs/.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+PAGES = ("check", "prove")
+CODE = re.compile(r"SW\d{3}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A code with what it says in a few words, and its section of the documentation."""
+
+    code: str
+    title: str
+    text: str
+    page: str
+
+    @property
+    def description(self) -> str:
+        """The first paragraph, as plain text."""
+        first = self.text.strip().split("\n\n")[0]
+        linkless = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", first)
+        return re.sub(r"[*`]", "", linkless).replace("\n", " ")
+
+
+@functools.cache
+def rules() -> dict[str, Rule]:
+    """All rules by their codes, in order."""
+    found = {}
+    for page in PAGES:
+        text = _page(page)
+        titles = dict(_titles(text))
+        for code, section in _sections(text):
+            found[code] = Rule(code, titles.get(code, ""), section, f"{page}/codes.md")
+    return dict(sorted(found.items()))
+
+
+def _page(name: str) -> str:
+    packed = Path(__file__).with_name("pages") / f"{name}.md"
+    if not packed.is_file():
+        packed = Path(__file__).parents[2] / "docs" / name / "codes.md"
+    return packed.read_text(encoding="utf-8")
+
+
+def _titles(text: str) -> Iterator[tuple[str, str]]:
+    for code, title in re.findall(r"^\| \[(SW\d{3})\]\(#\w+\) \| ([^|]+) \|", text, re.MULTILINE):
+        yield code, title.strip()
+
+
+def _sections(text: str) -> Iterator[tuple[str, str]]:
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    for heading, section in zip(parts[1::2], parts[2::2], strict=True):
+        if CODE.fullmatch(heading.strip()):
+            yield heading.strip(), section.strip()

@@ -1,0 +1,90 @@
+"""SARIF 2.1.0, which code scanning reads: GitHub, GitLab, Azure DevOps and editors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._version import __version__
+from .report import Outcome, place
+from .rules import Rule, rules
+
+if TYPE_CHECKING:
+    from .._check import Finding
+    from .silencing import Unused
+
+SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def as_sarif(outcomes: Sequence[Outcome], unused: Sequence[Unused]) -> str:
+    """All findings as one run; silenced ones are there and marked as such."""
+    results = [
+        _result(finding, outcome, silenced)
+        for outcome in outcomes
+        for silenced, findings in ((False, outcome.findings), (True, outcome.silenced))
+        for finding in findings
+    ]
+    failed = [_failure(outcome) for outcome in outcomes if outcome.error is not None]
+    notes = [_notification("note", one.why, one.file, one.line) for one in unused]
+    driver = {
+        "name": "shardwise",
+        "semanticVersion": __version__,
+        "rules": [_rule(one) for one in rules().values()],
+    }
+    run = {
+        "tool": {"driver": driver},
+        "invocations": [
+            {"executionSuccessful": not failed, "toolExecutionNotifications": [*failed, *notes]}
+        ],
+        "columnKind": "unicodeCodePoints",
+        "results": results,
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _rule(one: Rule) -> dict[str, Any]:
+    return {
+        "id": one.code,
+        "shortDescription": {"text": one.title.replace("`", "")},
+        "fullDescription": {"text": one.description},
+        "help": {"text": one.description, "markdown": one.text},
+    }
+
+
+def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any]:
+    file, line, column = place(finding, outcome.found)
+    remedy = f"\nRemedy: {finding.remedy}" if finding.remedy else ""
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": list(rules()).index(finding.code),
+        "level": "error" if finding.certain else "warning",
+        "message": {"text": f"{finding.message}{remedy}\nCase: {outcome.found.name}"},
+        "locations": [_location(file, line, column)],
+        "suppressions": [{"kind": "inSource"}] if silenced else [],
+    }
+
+
+def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:
+    """A path from here is relative, as code scanning wants it; any other one is a URI."""
+    path = Path(file)
+    uri = path.as_uri() if path.is_absolute() else path.as_posix()
+    region = {"startLine": line, "startColumn": max(1, column)}
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
+
+
+def _failure(outcome: Outcome) -> dict[str, Any]:
+    found = outcome.found
+    text = f"{found.name} could not be run: {outcome.reason}"
+    return _notification("error", text, str(found.file), found.line)
+
+
+def _notification(level: str, text: str, file: str, line: int) -> dict[str, Any]:
+    from .cases import shown
+
+    return {
+        "level": level,
+        "message": {"text": text},
+        "locations": [_location(shown(file), line)],
+    }

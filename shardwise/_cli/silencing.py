@@ -1,0 +1,73 @@
+"""Comments that silence nothing: told, so that they do not outlive what they were written for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .cases import shown
+from .report import Outcome, command
+from .rules import rules
+
+if TYPE_CHECKING:
+    from .._check import Ignore
+
+
+@dataclasses.dataclass(frozen=True)
+class Unused:
+    """A code of a comment, and why it silences nothing."""
+
+    file: str
+    line: int
+    why: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line}: {self.why}"
+
+    def github(self) -> str:
+        """The same as a workflow command."""
+        return command("warning", shown(self.file), self.line, "shardwise: ignore", self.why)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {"file": self.file, "line": self.line, "why": self.why}
+
+
+def unused_in(
+    outcomes: Sequence[Outcome], targets: Sequence[str], only: str, without: Sequence[str]
+) -> list[Unused]:
+    """What is unused in the files all of whose cases were run."""
+    from .._check import ignores_in
+
+    whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
+    whole -= {str(one.found.file) for one in outcomes if one.error is not None}
+    used = {use for one in outcomes for use in one.silencers()}
+    return [
+        unused
+        for file in sorted(whole)
+        for ignore in ignores_in(file)
+        for unused in _unused(ignore, used, only, without)
+    ]
+
+
+def _whole(file: Path, targets: Sequence[str]) -> bool:
+    """Whether a file, or a folder that holds it, is among the targets: not one case of it."""
+    paths = [Path(target).resolve() for target in targets]
+    return any(file == path or path in file.parents for path in paths)
+
+
+def _unused(
+    ignore: Ignore, used: set[tuple[str, int, str]], only: str, without: Sequence[str]
+) -> Iterator[Unused]:
+    if not ignore.codes:
+        remedy = "name the code of the finding: # shardwise: ignore[SW203]"
+        yield Unused(ignore.file, ignore.line, f"the comment names no code; {remedy}")
+    for code in ignore.codes:
+        if code not in rules():
+            yield Unused(ignore.file, ignore.line, f"there is no finding {code!r} to ignore")
+            continue
+        found_here = code.startswith(only) and code not in without
+        if found_here and (ignore.file, ignore.line, code) not in used:
+            yield Unused(ignore.file, ignore.line, f"the comment silences no {code}")

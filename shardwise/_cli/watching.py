@@ -1,0 +1,77 @@
+"""`shardwise check --watch`: check again each time a file is saved.
+
+Each check is a process of its own: the files are imported anew, whatever they import as well, and
+an error in one of them ends that check and not the watch.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+
+from .cases import python_files
+from .options import Format
+
+BEAT = 0.3
+"""Seconds between two looks at the files."""
+
+
+def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: Format) -> NoReturn:
+    """Check, wait until a file changes, and so on until Ctrl-C."""
+    command = [sys.executable, "-m", "shardwise", "check", *targets, *_words(flags, output)]
+    folders = [_folder(target) for target in targets]
+    for number, changed in enumerate(_changes(folders)):
+        if number:
+            typer.echo(f"\n{time.strftime('%H:%M:%S')}  {', '.join(changed)} changed", err=True)
+        subprocess.run(command, check=False)
+        names = ", ".join(sorted({str(folder) for folder in folders}))
+        typer.echo(f"watching {names}; Ctrl-C ends it", err=True)
+    raise AssertionError("the watch ends with Ctrl-C")
+
+
+def _words(flags: Mapping[str, Any], output: Format) -> Iterator[str]:
+    """The options again, as they are written."""
+    yield from ("--format", output.value)
+    for name, value in flags.items():
+        if value is True:
+            yield name
+        elif value not in (None, False):
+            yield from (name, str(value))
+
+
+def _folder(target: str) -> Path:
+    """What to watch for a target: the folder itself, or that of the file, for what it imports."""
+    path = Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
+    return path if path.is_dir() else path.parent
+
+
+def _changes(folders: list[Path]) -> Iterator[list[str]]:
+    """Nothing at first, then each time the names of the files that changed."""
+    before = _seen(folders)
+    yield []
+    while True:
+        time.sleep(BEAT)
+        now = _seen(folders)
+        if now != before:
+            changed = sorted({file for file, _ in now.items() ^ before.items()})
+            before = now
+            yield changed
+
+
+def _seen(folders: list[Path]) -> dict[str, tuple[int, int]]:
+    """Each Python file with its time and its size."""
+    found = {}
+    for folder in folders:
+        for file in python_files(folder):
+            try:
+                state = file.stat()
+            except OSError:
+                continue  # it went away while we looked
+            found[str(file)] = (state.st_mtime_ns, state.st_size)
+    return found

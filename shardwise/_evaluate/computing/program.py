@@ -1,0 +1,195 @@
+"""The step: `fn` and the reduction of what it returns, as one compiled program for all lanes.
+
+The program is a `shard_map` over the data axis without a single collective: each lane runs the
+same code on a batch of the same shape. One compile therefore serves every lane and every step, and
+a lane computes the same bits whether it has neighbours or not. (`jit` called once per device would
+compile once per device.) The varying-axes check is off: nothing here is ever reduced over the axis,
+and with it on, an ordinary `scan` inside `fn` would have to be annotated.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from ..._errors import ShardingError, explain_error
+from ..adding.metrics import check_shapes, named
+from ..adding.plan import Plan, make_plan
+from ..lanes import Lanes
+from ..reading.source import Row, Source
+from .state import State
+
+Compiled = Any
+
+
+@dataclass(frozen=True)
+class Function:
+    """`fn` with all that does not change during a run.
+
+    Attributes:
+        call: From the state's arrays, a batch's leaves and which rows are real, to metrics.
+        structure: The tree structure of a batch.
+        fn: The caller's function.
+        state: The state it is given.
+        rows: The leaves of an example.
+        masked: Whether `fn` takes `mask`.
+        mesh: The mesh that `fn` is traced for.
+    """
+
+    call: Callable[[list[Any], list[Any], Any], Any]
+    structure: Any
+    fn: Callable[..., Any]
+    state: State
+    rows: list[Row]
+    masked: bool
+    mesh: Mesh
+
+    def checked(self, arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
+        """What `call` gives, refused before JAX sees it if it is nothing to evaluate."""
+        output = self.call(arrays, leaves, valid)
+        named(output)
+        return output
+
+    def shapes(self, batch: int) -> tuple[Any, Any, Any]:
+        """The arguments of `call` for a batch of this size, as shapes."""
+        leaves = [jax.ShapeDtypeStruct((batch, *row.shape), row.dtype) for row in self.rows]
+        return self.state.arrays, leaves, jax.ShapeDtypeStruct((batch,), jnp.bool_)
+
+
+def bind(fn: Callable[..., Any], state: State, source: Source, lanes: Lanes) -> Function:
+    """Bind `fn` to the structure of its state and of the data, and to the devices."""
+    masked = _takes_mask(fn)
+
+    def call(arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
+        batch = jax.tree.unflatten(source.structure, leaves)
+        more = {"mask": valid} if masked else {}
+        return fn(state.rebuild(arrays), batch, **more)
+
+    return Function(call, source.structure, fn, state, source.rows, masked, lanes.mesh)
+
+
+def _takes_mask(fn: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(fn).parameters.get("mask")
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind in (
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    )
+
+
+def plan(function: Function, batch: int, length: int | None) -> Plan:
+    """Plan for what `fn` returns for a batch of this size."""
+    made = _remembered(function, ("plan", batch), lambda: _trace(function, batch))
+    if made.objects and not function.masked and (length is None or length % batch):
+        raise ShardingError(
+            explain_error(
+                f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
+                where="fn",
+                rule="The last step is padded, and only fn can keep the padding out of an object "
+                "it builds itself.",
+                remedy="def fn(state, batch, mask): ... and give mask on to the metric.",
+            )
+        )
+    return made
+
+
+def _trace(function: Function, batch: int) -> Plan:
+    try:
+        with jax.set_mesh(function.mesh):
+            output = jax.eval_shape(function.checked, *function.shapes(batch))
+    except Exception as error:
+        listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
+        error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
+        raise
+    made = make_plan(output, batch)
+    check_shapes(_metrics_of_twice(function, batch), 2 * batch)
+    return made
+
+
+def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
+    """What `fn` returns for twice the batch, to tell `[batch]` from a length that happens to agree.
+
+    A function that takes one size only is not held to it.
+    """
+    try:
+        with jax.set_mesh(function.mesh):
+            return named(jax.eval_shape(function.call, *function.shapes(2 * batch)))
+    except Exception:
+        return {}
+
+
+def compile_step(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+    """Compile the step for all lanes."""
+    return _remembered(
+        function, ("step", batch, lanes), lambda: _compile(function, made, lanes, batch)
+    )
+
+
+_memory: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _remembered(function: Function, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """What an earlier call made for the same `fn` and the same shapes, or make it.
+
+    As with `jax.jit`, a function is known by its identity: one that reads a changed global is not
+    traced again. What was made goes when the function goes.
+    """
+    whole = (*key, function.state.static, *_types(function), _settings())
+    try:
+        held = _memory.setdefault(function.fn, {})
+        if whole in held:
+            return held[whole]
+    except TypeError:  # the function or the static part of its state cannot be hashed
+        return make()
+    made = held[whole] = make()
+    return made
+
+
+def _types(function: Function) -> tuple[Any, ...]:
+    arrays = tuple((jax.typeof(a), a.sharding) for a in function.state.arrays)
+    return arrays, tuple(function.rows), str(function.structure)
+
+
+def _settings() -> tuple[Any, ...]:
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_numpy_dtype_promotion,
+    )
+
+
+def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+    shared, split = PartitionSpec(), PartitionSpec(lanes.axis)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=lanes.mesh,
+        in_specs=(shared, split, split),
+        out_specs=split,
+        axis_names={lanes.axis},
+        check_vma=False,
+    )
+    def shardwise_evaluate_step(arrays: list[Any], leaves: list[Any], rows: Any) -> Any:
+        valid = jnp.arange(batch, dtype=jnp.int32) < rows[0]
+        return made.step(function.call(arrays, leaves, valid), valid)[None]
+
+    total = batch * len(lanes)
+    leaves = [
+        jax.ShapeDtypeStruct((total, *row.shape), row.dtype, sharding=lanes.split)
+        for row in function.rows
+    ]
+    rows = jax.ShapeDtypeStruct((len(lanes),), jnp.int32, sharding=lanes.split)
+    with jax.set_mesh(lanes.mesh):
+        jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
+        return jitted.lower(function.state.arrays, leaves, rows).compile()

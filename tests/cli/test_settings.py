@@ -1,0 +1,220 @@
+"""What a project sets in its pyproject.toml, the pages of codes, files that cannot be written."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from shardwise._cli import app, config, watching
+from shardwise._cli.options import Format
+from shardwise._cli.rules import rules
+from shardwise._cli.status import ExitCode
+
+CASE = """\
+import jax
+from jax import P
+import jax.numpy as jnp
+import shardwise as sw
+
+def mean(x, *, mesh):
+    body = lambda x: jax.lax.psum(x.mean(), "data")
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+@sw.case(mesh={"data": [1, 2]})
+def rows():
+    return mean, (jnp.arange(8.0),)
+"""
+
+
+def run(*args):
+    env = {"COLUMNS": "100", "NO_COLOR": "1"}
+    return CliRunner().invoke(app, args, prog_name="shardwise", env=env)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.py").write_text(CASE)
+    return tmp_path
+
+
+def settings(folder: Path, text: str) -> None:
+    (folder / "pyproject.toml").write_text(f"[tool.shardwise]\n{text}\n")
+
+
+class TestSettings:
+    def test_paths_and_codes(self, project):
+        settings(project, 'paths = ["steps.py"]\nignore = ["SW401"]')
+        result = run("check")
+        assert result.exit_code == ExitCode.OK, result.output
+        assert "1 case, right, 1 silenced" in result.stdout
+
+    def test_the_nearest_file_counts_and_paths_are_its_own(self, project, monkeypatch):
+        settings(project, 'paths = ["steps.py"]')
+        (project / "inner").mkdir()
+        monkeypatch.chdir(project / "inner")
+        assert config.load().paths == ("../steps.py",)
+        (project / "inner" / "pyproject.toml").write_text('[project]\nname = "x"\n')
+        assert config.load() == config.Settings()
+
+    def test_an_option_goes_before_it(self, project):
+        settings(project, 'hardware = "tpu-v5e"')
+        assert "tpu-v5e" in run("explain", "steps.py").stdout
+        assert "tpu-v5e" not in run("explain", "steps.py", "--hardware", "h200-node").stdout
+
+    def test_without_paths_it_says_what_to_name(self, project):
+        result = run("check")
+        assert result.exit_code == ExitCode.NOT_RUN
+        assert "no file or folder is named" in result.stderr
+        assert 'paths = ["src"] in pyproject.toml' in result.stderr
+
+    @pytest.mark.parametrize(
+        ("text", "says"),
+        [
+            ("ignor = []", "there is no setting 'ignor'.\n  Remedy: did you mean 'ignore'?"),
+            ("colour = 1", "there are paths, ignore, devices, hardware."),
+            ('paths = "src"', "paths is a string ('src')."),
+            ("paths = [1]", "paths is a list with [1] in it."),
+            ('ignore = ["W1"]', "ignore has 'W1', which is no code."),
+            ("devices = 0", "devices is 0."),
+            ("devices = true", "devices is True."),
+            ("hardware = 3", "hardware is a number (3)."),
+            ("paths = [", "it cannot be read"),
+        ],
+    )
+    def test_what_is_wrong_is_told_before_anything_runs(self, project, text, says):
+        settings(project, text)
+        result = run("check", "steps.py")
+        assert result.exit_code == ExitCode.NOT_RUN
+        assert "ShardwiseError: pyproject.toml, [tool.shardwise]: " in result.stderr
+        assert says in result.stderr
+        assert not result.stdout
+
+
+class TestRule:
+    def test_every_code_that_can_be_found_has_a_page(self):
+        source = Path(config.__file__).parents[1]
+        said = {
+            code
+            for folder in ("_check", "_prove")
+            for file in (source / folder).rglob("*.py")
+            for code in re.findall(r'"(SW\d{3})"', file.read_text(encoding="utf-8"))
+        }
+        assert said
+        assert said <= set(rules())
+        assert all(rule.title and rule.text for rule in rules().values())
+
+    def test_a_page(self):
+        shown = run("rule", "sw101")
+        assert shown.exit_code == ExitCode.OK
+        assert shown.stdout.startswith("# SW101: n times too large\n\n**")
+        assert "```python" in shown.stdout
+        assert "## SW102" not in shown.stdout
+
+    def test_all_of_them(self):
+        shown = run("rule").stdout
+        assert "SW401  n times what it should be" in shown
+        assert len(re.findall(r"^SW\d{3}  \w", shown, re.MULTILINE)) == len(rules())
+
+    def test_an_unknown_code(self):
+        shown = run("rule", "SW4O1")
+        assert shown.exit_code == ExitCode.NOT_RUN
+        assert "SW4O1: there is no such code." in shown.stderr
+        assert "did you mean SW4" in shown.stderr
+
+
+class TestFiles:
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ["explain", "steps.py", "--html"],
+            ["explain", "steps.py", "--trace"],
+            ["inspect", "steps.py", "--html"],
+            ["evaluate", "m.py:f", "--data", "x.npy", "--journal"],
+        ],
+    )
+    def test_a_file_that_cannot_be_written_is_told_before_the_work(self, project, args):
+        np.save("x.npy", np.ones(4, np.float32))
+        (project / "steps.py").write_text("raise AssertionError('imported')")
+        result = run(*args, "nowhere/out.html")
+        assert result.exit_code == ExitCode.NOT_RUN
+        assert f"{args[-1]} nowhere/out.html: there is no folder 'nowhere'." in result.stderr
+        assert "imported" not in result.output
+        assert "this is a folder" in run(*args, ".").stderr
+
+    def test_what_was_written_is_said(self, project):
+        result = run("explain", "steps.py", "--html", "a.html", "--trace", "a.json")
+        assert result.exit_code == ExitCode.OK, result.output
+        assert result.stderr == "written: a.html\nwritten: a.json\n"
+        assert Path("a.html").stat().st_size
+        assert Path("a.json").stat().st_size
+
+
+def test_sarif_is_whole(project):
+    (project / "broken.py").write_text(CASE.replace("return mean,", "return 1 / 0,"))
+    log = json.loads(run("check", ".", "--format", "sarif").stdout)
+    assert log["version"] == "2.1.0"
+    (one,) = log["runs"]
+    driver = one["tool"]["driver"]
+    assert {rule["id"] for rule in driver["rules"]} == set(rules())
+    (found,) = one["results"]
+    assert driver["rules"][found["ruleIndex"]]["id"] == found["ruleId"] == "SW401"
+    assert (found["level"], found["suppressions"]) == ("error", [])
+    place = found["locations"][0]["physicalLocation"]
+    assert place == {
+        "artifactLocation": {"uri": "steps.py"},
+        "region": {"startLine": 7, "startColumn": 22},
+    }
+    (ran,) = one["invocations"]
+    assert ran["executionSuccessful"] is False
+    (note,) = ran["toolExecutionNotifications"]
+    assert "broken.py:rows could not be run: ZeroDivisionError" in note["message"]["text"]
+
+
+@pytest.mark.parametrize("command", ["check", "prove", "explain", "inspect"])
+def test_an_interrupt_in_the_program_is_one_line_and_130(project, command):
+    (project / "steps.py").write_text(CASE.replace("return mean,", "raise KeyboardInterrupt  #"))
+    result = run(command, "steps.py")
+    assert result.exit_code == ExitCode.INTERRUPTED
+    assert result.stderr == "interrupted\n"
+
+
+class TestWatch:
+    def test_it_runs_again_when_a_file_changes(self, project, monkeypatch):
+        ran = []
+        beats = iter([lambda: None, lambda: (project / "other.py").write_text("1"), None])
+
+        def beat(seconds):
+            step = next(beats)
+            if step is None:
+                raise KeyboardInterrupt
+            step()
+
+        monkeypatch.setattr(watching.time, "sleep", beat)
+        monkeypatch.setattr(watching.subprocess, "run", lambda command, check: ran.append(command))
+        result = run("check", "steps.py:rows", "--watch", "--mesh", "data=1,2", "-v")
+        assert result.exit_code == ExitCode.INTERRUPTED
+        assert len(ran) == 2
+        assert ran[0][3:] == ["check", "steps.py:rows", "--format", "text", *ran[0][7:]]
+        assert ran[0][7:] == ["--mesh", "data=1,2", "-v"]
+        assert "other.py changed" in result.stderr
+        assert "watching .; Ctrl-C ends it" in result.stderr
+
+    def test_its_options_are_those_of_check(self):
+        flags = {"--mesh": None, "-k": "a or b", "--devices": 8, "-q": False, "-v": True}
+        words = list(watching._words(flags, Format.GITHUB))
+        assert words == ["--format", "github", "-k", "a or b", "--devices", "8", "-v"]
+
+
+def test_python_m_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwise", "rule", "SW301"], capture_output=True, text=True
+    )
+    assert done.stdout.startswith("# SW301: a deadlock")

@@ -1,0 +1,158 @@
+"""Findings silenced where they stand: what a comment covers, what is counted, what is told."""
+
+from __future__ import annotations
+
+import json
+import linecache
+
+import pytest
+from typer.testing import CliRunner
+
+import shardwise as sw
+from shardwise._check.silence import ignores_in
+from shardwise._cli import app
+from shardwise._cli.status import ExitCode
+
+PROGRAM = """\
+import jax
+import jax.numpy as jnp
+from jax import P
+
+import shardwise as sw
+
+
+def summed(x, *, mesh):
+    def per_device(x):
+        return jax.lax.psum(x.mean(), "data"){at_line}
+
+    return jax.shard_map(per_device, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+{at_case}
+@sw.case(mesh={{"data": [1, 4]}})
+def wrong():
+    return summed, (jnp.{data},)
+"""
+
+
+def write(path, at_line="", at_case="", data="arange(8.0)"):
+    path.write_text(PROGRAM.format(at_line=at_line, at_case=at_case, data=data))
+    linecache.checkcache(str(path))
+    return path
+
+
+@pytest.fixture
+def steps(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "steps.py"
+
+
+def run(command, *args):
+    env = {"COLUMNS": "100", "NO_COLOR": "1"}
+    return CliRunner().invoke(app, [command, "steps.py", *args], prog_name="shardwise", env=env)
+
+
+@pytest.mark.parametrize("command", ["check", "prove"])
+def test_a_comment_at_the_line_silences_and_is_counted(steps, command):
+    write(steps)
+    assert run(command).exit_code == ExitCode.WRONG
+    write(steps, "  # shardwise: ignore[SW401]")
+    quiet = run(command)
+    assert quiet.exit_code == ExitCode.OK, quiet.output
+    assert "1 silenced: SW401" in quiet.stdout
+    assert "Remedy" not in quiet.stdout
+    assert quiet.stdout.splitlines()[-1] == "1 case, right, 1 silenced"
+
+
+def test_the_verdict_does_not_call_it_right(steps):
+    write(steps, "  # shardwise: ignore[SW401]")
+    assert "steps.py:wrong: right but for what is silenced on 2 meshes" in run("check").stdout
+    assert "steps.py:wrong: REFUTED on 2 meshes (1 silenced: SW401)" in run("prove").stdout
+
+
+@pytest.mark.parametrize(
+    ("comment", "told"),
+    [
+        ("# shardwise: ignore[SW101]", "steps.py:10: the comment silences no SW101"),
+        ("# shardwise: ignore[SW777]", "steps.py:10: there is no finding 'SW777' to ignore"),
+        ("# shardwise: ignore", "steps.py:10: the comment names no code; name the code"),
+        ("# shardwise: ignore[SW401, SW203]", "steps.py:10: the comment silences no SW203"),
+    ],
+)
+def test_a_comment_that_silences_nothing_is_told(steps, comment, told):
+    write(steps, f"  {comment}")
+    result = run("check")
+    assert told in result.stdout
+    assert result.stdout.rstrip().endswith("1 comment without effect")
+    github = run("check", "--format", "github").stdout
+    assert "::warning file=steps.py,line=10,title=shardwise%3A ignore::" in github
+
+
+def test_what_another_command_would_find_is_left_alone(steps):
+    write(steps, "  # shardwise: ignore[SW401, SW409]")
+    assert "without effect" not in run("check").stdout
+    write(steps, "  # shardwise: ignore[SW401, SW201]")
+    assert "without effect" not in run("prove").stdout
+
+
+def test_one_case_alone_does_not_judge_the_comments(steps):
+    write(steps, "  # shardwise: ignore[SW101]")
+    whole = CliRunner().invoke(app, ["check", "steps.py:wrong"])
+    assert "silences no" not in whole.stdout
+    assert "silences no" not in run("check", "-k", "wrong").stdout
+
+
+def test_a_finding_about_no_line_is_silenced_at_the_case(steps):
+    write(steps, data="zeros(8)")
+    assert "SW503" in run("check").stdout
+    write(steps, data="zeros(8)", at_case="# shardwise: ignore[SW503]")
+    quiet = run("check").stdout
+    assert "1 silenced: SW503" in quiet
+    assert "without effect" not in quiet
+
+
+def test_json_and_sarif_keep_what_is_silenced(steps):
+    write(steps, "  # shardwise: ignore[SW401]")
+    data = json.loads(run("check", "--format", "json").stdout)
+    assert (data["ok"], data["silenced"]) == (True, 1)
+    assert [one["code"] for one in data["cases"][0]["verdict"]["silenced"]] == ["SW401"]
+    (one,) = json.loads(run("check", "--format", "sarif").stdout)["runs"][0]["results"]
+    assert one["ruleId"] == "SW401"
+    assert one["suppressions"] == [{"kind": "inSource"}]
+
+
+def test_in_python_as_well(steps, monkeypatch):
+    write(steps, "  # shardwise: ignore[SW401]")
+    scope: dict = {}
+    exec(compile(steps.read_text(), str(steps), "exec"), scope)
+    f, args = scope["wrong"]()
+    verdict = sw.check(f, *args, mesh={"data": [1, 4]})
+    assert verdict
+    assert [finding.code for finding in verdict.silenced] == ["SW401"]
+    assert "summed: right but for what is silenced on {data: 1}, {data: 4}" in str(verdict)
+    assert "(1 silenced: SW401)" in verdict._repr_html_()
+
+
+LAYOUTS = """\
+x = f(
+    1,
+    2,
+)  # shardwise: ignore[SW101]
+# shardwise: ignore[SW102]
+# because of this and that
+y = g(1)
+text = "# shardwise: ignore[SW103]"
+def h(a):  # shardwise: ignore[SW104]
+    return a
+"""
+
+
+def test_a_comment_covers_its_statement_and_no_more(tmp_path):
+    path = tmp_path / "layouts.py"
+    path.write_text(LAYOUTS)
+    found = {ignore.codes: ignore.covers for ignore in ignores_in(str(path))}
+    assert found == {
+        ("SW101",): range(1, 5),
+        ("SW102",): range(7, 8),
+        ("SW104",): range(9, 10),
+    }
