@@ -54,11 +54,11 @@ def wrong() -> Callable[..., Any]:
     return step
 
 
-def listen(name: str, seconds: float, **_: Any) -> None:
+def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
     global compiling, compiled
-    if name.endswith(COMPILING):
-        compiling += seconds
-        compiled += name.endswith(COMPILING[0])
+    if event.endswith(COMPILING):
+        compiling += duration_secs
+        compiled += event.endswith(COMPILING[0])
 
 
 def step_seconds(args: Any, rounds: int = 3) -> float:

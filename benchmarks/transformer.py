@@ -162,7 +162,7 @@ def summed(params: Params, tokens: jax.Array, *, mesh: Any) -> tuple[jax.Array, 
     return split(params, tokens)
 
 
-def simulated(shards: int, at_once: int | str, step: Any = sharded) -> Step:
+def simulated(shards: int, at_once: int | str, step: Any = sharded) -> Any:
     return sw.simulate(step, mesh=sw.mesh(data=shards), at_once=at_once)
 
 
@@ -178,7 +178,9 @@ class Ready:
         self.lowering = time.perf_counter() - began
         self.compiled = lowered.compile()
         self.compiling = time.perf_counter() - began - self.lowering
-        self.temporaries = self.compiled.memory_analysis().temp_size_in_bytes
+        found = self.compiled.memory_analysis()
+        assert found is not None
+        self.temporaries = found.temp_size_in_bytes
         self.times: list[float] = []
 
     def run(self, args: Any) -> None:

@@ -103,7 +103,7 @@ def simulate(
             jax.eval_shape(lambda *values: traced.program.run(values, pace), *traced.read())
         return Plan(tuple(found))
 
-    simulated.plan = plan  # pyright: ignore[reportFunctionMemberAccess]
+    simulated.__dict__["plan"] = plan
     return cast(Simulated, simulated)
 
 

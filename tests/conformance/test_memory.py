@@ -104,7 +104,9 @@ def compiled(f):
 
 
 def temporaries(f):
-    return compiled(f).memory_analysis().temp_size_in_bytes
+    found = compiled(f).memory_analysis()
+    assert found is not None
+    return found.temp_size_in_bytes
 
 
 @pytest.mark.parametrize("at_once", [1, 2, "auto"])
@@ -114,9 +116,9 @@ def test_a_loop_taken_apart_gives_what_devices_give(body, at_once):
     want = jax.device_get(jax.jit(lambda w, x: f(w, x, mesh=real_mesh(x=4)))(params(), batch()))
     found = sw.simulate(f, mesh=sw.mesh(x=4), at_once=at_once)(params(), batch())
     # Blocks of bfloat16 gradients are rounded once where devices round them one by one.
-    coarse = {"rtol": 1e-3, "atol": 1e-5} if body is by_autodiff else {"rtol": 1e-5, "atol": 1e-6}
+    rtol, atol = (1e-3, 1e-5) if body is by_autodiff else (1e-5, 1e-6)
     for own, real in zip(found, want, strict=True):
-        np.testing.assert_allclose(own, real, **coarse)
+        np.testing.assert_allclose(own, real, rtol=rtol, atol=atol)
 
 
 def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes():
@@ -161,7 +163,10 @@ def test_a_large_program_is_computed_a_fifth_at_a_time():
 
 def test_eager_calls_compile_once():
     compiles = []
-    listener = lambda name, *_, **__: compiles.append(name)  # noqa: E731
+
+    def listener(event, duration_secs, **kwargs):
+        compiles.append(event)
+
     f = sw.simulate(program(by_autodiff), mesh=sw.mesh(x=8))
     args = params(), batch()
     jax.block_until_ready(args)
