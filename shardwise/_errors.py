@@ -50,8 +50,17 @@ class PeerError(ShardwiseError, RuntimeError):
     """Another process of the same job has failed or gone; its words are in the message."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after what was kept has been said: nobody needs to say it again."""
+def interrupted(line: str) -> KeyboardInterrupt:
+    """Ctrl-C, after a line has said what was kept.
+
+    It is no class of its own: of a subclass Python does not say, by its exit code, what ended it.
+    """
+    return KeyboardInterrupt(line)
+
+
+def was_told(error: KeyboardInterrupt) -> bool:
+    """Whether somebody has said already what was kept."""
+    return bool(str(error))
 
 
 def require(package: str, what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +12,8 @@ import jax
 from .._call import simulate_p
 from .._errors import ArgumentError, explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
-from .._program import Body, Var, annotate, build, walk
+from .._program import Body, Var, Where, annotate, build, walk
+from .._program.ir import NOWHERE
 from .._simulate import Traced, Tracing
 from .._static import Static
 from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
@@ -124,7 +126,18 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         memory=memory,
         work=_work(tally, devices),
         notes=notes_of(body, layouts, axes, recorder.collectives, meant.failed),
+        source=place_of(f),
     )
+
+
+def place_of(f: Callable[..., Any]) -> Where:
+    """Where a function is defined; nowhere for one that Python knows no source of."""
+    inner = inspect.unwrap(f)
+    inner = getattr(inner, "func", inner)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return NOWHERE
+    return Where(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _operations(traced: Traced) -> Body:

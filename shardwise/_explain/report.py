@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from .._errors import ArgumentError, explain_error, path_of
+from .beside import Judged, with_findings
 from .compare import Comparison, compare
 from .cost import with_cost
 from .data import Facts
@@ -34,6 +35,23 @@ class Report(Facts):
                 )
             )
         return compare(self, other)
+
+    def beside(self, judged: Judged) -> Report:
+        """The same report with the findings of a verdict or a proof beside their traffic.
+
+        Args:
+            judged: What `sw.check` or `sw.prove` says of the same function.
+        """
+        if not hasattr(judged, "findings"):
+            raise ArgumentError(
+                explain_error(
+                    f"it is set beside a {type(judged).__name__}",
+                    where="report.beside",
+                    rule="A report is set beside what sw.check or sw.prove gives.",
+                    remedy="report.beside(sw.prove(f, *args, mesh=mesh))",
+                )
+            )
+        return with_findings(self, judged)
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file; the name says as what.
