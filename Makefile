@@ -43,6 +43,7 @@ lint: $(READY)  ## ruff, the format, pyright.
 
 bench: $(READY)  ## Measure simulate, check, prove, evaluate and train.
 	$(BIN)/python benchmarks/simulate.py $(ARGS)
+	$(BIN)/python benchmarks/transformer.py
 	$(BIN)/python benchmarks/check.py
 	$(BIN)/python benchmarks/prove.py
 	$(BIN)/python benchmarks/evaluate.py

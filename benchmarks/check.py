@@ -1,13 +1,16 @@
-"""How long `sw.check` of a small training step takes, of a right one and of a wrong one.
+"""How long `sw.check` of a transformer's training step takes, right and wrong.
 
-    python benchmarks/check.py
+    python benchmarks/check.py                  # twelve layers, a step of some seconds
+    python benchmarks/check.py --size tiny      # a small one, in which compiling is all
 
-The first check of a process pays for starting JAX's compiler; it is printed apart. Each further one
-is of a function that has not been seen before, as in a test suite.
+The check is on 1, 2, 4 and 8 devices. Its time is given in units of one plain step, compiled and
+run on one device: what JAX takes to trace, lower and compile is counted apart, by JAX itself. Each
+check is of a function that has not been seen before, as in a test suite.
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import time
@@ -19,51 +22,97 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import report
-import workload
+import transformer
 from jax import lax
 from jax.sharding import PartitionSpec as P
+from report import Target
 
 import shardwise as sw
 
-WIDTH, BATCH = 64, 64
-SIZES = {"data": [1, 2, 4, 8]}
+MESH = {"data": [1, 2, 4, 8]}
+COMPILING = ("backend_compile_duration", "jaxpr_to_mlir_module_duration")
+compiling = 0.0
+compiled = 0
 
 
 def right() -> Callable[..., Any]:
     """The step of the other benchmarks, as a function of its own."""
-    return lambda params, x, y, *, mesh: workload.sharded(params, x, y, mesh=mesh)
+    return lambda params, tokens, *, mesh: transformer.sharded(params, tokens, mesh=mesh)
 
 
 def wrong() -> Callable[..., Any]:
     """The textbook recipe: `pmean` of a gradient that autodiff has already summed."""
 
-    def body(params: Any, x: Any, y: Any) -> Any:
-        return lax.pmean(jax.grad(workload.mean_loss)(params, x, y), "data")
+    def body(params: Any, tokens: Any) -> Any:
+        loss, grads = jax.value_and_grad(transformer.mean_loss)(params, tokens)
+        return lax.pmean(loss, "data"), transformer.descend(params, lax.pmean(grads, "data"))
 
-    def step(params: Any, x: Any, y: Any, *, mesh: Any) -> Any:
-        specs = (P(), P("data"), P("data"))
-        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(params, x, y)
+    def step(params: Any, tokens: Any, *, mesh: Any) -> Any:
+        specs = (P(), P("data"))
+        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(params, tokens)
 
     return step
 
 
-def seconds(make: Callable[[], Callable[..., Any]], args: Any, ok: bool) -> float:
+def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
+    global compiling, compiled
+    if event.endswith(COMPILING):
+        compiling += duration_secs
+        compiled += event.endswith(COMPILING[0])
+
+
+def step_seconds(args: Any, rounds: int = 3) -> float:
+    """One plain step on one device."""
+    step = jax.jit(transformer.unsharded)
+    jax.block_until_ready(step(*args))
+    times = []
+    for _ in range(rounds):
+        began = time.perf_counter()
+        jax.block_until_ready(step(*args))
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def measure(
+    make: Callable[[], Callable[..., Any]], args: Any, ok: bool
+) -> tuple[float, float, int]:
+    """Seconds of a check without compiling, seconds of compiling, programs compiled."""
+    before = compiling, compiled
     began = time.perf_counter()
-    verdict = sw.check(make(), *args, mesh=SIZES)
+    verdict = sw.check(make(), *args, mesh=MESH)
     taken = time.perf_counter() - began
     if verdict.ok is not ok:
         raise AssertionError(str(verdict))
-    return taken
+    spent = compiling - before[0]
+    return taken - spent, spent, compiled - before[1]
 
 
 def main() -> None:
-    args = (workload.make_params(WIDTH), *workload.make_batch(WIDTH, BATCH))
-    rows = [["first in the process, right", f"{seconds(right, args, True):.2f} s"]]
+    parser = argparse.ArgumentParser(description="What a check costs, in plain steps.")
+    parser.add_argument("--size", choices=transformer.SIZES, default="small")
+    parser.add_argument("--rounds", type=int, default=1, help="checks of each kind")
+    asked = parser.parse_args()
+    size = transformer.SIZES[asked.size]
+    args = (transformer.make_params(size), transformer.make_tokens(size))
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    rows, targets = [], []
     for name, make, ok in (("right", right, True), ("wrong, with the line", wrong, False)):
-        taken = statistics.median(seconds(make, args, ok) for _ in range(3))
-        rows.append([name, f"{taken:.2f} s"])
+        found = []
+        for _ in range(asked.rounds):
+            step = step_seconds(args)
+            found.append((*measure(make, args, ok), step))
+        taken, spent, count, step = min(found, key=lambda one: one[0] / one[3])
+        rows.append([name, _s(step), _s(taken), f"{taken / step:.1f}", _s(spent), str(count)])
+        targets.append(Target(f"check, {name} / plain step", taken / step, 5.0))
     print(report.machine("CPU", jax.__version__) + "\n")
-    print(report.table(["check of a perceptron's step on 1, 2, 4 and 8 devices", "time"], rows))
+    title = f"check on 1, 2, 4, 8 ({asked.size})"
+    header = [title, "plain step", "check", "steps", "compiling", "programs"]
+    print(report.table(header, rows) + "\n")
+    print(report.targets(targets))
+
+
+def _s(seconds: float) -> str:
+    return f"{seconds:.2f} s"
 
 
 if __name__ == "__main__":

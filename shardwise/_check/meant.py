@@ -19,7 +19,7 @@ from .describe import much
 from .options import words
 from .running import Run
 from .verdict import Finding
-from .wrong import Wrong
+from .wrong import OTHER, SAME, Wrong
 
 
 class Meant:
@@ -50,6 +50,23 @@ class Meant:
         found = self.gaps(run)
         return found is not None and not any(found) and not run.program.watch.sites
 
+    def judged(self, run: Run) -> list[str | None]:
+        """What is known of each result: that it is the same as on one device, or another."""
+        found = self.gaps(run)
+        if found is None or run.program.watch.sites:
+            return [None] * len(run.paths)
+        return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
+
+    def likewise(self, run: Run, larger: Run) -> bool:
+        """Whether the same results are multiples of what they should be on a larger mesh too."""
+        here, there = self.gaps(run), self.gaps(larger)
+        if here is None or there is None:
+            return False
+        kinds = [{gap.kind for gap in gaps} for gaps in here]
+        return kinds == [{gap.kind for gap in gaps} for gaps in there] and all(
+            own <= {"times"} for own in kinds
+        )
+
     def causes(self, wrong: list[Wrong]) -> tuple[list[Finding], list[Wrong]]:
         """The causes of wrong results, and those results of which none is known."""
         found: dict[int, Finding] = {}
@@ -75,6 +92,10 @@ class Meant:
         symptom = f"{much(one)}, " if first.code == "SW405" else ""
         symptom = "NaN or infinite " if one.not_finite else symptom
         return dataclasses.replace(first, message=f"{first.message} ({symptom}on {first.mesh})")
+
+
+def _is_certain(gaps: list[Gap]) -> bool:
+    return any(gap.kind in ("times", "mistake") for gap in gaps)
 
 
 def _read(run: Run, plain: Meaning | None) -> Meaning | None:

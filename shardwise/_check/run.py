@@ -88,21 +88,38 @@ def check(
     wrong: list[Wrong] = []
     wrong_on: list[str] = []
     proved_on: list[str] = []
-    for run, one in zip(runs, meshes, strict=True):
-        if meant is not None and base.paths and meant.proved(run):
-            proved_on.append(words(one))
-            if run is not runs[-1] and run is not base:
-                findings += lint(run.body, list(axes_of(one).values()))
-                continue
-        findings += lint(run.body, list(axes_of(one).values())) if base.paths else []
+    likewise: list[tuple[Run, AbstractMesh]] = []
+    several = [run for run in runs if run is not base]
+
+    def compare(run: Run, one: AbstractMesh) -> None:
+        known = meant.judged(run) if meant is not None and base.paths else [None] * len(limits)
+        other = None if len(several) < 2 else several[-1 if run is not several[-1] else 0]
         try:
-            here = wrong_results(run, base, wanted, limits)
+            here = wrong_results(run, base, wanted, limits, known, other)
         except DeadlockError as error:
             findings.append(_deadlock(error, run, one))
             wrong_on.append(words(one))
         else:
-            wrong += here
-            wrong_on += [words(one)] * bool(here)
+            wrong.extend(here)
+            wrong_on.extend([words(one)] * bool(here))
+
+    for run, one in zip(runs, meshes, strict=True):
+        findings += lint(run.body, list(axes_of(one).values())) if base.paths else []
+        if meant is not None and base.paths and meant.proved(run):
+            proved_on.append(words(one))
+            if run is not runs[-1] and run is not base:
+                continue
+        elif meant is not None and run in several[1:-1] and meant.likewise(run, runs[-1]):
+            likewise.append((run, one))
+            continue
+        compare(run, one)
+    if likewise and words(meshes[-1]) in wrong_on:
+        # A multiple of something that is not zero is wrong, as the largest mesh has shown.
+        order = list(map(words, meshes))
+        wrong_on = sorted({*wrong_on, *(words(one) for _, one in likewise)}, key=order.index)
+    else:
+        for run, one in likewise:
+            compare(run, one)
     causes, rest = meant.causes(wrong) if meant is not None else ([], wrong)
     findings = causes + describe(rest) + findings
     findings += [_disagree(one) for one in sorted({*wrong_on} & {*proved_on})]

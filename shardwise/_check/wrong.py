@@ -20,6 +20,12 @@ from .running import Run, Wanted
 FEW, MANY = 2, 8
 """How many runs with other roundings are made at first, and before something is called wrong."""
 
+SAME, OTHER = "same", "other"
+"""What meaning says of a result: that it is what it is on one device, or that it is not."""
+
+SEEN_FROM, ALIGNED = 256, 0.9
+"""From how many elements on, and how closely, two errors have to point in one direction."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wrong:
@@ -92,6 +98,32 @@ class Wrong:
         rows = self.value.rows
         return any(off(row, rows[0], self.limit, self.move).any() for row in rows[1:])
 
+    @property
+    def near(self) -> bool:
+        """Whether it is right but for what rounding may do, by a coarse measure.
+
+        That is enough where it is known to be right: then only a gross error is looked for.
+        """
+        if self.structure or not self.same_type or self.limit.given:
+            return False
+        assert self.value is not None
+        return all(agree(row, self.want, self.limit) for row in self.value.rows)
+
+    def seen_beside(self, other: Run | None) -> bool:
+        """Whether it is off in the same direction on another mesh, which rounding would not be.
+
+        That is enough where it is known to be wrong. Errors of rounding on two meshes have those on
+        one device in common, which makes half of their directions the same, not more.
+        """
+        if self.structure or not self.same_type or self.limit.given or other is None:
+            return False
+        want, there = wide(np.asarray(self.want)), wide(other.values[self.index].first)
+        if there.shape != want.shape or want.size < SEEN_FROM:
+            return False
+        here, there = wide(self.got) - want, there - want
+        sizes = float(np.linalg.norm(here)) * float(np.linalg.norm(there))
+        return 0 < sizes < np.inf and float(np.vdot(here, there).real) > ALIGNED * sizes
+
     @functools.cached_property
     def origin(self) -> Origin | None:
         """Where it starts to depend on the number of devices."""
@@ -153,13 +185,32 @@ class Wrong:
 
 
 def wrong_results(
-    run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]
+    run: Run,
+    base: Run,
+    wanted: Sequence[Wanted],
+    limits: Sequence[Tolerance],
+    meant: Sequence[str | None],
+    other: Run | None = None,
 ) -> list[Wrong]:
-    """The results of a run that are wrong."""
+    """The results of a run that are wrong.
+
+    `meant` says of each result what its meaning says: `SAME` as on one device, `OTHER`, or nothing.
+    `other` is the program on another mesh.
+    """
     if run.traced.tree != base.traced.tree:
         return [Wrong(run, base, 0, None, None, Tolerance(0.0), structure=True)]
-    rows = enumerate(zip(run.values, wanted, limits, strict=True))
-    judged = [judge(run, base, index, *row) for index, row in rows]
+    rows = list(zip(run.values, wanted, limits, strict=True))
+    first = [
+        Wrong(run, base, i, held, want.value, limit) for i, (held, want, limit) in enumerate(rows)
+    ]
+    # Where meaning has a cause and one result shows it, the others need no closer look.
+    shown = any(m == OTHER and one.seen_beside(other) for m, one in zip(meant, first, strict=True))
+    judged = []
+    for index, one in enumerate(first):
+        if meant[index] == SAME and one.near:
+            continue
+        settled = meant[index] == OTHER and shown and not one.right
+        judged.append(one if settled else judge(run, base, index, *rows[index]))
     return [one for one in judged if not one.right]
 
 

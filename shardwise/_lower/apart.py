@@ -68,6 +68,9 @@ class _Cut:
 
     def __init__(self, op: Scan, axis: Axis):
         self.op, self.axis = op, axis
+        self.makers = {var: inner for inner in op.body.ops for var in inner.outs}
+        carried = op.body.ins[op.consts : op.consts + op.carry]
+        self.given = set(op.body.ins).difference(carried)
         self.late = self._late()
         self.met = [c for c in op.body.ops if isinstance(c, Collective) and self._is_ready(c)]
         self.stacks: dict[Var, Var] = {}
@@ -117,9 +120,18 @@ class _Cut:
 
     def _stack(self, var: Var) -> Var | None:
         """What the second loop is given for a value of a turn that it does not make itself."""
-        if var in self.stacks or self._is_early(var):
+        if var in self.stacks or (self._is_early(var) and not self._is_cheap(var)):
             return self.stacks.setdefault(var, _stacked(var, self.op.length))
         return None
+
+    def _is_cheap(self, atom: Atom) -> bool:
+        """Whether it is quickly made anew, of what the loop is given for this turn."""
+        if isinstance(atom, Lit) or atom in self.given:
+            return True
+        maker = self.makers.get(atom)
+        return (
+            isinstance(maker, Leaf) and maker.name in CHEAP and all(map(self._is_cheap, maker.ins))
+        )
 
     def _serves(self, crossing: Iterable[Var]) -> bool:
         """Whether what has to be stacked for it is no more than what the loop takes and gives."""
@@ -142,7 +154,6 @@ class _Cut:
         op, free = self.op, dict(reversed(ys))
         xs = dict(zip(op.body.ins, op.ins, strict=True))
         uses = count_uses(op.body.ops, [atom for atom in op.body.outs if isinstance(atom, Var)])
-        makers = {var: inner for inner in op.body.ops for var in inner.outs}
         for c in self.met:
             (operand,), (made,) = c.ins, c.outs
             assert isinstance(operand, Var)
@@ -150,7 +161,7 @@ class _Cut:
                 taken = xs[operand]
             else:
                 if c.groups is None and sums_in_blocks(c.name, operand.dtype):
-                    product = product_of(operand, makers, uses, self.axis)
+                    product = product_of(operand, self.makers, uses, self.axis)
                     inner = block_sum(c, operand, product)
                     added.append(inner)
                     (operand,) = inner.outs
@@ -246,8 +257,9 @@ def _part(
 
 CHEAP = set(
     """abs add add_any and convert_element_type copy div eq exp expand_dims ge gt integer_pow le log
-    lt max min mul ne neg not or pow reduce_max reduce_min reduce_precision reduce_sum reshape rsqrt
-    select_n sign sqrt square squeeze stop_gradient sub tanh transpose""".split()  # noqa: SIM905
+    lt max min mul ne neg not optimization_barrier or pow reduce_max reduce_min reduce_precision
+    reduce_sum reshape rsqrt select_n sign sqrt square squeeze stop_gradient sub tanh
+    transpose""".split()  # noqa: SIM905
 )
 """Operations that can be done for all turns of a loop at once: their results are all they take."""
 

@@ -98,18 +98,18 @@ def _work(op: Leaf, axis: Axis, times: int) -> Work:
         return Work(times, 0.0, False, int(made * 2 * FUSED), 0, FUSED)
     moving = made + sum(size for size, moves in shares if moves)
     fixed = sum(size for size, moves in shares if not moves)
-    half = getattr(op.ins[0], "dtype", None) is not None and op.outs[0].dtype.itemsize < 4
+    half = op.outs[0].dtype.itemsize < 4
     return Work(times, products, half, moving, fixed, 1.0)
 
 
 def _products(op: Leaf) -> float:
     """The multiplications and additions of a matrix product or a convolution."""
-    shapes = [getattr(atom, "shape", ()) for atom in op.ins]
-    out = math.prod(op.outs[0].shape) if op.outs else 0
+    if op.name not in ("dot_general", "conv_general_dilated"):
+        return 0.0
+    left, right = (tuple[int, ...](getattr(atom, "shape", ())) for atom in op.ins[:2])
+    out = 2.0 * math.prod(op.outs[0].shape)
     if op.name == "dot_general":
         (contracted, _), _ = op.params["dimension_numbers"]
-        return 2.0 * out * math.prod(shapes[0][d] for d in contracted)
-    if op.name == "conv_general_dilated":
-        features = op.params["dimension_numbers"].rhs_spec[0]
-        return 2.0 * out * math.prod(shapes[1]) / max(1, shapes[1][features])
-    return 0.0
+        return out * math.prod(left[d] for d in contracted)
+    features = op.params["dimension_numbers"].rhs_spec[0]
+    return out * math.prod(right) / max(1, right[features])

@@ -105,13 +105,13 @@ class Pace:
         return size, _why(times, size, own, fitting == sizes)
 
 
-SHARE = 0.25
+SHARE = 0.2
 """The share of what all shards together would take that those computed at once may take."""
 
 FREE = 1 / 64
 """The share of the memory at hand below which saving is not worth anything."""
 
-TOLERANCE = 1.01
+TOLERANCE = 1.02
 """How much slower than the fastest number of shards a smaller one may be."""
 
 

@@ -1,0 +1,179 @@
+"""What simulating costs in memory and operations, by XLA's own figures: no clock is looked at."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import shardwise as sw
+
+from ..support import real_mesh
+
+LAYERS, WIDTH, ROWS, SHARDS = 6, 64, 512, 64
+
+
+def params():
+    keys = jax.random.split(jax.random.key(0), LAYERS)
+    return jnp.stack([jax.random.normal(key, (WIDTH, WIDTH)) for key in keys]) / WIDTH**0.5
+
+
+def batch():
+    return jax.random.normal(jax.random.key(1), (ROWS, WIDTH))
+
+
+def loss(w, x):
+    """Layers in a scan, rematerialised, computed in bfloat16."""
+
+    @jax.checkpoint
+    def layer(x, own):
+        return jnp.tanh(x @ own.astype(jnp.bfloat16)), None
+
+    x, _ = lax.scan(layer, x.astype(jnp.bfloat16), w)
+    return jnp.mean(x.astype(jnp.float32) ** 2)
+
+
+def by_autodiff(w, x):
+    """Autodiff sums the gradient of each layer, inside the loop over the layers."""
+    value, grads = jax.value_and_grad(lambda w: lax.pmean(loss(w, x), "x"))(w)
+    return value, w - 0.1 * grads
+
+
+def gathered(w, x):
+    """Every device has a part of each layer, and gathers it in the loop."""
+
+    @jax.checkpoint
+    def layer(x, own):
+        return jnp.tanh(x @ lax.all_gather(own, "x", tiled=True)), None
+
+    def mean(w):
+        out, _ = lax.scan(layer, x, w)
+        return lax.pmean(jnp.mean(out**2), "x")
+
+    value, grads = jax.value_and_grad(mean)(w)
+    return value, w - 0.1 * grads
+
+
+def with_late_carry(w, x):
+    """The loop itself uses what comes of the meeting, one turn later."""
+
+    def layer(carry, own):
+        x, norm = carry
+        x = jnp.tanh(x @ own)
+        return (x, norm + lax.psum(jnp.sum(x), "x")), lax.pmax(jnp.max(x), "x") * norm
+
+    (_, norm), seen = lax.scan(layer, (x, jnp.float32(1.0)), w)
+    return norm, seen
+
+
+SPECS = {
+    by_autodiff: ((P(), P("x")), (P(), P())),
+    gathered: ((P(None, "x"), P("x")), (P(), P(None, "x"))),
+    with_late_carry: ((P(), P("x")), (P(), P())),
+}
+
+
+def program(body):
+    ins, outs = SPECS[body]
+
+    def f(w, x, *, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=outs)(w, x)
+
+    return f
+
+
+def by_hand(w, x):
+    """A scan over slices that adds up the gradients."""
+
+    def add(total, part):
+        return jax.tree.map(jnp.add, total, jax.value_and_grad(loss)(w, part)), None
+
+    zero = (jnp.zeros(()), jnp.zeros_like(w))
+    (value, grads), _ = lax.scan(add, zero, x.reshape(SHARDS, -1, WIDTH))
+    return value / SHARDS, w - 0.1 * grads / SHARDS
+
+
+def unsharded(w, x):
+    value, grads = jax.value_and_grad(loss)(w, x)
+    return value, w - 0.1 * grads
+
+
+def compiled(f):
+    return jax.jit(f).lower(jax.eval_shape(params), jax.eval_shape(batch)).compile()
+
+
+def temporaries(f):
+    found = compiled(f).memory_analysis()
+    assert found is not None
+    return found.temp_size_in_bytes
+
+
+@pytest.mark.parametrize("at_once", [1, 2, "auto"])
+@pytest.mark.parametrize("body", SPECS, ids=lambda body: body.__name__)
+def test_a_loop_taken_apart_gives_what_devices_give(body, at_once):
+    f = program(body)
+    want = jax.device_get(jax.jit(lambda w, x: f(w, x, mesh=real_mesh(x=4)))(params(), batch()))
+    found = sw.simulate(f, mesh=sw.mesh(x=4), at_once=at_once)(params(), batch())
+    # Blocks of bfloat16 gradients are rounded once where devices round them one by one.
+    rtol, atol = (1e-3, 1e-5) if body is by_autodiff else (1e-5, 1e-6)
+    for own, real in zip(found, want, strict=True):
+        np.testing.assert_allclose(own, real, rtol=rtol, atol=atol)
+
+
+def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes():
+    one = temporaries(sw.simulate(program(by_autodiff), mesh=sw.mesh(x=SHARDS), at_once=1))
+    assert one <= 1.1 * temporaries(by_hand)
+
+
+def test_shards_that_gather_in_a_loop_take_the_memory_of_few():
+    f = sw.simulate(program(gathered), mesh=sw.mesh(x=SHARDS), at_once=1)
+    assert temporaries(f) <= 0.5 * temporaries(unsharded)
+
+
+def test_a_block_of_shards_multiplies_once():
+    """The gradients of shards that are computed at once are one product, not one for each."""
+    f = sw.simulate(program(by_autodiff), mesh=sw.mesh(x=SHARDS), at_once=8)
+    text = jax.jit(f).lower(jax.eval_shape(params), jax.eval_shape(batch)).as_text()
+    gradients = [line for line in text.splitlines() if "dot_general" in line]
+    assert gradients
+    assert not any(f"-> tensor<8x{WIDTH}x{WIDTH}x" in line for line in gradients)
+
+
+def test_auto_says_what_it_chose_and_takes_a_part_of_the_memory():
+    simulated = sw.simulate(program(by_autodiff), mesh=sw.mesh(x=SHARDS), at_once="auto")
+    (loop,) = simulated.plan(params(), batch()).loops
+    assert loop.axis == "x"
+    assert loop.shards == SHARDS
+    assert SHARDS % loop.at_once == 0
+    assert f"{loop.at_once} of {SHARDS} shards over 'x' at once" in str(loop)
+
+
+def test_a_large_program_is_computed_a_fifth_at_a_time():
+    """From shapes alone: a program of many gigabytes."""
+
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(jnp.sum(jnp.sin(x) @ x.T), "x")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    x = jax.ShapeDtypeStruct((1 << 20, 1024), jnp.float32)
+    (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x).loops
+    assert 1 <= loop.at_once <= 64 // 5
+
+
+def test_eager_calls_compile_once():
+    compiles = []
+
+    def listener(event, duration_secs, **kwargs):
+        compiles.append(event)
+
+    f = sw.simulate(program(by_autodiff), mesh=sw.mesh(x=8))
+    args = params(), batch()
+    jax.block_until_ready(args)
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        f(*args)
+        f(*args)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+    assert sum(name.endswith("backend_compile_duration") for name in compiles) == 1
