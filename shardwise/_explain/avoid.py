@@ -24,7 +24,7 @@ from .._meaning import (
     same_reading,
 )
 from .._mesh import Axis
-from .._program import Body, Collective, Join, Leaf, Lit, Op, Scan, Split, Var, within
+from .._program import Atom, Body, Collective, Join, Leaf, Lit, Op, Scan, Split, Var, within
 
 VIEWS = {"reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "copy"}
 """Operations through which it is looked at what becomes of a value."""
@@ -126,7 +126,7 @@ class _Look:
     def _take_in(self, op: Op, known: Known, held: dict) -> None:
         """Remember what a device has after an operation: what it read, and what it made."""
         if _on_device(op):
-            pairs = [*zip(op.outs, known.outs, strict=True)]
+            pairs: list[tuple[Atom, Value]] = [*zip(op.outs, known.outs, strict=True)]
             if not isinstance(op, Split):
                 pairs += zip(op.ins, known.ins, strict=True)
             for atom, value in pairs:
