@@ -95,6 +95,8 @@ class DeviceWalk(Walk):
             case Collective() if self.axis in op.axes:
                 if len(op.axes) > 1:
                     raise Unknown("a collective over several axes at once")
+                if len(ins) > 1:
+                    raise Unknown(f"{op.name} of values that differ between devices")
                 return [self.exchange(op, ins[0])]
             case Join():
                 return [self.join(op, ins[0])]

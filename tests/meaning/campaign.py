@@ -46,7 +46,7 @@ def fuzz_program(seed: int, number: int) -> Outcome:
             call = functools.partial(functions["program"], mesh=mesh)
             return (functions["transform"](call) if drawn.outside else call)(*args)
 
-        return attempt(f, list(trial.arguments(drawn)), drawn.mesh)
+        return attempt(f, list(trial.arguments(drawn, functions)), drawn.mesh)
 
 
 def rule_program(seed: int, number: int) -> Outcome:

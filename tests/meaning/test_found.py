@@ -230,6 +230,17 @@ def the_last_bit_of_a_coordinate(x, k):
 
 
 @case(LINE, P("a"), P("a"), X)
+def a_ragged_exchange_whose_sizes_alone_differ(x):
+    i = lax.axis_index("a")
+    place = jnp.zeros(4, jnp.int32)
+    sizes = jnp.where(jnp.arange(4) == i, 2, 0).astype(jnp.int32)
+    rows = lax.ppermute(jnp.ones((2, 8)) * (i > 1), "a", [(0, 1), (1, 0)])
+    return rows + lax.ragged_all_to_all(
+        jnp.ones((2, 8)), jnp.zeros((2, 8)), place, sizes, place, sizes, axis_name="a"
+    )
+
+
+@case(LINE, P("a"), P("a"), X)
 def a_share_passed_on_beside_what_differs(x):
     k = lax.axis_index("a")
     share = x.sum(0)
