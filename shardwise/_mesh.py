@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from ._errors import ShardingError, explain_error
+from ._errors import ShardingError, a_type, explain_error
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -86,7 +86,7 @@ def _check_size(name: Any, size: Any) -> None:
     if not isinstance(name, str):
         raise ShardingError(
             explain_error(
-                f"axis name {name!r} is a {type(name).__name__}",
+                f"axis name {name!r} is {a_type(name)}",
                 where="sw.mesh",
                 rule="Axis names are strings.",
                 remedy=f"use {str(name)!r}.",
@@ -116,7 +116,7 @@ def abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
         return mesh
     raise ShardingError(
         explain_error(
-            f"mesh is a {type(mesh).__name__}: {mesh!r}",
+            f"mesh is {a_type(mesh)}: {mesh!r}",
             where="mesh=",
             rule="A mesh is a jax.sharding.Mesh or an AbstractMesh.",
             remedy="sw.mesh(data=8) makes a virtual one.",

@@ -14,7 +14,7 @@ import jax
 
 from . import _jax
 from ._call import Program, call, trace
-from ._errors import ArgumentError, ShardingError, UnsupportedError, explain_error
+from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Pace
@@ -79,7 +79,7 @@ def simulate(
     if not callable(f):
         raise TypeError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.simulate",
                 rule="simulate takes a function and gives a function.",
                 remedy="sw.simulate(f, mesh=mesh)(*args)",
@@ -325,7 +325,7 @@ def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tupl
             own = name.split("[")[0].split(".")[0]
             raise ArgumentError(
                 explain_error(
-                    f"{name} is a {type(leaf).__name__}",
+                    f"{name} is {a_type(leaf)}",
                     where="an argument",
                     rule="Arguments are pytrees of arrays and numbers, or static.",
                     remedy=f'static_argnames="{own}" makes it a constant of the program.',

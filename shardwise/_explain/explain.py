@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from .._call import simulate_p
-from .._errors import explain_error
+from .._errors import a_type, explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
 from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
@@ -68,7 +68,7 @@ def explain(
     if not callable(f):
         raise TypeError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.explain",
                 rule="explain takes a function and its arguments.",
                 remedy="sw.explain(f, *args, mesh=mesh)",

@@ -16,7 +16,7 @@ from .._check import (
     split_silenced,
     words,
 )
-from .._errors import ShardingError, explain_error
+from .._errors import ShardingError, a_type, explain_error
 from .._meaning import (
     Gap,
     Meaning,
@@ -87,7 +87,7 @@ def prove(
     if not callable(f):
         raise ShardingError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.prove",
                 rule="prove takes a function and its arguments.",
                 remedy="sw.prove(f, *args, mesh=mesh)",

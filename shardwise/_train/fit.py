@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._durable import Signals
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ShardingError, ShardwiseError, a_type, explain_error
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .checkpoint import LEAST, Checkpoints
@@ -234,7 +234,7 @@ def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
     if not all(hasattr(step, name) for name in ("advance", "arrays", "restore")):
         raise TypeError(
             explain_error(
-                f"step is a {type(step).__name__}",
+                f"step is {a_type(step)}",
                 where="sw.fit",
                 rule="fit runs a step of sw.data_parallel or sw.nnx.data_parallel.",
                 remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",

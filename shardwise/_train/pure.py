@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ShardingError, explain_error
+from .._errors import ShardingError, a_type, explain_error
 from .gradient import Objective, Place, reduce_gradients
 from .layout import Layout
 from .placing import copied, no_mesh, on_mesh, refuse_deleted
@@ -121,7 +121,7 @@ class DataParallel:
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
             raise TypeError(
                 explain_error(
-                    f"optimizer is a {type(optimizer).__name__}",
+                    f"optimizer is {a_type(optimizer)}",
                     where="sw.data_parallel",
                     rule="It takes an optax transformation. An nnx.Optimizer goes to the step of "
                     "sw.nnx.data_parallel instead.",
@@ -179,7 +179,7 @@ class DataParallel:
         if nnx is not None and isinstance(params, nnx.Pytree):
             raise TypeError(
                 explain_error(
-                    f"params is a {type(params).__name__}, an NNX object",
+                    f"params is {a_type(params)}, an NNX object",
                     where="step.init",
                     rule="sw.data_parallel trains pytrees of arrays.",
                     remedy="sw.nnx.data_parallel(loss) trains the model itself.",
@@ -200,7 +200,7 @@ class DataParallel:
         if not isinstance(state, TrainState):
             raise TypeError(
                 explain_error(
-                    f"state is a {type(state).__name__}",
+                    f"state is {a_type(state)}",
                     where="a data-parallel step",
                     rule="A step takes the state that step.init or the step before gave.",
                     remedy="state = step.init(params)",
