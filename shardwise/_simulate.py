@@ -6,9 +6,8 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, cast
 
 import jax
 
@@ -17,7 +16,7 @@ from ._call import Program, call, trace
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
-from ._lower import Pace
+from ._lower import Choice, Pace, choosing, machine, memory
 from ._mesh import AbstractMesh, Mesh, abstract, is_count
 from ._misuse import reading_errors
 from ._objects import name_argument, name_result, numbered, parameters, purely, spread
@@ -36,7 +35,7 @@ def simulate(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
-) -> Callable[..., Any]:
+) -> Simulated:
     """Give the function that computes on one device what `f` returns on a mesh.
 
     `f` is any JAX function with `jax.shard_map` somewhere inside: under `jit`, `grad`, `vmap`,
@@ -50,7 +49,8 @@ def simulate(
         mesh: The mesh to run on. If `f` takes a keyword `mesh`, it is given it; otherwise `f`
             runs under it as the ambient mesh. Left out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
-            to a point; `"auto"` takes as many as fit into a quarter of the device's memory.
+            to a point; `"auto"` takes the smallest number that is about as fast as any, and no
+            more than a quarter of the shards unless that is little memory. `plan` says which.
         in_specs: How the arguments lie on a mesh with Explicit axes, where that is part of their
             types: a `PartitionSpec` for each positional argument, or a prefix of its tree, or one
             for all. None leaves it to the program: an array that has a sharding keeps it, and the
@@ -94,7 +94,36 @@ def simulate(
         traced = tracing(args, kwargs)
         return traced.finish(call(traced.program, _pace(at_once), traced.read()))
 
-    return simulated
+    def plan(*args: Any, **kwargs: Any) -> Plan:
+        traced = tracing(args, kwargs)
+        pace = _pace(at_once)
+        with choosing() as found:
+            jax.eval_shape(lambda *values: traced.program.run(values, pace), *traced.read())
+        return Plan(tuple(found))
+
+    simulated.plan = plan  # pyright: ignore[reportFunctionMemberAccess]
+    return cast(Simulated, simulated)
+
+
+class Simulated(Protocol):
+    """What `simulate` gives: the function, and what is chosen for it."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute what the function returns on the mesh."""
+
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """How the shards would be computed for these arguments; nothing is run."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How many shards are computed at once, for each loop over shards of a program."""
+
+    loops: tuple[Choice, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.loops)) or "There is no loop over shards."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -342,21 +371,12 @@ def _check_at_once(at_once: Any) -> None:
                 f"at_once is {at_once!r}",
                 where="sw.simulate",
                 rule="The number of shards computed at once is a positive whole number or 'auto'.",
-                remedy="at_once=1 takes the least memory, at_once='auto' as many shards as fit.",
+                remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
             )
         )
 
 
 def _pace(at_once: int | str) -> Pace:
     if at_once == "auto":
-        return Pace(None, SHARE * _memory())
+        return Pace(None, SHARE * memory(), machine())
     return Pace(int(at_once))
-
-
-@functools.cache
-def _memory() -> float:
-    """Bytes of memory of the device that the simulation runs on."""
-    stats = jax.local_devices()[0].memory_stats()
-    if stats and "bytes_limit" in stats:
-        return float(stats["bytes_limit"])
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

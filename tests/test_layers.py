@@ -6,7 +6,7 @@ The rules are read off the source with `ast`, so that an import inside a functio
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,8 @@ class Import:
     name: str
     line: int
     eager: bool
+    typed: bool = False
+    """Whether it is there for types alone, and never runs."""
 
 
 def broken_rules(package: Path) -> list[str]:
@@ -93,7 +95,7 @@ def _broken_by(found: Import, home: str, root: str) -> Iterator[str]:
 
 
 def _imports(tree: ast.Module, parts: tuple[str, ...], package: Path) -> Iterator[Import]:
-    lazy = _lazy_nodes(tree)
+    lazy, typed = _lazy_nodes(tree), _typed_nodes(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -102,19 +104,24 @@ def _imports(tree: ast.Module, parts: tuple[str, ...], package: Path) -> Iterato
         else:
             continue
         for name in names:
-            yield Import(name, node.lineno, eager=node not in lazy)
+            yield Import(name, node.lineno, node not in lazy | typed, node in typed)
 
 
 def _names_of_from(node: ast.ImportFrom, parts: tuple[str, ...], package: Path) -> list[str]:
-    base = node.module or ""
-    if node.level:
-        # For a package's own __init__.py the last part is dropped like any module name, so that
-        # one dot means the package in both.
-        above = (package.name, *parts)[: -node.level]
-        base = ".".join((*above, *filter(None, [node.module])))
+    base = _base(node, parts, package)
     if base != package.name:
         return [base]
     return [f"{base}.{a.name}" if _is_module(package / a.name) else base for a in node.names]
+
+
+def _base(node: ast.ImportFrom, parts: tuple[str, ...], package: Path) -> str:
+    """The module that names are imported from, by its absolute name."""
+    if not node.level:
+        return node.module or ""
+    # For a package's own __init__.py the last part is dropped like any module name, so that
+    # one dot means the package in both.
+    above = (package.name, *parts)[: -node.level]
+    return ".".join((*above, *filter(None, [node.module])))
 
 
 def _is_module(path: Path) -> bool:
@@ -122,14 +129,72 @@ def _is_module(path: Path) -> bool:
 
 
 def _lazy_nodes(tree: ast.Module) -> set[ast.AST]:
-    """What does not run on import: bodies of functions and of `if TYPE_CHECKING`."""
-    blocks = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    ]
-    return {inner for block in blocks for inner in ast.walk(block)}
+    """What does not run on import: the bodies of functions."""
+    return _within(tree, lambda node: isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+
+
+def _typed_nodes(tree: ast.Module) -> set[ast.AST]:
+    """What never runs: bodies of `if TYPE_CHECKING`."""
+    return _within(
+        tree, lambda node: isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    )
+
+
+def _within(tree: ast.Module, chosen: Callable[[ast.AST], bool]) -> set[ast.AST]:
+    return {inner for node in ast.walk(tree) if chosen(node) for inner in ast.walk(node)}
+
+
+# --- circles
+
+
+def circles(package: Path) -> list[list[str]]:
+    """The groups of modules that import each other in a circle, those inside packages too.
+
+    An import inside a function counts, for what reads one file has to know the other. One for
+    types alone does not.
+    """
+    files = {_name(file, package): file for file in package.rglob("*.py")}
+    edges = {name: set(_imported(file, package, files)) - {name} for name, file in files.items()}
+    reach = {name: _reached(name, edges) for name in files}
+    found = {
+        tuple(sorted(other for other in reach[name] if name in reach[other]))
+        for name in files
+        if name in reach[name]
+    }
+    return sorted(map(list, found))
+
+
+def _name(file: Path, package: Path) -> str:
+    parts = file.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(file: Path, package: Path, files: Container[str]) -> Iterator[str]:
+    """The modules of the package that a file imports; a name of a package that is none is the
+    package's own."""
+    parts = file.relative_to(package).with_suffix("").parts
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    typed = _typed_nodes(tree)
+    for node in ast.walk(tree):
+        if node in typed:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, parts, package)
+            names = [f"{base}.{alias.name}" for alias in node.names]
+            yield from (name if name in files else base for name in names if base in files)
+
+
+def _reached(start: str, edges: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    stack = list(edges[start])
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack += edges[name]
+    return found
 
 
 def _internals(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -150,6 +215,10 @@ def _internals(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_the_layers_hold():
     assert broken_rules(PACKAGE) == []
+
+
+def test_nothing_imports_itself_round_about():
+    assert circles(PACKAGE) == []
 
 
 GOOD = {
@@ -204,3 +273,34 @@ def test_a_broken_tree_fails(tmp_path, name, text, message):
     assert len(broken) == 1
     assert message in broken[0]
     assert broken[0].startswith(f"shardwise/{name}")
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        (
+            {"_lower/_rules.py": "def f():\n    from ._walk import walk"},
+            ["shardwise._lower._rules", "shardwise._lower._walk"],
+        ),
+        (
+            {"_lower/_rules.py": "from . import walk"},
+            ["shardwise._lower", "shardwise._lower._rules", "shardwise._lower._walk"],
+        ),
+        (
+            {
+                "_jax.py": "import shardwise._errors",
+                "_errors.py": "from ._version import x\nfrom . import _jax",
+            },
+            ["shardwise._errors", "shardwise._jax"],
+        ),
+    ],
+)
+def test_a_circle_is_found(tmp_path, files, found):
+    assert circles(_write(tmp_path / "shardwise", {**GOOD, **files})) == [found]
+
+
+def test_a_type_makes_no_circle(tmp_path):
+    files = {"_lower/_rules.py": "if TYPE_CHECKING:\n    from ._walk import walk"}
+    package = _write(tmp_path / "shardwise", {**GOOD, **files})
+    assert circles(package) == []
+    assert broken_rules(package) == []

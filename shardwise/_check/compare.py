@@ -89,11 +89,11 @@ class Movement:
         """The same with one more run with other roundings taken into account."""
         if not _inexact(want):
             return self
-        wide = _wide(want)
+        exact = wide(want)
         with np.errstate(all="ignore"):
-            gap = _wide(sample) - wide
+            gap = wide(sample) - exact
         gap = np.where(np.isfinite(gap), gap, 0)
-        lean = max(self.lean, abs(_multiple(gap, wide)))
+        lean = max(self.lean, abs(_multiple(gap, exact)))
         return Movement(np.maximum(self.moved, np.abs(gap)), lean, seen=True)
 
 
@@ -114,7 +114,7 @@ def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.nda
     got, want = np.asarray(got), np.asarray(want)
     if not _inexact(want):
         return got != want
-    eps, got, want = float(jnp.finfo(want.dtype).eps), _wide(got), _wide(want)
+    eps, got, want = float(jnp.finfo(want.dtype).eps), wide(got), wide(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     if same.all():
         return ~same
@@ -134,7 +134,7 @@ def plainly(got: Any, want: Any, limit: Tolerance, move: Movement) -> bool:
     got, want = np.asarray(got), np.asarray(want)
     if limit.coarse or not _inexact(want):
         return False
-    got, want = _wide(got), _wide(want)
+    got, want = wide(got), wide(want)
     with np.errstate(all="ignore"):
         most = PLAINLY * TIMES * np.maximum(move.moved, EPS32 * np.abs(want))
         return bool((np.abs(got - want) > most).any())
@@ -166,7 +166,7 @@ def _multiple(gap: np.ndarray, want: np.ndarray) -> float:
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
     """The relative difference of two arrays of one shape; infinite where only one is finite."""
-    got, want = _wide(got), _wide(want)
+    got, want = wide(got), wide(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     gaps = np.where(same, 0, got) - np.where(same, 0, want)
     if not np.isfinite(gaps).all():
@@ -185,12 +185,12 @@ def agree(got: Any, want: Any, limit: Tolerance) -> bool:
     if gap <= limit.norm:
         return True
     # The comparison is false for NaN and infinity, whatever the tolerance.
-    return bool(limit.atol) and bool((np.abs(_wide(got) - _wide(want)) <= limit.atol).all())
+    return bool(limit.atol) and bool((np.abs(wide(got) - wide(want)) <= limit.atol).all())
 
 
 def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
     """The number by which `got` is too large, if it is one number for the whole array."""
-    got, want = _wide(np.asarray(got)).ravel(), _wide(np.asarray(want)).ravel()
+    got, want = wide(np.asarray(got)).ravel(), wide(np.asarray(want)).ravel()
     power = float(np.vdot(want, want).real)
     if not power or not np.isfinite(got).all() or not np.isfinite(want).all():
         return None
@@ -214,7 +214,8 @@ def _inexact(x: np.ndarray) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
-def _wide(x: np.ndarray) -> np.ndarray:
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        return x.astype(np.complex128)
-    return x.astype(np.float64)
+def wide(x: Any) -> np.ndarray:
+    """As float64, or complex128: no difference is lost in narrow numbers."""
+    x = np.asarray(x)
+    complex_ = jnp.issubdtype(x.dtype, jnp.complexfloating)
+    return x.astype(np.complex128 if complex_ else np.float64)

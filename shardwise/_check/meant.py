@@ -15,10 +15,11 @@ from .._errors import ShardwiseError
 from .._meaning import Gap, Meaning, gaps, read
 from .._mesh import abstract, axes_of
 from .cause import cause, grouped
-from .explain import Wrong, much
+from .describe import much
 from .options import words
 from .running import Run
 from .verdict import Finding
+from .wrong import Wrong
 
 
 class Meant:

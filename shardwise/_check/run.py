@@ -12,8 +12,8 @@ from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
 from .._simulate import Tracing
 from .._static import Static
+from .describe import describe
 from .draw import run_drawn
-from .explain import Wrong, describe
 from .lint import lint
 from .meant import Meant
 from .options import Meshes, expand, validate, words
@@ -22,6 +22,7 @@ from .running import Run
 from .seen import unseen
 from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
+from .wrong import Wrong, wrong_results
 
 
 def check(
@@ -95,7 +96,7 @@ def check(
                 continue
         findings += lint(run.body, list(axes_of(one).values())) if base.paths else []
         try:
-            here = run.compare(base, wanted, limits)
+            here = wrong_results(run, base, wanted, limits)
         except DeadlockError as error:
             findings.append(_deadlock(error, run, one))
             wrong_on.append(words(one))

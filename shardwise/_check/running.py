@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -17,15 +17,11 @@ from .._program import Atom, Body, Scan, Var, walk
 from .._simulate import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .diagnose import comparable
-from .explain import Wrong
 from .relate import Held
 from .rounding import eps_of, shaken, terms
 
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
-
-FEW, MANY = 2, 8
-"""How many runs with other roundings are made at first, and before something is called wrong."""
 
 SMALL = 1 << 27
 """Up to how many bytes of values it pays to compile quickly and run slowly."""
@@ -132,39 +128,6 @@ class Run:
             tolerance(max(eps, eps_of(aval.dtype)), math.prod(aval.shape), most, rtol, atol)
             for aval, eps in zip(self.program.avals, coarse, strict=True)
         ]
-
-    def compare(
-        self, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]
-    ) -> list[Wrong]:
-        """The results that are wrong here."""
-        if self.traced.tree != base.traced.tree:
-            return [Wrong(self, base, 0, None, None, Tolerance(0.0), structure=True)]
-        rows = enumerate(zip(self.values, wanted, limits, strict=True))
-        judged = [self.judge(base, index, *row) for index, row in rows]
-        return [one for one in judged if not one.right]
-
-    def judge(self, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
-        """One result beside what it should be, looked at as closely as it takes."""
-        one = Wrong(self, base, index, value, want.value, limit)
-        looks = self._looks(base, index, want, limit)
-        # The next look is taken, and the program run for it, only if the last one did not do.
-        while not (one.right or one.plain) and (move := next(looks, None)):
-            one = dataclasses.replace(one, move=move)
-        return one
-
-    def _looks(self, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
-        """How far rounding moves a result, each time looked at more closely.
-
-        Parts that devices round before they are added up only show on the mesh itself.
-        """
-        if limit.given or not eps_of(want.value.dtype):
-            return
-        yield base.movement(index, FEW) + want.movement(FEW)
-        yield base.movement(index, MANY) + want.movement(MANY)
-        if self is not base:
-            here = self.movement(index, MANY)
-            if np.shape(here.moved) == want.value.shape:
-                yield base.movement(index, MANY) + want.movement(MANY) + here
 
 
 @dataclasses.dataclass(frozen=True)

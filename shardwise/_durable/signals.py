@@ -264,13 +264,30 @@ def _restore() -> None:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+_masks = threading.local()
+
+
+def _before_fork() -> None:
+    """From here on signals wait: Python forgets one that reaches a child before it is set up."""
+    _masks.kept = None
+    if _current is not None:
+        _masks.kept = signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
+
+
+def _after_fork() -> None:
+    kept = getattr(_masks, "kept", None)
+    if kept is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, kept)
+
+
 def _in_child() -> None:
     """A worker that was forked answers signals as if no run were under way."""
     if _current is not None:
         with suppress(ValueError):
             signal.set_wakeup_fd(-1)
             _restore()
+    _after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -1,8 +1,8 @@
 """Evaluation over data of any size: exact, streamed, resumable."""
 
-from .metrics import Max as Max
-from .metrics import Mean as Mean
-from .metrics import Min as Min
-from .metrics import Sum as Sum
+from .adding.metrics import Max as Max
+from .adding.metrics import Mean as Mean
+from .adding.metrics import Min as Min
+from .adding.metrics import Sum as Sum
 from .result import Evaluation as Evaluation
 from .run import evaluate as evaluate

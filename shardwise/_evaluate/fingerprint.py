@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _jax
+from .adding.plan import Plan
+from .computing.program import Function
 from .lanes import Lanes
-from .plan import Plan
-from .program import Function
-from .source import Source
+from .reading.source import Source
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 
@@ -116,3 +116,15 @@ def _words(x: jax.Array) -> jax.Array:
     if jnp.issubdtype(x.dtype, jnp.floating):
         return jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
     return x.astype(jnp.uint32)
+
+
+def differences(
+    held: dict[str, str], now: dict[str, str], one: str = "the journal", other: str = "this run"
+) -> list[str]:
+    """Sentences for what two fingerprints do not share."""
+    absent = "(none)"
+    return [
+        f"{key} differs: {one} has {held.get(key, absent)}, {other} {now.get(key, absent)}"
+        for key in {**held, **now}
+        if held.get(key) != now.get(key)
+    ]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .totals import NonFinite
+from .adding.totals import NonFinite
 
 
 @dataclass(frozen=True, eq=False)

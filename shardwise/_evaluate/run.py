@@ -24,21 +24,21 @@ from .._errors import ShardingError, ShardwiseError, explain_error
 from .._hosts import others
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
+from .adding.plan import Plan
+from .adding.totals import ObjectTotal, Total
+from .computing.memory import choose_batch, is_out_of_memory, largest_useful, too_large
+from .computing.program import Compiled, Function, bind, compile_step, plan
+from .computing.rounds import compute
+from .computing.state import place
 from .fingerprint import fingerprint
-from .journals import Journals
-from .kinds import open_source
 from .lanes import Lanes, find_lanes
-from .memory import choose_batch, is_out_of_memory, largest_useful, too_large
-from .plan import Plan
-from .program import Compiled, Function, bind, compile_step, plan
+from .reading.kinds import open_source
+from .reading.source import Source
+from .reading.stream import Unread
+from .remembering.journals import Journals
 from .result import Evaluation
-from .rounds import compute
 from .share import Share, Step
-from .source import Source
 from .spans import Span, cut, join
-from .state import place
-from .stream import Unread
-from .totals import ObjectTotal, Total
 
 
 def evaluate(

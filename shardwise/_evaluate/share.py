@@ -14,11 +14,11 @@ from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from .._hosts import others
-from .journal import differences
+from .adding.plan import Plan
+from .adding.totals import Total
+from .fingerprint import differences
 from .lanes import Lanes
-from .plan import Plan
 from .spans import Span, cut
-from .totals import Total
 
 _HEAD = struct.Struct(">QQQQ")  # start, rows, batch, bytes
 Step = tuple[Span, int, bytes]

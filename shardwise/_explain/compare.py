@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import units
-from .report import Plain, Report
+from .data import Facts, Plain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Comparison(Plain):
         return str(self)
 
 
-def compare(before: Report, after: Report) -> Comparison:
+def compare(before: Facts, after: Facts) -> Comparison:
     """All figures of both, in the order of the report."""
     return Comparison(_title(before), _title(after), tuple(_changes(before, after)))
 
 
-def _title(report: Report) -> str:
+def _title(report: Facts) -> str:
     sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     machine = f", {report.cost.hardware.name}" if report.cost else ""
     return f"{report.name} on {sizes}{machine}"
 
 
-def _changes(before: Report, after: Report) -> Iterator[Change]:
+def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     yield Change("devices", "", before.devices, after.devices)
     yield Change("collectives", "", _times(before), _times(after))
     yield Change("sent by one device", "bytes", before.bytes_sent, after.bytes_sent)
@@ -77,7 +77,7 @@ def _changes(before: Report, after: Report) -> Iterator[Change]:
             yield Change(name, "seconds", getattr(before.cost, name), getattr(after.cost, name))
 
 
-def _times(report: Report) -> int:
+def _times(report: Facts) -> int:
     return sum(one.count for one in report.traffic)
 
 

@@ -15,10 +15,13 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import TypeVar
 
 from .._collectives import RULES
+from .data import CollectiveUse, Cost, Facts, Scaling, ScalingPoint, Step
 from .hardware import Hardware, find
-from .report import CollectiveUse, Cost, Report, Scaling, ScalingPoint, Step
+
+Kind = TypeVar("Kind", bound=Facts)
 
 SIZES = tuple(1 << power for power in range(11))
 """The sizes of an axis on a scaling curve: 1 to 1024."""
@@ -52,7 +55,7 @@ class Seconds:
         return self.bandwidth + self.latency
 
 
-def with_cost(report: Report, hardware: str | Hardware) -> Report:
+def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     """The report with a cost, and with seconds in its steps."""
     machine = find(hardware)
     sizes = {axis.name: axis.size for axis in report.mesh}
@@ -65,6 +68,7 @@ def with_cost(report: Report, hardware: str | Hardware) -> Report:
     latency = sum(time.latency for time in totals)
     spent = {"arithmetic": arithmetic, "memory": moving, "bandwidth": bandwidth, "latency": latency}
     communication = bandwidth + latency
+    saved = _saved(report, totals, machine, sizes)
     cost = Cost(
         hardware=machine,
         compute=compute,
@@ -74,6 +78,10 @@ def with_cost(report: Report, hardware: str | Hardware) -> Report:
         overlapped=max(compute, communication),
         bound=max(spent, key=lambda name: spent[name]),
         collectives=tuple(time.total for time in totals),
+        saved=saved,
+        redundant=sum(
+            one for use, one in zip(report.collectives, saved, strict=True) if _at_no_price(use)
+        ),
         by_axes=_by_axes(report, [time.total for time in totals]),
         fits=report.memory.peak <= machine.memory,
         scaling=tuple(_scaling(report, axis.name, machine, compute) for axis in report.mesh),
@@ -134,7 +142,7 @@ def _rounds(name: str, n: int) -> int:
     return 2 * once if name in ("psum", "pmax", "pmin") else once
 
 
-def _openers(report: Report) -> list[bool]:
+def _openers(report: Facts) -> list[bool]:
     """For each collective whether it is the first of those sent with it."""
     first = {launch.collectives[0] for launch in report.launches}
     return [place in first for place in range(len(report.collectives))]
@@ -144,6 +152,53 @@ def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
     """All occurrences that enter the totals."""
     count = use.least if use.counted else 0
     return Seconds(time.bandwidth * count, time.latency * count)
+
+
+def _saved(
+    report: Facts, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
+) -> tuple[float, ...]:
+    """Seconds of all occurrences that each collective would take less without what is redundant.
+
+    A latency is saved only where all that is sent in one message is left out.
+    """
+    uses = report.collectives
+    gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
+    gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
+    alone = {
+        place: gone.issuperset(launch.collectives)
+        for launch in report.launches
+        for place in launch.collectives
+    }
+    openers = _openers(report)
+    found = []
+    for place, use in enumerate(uses):
+        what = use.redundant
+        if what is None or not use.counted:
+            found.append(0.0)
+            continue
+        left_out = [place] if what.also is None else [place, what.also]
+        before = sum(
+            totals[one].total
+            if alone[one] or (one == place and what.instead)
+            else totals[one].bandwidth
+            for one in left_out
+        )
+        after = 0.0
+        for one in what.instead:
+            other = dataclasses.replace(
+                use,
+                name=one.name,
+                axes=one.axes,
+                group_size=one.group_size,
+                bytes_sent=one.bytes_sent,
+            )
+            after += one.times * seconds(other, machine, sizes, openers[place]).total
+        found.append(max(0.0, before - after))
+    return tuple(found)
+
+
+def _at_no_price(use: CollectiveUse) -> bool:
+    return use.redundant is not None and not use.redundant.memory
 
 
 def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, float]:
@@ -179,14 +234,14 @@ def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
     return dataclasses.replace(step, bodies=bodies, seconds=trips * once)
 
 
-def _by_axes(report: Report, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
+def _by_axes(report: Facts, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
     rows = {traffic.axes: 0.0 for traffic in report.traffic}
     for use, time in zip(report.collectives, totals, strict=True):
         rows[use.axes] = rows.get(use.axes, 0.0) + time
     return tuple(rows.items())
 
 
-def _scaling(report: Report, axis: str, machine: Hardware, compute: float) -> Scaling:
+def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Scaling:
     own = {one.name: one.size for one in report.mesh}
     openers = _openers(report)
     rows = []

@@ -14,7 +14,9 @@ from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
 from .._program import Body, Var, annotate, build, walk
 from .._simulate import Traced, Tracing
 from .._static import Static
+from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
 from .hardware import Hardware, find
+from .meant import Meant
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
@@ -22,7 +24,7 @@ from .passes import Passes
 from .placing import Layouts
 from .prune import pruned
 from .record import Around, Recorder, Tally
-from .report import CollectiveUse, Held, MeshAxis, Report, Traffic, Work
+from .report import Report
 
 
 def explain(
@@ -87,7 +89,8 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    recorder = Recorder(layouts, Passes(body))
+    meant = Meant.of(body, traced.values[: len(body.ins) - len(paths)], paths)
+    recorder = Recorder(layouts, Passes(body), meant)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
     arguments = tuple(
@@ -119,7 +122,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         traffic=_traffic(recorder.collectives, axes),
         memory=memory,
         work=_work(tally, devices),
-        notes=notes_of(body, layouts, axes, recorder.collectives),
+        notes=notes_of(body, layouts, axes, recorder.collectives, meant.failed),
     )
 
 

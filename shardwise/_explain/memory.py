@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 
 from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, Where, While
 from .._program.ir import NOWHERE
+from .data import Live, Memory
 from .flops import ELEMENTWISE, REDUCTIONS
 from .placing import KEEPS_LAYOUT, Layouts
-from .report import Live, Memory
 
 VIEWS = {"reshape", "squeeze", "optimization_barrier", "bitcast_convert_type", "name"}
 """Leaves whose result is the operand under another shape."""

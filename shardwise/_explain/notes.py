@@ -7,18 +7,27 @@ from collections.abc import Iterator, Sequence
 from .._mesh import Axis, Placement
 from .._program import Body, Join, Leaf, Op, Split, Var, walk
 from . import units
+from .data import CollectiveUse
 from .memory import FREE, VIEWS
 from .placing import KEEPS_LAYOUT, Layouts
-from .report import CollectiveUse
 
 
 def notes_of(
-    body: Body, layouts: Layouts, axes: Sequence[Axis], uses: Sequence[CollectiveUse]
+    body: Body,
+    layouts: Layouts,
+    axes: Sequence[Axis],
+    uses: Sequence[CollectiveUse],
+    unread: str = "",
 ) -> tuple[str, ...]:
-    """Each thing once, in program order."""
+    """Each thing once, in program order; `unread` says why the program was not followed."""
     ops = list(walk(body.ops))
     found = [*_no_body(ops), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
     found += [*_outside(ops, layouts), *_counts(uses)]
+    if unread and uses:
+        found.append(
+            f"what the values mean is not known ({unread}), so nothing is said of who holds what "
+            "between collectives, or of what is redundant."
+        )
     return tuple(dict.fromkeys(found))
 
 

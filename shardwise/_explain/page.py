@@ -19,10 +19,10 @@ from markupsafe import Markup, escape
 
 from .._version import __version__
 from . import units
+from .data import CollectiveUse, Facts
 from .figures import charts, mesh, program
 from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry
-from .report import CollectiveUse, Report
 
 SHOWN = 4
 """How many arrays of a layout are listed before the rest is folded away."""
@@ -36,17 +36,17 @@ BOUNDS = {
 """What takes longest, in words."""
 
 
-def html(report: Report) -> str:
+def html(report: Facts) -> str:
     """The whole page."""
     return _render("page.html.j2", report)
 
 
-def notebook(report: Report) -> str:
+def notebook(report: Facts) -> str:
     """The piece that a notebook shows: what matters first, the rest folded away."""
     return _render("notebook.html.j2", report)
 
 
-def _render(template: str, report: Report) -> str:
+def _render(template: str, report: Facts) -> str:
     page = _environment().get_template(template)
     return clean(page.render(report=report, view=View(report), version=__version__))
 
@@ -99,7 +99,7 @@ def _theme(number: int) -> Markup:
 class View:
     """What the templates ask of a report beyond its data: pictures, and groups of things."""
 
-    report: Report
+    report: Facts
 
     @property
     def sizes(self) -> list[tuple[str, int, str]]:

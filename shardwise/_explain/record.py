@@ -19,11 +19,12 @@ from .._program import (
     anywhere,
     collectives_in,
 )
+from .data import CollectiveUse, Step
 from .flops import flops_of
+from .meant import Meant
 from .memory import fused, is_view
 from .passes import Passes
 from .placing import Layouts
-from .report import CollectiveUse, Step
 
 READS_A_PART = {"slice", "dynamic_slice", "gather"}
 """Operations that read as much as they give."""
@@ -84,10 +85,12 @@ class Around:
 class Recorder:
     """One walk over a program; collectives are gathered in program order."""
 
-    def __init__(self, layouts: Layouts, passes: Passes):
+    def __init__(self, layouts: Layouts, passes: Passes, meant: Meant):
         self.layouts = layouts
         self.passes = passes
+        self.meant = meant
         self.collectives: list[CollectiveUse] = []
+        self.places: dict[int, int] = {}
         self.launch = 0
         self.launched: set[Var] = set()
         """Results of the collectives that are sent with the last one."""
@@ -184,11 +187,22 @@ class Recorder:
             where=where,
             module=module,
             launch=self.launch,
+            meaning=self.meant.holding(op),
         )
-        self.collectives.append(use)
-        index = len(self.collectives) - 1
+        index = len(self.collectives)
+        self.places[id(op)] = index
+        redundant = self.meant.redundant(op, use, self._also(op))
+        self.collectives.append(dataclasses.replace(use, redundant=redundant))
         step = Step("collective", where, collective=index, direction=direction, module=module)
         return step, Tally(sent=sent)
+
+    def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
+        """Another collective that is not needed either without this one, and its place."""
+        also = self.meant.also(op)
+        if also is None:
+            return None
+        place = self.places[id(also)]
+        return place, self.collectives[place]
 
     def _alike(self, name: str, axes: tuple[str, ...], direction: str, before: list[Step]) -> bool:
         """Whether it stands right behind one of the same kind."""

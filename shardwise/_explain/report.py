@@ -1,335 +1,29 @@
-"""What `explain` found, as data. Text, pictures and files are made from these classes.
-
-Bytes and FLOPs are those of one device unless a name says otherwise. A count of `None` is one that
-the program decides as it runs: the trips of a `while`. Totals then take it as one, and say so.
-"""
+"""The report as `sw.explain` gives it: the data, with all that can be made of it as methods."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from .._program import Where
+from .compare import Comparison, compare
+from .cost import with_cost
+from .data import Facts
 from .hardware import Hardware
-
-if TYPE_CHECKING:
-    from .compare import Comparison
-
-
-class Plain:
-    """Dataclasses that can be written as JSON."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data: dicts, lists, numbers and strings."""
-        names = [field.name for field in dataclasses.fields(self)]  # pyright: ignore
-        return {name: plain(getattr(self, name)) for name in names}
+from .save import save
+from .text import plain_text
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if hasattr(value, "to_dict"):
-        return value.to_dict()
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, tuple | list) else value
-
-
-@dataclasses.dataclass(frozen=True)
-class MeshAxis(Plain):
-    """One axis of the mesh."""
-
-    name: str
-    size: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Held(Plain):
-    """An argument or a result: which part of it each device holds."""
-
-    path: str
-    """`params['w1']` for an argument, `result[0]['w1']` for a result."""
-    shape: tuple[int, ...]
-    dtype: str
-    spec: tuple[tuple[str, ...], ...]
-    """For each dimension the mesh axes it is split over, the slowest first."""
-    local_shape: tuple[int, ...]
-    """The part of one device."""
-    bytes: int
-    """Of one device's part."""
-    replicated: tuple[str, ...]
-    """The mesh axes along which all devices hold the same part."""
-    used: bool = True
-    """Whether anything reads it; XLA keeps no argument that nothing reads."""
-
-
-@dataclasses.dataclass(frozen=True)
-class CollectiveUse(Plain):
-    """One array that one collective of the program sends."""
-
-    name: str
-    """As in `jax.lax`: `psum`, `all_gather`, `psum_scatter`; a `pmean` is a `psum`."""
-    axes: tuple[str, ...]
-    group_size: int
-    """How many devices exchange it with each other."""
-    shape: tuple[int, ...]
-    """Of one device's operand."""
-    dtype: str
-    bytes: int
-    """Of one device's operand."""
-    count: int | None
-    """How often it happens, trip counts of loops multiplied out; None where a `while` decides."""
-    least: int
-    """The same if each `while` runs once."""
-    bytes_sent: int
-    """By one device (the busiest), each time, by ring algorithms."""
-    direction: str
-    """`forward`, `backward`, or `update`: what comes of the backward pass."""
-    where: Where
-    module: str = ""
-    """The Flax module it belongs to, `Block_0/Dense_1`, where there is one."""
-    counted: bool = True
-    """Whether it enters the totals: False for those in branches of a `cond` that cost less."""
-    launch: int = 0
-    """Collectives with the same number stand side by side and can be sent as one message."""
-
-    @property
-    def total_bytes(self) -> int:
-        """By one device, all times; each `while` taken once."""
-        return self.bytes_sent * self.least
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, with the lines around it."""
-        excerpt = plain(self.where.excerpt)
-        return {**super().to_dict(), "total_bytes": self.total_bytes, "excerpt": excerpt}
-
-
-@dataclasses.dataclass(frozen=True)
-class Launch(Plain):
-    """Collectives that stand side by side and can be sent as one message."""
-
-    collectives: tuple[int, ...]
-    """Their places in `Report.collectives`."""
-    bytes_sent: int
-    """By one device, each time."""
-    total_bytes: int
-    """By one device, all times; those in a `while` taken once."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Step(Plain):
-    """A part of the program, from top to bottom.
-
-    `kind` is `compute` (what each device does by itself between two collectives), `collective`,
-    `scan`, `while` or `cond`. Loops and branches without a collective inside are `compute`.
-    """
-
-    kind: str
-    where: Where
-    flops: float = 0.0
-    """Of one occurrence, all that is inside included."""
-    moved: int = 0
-    """Bytes read from and written to the device's memory in one occurrence."""
-    dots: dict[str, float] = dataclasses.field(default_factory=dict)
-    """FLOPs of matrix products and convolutions in one occurrence, by type: `bfloat16`."""
-    operations: int = 0
-    """For `compute`: how many."""
-    collective: int | None = None
-    """For a `collective`: its place in `Report.collectives`."""
-    length: int | None = None
-    """For a `scan`: its trip count."""
-    bodies: tuple[tuple[Step, ...], ...] = ()
-    """For a loop its one body, for a `cond` the branches."""
-    counted: int = 0
-    """For a `cond`: the branch that enters the totals, the costliest one."""
-    direction: str = "forward"
-    module: str = ""
-    seconds: float | None = None
-    """Of one occurrence by the cost model, where there is a hardware."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic(Plain):
-    """What is sent along one axis, or along several at once."""
-
-    axes: tuple[str, ...]
-    collectives: int
-    """How many of `Report.collectives`."""
-    count: int
-    """How often they happen."""
-    bytes: int
-    """Sent by one device."""
-    share: float
-    """Of all traffic, 0 to 1."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Live(Plain):
-    """A value in memory at the peak."""
-
-    what: str
-    """The path of an argument, or the operation that makes it."""
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    where: Where
-
-
-@dataclasses.dataclass(frozen=True)
-class Memory(Plain):
-    """What one device holds."""
-
-    arguments: int
-    """Bytes of the arguments that something reads."""
-    results: int
-    peak: int
-    """The most bytes of live values, arguments and results included."""
-    peak_where: Where
-    live: tuple[Live, ...]
-    """The largest values at the peak, the largest first."""
-    rest: int
-    """Bytes of all other values at the peak."""
-    timeline: tuple[tuple[int, int], ...]
-    """`(operation, bytes live)` along the program; `operation` counts from 0."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Work(Plain):
-    """Floating-point operations."""
-
-    flops: float
-    """Of one device."""
-    total: float
-    """Of all devices together."""
-    redundant: float
-    """The part of `total` that another device of the mesh computes as well."""
-    by_kind: dict[str, float]
-    """Of one device: `dot`, `convolution`, `elementwise`, `reduction`, `linear algebra`."""
-    moved: int
-    """Bytes one device reads from and writes to its memory."""
-    uncounted: tuple[str, ...] = ()
-    """Primitives whose FLOPs are not known; they count as none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ScalingPoint(Plain):
-    """The modelled step where the axis has another size and each device the same work."""
-
-    size: int
-    communication: float
-    """Seconds."""
-    serial: float
-    """Seconds of a step if nothing overlaps."""
-    overlapped: float
-    """Seconds of a step if communication hides behind compute as far as it can."""
-    efficiency: float
-    """Of the step on size 1 to this one, if nothing overlaps."""
-    efficiency_overlapped: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Scaling(Plain):
-    """The parallel efficiency as one axis grows."""
-
-    axis: str
-    points: tuple[ScalingPoint, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Cost(Plain):
-    """Seconds of one call by a latency-bandwidth model. A model, not a measurement."""
-
-    hardware: Hardware
-    compute: float
-    """Seconds for FLOPs and for memory traffic, whichever is longer in each part."""
-    communication: float
-    """Seconds for all collectives, one after the other."""
-    latency: float
-    """The part of `communication` that is there however small the messages."""
-    serial: float
-    """Seconds if nothing overlaps."""
-    overlapped: float
-    """Seconds if communication hides behind compute as far as it can."""
-    bound: str
-    """What takes longest: `arithmetic`, `memory`, `bandwidth` or `latency`."""
-    collectives: tuple[float, ...]
-    """Seconds of each of `Report.collectives`, all occurrences."""
-    by_axes: tuple[tuple[tuple[str, ...], float], ...]
-    """Seconds of communication along each axis, or several at once."""
-    fits: bool
-    """Whether the peak of live values fits the memory of a device."""
-    scaling: tuple[Scaling, ...]
-    """One curve for each mesh axis."""
-    assumptions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Report(Plain):
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report(Facts):
     """What a sharded program sends, holds and costs. Made by `sw.explain`."""
-
-    name: str
-    """The function."""
-    mesh: tuple[MeshAxis, ...]
-    arguments: tuple[Held, ...]
-    results: tuple[Held, ...]
-    collectives: tuple[CollectiveUse, ...]
-    """In program order."""
-    steps: tuple[Step, ...]
-    """The program from top to bottom."""
-    traffic: tuple[Traffic, ...]
-    memory: Memory
-    work: Work
-    cost: Cost | None = None
-    notes: tuple[str, ...] = ()
-    """What the numbers do not cover, in sentences."""
-
-    @property
-    def devices(self) -> int:
-        """How many devices the mesh has."""
-        return math.prod(axis.size for axis in self.mesh)
-
-    @property
-    def bytes_sent(self) -> int:
-        """By one device in one call; collectives in a `while` taken once."""
-        return sum(one.bytes for one in self.traffic)
-
-    @property
-    def launches(self) -> tuple[Launch, ...]:
-        """The collectives, those that can be sent as one message together."""
-        rows: dict[int, list[int]] = {}
-        for place, use in enumerate(self.collectives):
-            rows.setdefault(use.launch, []).append(place)
-        return tuple(
-            Launch(
-                tuple(places),
-                sum(self.collectives[place].bytes_sent for place in places),
-                sum(self.collectives[place].total_bytes for place in places),
-            )
-            for places in rows.values()
-        )
-
-    @property
-    def unknown(self) -> bool:
-        """Whether some trip count is not known, so that totals are the least there can be."""
-        return any(one.count is None for one in self.collectives)
 
     def on(self, hardware: str | Hardware) -> Report:
         """The same report with what the program would cost on `hardware`; nothing is traced."""
-        from .cost import with_cost
-
         return with_cost(self, hardware)
 
-    def compare(self, other: Report) -> Comparison:
+    def compare(self, other: Facts) -> Comparison:
         """What changes from this report to `other`: traffic, memory, work and time."""
-        from .compare import compare
-
         return compare(self, other)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The whole report as plain data."""
-        sums = {"devices": self.devices, "bytes_sent": self.bytes_sent, "unknown": self.unknown}
-        return {**super().to_dict(), **sums, "launches": plain(self.launches)}
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file; the name says as what.
@@ -342,13 +36,9 @@ class Report(Plain):
         Returns:
             The path.
         """
-        from .save import save
-
         return save(self, Path(path))
 
     def __str__(self) -> str:
-        from .text import plain_text
-
         return plain_text(self)
 
     def __repr__(self) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from .._errors import ShardwiseError, explain_error
+from .data import Facts
+from .text import plain_text
 
-if TYPE_CHECKING:
-    from .report import Report
 
-
-def save(report: Report, path: Path) -> Path:
+def save(report: Facts, path: Path) -> Path:
     """Write the report; give the path."""
     match path.suffix:
         case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
@@ -20,7 +18,7 @@ def save(report: Report, path: Path) -> Path:
         case ".json":
             path.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
         case ".txt":
-            path.write_text(str(report), encoding="utf-8")
+            path.write_text(plain_text(report), encoding="utf-8")
         case ".html":
             save_page(report, path)
         case ".svg":
@@ -44,7 +42,7 @@ def save(report: Report, path: Path) -> Path:
     return path
 
 
-def save_page(report: Report, path: Path) -> Path:
+def save_page(report: Facts, path: Path) -> Path:
     """Write the page, whatever the file is called; give the path."""
     from .page import html
 
@@ -52,7 +50,7 @@ def save_page(report: Report, path: Path) -> Path:
     return path
 
 
-def save_trace(report: Report, path: Path) -> Path:
+def save_trace(report: Facts, path: Path) -> Path:
     """Write the trace for Perfetto, whatever the file is called; give the path."""
     from .trace import trace
 

@@ -12,13 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from . import units
-from .report import CollectiveUse, Cost, Held, Report, Traffic
+from .data import CollectiveUse, Cost, Facts, Held, Traffic
+from .waste import wastes_of
 
 WIDTH = 110
 """Of the text that is not written to a terminal."""
 
 ROWS, COLUMNS = 4, 8
 """How much of a mesh is drawn."""
+
+WAYS = 3
+"""How many ways of holding the arrays of one line are listed."""
 
 ARRAYS = 16
 """How many arguments and results are listed before the rest is summed up."""
@@ -27,7 +31,7 @@ COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 """One for each mesh axis, in order."""
 
 
-def plain_text(report: Report) -> str:
+def plain_text(report: Facts) -> str:
     """The report as text without colour."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
@@ -35,7 +39,7 @@ def plain_text(report: Report) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip()
 
 
-def show(report: Report) -> None:
+def show(report: Facts) -> None:
     """Print the report: in colour and as wide as it is on a terminal, plain elsewhere."""
     console = Console(highlight=False)
     if console.is_terminal:
@@ -44,7 +48,7 @@ def show(report: Report) -> None:
         print(plain_text(report))
 
 
-def _parts(report: Report) -> Iterator[RenderableType]:
+def _parts(report: Facts) -> Iterator[RenderableType]:
     sizes = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     devices = f"{report.devices:,} device{'s' * (report.devices != 1)}"
     yield Text.assemble((report.name, "bold"), f" on {sizes}, {devices}\n")
@@ -52,6 +56,7 @@ def _parts(report: Report) -> Iterator[RenderableType]:
     yield from _holdings(report)
     yield from _collectives(report)
     yield from _bars(report)
+    yield from _redundant(report)
     yield _memory(report)
     yield _work(report)
     if report.cost is not None:
@@ -71,7 +76,7 @@ def _table(*columns: str, right: Sequence[str] = ()) -> Table:
     return table
 
 
-def _color(report: Report, names: Sequence[str]) -> str:
+def _color(report: Facts, names: Sequence[str]) -> str:
     order = [axis.name for axis in report.mesh]
     return COLORS[order.index(names[0]) % len(COLORS)] if names[0] in order else "white"
 
@@ -79,7 +84,7 @@ def _color(report: Report, names: Sequence[str]) -> str:
 # --- the mesh
 
 
-def _drawing(report: Report) -> Iterator[RenderableType]:
+def _drawing(report: Facts) -> Iterator[RenderableType]:
     """The devices of the last two axes as a grid of their numbers, cut where it is large."""
     if report.devices == 1 or not report.mesh:
         return
@@ -109,7 +114,7 @@ def _some(size: int, most: int) -> list[int | None]:
 # --- who holds what
 
 
-def _holdings(report: Report) -> Iterator[RenderableType]:
+def _holdings(report: Facts) -> Iterator[RenderableType]:
     yield _head("Who holds what")
     table = _table("", "whole", "spec", "one device", "bytes", "the same along", right=["bytes"])
     for held in (report.arguments, report.results):
@@ -151,6 +156,12 @@ class Row:
         times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
         return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
 
+    @property
+    def holds(self) -> list[str]:
+        """Who holds what before and after, each way once."""
+        told = (one.meaning for one in self.uses)
+        return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
+
 
 def rows_of(uses: Sequence[CollectiveUse]) -> list[Row]:
     """The collectives by the line they come from, in program order."""
@@ -164,7 +175,7 @@ def rows_of(uses: Sequence[CollectiveUse]) -> list[Row]:
     return list(rows.values())
 
 
-def _collectives(report: Report) -> Iterator[RenderableType]:
+def _collectives(report: Facts) -> Iterator[RenderableType]:
     if not report.collectives:
         yield _head("No collectives: the devices send each other nothing.")
         yield Text("")
@@ -179,6 +190,8 @@ def _collectives(report: Report) -> Iterator[RenderableType]:
         text.stylize(_color(report, row.first.axes), 0, widths[0])
         yield text
         yield Text(f"    {_source(row.first)}", style="dim", no_wrap=True, overflow="ellipsis")
+        for holds in row.holds[:WAYS]:
+            yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
         yield Text("  In brackets: not in the totals.")
     yield Text("")
@@ -219,7 +232,7 @@ def _source(use: CollectiveUse) -> str:
     return f"{use.where}{module}: {use.where.text}" if use.where.text else f"{use.where}{module}"
 
 
-def _bars(report: Report) -> Iterator[RenderableType]:
+def _bars(report: Facts) -> Iterator[RenderableType]:
     if not report.bytes_sent:
         return
     least = "at least " if report.unknown else ""
@@ -241,10 +254,35 @@ def _blocks(one: Traffic) -> int:
     return max(round(40 * one.share), int(one.bytes > 0))
 
 
+# --- what is redundant
+
+
+def _redundant(report: Facts) -> Iterator[RenderableType]:
+    found = wastes_of(report)
+    if not found:
+        return
+    saved = report.redundant_bytes
+    if saved:
+        share = units.share(saved / report.bytes_sent)
+        words = (
+            f"Redundant traffic: {units.size(saved)} of {units.size(report.bytes_sent)}, {share}"
+        )
+        if report.cost is not None:
+            words += f"; {units.duration(report.cost.redundant)} on {report.cost.hardware.name}"
+        yield _head(words)
+    else:
+        yield _head("Traffic that memory could spare")
+    for one in found:
+        kept = f", for {units.size(one.memory)} of memory" if one.memory else ""
+        yield Text(f"  {units.size(one.bytes)} at {one.where}{kept}: {one.reason}")
+        yield Text(f"    {one.remedy}", style="dim")
+    yield Text("")
+
+
 # --- memory, work, cost
 
 
-def _memory(report: Report) -> Text:
+def _memory(report: Facts) -> Text:
     memory = report.memory
     text = Text.assemble(("Memory of one device", "bold"), "\n")
     text.append(
@@ -259,7 +297,7 @@ def _memory(report: Report) -> Text:
     return text.append(f"  largest at the peak: {', '.join(largest)}\n" if largest else "")
 
 
-def _work(report: Report) -> Text:
+def _work(report: Facts) -> Text:
     work = report.work
     text = Text.assemble(("Work", "bold"), "\n")
     text.append(f"  {units.large(work.flops, 'FLOP')} on each device, ")
@@ -271,7 +309,7 @@ def _work(report: Report) -> Text:
     return text
 
 
-def _cost(report: Report, cost: Cost) -> Iterator[RenderableType]:
+def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
     text = Text.assemble(("Cost", "bold"), f" on {cost.hardware.name}, by a model\n")
     text.append(f"  compute {units.duration(cost.compute)}, communication ")
     text.append(

@@ -11,13 +11,13 @@ from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from . import units
-from .report import Report, Step
+from .data import Facts, Step
 
 COMPUTE, LINKS = 1, 2
 """The two tracks: what a device computes, what it sends."""
 
 
-def trace(report: Report) -> dict[str, Any]:
+def trace(report: Facts) -> dict[str, Any]:
     """The trace as the JSON that `ui.perfetto.dev` and `chrome://tracing` read."""
     if report.cost is None:
         raise ShardwiseError(
@@ -48,7 +48,7 @@ def _meta(kind: str, track: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": 1, "tid": track, "args": {"name": name}}
 
 
-def _slices(report: Report, steps: tuple[Step, ...], start: float) -> Iterator[dict[str, Any]]:
+def _slices(report: Facts, steps: tuple[Step, ...], start: float) -> Iterator[dict[str, Any]]:
     for step in steps:
         seconds = step.seconds or 0.0
         yield _slice(report, step, start, seconds)
@@ -57,7 +57,7 @@ def _slices(report: Report, steps: tuple[Step, ...], start: float) -> Iterator[d
         start += seconds
 
 
-def _slice(report: Report, step: Step, start: float, seconds: float) -> dict[str, Any]:
+def _slice(report: Facts, step: Step, start: float, seconds: float) -> dict[str, Any]:
     name, args = _described(report, step)
     if step.where.file:
         args["where"] = f"{step.where.file}:{step.where.line}"
@@ -76,7 +76,7 @@ def _slice(report: Report, step: Step, start: float, seconds: float) -> dict[str
     }
 
 
-def _described(report: Report, step: Step) -> tuple[str, dict[str, Any]]:
+def _described(report: Facts, step: Step) -> tuple[str, dict[str, Any]]:
     if step.collective is not None:
         use = report.collectives[step.collective]
         what = f"{use.name} over {units.axes(use.axes)}"

@@ -1,13 +1,11 @@
-"""What an inspection found: data first; text, HTML and JSON are made from it."""
+"""What an inspection found, as data. Text and pages look at these classes, and only so."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -166,11 +164,10 @@ class Stop:
 
 
 @dataclasses.dataclass(frozen=True)
-class Inspection:
-    """Every value of a sharded program in program order, as each device holds it.
+class Facts:
+    """A whole inspection: every value of a sharded program in program order.
 
-    `print` shows it line by line, a notebook shows it as a table, and `save("page.html")` writes a
-    page to step through. Iterating gives the steps.
+    All that prints, draws or saves one takes these; `Inspection` has them as methods.
     """
 
     name: str
@@ -196,7 +193,7 @@ class Inspection:
         groups = [(key, tuple(steps)) for key, steps in grouped]
         return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
 
-    def at(self, line: int | str | None = None, where: str | None = None) -> Inspection:
+    def at(self, line: int | str | None = None, where: str | None = None) -> Self:
         """One place only: a line (`12`, `"train.py:12"`), or a word.
 
         A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
@@ -219,60 +216,6 @@ class Inspection:
             "deadlock": self.deadlock,
         }
 
-    def text(self, every: bool = False) -> str:
-        """The inspection for a terminal; `every` shows values in the middle of a line too."""
-        from .text import text
-
-        return text(self, every)
-
-    def __str__(self) -> str:
-        return self.text()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def html(self) -> str:
-        """One page that needs nothing else: the program, the devices, and buttons to step."""
-        from .page import html
-
-        return html(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write it to `page.html`, `data.json` or `text.txt`; give the path."""
-        path = Path(path)
-        match path.suffix:
-            case ".html":
-                content = self.html()
-            case ".json":
-                content = json.dumps(self.to_dict(), indent=2)
-            case ".txt":
-                content = self.text(every=True) + "\n"
-            case _:
-                raise ShardwiseError(
-                    explain_error(
-                        f"{path.suffix or 'no suffix'!r} is not a format of an inspection",
-                        where=str(path),
-                        rule="The suffix says what is written.",
-                        remedy="inspection.html, inspection.json or inspection.txt.",
-                    )
-                )
-        try:
-            path.write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise ShardwiseError(
-                explain_error(
-                    f"it cannot be written ({error.strerror})",
-                    where=str(path),
-                    remedy="name a file in a folder that is there and may be written to.",
-                )
-            ) from error
-        return path
-
-    def _repr_html_(self) -> str:
-        from .page import notebook
-
-        return notebook(self)
-
 
 def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
     return all(one.get(name, at) == at for name, at in coordinate.items())
@@ -289,7 +232,7 @@ def _names(step: Step) -> tuple[str, ...]:
     return step.name, step.operation, step.operation.partition(" ")[0], step.where.function
 
 
-def _nothing(found: Inspection, line: int | str | None, where: str | None) -> str:
+def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
     lines = sorted({step.where.line for step in found.steps if step.where.file})
     names = list(dict.fromkeys(step.name for step in found.steps if step.name))
     asked = " and ".join(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._errors import ShardwiseError, a_type, explain_error
+from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh
 from .._mesh import mesh as make_mesh
 from .._program import walk
-from .._simulate import Tracing
-from .data import Inspection
+from .._simulate import Traced, Tracing
+from .inspection import Inspection
 from .record import Recorder
 
 
@@ -60,16 +61,26 @@ def inspect(
         )
     made = make_mesh(mesh) if isinstance(mesh, Mapping) else mesh
     traced = Tracing(f, made)(args, {})
-    recorder = Recorder(traced.program)
+    kept, unread = _followed(traced)
+    recorder = Recorder(traced.program, kept)
     steps = recorder.record(traced.values)
     found = Inspection(
         name=getattr(f, "__name__", type(f).__name__),
         mesh=_sizes(made, traced.program.body.ops),
         steps=tuple(steps),
-        notes=tuple(recorder.notes),
+        notes=(*recorder.notes, *unread),
         deadlock=recorder.deadlock,
     )
     return found if line is None and where is None else found.at(line, where)
+
+
+def _followed(traced: Traced) -> tuple[Kept | None, list[str]]:
+    """What the values mean; where that cannot be told, a note says so."""
+    constants = traced.values[: len(traced.values) - traced.given.num_leaves]
+    try:
+        return keep(traced.program.body, constants, traced.argument_paths), []
+    except Exception as error:  # what a value means must not cost the user its numbers
+        return None, [f"what the values mean is not known ({type(error).__name__}: {error})."]
 
 
 def _sizes(mesh: Mesh | AbstractMesh | None, ops: Any) -> dict[str, int]:

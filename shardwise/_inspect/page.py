@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from .._explain.figures.draw import COLORS
 from .._version import __version__
-from .data import Inspection
+from .data import Facts
 from .text import devices, numbers
 
 BESIDE = 4
@@ -39,7 +39,7 @@ LIMIT = 60
 """How many values the piece for notebooks has, at most."""
 
 
-def html(found: Inspection) -> str:
+def html(found: Facts) -> str:
     """The whole page."""
     # Inside a script element nothing may look like its end.
     data = json.dumps(page_data(found)).replace("<", "\\u003c")
@@ -47,7 +47,7 @@ def html(found: Inspection) -> str:
     return page.render(found=found, data=Markup(data), version=__version__)
 
 
-def notebook(found: Inspection) -> str:
+def notebook(found: Facts) -> str:
     """The piece that a notebook shows."""
     return (
         environment()
@@ -80,7 +80,7 @@ def _theme(number: int) -> Markup:
     return Markup("".join(f"--{name}:{value};" for name, value in {**names, **tints}.items()))
 
 
-def page_data(found: Inspection) -> dict[str, Any]:
+def page_data(found: Facts) -> dict[str, Any]:
     """What the script of the page needs: steps, stops and lines of source."""
     stops = found.stops
     number = {id(step): index for index, step in enumerate(found.steps)}
@@ -101,7 +101,7 @@ def page_data(found: Inspection) -> dict[str, Any]:
     }
 
 
-def _sources(found: Inspection) -> list[dict[str, Any]]:
+def _sources(found: Facts) -> list[dict[str, Any]]:
     """The lines around those that make values, file by file, in order of first use."""
     used: dict[str, set[int]] = {}
     for step in found.steps:

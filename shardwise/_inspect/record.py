@@ -19,6 +19,7 @@ from .._call import Program
 from .._lower import Pace, Value, Watch, explain_trouble
 from .._lower.context import Context, Env, read
 from .._lower.run import run
+from .._meaning import Kept, holding
 from .._mesh import Axis
 from .._program import (
     AxisIndex,
@@ -66,8 +67,9 @@ class _Seen:
 class Recorder:
     """Runs a program and turns what it sees into steps."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, kept: Kept | None = None):
         self.program = program
+        self.kept = kept
         self.notes: list[str] = []
         self.deadlock = ""
         self._seen: list[_Seen] = []
@@ -221,9 +223,16 @@ class Recorder:
                     turn=seen.around.turn,
                     backward=op.backward,
                     only=seen.around.only,
+                    meaning=self._meaning(op, seen.out),
                 )
             )
         return steps
+
+    def _meaning(self, op: Op, out: int) -> str | None:
+        """What a value inside a `shard_map` is of the whole; outside every value is whole."""
+        inside = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
+        known = self.kept.of(op) if self.kept is not None and inside else None
+        return None if known is None else holding(known.outs[out], known.names)
 
 
 def operation(op: Op) -> str:

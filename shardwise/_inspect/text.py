@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .data import Device, Inspection, Part, Step, Stop
+from .data import Device, Facts, Part, Step, Stop
 
 ROWS = 8
 """How many different parts of a value are shown, at most."""
 
 
-def text(found: Inspection, every: bool) -> str:
+def text(found: Facts, every: bool) -> str:
     """The whole of it."""
     mesh = "{" + ", ".join(f"{name}: {size}" for name, size in found.mesh.items()) + "}"
     count = len(found.steps)
@@ -50,8 +50,8 @@ def _step(step: Step) -> list[str]:
         name = "the whole, as out_specs put it together"
     back = ", backward" if step.backward else ""
     some = " (only some devices come here)" if step.only is not None else ""
-    means = f"  {step.meaning}" if step.meaning else ""
-    head = f"  {name}: {step.array}{back}{some}{means}"
+    means = f", {step.meaning}" if step.meaning else ""
+    head = f"  {name}: {step.array}{means}{back}{some}"
     groups = step.groups()
     if not step.over:
         mark = "all devices" if step.kind != "result" else "result"

@@ -1,6 +1,10 @@
 """The engine: a list of operations over mesh axes becomes ordinary JAX on one device."""
 
-from .plan import Pace as Pace
+from .machine import machine as machine
+from .machine import memory as memory
+from .pace import Choice as Choice
+from .pace import Pace as Pace
+from .pace import choosing as choosing
 from .run import execute as execute
 from .run import observe as observe
 from .trouble import Trouble as Trouble

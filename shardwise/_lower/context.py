@@ -8,7 +8,8 @@ from typing import Any
 
 from .._mesh import Axis
 from .._program import Lit, Op, Var
-from .plan import Pace
+from .pace import Pace
+from .plan import BlockSum
 from .trouble import Trouble, Watch, first_of
 from .value import Value
 
@@ -25,15 +26,21 @@ class Context:
     pace: Pace
     coords: dict[Axis, Any] = dataclasses.field(default_factory=dict)
     troubles: list[Trouble] = dataclasses.field(default_factory=list)
+    summing: dict[BlockSum, str] = dataclasses.field(default_factory=dict)
+    """The sums over a block of devices that somebody waits for, with the name of the block."""
 
     def fresh(self) -> Context:
         """The same for a nested trace: its trouble has to be handed out of it as a value."""
         return dataclasses.replace(self, troubles=[])
 
-    def at(self, axis: Axis, index: Any, pace: Pace) -> Context:
+    def at(self, axis: Axis, index: Any, pace: Pace, summing: dict[BlockSum, str]) -> Context:
         """Inside a loop over `axis`."""
         return dataclasses.replace(
-            self, coords={**self.coords, axis: index}, pace=pace, troubles=[]
+            self,
+            coords={**self.coords, axis: index},
+            pace=pace,
+            troubles=[],
+            summing=self.summing | summing,
         )
 
     def trouble(self) -> Trouble:

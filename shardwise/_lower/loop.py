@@ -18,8 +18,8 @@ from jax import lax
 from .._collectives import RULES, accumulate, alone, identity, narrow, reduce, scatter, widen
 from .._mesh import Axis
 from .._program import Op, Var
-from .context import Context, Env, read
-from .plan import Fold, reads
+from .context import Context, Env
+from .plan import BlockSum, Fold, reads
 from .trouble import Trouble, first_in, first_of
 from .value import Value, stacked
 
@@ -38,11 +38,7 @@ class Loop:
 
     def run(self) -> None:
         """Run it; afterwards `env` holds what is kept and the results of the folds."""
-        self.size, self.pace = self.cx.pace.chunk(self.axis, self.ops)
-        if self.size == 1:
-            for fold in self.folds:
-                fold.product = None
-        self.folds = [self._plain_if_split(fold) for fold in self.folds]
+        self.size, self.pace = self.cx.pace.chunk(self.axis, self.ops, self.folds)
         self.watched = self.cx.watch.concerns(self.ops)
         taken = reads(self.ops)
         self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
@@ -61,21 +57,21 @@ class Loop:
         local: Env = dict(self.fixed)
         for var, array in zip(self.moving, slices, strict=True):
             local[var] = Value(array, self.env[var].dims_without(self.axis))
-        inner = self.cx.at(self.axis, index, self.pace)
-        merged = {fold.product.dot.outs[0] for fold in self.folds if fold.product}
-        dropped = merged | {op.outs[0] for f in self.folds if f.product for op in f.product.after}
-        ops = [op for op in self.ops if not (op.outs and op.outs[0] in dropped)]
-        wanted = [fold.operand for fold in self.folds if not fold.product]
-        wanted += [v for v in self._product_reads() if v not in local]
-        self.cx.run(ops, self.rest, local, [*self.keep, *wanted], inner)
-        parts = [self._part(fold, local) for fold in self.folds]
+        inner = self.cx.at(self.axis, index, self.pace, self._summing())
+        wanted = [fold.operand for fold in self.folds]
+        self.cx.run(self.ops, self.rest, local, [*self.keep, *wanted], inner)
+        parts = [local[fold.operand].spread(self._along(fold)) for fold in self.folds]
         outs = [local[var] for var in self.keep]
         return outs, parts, inner.trouble() if self.watched else None
 
-    def _part(self, fold: Fold, local: Env) -> Any:
-        if fold.product:
-            return [read(local, atom).array for atom in fold.product.dot.ins]
-        return local[fold.operand].spread(self._along(fold))
+    def _summing(self) -> dict[BlockSum, str]:
+        if self.size == 1:
+            return {}
+        return {fold.within: self._block for fold in self.folds if fold.within}
+
+    @property
+    def _block(self) -> str:
+        return f"block of {self.axis.name}"
 
     # --- a block of shards, stacked in front
 
@@ -92,31 +88,15 @@ class Loop:
             for v in self.moving
         ]
         index = start + jnp.arange(size, dtype=jnp.int32)
-        outs, parts, trouble = jax.vmap(self._shard, in_axes=(0, dims))(index, blocks)
+        summed = [None if fold.within else 0 for fold in self.folds]
+        shards = jax.vmap(
+            self._shard, in_axes=(0, dims), out_axes=(0, summed, 0), axis_name=self._block
+        )
+        outs, parts, trouble = shards(index, blocks)
         return outs, parts, None if trouble is None else first_in(trouble)
 
     def _total(self, fold: Fold, part: Any) -> Any:
-        return self._multiply(fold, *part) if fold.product else reduce(fold.name, part)
-
-    def _multiply(self, fold: Fold, lhs: Any, rhs: Any) -> Any:
-        """The sum of the products of all shards of a block, as one product."""
-        assert fold.product
-        params = fold.product.dot.params
-        (lc, rc), (lb, rb) = params["dimension_numbers"]
-        numbers = (
-            ((0, *(d + 1 for d in lc)), (0, *(d + 1 for d in rc))),
-            (tuple(d + 1 for d in lb), tuple(d + 1 for d in rb)),
-        )
-        out = lax.dot_general(
-            lhs,
-            rhs,
-            numbers,
-            precision=params["precision"],
-            preferred_element_type=params["preferred_element_type"],
-        )
-        for op in fold.product.after:
-            (out,) = op.run(out)
-        return widen(out)
+        return part if fold.within else reduce(fold.name, part)
 
     # --- all shards
 
@@ -164,9 +144,7 @@ class Loop:
 
     def _add_many(self, totals: list[Any], parts: list[Any]) -> list[Any]:
         return [
-            lax.add(total, self._multiply(fold, *part))
-            if fold.product
-            else accumulate(fold.name, total, part)
+            lax.add(total, part) if fold.within else accumulate(fold.name, total, part)
             for fold, total, part in zip(self.folds, totals, parts, strict=True)
         ]
 
@@ -188,19 +166,6 @@ class Loop:
         params["dimension"] += len(along)
         parts = scatter(total, self.axis.size, **params)
         return stacked(parts, [self.axis], stacked(parts, along).dims)
-
-    def _plain_if_split(self, fold: Fold) -> Fold:
-        """A product is merged only where both factors move along this axis and no other."""
-        if fold.product:
-            ins = fold.product.dot.ins
-            alone = not any(axis in atom.axes for atom in ins for axis in self.rest)
-            if not alone or not all(self.axis in atom.axes for atom in ins):
-                fold.product = None
-        return fold
-
-    def _product_reads(self) -> list[Var]:
-        products = [fold.product for fold in self.folds if fold.product]
-        return [atom for product in products for atom in product.dot.ins if isinstance(atom, Var)]
 
 
 def _join(old: Trouble | None, new: Trouble | None) -> Trouble | None:

@@ -1,4 +1,4 @@
-"""What runs when: the order of the axes, the stages, what has to be kept, how much fits at once.
+"""What runs when: the order of the axes, the stages, what has to be kept.
 
 Nothing here touches an array.
 """
@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
-from .._program import Collective, Cond, Leaf, Lit, Op, Var, While, walk
+from .._program import Atom, Collective, Leaf, Lit, Op, Scan, Var
 
 
 @dataclasses.dataclass
@@ -64,7 +67,8 @@ class Fold:
     op: Collective
     operand: Var
     name: str
-    product: Product | None = None
+    within: BlockSum | None = None
+    """Where the devices that are computed at once are summed, inside the loop."""
 
 
 @dataclasses.dataclass
@@ -73,6 +77,17 @@ class Product:
 
     dot: Leaf
     after: list[Leaf]
+
+
+@dataclasses.dataclass(eq=False)
+class BlockSum(Op):
+    """In a loop of each device: the sum over those devices that are computed at once.
+
+    The collective after the loop sums over the blocks. `product` is what makes the operand, if one
+    product of all devices of a block can take its place. Where nobody sums, this does nothing.
+    """
+
+    product: Product | None
 
 
 SHAPE_ONLY = {"transpose", "reshape", "squeeze", "neg"}
@@ -93,15 +108,49 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         if name not in ("psum", "pmax", "pmin") or not foldable(name, operand.dtype):
             continue
         rest = tuple(other for other in op.axes if other != axis)
-        ordered = one_by_one(name, operand.dtype)
-        if ordered and rest:
+        if one_by_one(name, operand.dtype) and rest:
             continue
-        merges = name == "psum" and not rest and not ordered
-        product = _product(operand, makers, uses) if merges else None
+        within = None
+        if sums_in_blocks(name, operand.dtype) and not rest:
+            within = _in_loop(operand, makers[operand], uses)
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
-        found.append(Fold(op, operand, name, product))
+        if within is None and sums_in_blocks(name, operand.dtype):
+            product = None if rest else product_of(operand, makers, uses, axis)
+            within = block_sum(op, operand, product)
+            (operand,) = within.outs
+            made = _outs_of(product)
+            inner[:] = [*(op for op in inner if not made.intersection(op.outs)), within]
+        found.append(Fold(op, operand, name, within))
     return found
+
+
+def sums_in_blocks(name: str, dtype: Any) -> bool:
+    """Whether devices that are computed at once may be summed in any order."""
+    return name == "psum" and not one_by_one(name, dtype) and dtype != np.bool_
+
+
+def _in_loop(operand: Var, maker: Op, uses: dict[Var, int]) -> BlockSum | None:
+    """The sum in a loop that makes the operand of a fold, if nothing else reads that."""
+    if not isinstance(maker, Scan) or uses.get(operand) != 1:
+        return None
+    atom = maker.body.outs[maker.outs.index(operand)]
+    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and op.outs == [atom])
+    return next(sums, None)
+
+
+def block_sum(op: Collective, operand: Var, product: Product | None) -> BlockSum:
+    """The part of a sum over devices that happens among those computed at once."""
+    out = Var(operand.shape, operand.dtype)
+    out.axes = operand.axes
+    ins: list[Atom] = list(product.dot.ins) if product else [operand]
+    made = BlockSum(ins, [out], product, where=op.where, scope=op.scope)
+    made.source, made.calls, made.needs = op.source, op.calls, operand.axes
+    return made
+
+
+def _outs_of(product: Product | None) -> set[Var]:
+    return {var for op in (product.dot, *product.after) for var in op.outs} if product else set()
 
 
 def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
@@ -127,14 +176,20 @@ def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
     return out
 
 
-def _product(var: Var, makers: dict[Var, Op], uses: dict[Var, int]) -> Product | None:
+def product_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Product | None:
+    """The matrix product that makes a value, if one of all devices along `axis` can replace it.
+
+    It has to be made for nothing else, and both factors have to differ along this axis and no
+    other.
+    """
     after: list[Leaf] = []
     while True:
         op = makers.get(var)
         if not isinstance(op, Leaf) or uses.get(var) != 1:
             return None
         if op.name == "dot_general":
-            return Product(op, after[::-1])
+            alone = all(atom.axes == {axis} for atom in op.ins)
+            return Product(op, after[::-1]) if alone else None
         if op.name not in SHAPE_ONLY:
             return None
         after.append(op)
@@ -165,64 +220,3 @@ def reads(ops: Sequence[Op]) -> list[Var]:
             if isinstance(atom, Var) and atom not in made:
                 seen[atom] = None
     return list(seen)
-
-
-def footprint(ops: Sequence[Op]) -> int:
-    """About how many bytes of results are alive at the worst moment, on one device."""
-    last: dict[Var, int] = {}
-    for index, op in enumerate(ops):
-        for atom in op.ins:
-            if isinstance(atom, Var):
-                last[atom] = index
-    alive: dict[Var, int] = {}
-    peak = 0
-    for index, op in enumerate(ops):
-        nested = max((footprint(body.ops) for body in op.bodies), default=0)
-        alive |= {var: var.bytes for var in op.outs}
-        peak = max(peak, sum(alive.values()) + nested)
-        for atom in {*op.ins, *op.outs}:
-            if isinstance(atom, Var) and last.get(atom, index) <= index:
-                alive.pop(atom, None)
-    return peak
-
-
-ONE_BY_ONE = {"rng_bit_generator", "pure_callback", "ragged_dot", "ragged_dot_general"}
-"""Primitives that JAX cannot batch, or that give other numbers when it does."""
-
-
-DRAWS = {"random_bits", "random_split", "random_fold_in", "random_gamma"}
-"""What makes new random numbers or keys of a key."""
-
-
-def _by_hardware(op: Leaf) -> bool:
-    """Whether its keys are those of XLA's own generator: a batch of them is one long draw."""
-    return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
-
-
-def _alone(op: Op) -> bool:
-    """Whether an operation gives a device's own result only if run for one device at a time."""
-    if isinstance(op, Leaf):
-        return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
-    if isinstance(op, Cond) and op.ins[0].axes:
-        # A vmapped cond runs both branches, so a loop that the branch guards may never end.
-        return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
-    return False
-
-
-@dataclasses.dataclass(frozen=True)
-class Pace:
-    """How many shards to compute at once: a number, or as many as fit into `bytes`."""
-
-    shards: int | None = 1
-    bytes: float = 0.0
-
-    def chunk(self, axis: Axis, ops: Sequence[Op]) -> tuple[int, Pace]:
-        """How many coordinates of `axis` at once, and what that leaves for the loops inside."""
-        if any(_alone(op) for op in walk(list(ops))):
-            return 1, Pace(1)
-        if self.shards is not None:
-            size = min(self.shards, axis.size)
-            return size, Pace(max(1, self.shards // size))
-        fits = int(self.bytes // max(1, footprint(ops)))
-        size = max(1, min(fits, axis.size))
-        return size, Pace(None, self.bytes / size)

@@ -21,10 +21,13 @@ import jax.numpy as jnp
 from .. import _collectives, _jax
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from .apart import apart
+from .block import sum_block
 from .context import Context, Env, read
 from .control import control
 from .loop import Loop
-from .plan import Pace, concerned, count_uses, folds, outermost, stages
+from .pace import Pace
+from .plan import BlockSum, concerned, count_uses, folds, outermost, stages
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
 
@@ -44,7 +47,13 @@ def observe(
     cx = Context(run, watch, pace)
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
-    run(body.ops, list(axes), env, [atom for atom in atoms if isinstance(atom, Var)], cx)
+    run(
+        apart(body.ops, watch),
+        list(axes),
+        env,
+        [atom for atom in atoms if isinstance(atom, Var)],
+        cx,
+    )
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 
@@ -103,6 +112,8 @@ def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> li
                 return [put_together(ins[0], op.placement)]
             case Collective():
                 return [_exchange(op, ins)]
+            case BlockSum():
+                return [Value(sum_block(op, [x.array for x in ins], cx.summing.get(op)))]
             case _:
                 return control(op, ins, axes, cx)
 

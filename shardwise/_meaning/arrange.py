@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from . import term as T
 from .align import align, reshaped, whole_along
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
+from .notes import Notes
 from .rules import rule, shifted, structural
 from .term import Shape
 from .value import (
@@ -35,12 +35,9 @@ from .value import (
     with_hidden,
 )
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
 
 @rule("transpose")
-def transposes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Dimensions in another order, each with its cut."""
     (v,) = ins
     order = op.params["permutation"]
@@ -50,7 +47,7 @@ def transposes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("reshape", "expand_dims")
-def reshapes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The segments of cut dimensions fall into the new dimensions."""
     v = ins[0]
     if op.params.get("dimensions") is not None:
@@ -62,7 +59,7 @@ def reshapes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("squeeze")
-def squeezes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Dimensions of size 1 are left out; a cut along one is hidden."""
     (v,) = ins
     gone = {d % len(v.dims) for d in op.params["dimensions"]}
@@ -73,7 +70,7 @@ def squeezes(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("broadcast_in_dim")
-def broadcasts(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """New dimensions are whole on every device; the others keep their cuts."""
     v = ins[0]
     local, places = op.params["shape"], op.params["broadcast_dimensions"]
@@ -90,14 +87,14 @@ def broadcasts(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("iota")
-def iotas(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def iotas(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The index along a dimension of the local array."""
     shape = tuple(op.outs[0].shape)
     return [whole(T.iota(shape, op.params["dimension"]))]
 
 
 @rule("rev")
-def reverses(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def reverses(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Reversed along dimensions that every device has whole."""
     (v,) = ins
     along = op.params["dimensions"]
@@ -109,7 +106,7 @@ def reverses(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("slice")
-def slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A part of some dimensions; the others keep their cuts."""
     (v,) = ins
     start, limit = op.params["start_indices"], op.params["limit_indices"]
@@ -132,7 +129,7 @@ def slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("split")
-def splits(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Several slices along one dimension."""
     (v,) = ins
     d = op.params["axis"]
@@ -147,7 +144,7 @@ def splits(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("pad")
-def pads(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Padded dimensions must be whole; a share is padded with zeros."""
     v, filler = ins
     config = op.params["padding_config"]
@@ -170,7 +167,7 @@ def pads(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("concatenate")
-def concatenations(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Parts behind each other along a dimension that each device has whole."""
     d = op.params["dimension"]
     ins, debtor = settle(w, op, [whole_along(v, [d]) for v in ins])
@@ -201,7 +198,7 @@ def read_as_size(v: Value, d: int) -> Value:
 
 
 @rule("dynamic_slice")
-def dynamic_slices(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def dynamic_slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A slice at a computed place; at `axis_index * size` it is the device's own part."""
     v, *starts = ins
     refuse_debts("a slice at a share", starts)
@@ -280,7 +277,7 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
 
 
 @rule("dynamic_update_slice")
-def dynamic_updates(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Some elements replaced at a computed place; in zeros, at one's own place, it is a share."""
     v, update, *starts = ins
     refuse_debts("an update at a share", starts)

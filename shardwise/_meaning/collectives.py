@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from .._mesh import Axis
 from .._program import Collective, Join, Split, Var
 from . import term as T
 from .align import reshaped
+from .notes import Notes
 from .value import (
     Unknown,
     Value,
@@ -23,9 +23,6 @@ from .value import (
     uncut,
     whole_size,
 )
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 
 def split(op: Split, v: Value) -> Value:
@@ -46,7 +43,7 @@ def _first(dim):
     return [(i == 0, segment) for i, segment in enumerate(dim or ((1, ()),))]
 
 
-def join(w: Walk, op: Join, v: Value) -> Value:
+def join(w: Notes, op: Join, v: Value) -> Value:
     """A result: the parts put together as the spec says, or the first where it says they agree."""
     ours = {axis for axis in (*op.axes, *op.replicated) if axis.size > 1}
     if v.debts & ours:
@@ -90,17 +87,19 @@ def _take(v: Value, axis: Axis, index: int) -> Value:
     return v.having(T.linear("device", (at, index), v.scaled, shape), hidden=hidden)
 
 
-def exchange(w: Walk, op: Collective, v: Value) -> Value:
+def exchange(w: Notes, op: Collective, v: Value) -> Value:
     """The result of a collective."""
     axes = tuple(axis for axis in op.axes if axis.size > 1)
     if not axes and op.name in ("psum", "pmax", "pmin", "pbroadcast"):
         return v
     if op.groups is not None and op.groups != (tuple(range(math.prod(a.size for a in op.axes))),):
         raise Unknown(f"{op.name} within groups of devices")
+    if op.name not in RULES:
+        raise Unknown(f"there is no rule for {op.name}")
     return RULES[op.name](w, op, v, axes)
 
 
-def _psum(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _psum(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """A sum over devices: pays what is owed; what is the same everywhere is multiplied."""
     for axis in axes:
         if (axis, "sum") in v.owed:
@@ -115,7 +114,7 @@ def _psum(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     return v.having(v.scaled, born=v.born if v.owed else None)
 
 
-def _extreme(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """A maximum or minimum over devices."""
     kind = op.name[1:]
     for axis in axes:
@@ -134,7 +133,7 @@ def _extreme(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     return v.having(v.scaled, born=v.born if v.owed else None)
 
 
-def _gather(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _gather(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """Parts put one behind the other along a dimension, or along a new one."""
     d, tiled = op.params["dimension"], op.params["tiled"]
     _refuse(op, v, axes)
@@ -169,7 +168,7 @@ def stacked(v: Value, d: int, axes: Sequence[Axis], op: Collective) -> Value:
     return gathered(v, d, axes) if count > 1 else v
 
 
-def _scatter(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _scatter(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """A sum over devices, of which each keeps its part of a dimension."""
     d, tiled = op.params["dimension"], op.params["tiled"]
     v = _psum(w, op, v, axes)
@@ -196,7 +195,7 @@ def dealt(v: Value, d: int, axes: Sequence[Axis]) -> Value:
     return v.having(v.scaled, dims=(*v.dims[:d], dim, *v.dims[d + 1 :]))
 
 
-def _all_to_all(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _all_to_all(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """A cut moves from one dimension to another."""
     _refuse(op, v, axes)
     if not axes:
@@ -212,7 +211,7 @@ def _all_to_all(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Valu
     return reshaped(out, v.local, w.known, w.shapes_of(out.term))
 
 
-def _ppermute(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _ppermute(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """Parts change places; who receives nothing has zeros."""
     count = math.prod(axis.size for axis in op.axes)
     sender = [-1] * count
@@ -244,7 +243,7 @@ def permuted(x: T.Scaled, at: int, sender: tuple[int, ...]) -> T.Scaled:
     return T.linear("permute", (at, sender), x, t.shape)
 
 
-def _pbroadcast(w: Walk, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
+def _pbroadcast(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
     """Every device has what one of them had."""
     _refuse(op, v, axes)
     if not set(axes) & v.axes:

@@ -15,9 +15,9 @@ from fractions import Fraction
 from .._mesh import Axis
 from .._program import Op
 from . import term as T
+from .notes import Mistake, Notes, Step
 from .term import Coef, Scaled, Term
 from .value import Value
-from .walk import Mistake, Step, Walk
 
 DEEP = 20_000
 """So many pairs of terms are followed before two terms are called different."""
@@ -45,7 +45,7 @@ def equal(a: Value, b: Value) -> bool:
     return a.scaled == b.scaled and a.plain and b.plain
 
 
-def gaps(w: Walk, want: Value, got: Value) -> list[Gap]:
+def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     """Where a result parts from the reference, in program order; empty where it is right."""
     if equal(want, got):
         return []
@@ -67,7 +67,7 @@ def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
     return Fraction(paid[0]) / Fraction(want.coef) if paid and paid[1] == want.term else None
 
 
-def mistakes_in(w: Walk, t: Term) -> Iterator[Mistake]:
+def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
     """The mistakes that a term comes from."""
     if w.mistakes:
         for one in below(t):
@@ -87,7 +87,7 @@ def below(t: Term) -> Iterator[Term]:
                 stack.append(kid)
 
 
-def _first_stray(w: Walk, t: Term) -> Op | None:
+def _first_stray(w: Notes, t: Term) -> Op | None:
     own = [w.strays[one] for one in below(t) if one in w.strays]
     return min(own, key=lambda found: found[0])[1] if own else None
 
@@ -169,7 +169,7 @@ def _products(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     return None
 
 
-def steps_of(w: Walk, t: Term) -> list[Step]:
+def steps_of(w: Notes, t: Term) -> list[Step]:
     """What happened to a term, or to the nearest terms it is made of by linear operations."""
     front, found = [t], []
     for _ in range(12):

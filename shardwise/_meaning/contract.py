@@ -7,12 +7,11 @@ it hidden: each device multiplies its own parts, and that is what the term says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._program import Leaf
 from . import term as T
 from .align import align, whole_along
 from .elementwise import check_product, only_sums, refuse_debts, share_words
+from .notes import Notes
 from .rules import frozen, rule, shifted
 from .value import (
     Dim,
@@ -29,14 +28,11 @@ from .value import (
     with_hidden,
 )
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
 KINDS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
 
 
 @rule("reduce_sum", "reduce_max", "reduce_min")
-def reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Over a cut dimension the result is owed: a sum, a maximum or a minimum over the axes."""
     (v,) = ins
     kind, along = KINDS[op.name], set(op.params["axes"])
@@ -55,7 +51,7 @@ def reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
-def other_reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Along dimensions that each device has whole."""
     refuse_debts(op.name, ins)
     along = op.params["axes"]
@@ -71,7 +67,7 @@ def other_reductions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
-def running(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Running totals along a dimension that each device has whole; sums of shares are shares."""
     v = whole_along(ins[0], [op.params["axis"]])
     params = (op.params["axis"] + len(v.hidden), op.params["reverse"])
@@ -83,7 +79,7 @@ def running(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("sort")
-def sorts(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Sorted along a dimension that each device has whole."""
     refuse_debts("sorting", ins)
     d = op.params["dimension"]
@@ -100,7 +96,7 @@ DIMENSIONS = ("axis", "reduction_dimension")
 
 
 @rule("top_k", "approx_top_k")
-def largest(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The largest elements along a dimension that each device has whole."""
     refuse_debts(op.name, ins)
     last = op.params.get("reduction_dimension", -1)
@@ -116,7 +112,7 @@ def largest(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("dot_general")
-def dots(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A contraction of two dimensions cut alike leaves a sum owed; other dimensions keep cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
     x, y = ins
@@ -156,7 +152,7 @@ def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:
     return T.make("dot", numbers, ((1, x), (1, y)), shape)
 
 
-def meet(w: Walk, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Value, Value]:
+def meet(w: Notes, x: Value, y: Value, pairs: list[tuple[int, int]]) -> tuple[Value, Value]:
     """Paired dimensions cut alike."""
     for i, j in pairs:
         if x.dims[i] == y.dims[j]:
@@ -197,7 +193,7 @@ def _part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
 
 
 @rule("conv_general_dilated")
-def convolutions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Examples and output features may be cut; input features cut alike leave a sum owed."""
     x, k = ins
     p = op.params
@@ -241,7 +237,7 @@ def convolutions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
-def windows(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Windows slide along dimensions that each device has whole."""
     v, *rest = ins
     if op.name != "reduce_window_sum":

@@ -8,13 +8,12 @@ changes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._program import Body, Cond, Scan, While
 from . import term as T
 from .align import align, spread
 from .elementwise import choose
 from .independent import all_at_once
+from .notes import Notes
 from .term import Scaled, Shape, Term
 from .value import (
     Dims,
@@ -33,9 +32,6 @@ from .value import (
     with_hidden,
 )
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
 ROUNDS = 6
 
 
@@ -44,7 +40,7 @@ def symbol_like(v: Value, *name: object) -> Value:
     return v.having(T.symbol(*name, shape=v.term.shape))
 
 
-def meet_readings(w: Walk, a: Value, b: Value) -> tuple[Value, Value]:
+def meet_readings(w: Notes, a: Value, b: Value) -> tuple[Value, Value]:
     """Two values of one local shape in one reading."""
     for axis in sorted(a.debts | b.debts):
         kinds = {kind for v in (a, b) for own, kind in v.owed if own == axis}
@@ -57,7 +53,7 @@ def meet_readings(w: Walk, a: Value, b: Value) -> tuple[Value, Value]:
     return a, b
 
 
-def loop(w: Walk, op: Scan, ins: list[Value]) -> list[Value]:
+def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     """A loop of known length."""
     at_once = all_at_once(w, op, ins)
     if at_once is not None:
@@ -115,7 +111,7 @@ def _scanned(x: Value) -> Value:
 
 
 def _fixed(
-    w: Walk, body: Body, consts: list[Value], carry: list[Value], xs: list[Value], count: int
+    w: Notes, body: Body, consts: list[Value], carry: list[Value], xs: list[Value], count: int
 ) -> tuple[list[Value], list[Value], list[Value]]:
     """Walk the body until the readings of what is carried stay."""
     depth = w.depth
@@ -172,7 +168,7 @@ def _looped(index: object, base: tuple, shape: Shape) -> Scaled:
     return T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
 
 
-def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
+def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
     """A loop while a condition holds, which must not differ between devices."""
     first, second = op.cond_consts, op.body_consts
     cond_consts, body_consts, carry = _parts(ins, first, second)
@@ -193,7 +189,7 @@ def loop_while(w: Walk, op: While, ins: list[Value]) -> list[Value]:
     ]
 
 
-def choose_branch(w: Walk, op: Cond, ins: list[Value]) -> list[Value]:
+def choose_branch(w: Notes, op: Cond, ins: list[Value]) -> list[Value]:
     """One of several branches: a choice between their results."""
     index, *operands = ins
     if index.debts:
@@ -205,7 +201,7 @@ def choose_branch(w: Walk, op: Cond, ins: list[Value]) -> list[Value]:
     return [_either(w, index, list(column)) for column in zip(*rows, strict=True)]
 
 
-def chosen(w: Walk, index: Value, cases: list[Value]) -> Value:
+def chosen(w: Notes, index: Value, cases: list[Value]) -> Value:
     """The result of one of several branches."""
     if T.is_one(index.term) and not index.hidden and not index.debts:
         return cases[min(max(int(index.coef), 0), len(cases) - 1)]
@@ -214,7 +210,7 @@ def chosen(w: Walk, index: Value, cases: list[Value]) -> Value:
     return _either(w, index, cases)
 
 
-def _either(w: Walk, index: Value, cases: list[Value]) -> Value:
+def _either(w: Notes, index: Value, cases: list[Value]) -> Value:
     first = cases[0]
     for _ in range(2):
         for i in range(1, len(cases)):

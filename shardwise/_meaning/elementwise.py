@@ -6,7 +6,7 @@ done to a share is the mistake that `prove` is there to name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -15,13 +15,11 @@ from .._program import Atom, Leaf, Lit
 from . import term as T
 from .align import align, spread
 from .masked import looked_up
+from .notes import Notes
 from .positions import as_positions
 from .rules import frozen, rule
 from .term import Scaled
 from .value import Unknown, Value, owing
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 
 def debts_of(ins: list[Value]) -> frozenset[Axis]:
@@ -50,14 +48,14 @@ def only_sums(name: str, v: Value) -> None:
         raise Unknown(f"{name} of a maximum or minimum that is still owed", v.debts)
 
 
-def combined(w: Walk, ins: list[Value]) -> tuple[list[Scaled], Value]:
+def combined(w: Notes, ins: list[Value]) -> tuple[list[Scaled], Value]:
     """Operands as terms of one shape, and a value that has the reading of the result."""
     found = align(ins, w.known)
     terms, dims, hidden, _ = spread(found)
     return terms, Value(0, T.ONE, dims, hidden)
 
 
-def settle(w: Walk, op: Leaf, ins: list[Value]) -> tuple[list[Value], Value | None]:
+def settle(w: Notes, op: Leaf, ins: list[Value]) -> tuple[list[Value], Value | None]:
     """All operands of a sum owed over the same axes; what was whole counts once for each device."""
     debts = debts_of(ins)
     if not debts:
@@ -81,7 +79,7 @@ def _finish(like: Value, made: Scaled, owed_by: Value | None) -> list[Value]:
 
 
 @rule("add", "add_any", "sub")
-def sums(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A sum: all operands cut alike; a share makes all of them shares."""
     ins, debtor = settle(w, op, ins)
     if debtor is not None:
@@ -116,7 +114,7 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
 
 
 @rule("mul")
-def products(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def products(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A product: all operands cut alike; one of them may be a share."""
     debtor = check_product("the product", ins)
     terms, like = combined(w, ins)
@@ -124,7 +122,7 @@ def products(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
     return _scaled(w, op, ins, out)
 
 
-def _scaled(w: Walk, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
+def _scaled(w: Notes, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
     """Remember a multiplication or division by a number, for the words of a finding."""
     if any(T.is_one(v.term) and abs(v.coef) != 1 for v in ins):
         w.note("scaled", op, None, outs[0])
@@ -132,7 +130,7 @@ def _scaled(w: Walk, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Valu
 
 
 @rule("div")
-def quotients(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A quotient: the numerator may be a share. Whole numbers divide by rounding down."""
     refuse_debts("division by a share", ins[1:])
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact):
@@ -144,7 +142,7 @@ def quotients(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("neg")
-def negatives(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
     turned = {"sum": "sum", "max": "min", "min": "max"}
     owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)
@@ -154,7 +152,7 @@ def negatives(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule(
     "copy", "copy_p", "reduce_precision", "optimization_barrier", "stop_gradient", "real_if_close"
 )
-def unchanged(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def unchanged(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The value itself: rounding does not exist here."""
     return list(ins)
 
@@ -173,7 +171,7 @@ def _wraps(old: Any, new: Any) -> bool:
 
 
 @rule("convert_element_type")
-def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
     (v,) = ins
     new, old = op.params["new_dtype"], dtype_of(op.ins[0])
@@ -189,7 +187,7 @@ def conversions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("integer_pow")
-def whole_powers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A whole power."""
     (v,) = ins
     if op.params["y"] == 1:
@@ -199,14 +197,14 @@ def whole_powers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("square")
-def squares(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def squares(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A square is a whole power."""
     refuse_debts("the square", ins)
     return [ins[0].having(T.power(ins[0].scaled, 2))]
 
 
 @rule("select_n")
-def selections(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A choice by element: linear in what is chosen from, which may be shares."""
     which, *cases = ins
     refuse_debts("a choice by a share", [which])
@@ -240,7 +238,7 @@ TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
 @rule("eq", "ne", "lt", "gt", "le", "ge")
-def comparisons(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A comparison is the sign of a difference."""
     refuse_debts("a comparison", ins)
     terms, like = combined(w, ins)
@@ -333,12 +331,12 @@ POINTWISE = [
 
 
 @rule(*POINTWISE)
-def pointwise(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Any other function of each element: operands cut alike, no shares."""
     return by_element(w, op, ins, op.name)
 
 
-def by_element(w: Walk, op: Leaf, ins: list[Value], name: str) -> list[Value]:
+def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     """The function `name` of each element."""
     refuse_debts(name, ins)
     terms, like = combined(w, ins)

@@ -17,7 +17,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "min": np.minimum,
     "rem": lambda x, y: abs(x) % abs(y) * np.sign(x),
     "zero": lambda x: x == 0,
-    "ne": lambda x: x != 0,
+    "ne": lambda x, y=0: x != y,
     "negative": lambda x: x < 0,
     "positive": lambda x: x > 0,
     "nonpositive": lambda x: x <= 0,

@@ -9,17 +9,14 @@ sum over all rows, and accumulating on every device is the same as on one.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from .._mesh import Axis
 from .._program import Atom, Body, Leaf, Lit, Scan, Var
 from . import term as T
 from .align import reshaped
+from .notes import Notes
 from .rules import RULES
 from .value import Unknown, Value, axes_in, hide, narrowed, owing, tidy_dim, uncut, whole
-
-if TYPE_CHECKING:
-    from .walk import Walk
 
 ADDITIONS = ("add", "add_any")
 
@@ -43,13 +40,13 @@ Carried = Added | Counted | None
 """What a step does to a carried value; None leaves it as it is."""
 
 
-def all_at_once(w: Walk, op: Scan, ins: list[Value]) -> list[Value] | None:
+def all_at_once(w: Notes, op: Scan, ins: list[Value]) -> list[Value] | None:
     """The results of a loop whose steps do not need each other, or None if they may."""
     first, second = op.consts, op.consts + op.carry
     consts, carry, xs = ins[:first], ins[first:second], ins[second:]
     if op.length == 1:
         return _once(w, op, consts, carry, xs)
-    changes = carried(op)
+    changes = None if w.turn_by_turn else carried(op)
     if changes is None or op.length < 1:
         return None
     steps = Axis(f"the steps of loop {w.depth}", op.length)
@@ -74,7 +71,7 @@ def all_at_once(w: Walk, op: Scan, ins: list[Value]) -> list[Value] | None:
 
 
 def _once(
-    w: Walk, op: Scan, consts: list[Value], carry: list[Value], xs: list[Value]
+    w: Notes, op: Scan, consts: list[Value], carry: list[Value], xs: list[Value]
 ) -> list[Value]:
     """A loop of one step is its body."""
     parts = [_squeezed(w, x) for x in xs]
@@ -149,12 +146,12 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
     return Value(*T.add([(T.tidy(grid[0] * how.by), grid[1]), start], (steps.size,)), (), (steps,))
 
 
-def _squeezed(w: Walk, x: Value) -> Value:
+def _squeezed(w: Notes, x: Value) -> Value:
     """Without the first dimension, of which a step has one element."""
     return reshaped(x, x.local[1:], w.known, w.shapes_of(x.term))
 
 
-def _dealt(w: Walk, x: Value, steps: Axis) -> Value:
+def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
     """A stacked input of which every step has its own element."""
     x = narrowed(x, 0)
     if len(x.hidden) in T.uniform_dims(x.term):
@@ -195,7 +192,7 @@ def _stacked(v: Value, steps: Axis) -> Value:
 
 
 def _ends(
-    w: Walk, changes: list[Carried], carry: list[Value], added: list[Value], op: Scan
+    w: Notes, changes: list[Carried], carry: list[Value], added: list[Value], op: Scan
 ) -> list[Value]:
     """What is carried out of the loop."""
     rest, results = iter(added), []

@@ -8,7 +8,7 @@ leaves a sum owed, as any sum over a cut dimension does.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._program import Leaf
 from . import term as T
@@ -16,6 +16,7 @@ from .align import whole_along
 from .contract import meet
 from .elementwise import only_sums, refuse_debts, share_words, sums
 from .masked import added_up
+from .notes import Notes
 from .rules import rule
 from .value import (
     Unknown,
@@ -30,9 +31,6 @@ from .value import (
     with_hidden,
 )
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
 
 def _apart(x: Value, y: Value) -> tuple[Value, Value]:
     """An axis that cuts both operands in dimensions that do not belong together is hidden."""
@@ -43,7 +41,7 @@ def _apart(x: Value, y: Value) -> tuple[Value, Value]:
 
 
 @rule("gather")
-def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows by index: cut indices give cut rows, cut features stay cut; shares stay shares."""
     x, index = ins
     numbers, sizes = op.params["dimension_numbers"], op.params["slice_sizes"]
@@ -87,7 +85,7 @@ def gathers(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("scatter-add", "scatter_add")
-def additions(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows added up by index: over cut rows a sum is owed."""
     x, index, update = ins
     refuse_debts("an addition at a share", [index])
@@ -110,14 +108,14 @@ def _as_sum(op: Leaf) -> Leaf:
     "scatter-min",
     "scatter-max",
 )
-def replacements(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows replaced by index: the dimensions written to must be whole."""
     x, index, update = ins
     refuse_debts(op.name, ins)
     return [_scattered(w, op, x, index, update, adds=False)]
 
 
-def _scattered(w: Walk, op: Leaf, x: Value, index: Value, update: Value, adds: bool) -> Value:
+def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: bool) -> Value:
     numbers = op.params["dimension_numbers"]
     window = numbers.update_window_dims
     batch_x = tuple(getattr(numbers, "operand_batching_dims", ()))

@@ -7,21 +7,17 @@ a part of the draw of the whole.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._program import Leaf
 from . import term as T
 from .align import whole_along
 from .elementwise import pointwise, refuse_debts
+from .notes import Notes
 from .rules import frozen, rule
 from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
 
 @rule("random_bits", "random_split", "random_unwrap", "random_seed", "random_clone")
-def draws(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """One draw for each key; the dimensions of the keys keep their cuts."""
     refuse_debts(op.name, ins)
     (v,) = ins
@@ -33,7 +29,7 @@ def draws(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("random_wrap")
-def wraps(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Numbers become keys, along the last dimensions."""
     refuse_debts(op.name, ins)
     count = len(op.outs[0].shape)
@@ -44,7 +40,7 @@ def wraps(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule("random_gamma", "bitcast_convert_type")
-def by_element(w: Walk, op: Leaf, ins: list[Value]) -> list[Value]:
+def by_element(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """By element, where shapes stay."""
     if any(v.local != tuple(op.outs[0].shape) for v in ins):
         raise Unknown(f"{op.name} that changes the shape")

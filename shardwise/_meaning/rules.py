@@ -7,17 +7,15 @@ A rule is given what the operands are and says what the results are. What it can
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._program import Leaf
 from . import term as T
+from .notes import Notes
 from .term import Scaled, Shape
 from .value import Dims, Value, hidden_sizes, whole_size
 
-if TYPE_CHECKING:
-    from .walk import Walk
-
-Rule = Callable[["Walk", Leaf, list[Value]], list[Value]]
+Rule = Callable[[Notes, Leaf, list[Value]], list[Value]]
 
 RULES: dict[str, Rule] = {}
 

@@ -23,6 +23,7 @@ from .ir import While as While
 from .ir import collectives_in as collectives_in
 from .ir import walk as walk
 from .vary import annotate as annotate
+from .vary import annotate_loop as annotate_loop
 from .where import Where as Where
 from .where import anywhere as anywhere
 from .where import derivative_of as derivative_of

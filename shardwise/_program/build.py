@@ -7,8 +7,7 @@ the form of the table in `_collectives`, and what nobody knows how to simulate i
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,9 +15,10 @@ import numpy as np
 from jax import lax
 
 from .. import _jax
-from .._errors import ShardingError, UnsupportedError, explain_error
-from .._mesh import Axis, axes_of, placement, split_over
-from . import owed
+from .._errors import UnsupportedError, explain_error
+from .._mesh import axes_of, placement
+from . import checks, owed
+from .checks import Scope
 from .handed import hand, take
 from .ir import (
     NOWHERE,
@@ -38,20 +38,15 @@ from .ir import (
 )
 from .owed import as_type, parts_to_reduce
 from .tables import (
-    AXIS_PARAMS,
     COLLECTIVES,
     DROPPED,
     INLINED,
     PLACED,
     REDUCTIONS,
-    REFUSED,
     RELAID,
-    REMOTE,
     Form,
 )
 from .where import Where, where_of
-
-Scope = Mapping[str, Axis]
 
 
 def build(
@@ -196,8 +191,8 @@ class _Walk:
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         for spec in [*params["in_specs"], *params["out_specs"]]:
-            self.check_spec(eqn, spec)
-            self.check_nested(eqn, spec, new)
+            checks.spec(spec, self.where(eqn))
+            checks.nested(spec, self.scope.keys() - new, self.where(eqn))
         for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
             place = placement(spec, len(v.aval.shape), new)
             parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)
@@ -206,37 +201,6 @@ class _Walk:
             inner.join(eqn, atom, spec, v, new)
             for atom, spec, v in zip(outs, params["out_specs"], eqn.outvars, strict=True)
         ]
-
-    def check_spec(self, eqn: Any, spec: Any) -> None:
-        """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
-        names = [name for row in split_over(spec) for name in row]
-        for name in names:
-            if names.count(name) > 1:
-                raise ShardingError(
-                    explain_error(
-                        f"{spec} names mesh axis {name!r} twice",
-                        where=str(self.where(eqn)),
-                        rule="An axis splits one dimension of an array.",
-                        remedy="name it once, and another axis or None for the other dimension.",
-                    )
-                )
-
-    def check_nested(self, eqn: Any, spec: Any, new: Scope) -> None:
-        """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
-        entries = split_over(spec)
-        again = [name for entry in entries for name in entry if name in self.scope.keys() - new]
-        if again:
-            raise UnsupportedError(
-                explain_error(
-                    f"a shard_map inside another one names mesh axis {again[0]!r} in {spec}, which "
-                    "the outer one has taken",
-                    where=str(self.where(eqn)),
-                    rule="An axis is split once. JAX writes such specs itself when it takes a "
-                    "reverse derivative of a shard_map nested in a partly manual one, and refuses "
-                    "them when it compiles for devices.",
-                    remedy="take one shard_map over all axes, or a forward derivative (jax.jvp).",
-                )
-            )
 
     def split(self, eqn: Any, atom: Atom, place: Any, v: Any) -> Atom:
         made = self.joins.get(atom) if isinstance(atom, Var) else None
@@ -337,20 +301,14 @@ class _Walk:
         groups = p.get("axis_index_groups")
         groups = tuple(map(tuple, groups)) if groups is not None else None
         own = {ours: p[theirs] for ours, theirs in form.params.items()}
+        where = self.where(eqn)
         if "perm" in own:
-            axes = self.permuted(eqn, axes)
-            own["perm"] = self.permutation(eqn, own["perm"], axes)
+            axes = checks.numbered(axes, self.scope, where)
+            own["perm"] = checks.permutation(own["perm"], axes, where)
         if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == bool:
-            raise ShardingError(
-                explain_error(
-                    "psum_scatter of booleans",
-                    where=str(self.where(eqn)),
-                    rule="JAX does not add booleans across devices here, though psum does.",
-                    remedy="x.astype(jnp.int32) counts them.",
-                )
-            )
+            raise checks.sum_of_booleans(where)
         if groups is not None:
-            groups = self.grouped(eqn, form.name, groups, axes)
+            groups = checks.grouped(form.name, groups, axes, where)
             if not groups:
                 return ins
         if form.together:
@@ -369,76 +327,9 @@ class _Walk:
         run = partial(_reduce, name, dims)
         own = _like(atom)
         kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
-        return self.add(eqn, Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run))[0]
-
-    def grouped(self, eqn: Any, name: str, groups: Any, axes: tuple[Axis, ...]) -> Any:
-        """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
-        count = math.prod(axis.size for axis in axes)
-        if sorted(index for group in groups for index in group) != list(range(count)):
-            raise ShardingError(
-                explain_error(
-                    f"{name} with axis_index_groups={groups} over {count} devices",
-                    where=str(self.where(eqn)),
-                    rule="Each device along the axis is in exactly one group.",
-                    remedy="name every index once.",
-                )
-            )
-        if len({len(group) for group in groups}) == 1 or name in ("psum", "pmax", "pmin"):
-            return groups
-        if name == "all_to_all" and len(groups[0]) == 1:
-            return ()  # JAX looks at the first group only, and sees nothing to exchange.
-        raise ShardingError(
-            explain_error(
-                f"{name} with axis_index_groups={groups}",
-                where=str(self.where(eqn)),
-                rule="Only reductions take groups of different sizes.",
-                remedy="make all groups alike.",
-            )
-        )
-
-    def permuted(self, eqn: Any, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """The order in which a permutation over several axes numbers its devices."""
-        ordered = tuple(axis for axis in self.scope.values() if axis in axes)
-        if ordered == axes or _jax.permutes_as_given():
-            return axes
-        if _jax.PERMUTES_IN_MESH_ORDER:
-            return ordered
-        names = tuple(axis.name for axis in ordered)
-        raise ShardingError(
-            explain_error(
-                f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
-                where=str(self.where(eqn)),
-                rule="JAX refuses a permutation over several axes in another order than the "
-                "mesh's.",
-                remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
-            )
-        )
-
-    def permutation(self, eqn: Any, perm: Any, axes: tuple[Axis, ...]) -> Any:
-        """The pairs, checked as JAX checks them when it compiles."""
-        count = math.prod(axis.size for axis in axes)
-        for index in (index for pair in perm for index in pair):
-            if not -count <= index < count:
-                raise ShardingError(
-                    explain_error(
-                        f"ppermute with perm={tuple(perm)} names device {index} of {count}",
-                        where=str(self.where(eqn)),
-                        rule="Devices along an axis are numbered from 0.",
-                        remedy=f"numbers from 0 to {count - 1}; (i + 1) % {count} goes around.",
-                    )
-                )
-        pairs = tuple((source % count, target % count) for source, target in perm)
-        for side in zip(*pairs, strict=True):
-            if len(set(side)) != len(side):
-                raise ShardingError(
-                    explain_error(
-                        f"ppermute with perm={tuple(perm)}",
-                        where=str(self.where(eqn)),
-                        rule="No device sends twice and none receives twice.",
-                        remedy="give each source and each destination once.",
-                    )
-                )
-        return pairs
+        params = {"axes": tuple(dims)}
+        op = Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run, params)
+        return self.add(eqn, op)[0]
 
     # --- everything else
 
@@ -446,7 +337,7 @@ class _Walk:
         ordered = any(_jax.is_ordered(e) for e in eqn.effects) or eqn.params.get("ordered")
         if self.scope and ordered:
             raise self.unsupported(eqn, f"{name} with an ordered effect")
-        if self.speaks(eqn, name):
+        if checks.speaks(eqn, name, self.scope):
             raise self.unsupported(eqn, name)
         parts = parts_to_reduce(self, eqn, name, ins)
         if parts is None:
@@ -456,16 +347,6 @@ class _Walk:
         effect = bool(eqn.effects)
         outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
         return owed.results(self, eqn, name, outs)
-
-    def speaks(self, eqn: Any, name: str) -> bool:
-        """Whether an unknown primitive exchanges anything between the devices."""
-        if not self.scope:
-            return False
-        if name in REFUSED or _jax.named_axes(eqn.effects) & set(self.scope):
-            return True
-        if any(_mentions(eqn.params.get(key), self.scope) for key in AXIS_PARAMS):
-            return True
-        return any(_jaxpr_speaks(value, self.scope) for value in eqn.params.values())
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
         op.where, op.scope = self.where(eqn), tuple(self.scope.values())
@@ -493,26 +374,6 @@ class _Walk:
                 "under 'What is supported'.",
             )
         )
-
-
-def _mentions(value: Any, scope: Scope) -> bool:
-    values = value if isinstance(value, tuple | list | frozenset | set) else (value,)
-    return any(isinstance(v, str) and v in scope for v in values)
-
-
-def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
-    """Whether a jaxpr inside an unknown primitive (a Pallas kernel, say) holds a collective."""
-    if not _jax.is_jaxpr(value):
-        return False
-    for eqn in _jax.open_jaxpr(value).eqns:
-        name = _jax.primitive_name(eqn.primitive)
-        if name in COLLECTIVES or name in REFUSED or name in REMOTE:
-            return True
-        if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
-            return True
-        if any(_jaxpr_speaks(inner, scope) for inner in eqn.params.values()):
-            return True
-    return False
 
 
 def _outs(eqn: Any) -> list[Var]:

@@ -100,6 +100,13 @@ def _cond(op: Cond, stored: bool) -> list[Axes]:
     return [_union(column) | apart for column in zip(*outs, strict=True)]
 
 
+def annotate_loop(op: Scan) -> None:
+    """The same for one loop whose body is annotated already."""
+    op.needs = _union(atom.axes for atom in op.ins)
+    carry = op.body.ins[op.consts : op.consts + op.carry]
+    _nested(op, [atom.axes for atom in [*carry, *op.body.outs[op.carry :]]], stored=True)
+
+
 def _nested(op: Op, outs: list[Axes], stored: bool) -> None:
     inner = [inside for body in op.bodies for inside in body.ops]
     sources = _union(inside.needs | _made(inside) for inside in inner)
@@ -136,4 +143,4 @@ def _union(sets) -> Axes:
     return out
 
 
-__all__ = ["Lit", "annotate", "communicates", "differing"]
+__all__ = ["Lit", "annotate", "annotate_loop", "communicates", "differing"]

@@ -12,8 +12,9 @@ from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 
 from .._errors import ShardingError, a_type, explain_error
-from .gradient import Objective, Place, reduce_gradients
+from .gradient import Objective, reduce_gradients
 from .layout import Layout
+from .part import Place
 from .placing import copied, no_mesh, refuse_deleted
 from .statistics import Statistics
 from .step import (

@@ -12,8 +12,9 @@ import optax
 from jax.sharding import AbstractMesh, Mesh
 
 from .._errors import ShardingError, a_type, explain_error
-from .gradient import Objective, Place, reduce_gradients
+from .gradient import Objective, reduce_gradients
 from .layout import Layout
+from .part import Place
 from .placing import copied, no_mesh, on_mesh, refuse_deleted
 from .state import TrainState
 from .statistics import Statistics, shapes_of

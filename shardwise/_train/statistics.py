@@ -19,6 +19,7 @@ from jax.sharding import PartitionSpec as P
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import mesh as virtual_mesh
 from .layout import Layout
+from .part import Place
 
 MODES = ("batch", "shard")
 
@@ -68,7 +69,6 @@ class Found:
 def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> Found:
     from .._call import trace
     from .._program import collectives_in
-    from .gradient import Place
 
     # Two devices tell what differs between devices; a mesh of one would hide it.
     sizes = dict(layout.mesh.shape)

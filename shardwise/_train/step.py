@@ -13,10 +13,11 @@ from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, a_type, explain_error
-from .gradient import Place, Reduced
+from .gradient import Reduced
 from .hosts import Feed, check_feed
 from .layout import Layout, count_rows, fill_up, lay_out
 from .losses import accumulator
+from .part import Place
 from .placing import apart, no_mesh, put
 
 RNG = (None, "shard", "example")

@@ -43,6 +43,8 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
     """All errors planted in the right program of a pair, and whether each was seen."""
     import numpy as np
 
+    from shardwise._check.wrong import judge
+
     run, base, wanted, limits = _runs(pair, dtype)
     exact = _in_float64(pair, dtype)
     for index, (value, want, limit) in enumerate(zip(run.values, wanted, limits, strict=True)):
@@ -57,7 +59,7 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
                 changed[(slice(None), *at)] *= 1 + slip
                 array = changed.astype(own.dtype).reshape(value.array.shape)
                 held = dataclasses.replace(value, array=array)
-                seen = not run.judge(base, index, held, want, limit).right
+                seen = not judge(run, base, index, held, want, limit).right
                 true = exact[index][at]
                 lost = abs(float(want.value[at]) - true) > slip * abs(true)
                 yield Planted(str(pair), dtype, slip, base.paths[index], at, seen, lost)

@@ -62,8 +62,8 @@ class TestLock:
         code = (
             "import os, sys, time; from pathlib import Path; from shardwise._durable import Lock\n"
             "lock = Lock(Path(sys.argv[1]), 'a', 'b', 'c'); lock.__enter__()\n"
-            "if os.fork() == 0: time.sleep(30); os._exit(0)\n"
-            "print('held', flush=True); time.sleep(30)"
+            "if os.fork() == 0: print('held', flush=True); time.sleep(30); os._exit(0)\n"
+            "time.sleep(30)"
         )
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / ".lock")],
@@ -189,7 +189,10 @@ class TestSignals:
             "import os, signal, time; from shardwise._durable import listen\n"
             "with listen('test') as signals:\n"
             "    child = os.fork()\n"
-            "    if not child: time.sleep(60)\n"
+            "    if not child:\n"
+            "        time.sleep(60)\n"
+            "        os._exit(0)\n"
+            "    assert child > 0\n"
             "    os.kill(child, signal.SIGTERM)\n"
             "    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signals.signum)\n"
         )

@@ -98,7 +98,7 @@ class TestDamage:
 
     def test_a_journal_that_goes_away_is_told(self, path, monkeypatch):
         from shardwise import _progress
-        from shardwise._evaluate import journal
+        from shardwise._evaluate.remembering import journal
 
         monkeypatch.setattr(_progress.Call, "every", 0.0)
         monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from shardwise import ShardingError, UnsupportedError
-from shardwise._evaluate import Sum, kinds
+from shardwise._evaluate import Sum
+from shardwise._evaluate.reading import kinds
 
 from ..support import normal
 from .helpers import Lazy, devices, evaluate, linear_data, squared_error

@@ -17,7 +17,7 @@ import pytest
 
 from shardwise import ShardwiseError, _evaluate
 from shardwise._evaluate import Max, Sum
-from shardwise._evaluate.journal import Journal
+from shardwise._evaluate.remembering.journal import Journal
 
 from ..support import normal
 from .helpers import Average, Lazy, devices, evaluate, linear_data, squared_error
@@ -64,7 +64,7 @@ def broken(fn, state, data, path, after, **options):
 def eager(monkeypatch):
     """Snapshots and transactions after every step."""
     from shardwise import _progress as progress
-    from shardwise._evaluate import journal
+    from shardwise._evaluate.remembering import journal
 
     monkeypatch.setattr(progress.Call, "every", 0.0)
     monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from shardwise import ShardwiseError
-from shardwise._evaluate import Sum, memory, rounds, stream
-from shardwise._evaluate.source import Row
+from shardwise._evaluate import Sum
+from shardwise._evaluate.computing import memory, rounds
+from shardwise._evaluate.reading import stream
+from shardwise._evaluate.reading.source import Row
 
 from ..support import normal
 from .helpers import Average, devices, evaluate, exact_mean

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardwise._evaluate import Max, Sum, fold
-from shardwise._evaluate.exact import ExactSum
+from shardwise._evaluate import Max, Sum
+from shardwise._evaluate.adding import fold
+from shardwise._evaluate.adding.exact import ExactSum
 
 from ..support import integers, normal
 from .helpers import Lazy, devices, evaluate

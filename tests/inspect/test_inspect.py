@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -151,7 +152,7 @@ def test_the_data_is_plain(looked):
     (total,) = (one for one in data["steps"] if one["name"] == "total")
     assert total["differs_over"] == []
     assert len(total["held"]) == 1
-    assert total["meaning"] is None
+    assert total["meaning"] == "the whole"
     nan = sw.inspect(norm, np.full(4, np.nan, np.float32), W, mesh=sw.mesh(data=2)).to_dict()
     json.dumps(nan, allow_nan=False)
 
@@ -160,7 +161,7 @@ def test_the_text_of_a_program(looked):
     text = looked.text()
     assert text.startswith("norm on {data: 4}: ")
     assert f"programs.py:{line_of(norm, 'total')} | total = lax.psum(squares, " in text
-    assert "total = psum over data: f32[]\n    all devices  " in text
+    assert "total = psum over data: f32[], the whole\n    all devices  " in text
     assert "text(every=True) has them" in text
     assert "integer_pow" in looked.text(every=True)
     assert repr(looked) == text
@@ -194,3 +195,47 @@ def test_a_notebook_gets_a_table_without_scripts(looked):
     piece = looked._repr_html_()
     assert "devices meet here" in piece
     assert "<script" not in piece
+
+
+class TestMeaning:
+    """What each value is of the whole, beside its numbers."""
+
+    def test_every_value_says_what_it_is(self):
+        found = sw.inspect(norm, normal(8, 2), normal(2), mesh=sw.mesh(data=4))
+        told = {step.name: step.meaning for step in found if step.name and step.kind != "result"}
+        assert told == {
+            "part": "its rows of x along data",
+            "scaled": "its rows along data",
+            "squares": "a share of a sum over data",
+            "total": "the whole",
+            "return": "its rows along data",
+        }
+        assert found.steps[-1].kind == "result"
+        assert found.steps[-1].meaning is None
+        assert "  squares = reduce_sum: f32[], a share of a sum over data\n" in str(found)
+        assert "each device holds a share of a sum over data" in found._repr_html_()
+        assert '"meaning": "a share of a sum over data"' in found.html()
+
+    def test_the_numbers_are_what_the_words_say(self):
+        x, w = normal(8, 2), normal(2)
+        found = sw.inspect(norm, x, w, mesh=sw.mesh(data=4))
+        (part,), (squares,) = found.at(where="part"), found.at(where="squares")
+        rows = [part.at(data=i) for i in range(4)]
+        np.testing.assert_array_equal(np.concatenate(rows), x)
+        shares = [float(squares.at(data=i)) for i in range(4)]
+        np.testing.assert_allclose(sum(shares), ((x * w) ** 2).sum(), rtol=1e-5)
+
+    def test_in_a_loop_it_holds_at_every_turn(self):
+        found = sw.inspect(ring, normal(8, 2), mesh=sw.mesh(data=4))
+        assert {step.meaning for step in found.at(where="moved")} == {
+            "a value of its own along data"
+        }
+
+    def test_without_it_the_numbers_are_still_there(self, monkeypatch):
+        def broken(*args):
+            raise AssertionError("no such thing")
+
+        monkeypatch.setattr(sys.modules["shardwise._inspect.inspect"], "keep", broken)
+        found = sw.inspect(norm, normal(8, 2), normal(2), mesh=sw.mesh(data=4))
+        assert {step.meaning for step in found} == {None}
+        assert "what the values mean is not known (AssertionError: no such thing)." in found.notes

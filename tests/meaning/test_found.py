@@ -253,6 +253,19 @@ def windows_of_one_that_are_moved(x):
     return lax.reduce_window(x, 0.0, lax.add, (1, 1), (1, 1), [(1, -1), (0, 0)])
 
 
+@case(LINE, P("a"), P("a"), X)
+def the_next_device_by_a_remainder(x):
+    n = lax.axis_size("a")
+    rows = lax.all_gather(x, "a", tiled=True)
+    following = (lax.axis_index("a") + 1) % n
+    return lax.dynamic_slice_in_dim(rows, following * x.shape[0], x.shape[0])
+
+
+@case(LINE, P("a"), P("a"), X)
+def a_maximum_over_an_axis_of_the_mesh_and_a_dimension_at_once(x):
+    return x - jax.vmap(lambda row: lax.pmax(row, ("a", "rows")), axis_name="rows")(x)
+
+
 def program(body, ins, outs):
     def run(*args, mesh):
         return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(*args)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..._errors import ShardwiseError, explain_error
-from ..report import Report
+from ..data import Facts
 from . import charts, mesh, program
 from .draw import Drawing
 
-FIGURES: dict[str, Callable[[Report], Drawing]] = {
+FIGURES: dict[str, Callable[[Facts], Drawing]] = {
     "mesh": mesh.figure,
     "program": program.figure,
     "traffic": charts.traffic,
@@ -22,7 +22,7 @@ ZOOM = 3
 """Pixels of a PNG for each unit of a drawing: sharp in print."""
 
 
-def draw(report: Report, figure: str) -> Drawing:
+def draw(report: Facts, figure: str) -> Drawing:
     """One figure of a report.
 
     Raises:
@@ -49,12 +49,12 @@ def draw(report: Report, figure: str) -> Drawing:
     return FIGURES[figure](report)
 
 
-def svg(report: Report, figure: str) -> str:
+def svg(report: Facts, figure: str) -> str:
     """A figure as an SVG file of its own."""
     return draw(report, figure).standalone()
 
 
-def png(report: Report, figure: str) -> bytes:
+def png(report: Facts, figure: str) -> bytes:
     """A figure as a PNG; needs the extra `png`.
 
     Raises:

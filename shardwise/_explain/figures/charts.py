@@ -9,13 +9,13 @@ import math
 from collections.abc import Sequence
 
 from .. import units
-from ..report import Memory, Report, Scaling, ScalingPoint
+from ..data import Facts, Memory, Scaling, ScalingPoint
 from .draw import Drawing, axis_color, axis_colors
 
 WIDTH = 360
 
 
-def traffic(report: Report) -> Drawing:
+def traffic(report: Facts) -> Drawing:
     """What one device sends along each axis."""
     rows = report.traffic
     title = f"Traffic by mesh axis: one device sends {units.size(report.bytes_sent)}"
@@ -41,7 +41,7 @@ def traffic(report: Report) -> Drawing:
 # --- memory
 
 
-def memory(report: Report) -> Drawing:
+def memory(report: Facts) -> Drawing:
     """What one device holds: arguments, results, the peak and what it consists of, and when."""
     held = report.memory
     words = (
@@ -69,7 +69,7 @@ def _bar_head(drawing: Drawing, y: float, name: str, bytes_: int) -> None:
     drawing.rect(0, y + 23, WIDTH, 10, "fill")
 
 
-def _segments(drawing: Drawing, y: float, report: Report, scale: float) -> None:
+def _segments(drawing: Drawing, y: float, report: Facts, scale: float) -> None:
     """The values alive at the peak, the arguments first."""
     paths = {one.path for one in report.arguments}
     live = sorted(report.memory.live, key=lambda one: one.what not in paths)
@@ -121,7 +121,7 @@ PLOT = (40, 12, WIDTH - 10, 190)
 """Left, top, right and bottom of the plot."""
 
 
-def scaling(report: Report) -> Drawing:
+def scaling(report: Facts) -> Drawing:
     """The parallel efficiency as each axis grows and every device keeps its work."""
     curves = report.cost.scaling if report.cost else ()
     title = "Parallel efficiency as a mesh axis grows, by the model"
@@ -162,7 +162,7 @@ def _y(efficiency: float) -> float:
     return bottom - (bottom - top) * efficiency
 
 
-def _curve(drawing: Drawing, report: Report, curve: Scaling, sizes: Sequence[int]) -> None:
+def _curve(drawing: Drawing, report: Facts, curve: Scaling, sizes: Sequence[int]) -> None:
     """A band from nothing hidden to as much as can be, and a dot at the size the mesh has."""
     color = axis_color(report.mesh, curve.axis)
     low = [(_x(one.size, sizes), _y(one.efficiency)) for one in curve.points]

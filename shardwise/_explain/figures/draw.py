@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from ..report import MeshAxis, Report
+from ..data import Facts, MeshAxis
 
 COLORS = {
     "paper": ("#ffffff", "#15181d"),
@@ -53,7 +53,7 @@ def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
     return f"axis{order.index(name) % AXES}" if name in order else "soft"
 
 
-def axis_colors(report: Report, names: Sequence[str]) -> list[str]:
+def axis_colors(report: Facts, names: Sequence[str]) -> list[str]:
     """The colours of a collective: one for each of its axes."""
     return [axis_color(report.mesh, name) for name in names] or ["soft"]
 

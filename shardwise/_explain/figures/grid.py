@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from ..report import MeshAxis, Report
+from ..data import Facts, MeshAxis
 from .draw import Drawing, axis_color
 
 WIDTH = 260
@@ -75,7 +75,7 @@ class Grid:
         return max(18.0, min(self.cell, 26.0))
 
 
-def empty_grid(report: Report, title: str, description: str) -> tuple[Drawing, Grid]:
+def empty_grid(report: Facts, title: str, description: str) -> tuple[Drawing, Grid]:
     """An empty drawing with the names and coordinates of the axes, and the grid to fill."""
     grid = _grid(report.mesh)
     bottom = HEAD + grid.rows[-1].offset + grid.high
@@ -180,7 +180,7 @@ def _tick(place: Place, axes: list[MeshAxis]) -> str:
     return ".".join(str(place.at[axis.name]) for axis in axes)
 
 
-def coordinates(report: Report, at: dict[str, int]) -> str:
+def coordinates(report: Facts, at: dict[str, int]) -> str:
     """A device in words: `data 3, model 0`."""
     return ", ".join(f"{axis.name} {at[axis.name]}" for axis in report.mesh) or "the one device"
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from .. import units
-from ..report import Held, Report
+from ..data import Facts, Held
 from .draw import Drawing, part_color
 from .grid import WIDTH, Part, coordinates, empty_grid, label
 
@@ -23,7 +23,7 @@ class Layout:
     arguments: tuple[Held, ...]
     results: tuple[Held, ...]
 
-    def words(self, report: Report) -> str:
+    def words(self, report: Facts) -> str:
         """The layout in a sentence."""
         sizes = {axis.name: axis.size for axis in report.mesh}
 
@@ -49,7 +49,7 @@ class Layout:
         return tuple(found)
 
 
-def layouts(report: Report) -> list[Layout]:
+def layouts(report: Facts) -> list[Layout]:
     """The ways in which arrays are laid out, in the order in which they come."""
     rows: dict[tuple[tuple[str, ...], ...], tuple[list[Held], list[Held]]] = {}
     for place, held in enumerate((report.arguments, report.results)):
@@ -59,7 +59,7 @@ def layouts(report: Report) -> list[Layout]:
     return [Layout(split, tuple(ins), tuple(outs)) for split, (ins, outs) in rows.items()]
 
 
-def devices(report: Report) -> Drawing:
+def devices(report: Facts) -> Drawing:
     """The devices by their numbers."""
     sizes = {axis.name: axis.size for axis in report.mesh}
 
@@ -80,7 +80,7 @@ def devices(report: Report) -> Drawing:
     return drawing
 
 
-def shards(report: Report, layout: Layout) -> Drawing:
+def shards(report: Facts, layout: Layout) -> Drawing:
     """Which part of its arrays each device holds."""
     sizes = {axis.name: axis.size for axis in report.mesh}
     paths = [one.path for one in (*layout.arguments, *layout.results)]
@@ -102,7 +102,7 @@ def shards(report: Report, layout: Layout) -> Drawing:
     return drawing
 
 
-def figure(report: Report) -> Drawing:
+def figure(report: Facts) -> Drawing:
     """The devices, and a grid for each layout with the arrays that have it."""
     found = layouts(report)
     panels = [(devices(report), ["The devices"]), *((shards(report, one), []) for one in found)]

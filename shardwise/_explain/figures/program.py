@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import units
-from ..report import CollectiveUse, Launch, Report, Step
+from ..data import CollectiveUse, Facts, Launch, Step
 from .draw import Drawing, axis_colors
 
 ROWS = 160
@@ -58,7 +58,7 @@ class Entry:
         return f"cond, one of {len(step.bodies)} branches"
 
 
-def outline(report: Report) -> tuple[Entry, ...]:
+def outline(report: Facts) -> tuple[Entry, ...]:
     """The program as it is drawn."""
     launches = {one: launch for launch in report.launches for one in launch.collectives}
     most = max((launch.total_bytes for launch in launches.values()), default=0)
@@ -113,7 +113,7 @@ def _rows(
         start += 1 + len(inner)
 
 
-def figure(report: Report) -> Drawing:
+def figure(report: Facts) -> Drawing:
     """The program as a figure: a row for each part, a bar for each collective."""
     rows = list(_rows(outline(report)))
     shown, left_out = rows[:ROWS], len(rows) - ROWS
@@ -149,7 +149,7 @@ def _passes(drawing: Drawing, rows: list[Row]) -> None:
         start = number
 
 
-def _draw(drawing: Drawing, report: Report, row: Row, number: int, rows: int) -> None:
+def _draw(drawing: Drawing, report: Facts, row: Row, number: int, rows: int) -> None:
     entry, step = row.entry, row.entry.step
     x, y = LEFT + INDENT * row.depth, _top(number)
     room = LABELS - INDENT * row.depth - 12
@@ -182,7 +182,7 @@ def _compute(step: Step) -> str:
     return f"compute, {units.large(step.flops, 'FLOP')}" if step.flops else "compute"
 
 
-def _words(report: Report) -> str:
+def _words(report: Facts) -> str:
     if not report.collectives:
         return "It has no collectives."
     said = (

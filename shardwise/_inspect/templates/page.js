@@ -151,6 +151,7 @@
     made.appendChild(head);
     var facts = [];
     if (step.kind === "collective") facts.push("Devices meet here.");
+    if (step.meaning) facts.push("Each device holds " + step.meaning + ".");
     if (step.kind !== "result") {
       facts.push(step.differs_over.length
         ? (step.held.length > 1 ? step.held.length + " different parts" : "The same numbers everywhere")
@@ -158,7 +159,6 @@
         : "The same on every device.");
     }
     if (step.backward) facts.push("Backward pass.");
-    if (step.meaning) facts.push(step.meaning);
     made.appendChild(make("p", facts.join(" ")));
     made.appendChild(devices(step));
     return made;

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._durable import checksum
-from .spans import Span
+from ..._durable import checksum
+from ..spans import Span
 
 Stored = tuple[int, int, int, bytes, int]
 """A row as SQLite has it: start, rows, batch, payload, crc."""

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from .lanes import Lanes
-from .source import Source
-from .spans import Span
-from .stream import Staged, Stream
+from ..lanes import Lanes
+from ..reading.source import Source
+from ..reading.stream import Staged, Stream
+from ..spans import Span
 
 _BEHIND = 2
 

@@ -20,11 +20,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from .._errors import ShardingError, explain_error
-from .lanes import Lanes
-from .metrics import check_shapes, named
-from .plan import Plan, make_plan
-from .source import Row, Source
+from ..._errors import ShardingError, explain_error
+from ..adding.metrics import check_shapes, named
+from ..adding.plan import Plan, make_plan
+from ..lanes import Lanes
+from ..reading.source import Row, Source
 from .state import State
 
 Compiled = Any

@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 
-from .._errors import ShardwiseError, explain_error
-from .lanes import Lanes
-from .source import Row
+from ..._errors import ShardwiseError, explain_error
+from ..lanes import Lanes
+from ..reading.source import Row
 
 _INPUT_BYTES = 64 << 20
 _EXAMPLES = 1 << 20

@@ -16,9 +16,9 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .. import _jax
-from .._errors import ShardwiseError, UnsupportedError, explain_error
-from .lanes import Lanes
+from ... import _jax
+from ..._errors import ShardwiseError, UnsupportedError, explain_error
+from ..lanes import Lanes
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from .._errors import ShardwiseError, explain_error
+from ..._errors import ShardwiseError, explain_error
+from ..spans import Span
 from .exact import ExactSum
 from .measure import MINUS, NAN, PLUS
-from .spans import Span
 
 
 @dataclass(frozen=True)

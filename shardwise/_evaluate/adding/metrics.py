@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._errors import ShardingError, a_type, explain_error
+from ..._errors import ShardingError, a_type, explain_error
 
 
 @dataclass(frozen=True)

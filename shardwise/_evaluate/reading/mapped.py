@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import ShardwiseError, explain_error
+from ..._errors import ShardwiseError, explain_error
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import ShardingError, explain_error
-from .lanes import Lanes
+from ..._errors import ShardingError, explain_error
+from ..lanes import Lanes
+from ..spans import Span
 from .source import Row, Source, device_dtype, noted
-from .spans import Span
 
 _JOIN_SECONDS = 10.0
 _LEAVE_SECONDS = 1.2  # where somebody waits for the end

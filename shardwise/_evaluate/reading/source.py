@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import ShardingError, UnsupportedError, explain_error
+from ..._errors import ShardingError, UnsupportedError, explain_error
 
 SAMPLES = 16
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._errors import ShardingError, UnsupportedError, explain_error
+from ..._errors import ShardingError, UnsupportedError, explain_error
 from .mapped import mapped_file
 from .source import (
     SAMPLES,

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from .._errors import ShardwiseError, explain_error
-from .._hosts.shared import require_shared
+from ..._errors import ShardwiseError, explain_error
+from ..._hosts.shared import require_shared
+from ..share import Share
+from ..spans import Span
 from .journal import Journal
-from .share import Share
-from .spans import Span
 
 
 class Journals:

@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._durable import Identity, holder
-from .._errors import ShardwiseError, explain_error
+from ..._durable import Identity, holder
+from ..._errors import ShardwiseError, explain_error
+from ..fingerprint import differences
+from ..spans import Span
 from .rows import Ledger, Stored, fact_row, read_facts
-from .spans import Span
 
 _FORMAT = "shardwise evaluate 2"
 _TABLES = {
@@ -108,6 +109,15 @@ class Journal:
                     f"its format is {found.get('format')!r}, this version writes {_FORMAT!r}.",
                     where=self._where,
                     remedy="use another path, or the version that wrote it.",
+                )
+            )
+        if found and "fingerprint" not in found:
+            raise ShardwiseError(
+                explain_error(
+                    "it is damaged: it does not say which run it belongs to.",
+                    where=self._where,
+                    rule="Finished steps count only if it is known what they are of.",
+                    remedy="delete the file to start over.",
                 )
             )
         return found
@@ -265,15 +275,3 @@ def _prepare(database: sqlite3.Connection) -> None:
     database.execute("INSERT OR REPLACE INTO meta VALUES ('probe', '0', 0)")
     database.execute("DELETE FROM meta WHERE key = 'probe'")
     database.execute("COMMIT")
-
-
-def differences(
-    held: dict[str, str], now: dict[str, str], one: str = "the journal", other: str = "this run"
-) -> list[str]:
-    """Sentences for what two fingerprints do not share."""
-    absent = "(none)"
-    return [
-        f"{key} differs: {one} has {held.get(key, absent)}, {other} {now.get(key, absent)}"
-        for key in {**held, **now}
-        if held.get(key) != now.get(key)
-    ]

@@ -1,0 +1,188 @@
+"""Results beside what they should be: which of them are wrong, and what can be asked of those."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._program import Collective, Join, Op, Var, Where
+from .compare import STILL, Movement, Tolerance, agree, difference, off, plainly, wide
+from .diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
+from .lint import maker_of
+from .relate import Held
+from .rounding import eps_of
+from .running import Run, Wanted
+
+FEW, MANY = 2, 8
+"""How many runs with other roundings are made at first, and before something is called wrong."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wrong:
+    """One result on one mesh, beside what it should be."""
+
+    run: Run
+    base: Run
+    index: int
+    value: Held | None
+    want: np.ndarray | None
+    limit: Tolerance
+    move: Movement = STILL
+    """How far rounding moves it."""
+    structure: bool = False
+
+    @property
+    def path(self) -> str:
+        """The name of the result."""
+        return self.run.paths[self.index]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The mesh."""
+        assert self.run.mesh is not None
+        return dict(self.run.mesh.shape)
+
+    @functools.cached_property
+    def got(self) -> np.ndarray:
+        """What JAX returns."""
+        assert self.value is not None
+        return self.value.first
+
+    @functools.cached_property
+    def right(self) -> bool:
+        """Whether there is nothing to say."""
+        if self.structure or not self.same_type:
+            return False
+        return not self.apart and not self.off.any()
+
+    @property
+    def same_type(self) -> bool:
+        """Whether shape and dtype are what they should be."""
+        assert self.want is not None
+        return self.got.shape == self.want.shape and self.got.dtype == self.want.dtype
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether it is NaN or infinite where it should not be."""
+        finite = np.isfinite(wide(self.want)).all()
+        return bool(finite and not np.isfinite(wide(self.got)).all())
+
+    @functools.cached_property
+    def off(self) -> np.ndarray:
+        """The elements that are not what they should be."""
+        return off(self.got, self.want, self.limit, self.move)
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether a closer look is not needed to call it wrong."""
+        if self.structure or not self.same_type:
+            return True
+        assert self.value is not None
+        rows = self.value.rows if self.move.seen else ()
+        return any(plainly(row, self.want, self.limit, self.move) for row in rows)
+
+    @functools.cached_property
+    def apart(self) -> bool:
+        """Whether devices that should hold the same do not."""
+        assert self.value is not None
+        rows = self.value.rows
+        return any(off(row, rows[0], self.limit, self.move).any() for row in rows[1:])
+
+    @functools.cached_property
+    def origin(self) -> Origin | None:
+        """Where it starts to depend on the number of devices."""
+        if self.structure or not self.same_type:
+            return None
+        beside = self.run.beside(self.base)
+        return origin(self.run.body, self.index, beside, self.agree)
+
+    def agree(self, a: Any, b: Any) -> bool:
+        """Whether two arrays are the same, as far as this result goes."""
+        return agree(a, b, self.fine)
+
+    @functools.cached_property
+    def fine(self) -> Tolerance:
+        """The tolerance at which the cause is looked for."""
+        assert self.want is not None
+        same = self.same_type
+        return self.limit.explaining(difference(self.got, self.want)) if same else self.limit
+
+    @property
+    def mean_of_means(self) -> bool:
+        """Whether it is a mean of unequal means."""
+        body, beside = self.run.body, self.run.beside(self.base)
+        return bool(self.origin) and mean_of_means(body, self.origin.op, beside, self.agree)
+
+    @functools.cached_property
+    def suspect(self) -> tuple[str, Where] | None:
+        """The reduction of something already reduced on the way to this result, if there is one."""
+        for op in ancestors(self.run.body, self.run.body.outs[self.index]):
+            if isinstance(op, Collective) and op.name == "psum" and not op.backward:
+                atom = op.ins[0]
+                again = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
+                if again and isinstance(atom, Var):
+                    return "SW201", op.where
+        return None
+
+    @property
+    def where(self) -> Where:
+        """The line to name."""
+        return place(self.origin.op if self.origin else self.maker, self.run.body)
+
+    @property
+    def draw(self) -> Op | None:
+        """The random numbers that follow the sharding, if there are any."""
+        target = self.run.body.outs[self.index]
+        return follows_sharding(self.run.body, self.base.body, target)
+
+    @property
+    def maker(self) -> Op:
+        """The operation that made the result inside the sharded body."""
+        body = self.run.body
+        op = maker_of(body, body.outs[self.index], body.ops[-1])
+        while isinstance(op, Join):
+            inner = maker_of(body, op.ins[0], op)
+            if inner is op:
+                break
+            op = inner
+        return op
+
+
+def wrong_results(
+    run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]
+) -> list[Wrong]:
+    """The results of a run that are wrong."""
+    if run.traced.tree != base.traced.tree:
+        return [Wrong(run, base, 0, None, None, Tolerance(0.0), structure=True)]
+    rows = enumerate(zip(run.values, wanted, limits, strict=True))
+    judged = [judge(run, base, index, *row) for index, row in rows]
+    return [one for one in judged if not one.right]
+
+
+def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
+    """One result beside what it should be, looked at as closely as it takes."""
+    one = Wrong(run, base, index, value, want.value, limit)
+    looks = _looks(run, base, index, want, limit)
+    # The next look is taken, and the program run for it, only if the last one did not do.
+    while not (one.right or one.plain) and (move := next(looks, None)):
+        one = dataclasses.replace(one, move=move)
+    return one
+
+
+def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
+    """How far rounding moves a result, each time looked at more closely.
+
+    Parts that devices round before they are added up only show on the mesh itself.
+    """
+    if limit.given or not eps_of(want.value.dtype):
+        return
+    yield base.movement(index, FEW) + want.movement(FEW)
+    yield base.movement(index, MANY) + want.movement(MANY)
+    if run is not base:
+        here = run.movement(index, MANY)
+        if np.shape(here.moved) == want.value.shape:
+            yield base.movement(index, MANY) + want.movement(MANY) + here

@@ -1,0 +1,1 @@
+"""Reading: where examples come from, and how they get to the devices."""

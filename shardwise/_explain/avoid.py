@@ -1,0 +1,402 @@
+"""Traffic that need not be: collectives whose result could be had with fewer bytes, or with none.
+
+Nothing here is guessed. A collective is named where the meaning of its operand and of its result,
+or of all that is made of the result, shows what would do instead. Where meaning is not known, and
+where one reader of the result needs more than that, nothing is said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .._collectives import RULES
+from .._meaning import (
+    Kept,
+    Known,
+    Value,
+    changes_in_loop,
+    holding,
+    is_number,
+    own_part,
+    same_reading,
+)
+from .._mesh import Axis
+from .._program import Body, Collective, Join, Leaf, Lit, Op, Scan, Split, Var, within
+
+VIEWS = {"reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "copy"}
+"""Operations through which it is looked at what becomes of a value."""
+
+REDUCERS = {"reduce_sum": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
+"""Reductions of one device, and the collective that does the same over devices."""
+
+SCALES = {"mul", "div"}
+"""Linear operations with a number, which a sum over devices may go past."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """What would be sent instead: a collective over these axes of so many bytes."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    bytes: int
+    once: int = 1
+    """It happens once in so many times."""
+
+    @property
+    def group_size(self) -> int:
+        """How many devices exchange it with each other."""
+        return math.prod(axis.size for axis in self.axes)
+
+    @property
+    def sent(self) -> int:
+        """By one device, each time."""
+        return RULES[self.name].sends(self.bytes, self.group_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a collective could be avoided. The kinds are those of `Redundant`."""
+
+    kind: str
+    reason: str
+    remedy: str
+    others: tuple[Other, ...] = ()
+    also: Collective | None = None
+    """Another collective that is not needed either then."""
+    memory: int = 0
+    """Bytes that one device has to keep for it."""
+
+
+GONE = {"unused", "scattered", "reduced"}
+"""Kinds after which the whole result is not there any more."""
+
+
+def plans(body: Body, kept: Kept) -> dict[int, Plan]:
+    """A plan for each collective that could be avoided, by `id` of the operation."""
+    found: dict[int, Plan] = {}
+    for inner, around in _bodies(body, None):
+        found |= _Look(inner, around, kept, found).plans()
+    return found
+
+
+def _bodies(body: Body, around: Op | None) -> Iterator[tuple[Body, Op | None]]:
+    yield body, around
+    for op in body.ops:
+        for inner in op.bodies:
+            yield from _bodies(inner, op)
+
+
+class _Look:
+    """One list of operations, looked at for collectives that could be avoided."""
+
+    def __init__(self, body: Body, around: Op | None, kept: Kept, found: dict[int, Plan]):
+        self.body, self.around, self.kept, self.found = body, around, kept, dict(found)
+        self.readers: dict[Var, list[Op]] = {}
+        self.makers: dict[Var, Op] = {}
+        for op in body.ops:
+            for var in op.outs:
+                self.makers[var] = op
+            for atom in op.ins:
+                if isinstance(atom, Var):
+                    self.readers.setdefault(atom, []).append(op)
+        self.seen: dict[Any, bool] = {}
+        self.returned = {atom for atom in body.outs if isinstance(atom, Var)}
+
+    def plans(self) -> dict[int, Plan]:
+        """The plans for the collectives of this list, not of lists inside it."""
+        if not any(isinstance(op, Collective) for op in self.body.ops):
+            return {}
+        own: dict[int, Plan] = {}
+        held = self._held_at_first()
+        for op in self.body.ops:
+            known = self.kept.of(op)
+            if known is None:
+                continue
+            if isinstance(op, Collective) and _sends(op) and len(op.ins) == len(op.outs) == 1:
+                plan = self._plan(op, known.ins[0], known.outs[0], held)
+                if plan is not None:
+                    own[id(op)] = self.found[id(op)] = plan
+            self._take_in(op, known, held)
+        return own
+
+    def _take_in(self, op: Op, known: Known, held: dict) -> None:
+        """Remember what a device has after an operation: what it read, and what it made."""
+        if _on_device(op):
+            pairs = [*zip(op.outs, known.outs, strict=True)]
+            if not isinstance(op, Split):
+                pairs += zip(op.ins, known.ins, strict=True)
+            for atom, value in pairs:
+                if isinstance(atom, Var):
+                    held.setdefault((value, str(atom.dtype)), atom)
+
+    def _held_at_first(self) -> dict[tuple[Value, str], Var]:
+        if self.around is None or not _on_device(self.around):
+            return {}  # whole arrays, which no device has
+        values = self.kept.inputs_of(self.body) or []
+        pairs = zip(self.body.ins, values, strict=False)
+        return {(value, str(var.dtype)): var for var, value in pairs}
+
+    def _plan(self, op: Collective, before: Value, after: Value, held: dict) -> Plan | None:
+        return (
+            self._same(op, before)
+            or self._held(op, after, held)
+            or self._given_back(op, before)
+            or self._scattered(op, after)
+            or self._reduced(op)
+            or self._merged(op)
+            or self._every_turn(op, after)
+        )
+
+    # --- what the devices already have
+
+    def _same(self, op: Collective, before: Value) -> Plan | None:
+        """The operand is the same along some of the axes, or along all."""
+        real = [axis for axis in op.axes if axis.size > 1]
+        apart = before.axes | before.debts
+        alike = [axis for axis in real if axis not in apart]
+        if not alike or not _reaches_all(op):
+            return None
+        rest = tuple(axis for axis in op.axes if axis not in alike)
+        if len(alike) < len(real) and (op.name not in PARTLY or op.groups is not None):
+            return None
+        over, mean = _axes(alike), within(op.source, "pmean")
+        name = "pmean" if mean else op.name
+        reason = f"{name} of what is already the same on all devices along {over}"
+        if len(alike) < len(real):
+            size = Other(op.name, rest, _bytes(op))
+            remedy = f"leave {over} out: jax.lax.{name}(..., {_code(rest)})"
+            if op.name == "psum" and not mean:
+                remedy += f", times jax.lax.axis_size({_code(alike)})"
+            return Plan("same", reason, remedy + ".", (size,))
+        if op.backward and op.name == "psum":
+            remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
+        elif mean or op.name in ("pmax", "pmin", "pbroadcast", "ppermute"):
+            remedy = f"leave the {name} out: it gives back what goes in."
+        elif op.name == "psum":
+            remedy = f"multiply by jax.lax.axis_size({_code(alike)}), or leave it out."
+        else:
+            remedy = "make it here: every device has all that it would be sent."
+        return Plan("same", reason, remedy)
+
+    def _held(self, op: Collective, after: Value, held: dict) -> Plan | None:
+        """The result is something that the device has already."""
+        var = held.get((after, str(op.outs[0].dtype)))
+        if var is None or is_number(after):
+            return self._sent_back(op)
+        maker = self.makers.get(var)
+        if not isinstance(maker, Collective):
+            known = self.kept.of(op)
+            name = holding(after, known.names if known else {})
+            made = maker is not None and not isinstance(maker, Split) and maker.where.file
+            place = f", made at {maker.where}" if made and maker else ""
+            return Plan(
+                "held",
+                f"the device already has what {op.name} gives it: {name}{place}",
+                "use what is there.",
+            )
+        if id(maker) in self.found and self.found[id(maker)].kind in GONE:
+            return None
+        if _recomputed(op):
+            return Plan(
+                "recomputed",
+                f"jax.checkpoint sends again what {maker.name} gave at {maker.where}",
+                "a policy of jax.checkpoint that saves it would spare this, at the price of the "
+                "memory.",
+                memory=op.outs[0].bytes,
+            )
+        return Plan(
+            "repeated",
+            f"{maker.name} at {maker.where} has already given the same",
+            "keep that result and use it here.",
+        )
+
+    def _sent_back(self, op: Collective) -> Plan | None:
+        """The result is what went into the collective before it."""
+        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        plan = self.found.get(id(before))
+        if not isinstance(before, Collective) or plan is None or plan.kind != "unused":
+            return None
+        return Plan(
+            "held",
+            f"it only undoes the {before.name} at {before.where}",
+            "leave both out.",
+        )
+
+    def _given_back(self, op: Collective, before: Value) -> Plan | None:
+        """All that is made of the result is the operand again."""
+        kind = op.ins[0].dtype if isinstance(op.ins[0], Var) else None
+
+        def again(value: Value, var: Var) -> bool:
+            return var.dtype == kind and same_reading(value, before)
+
+        if not self._all(op.outs[0], again):
+            return None
+        reason = f"of what {op.name} brings, each device only takes its own part back"
+        if any(isinstance(user, Collective) for user in self.readers[op.outs[0]]):
+            reason = f"what {op.name} brings is only sent back"
+        return Plan("unused", reason, "use what goes in.")
+
+    # --- what fewer bytes would do
+
+    def _scattered(self, op: Collective, after: Value) -> Plan | None:
+        """Of a sum every device keeps its own part only."""
+        if op.name != "psum" or op.groups is not None:
+            return None
+        axes = tuple(axis for axis in op.axes if axis.size > 1)
+        count = math.prod(axis.size for axis in axes)
+        for d, size in enumerate(op.outs[0].shape):
+            if size % count:
+                continue
+            own = own_part(after, d, axes)
+            if own is not None and self._all(op.outs[0], lambda v, _: same_reading(v, own)):
+                return Plan(
+                    "scattered",
+                    "of the sum every device keeps only its own part",
+                    f"jax.lax.psum_scatter(..., {_code(op.axes)}, scatter_dimension={d}, "
+                    "tiled=True) sends half as much.",
+                    (Other("psum_scatter", op.axes, _bytes(op)),),
+                )
+        return None
+
+    def _reduced(self, op: Collective) -> Plan | None:
+        """What is gathered is only reduced, along the dimension it was gathered in."""
+        if op.name != "all_gather" or op.groups is not None:
+            return None
+        users = self._users(op.outs[0])
+        if not users or not all(_reduces(user, op.params["dimension"]) for user in users):
+            return None
+        names = [REDUCERS[user.name] for user in users if isinstance(user, Leaf)]
+        others = tuple(
+            Other(name, op.axes, user.outs[0].bytes)
+            for name, user in zip(names, users, strict=True)
+        )
+        own = Other("all_gather", op.axes, _bytes(op))
+        if sum(other.sent for other in others) >= own.sent:
+            return None
+        said = " and ".join(dict.fromkeys(names))
+        return Plan(
+            "reduced",
+            f"what all_gather brings is only reduced, at {users[0].where}",
+            f"reduce on each device first, then jax.lax.{said} over {_code(op.axes)}: it sends "
+            "the size of the result.",
+            others,
+        )
+
+    def _merged(self, op: Collective) -> Plan | None:
+        """A sum of a sum: one collective over the axes of both."""
+        first = self._summed(op.ins[0]) if op.name in PARTLY and op.groups is None else None
+        if first is None or first.name != op.name or first.groups is not None:
+            return None
+        if id(first) in self.found or set(first.axes) & set(op.axes):
+            return None
+        name = "pmean" if within(op.source, "pmean") else op.name
+        both = Other(op.name, (*first.axes, *op.axes), _bytes(op))
+        apart = [Other(one.name, one.axes, _bytes(one)).sent for one in (first, op)]
+        if both.sent >= sum(apart):
+            return None
+        return Plan(
+            "merged",
+            f"the {name} over {_axes(first.axes)} at {first.where} goes into this one alone",
+            f"one jax.lax.{name}(..., {_code(both.axes)}) does both.",
+            (both,),
+            also=first,
+        )
+
+    def _summed(self, atom: Any) -> Collective | None:
+        """The reduction that a value comes from, by nothing but a number in between."""
+        while isinstance(atom, Var) and len(self._users(atom) or ()) == 1:
+            maker = self.makers.get(atom)
+            if isinstance(maker, Collective):
+                return maker if atom.dtype == maker.outs[0].dtype else None
+            if not isinstance(maker, Leaf) or maker.name not in SCALES:
+                return None
+            numbers = [one for one in maker.ins[1:] if isinstance(one, Lit)]
+            if len(numbers) != 1 or getattr(numbers[0].value, "shape", ()) != ():
+                return None
+            if not numbers[0].value > 0:
+                return None  # a negative number turns a maximum round
+            atom = maker.ins[0]
+        return None
+
+    def _every_turn(self, op: Collective, after: Value) -> Plan | None:
+        """In a loop, the same at every turn."""
+        loop, known = self.around, self.kept.of(op)
+        if not isinstance(loop, Scan) or loop.length < 2 or known is None or _recomputed(op):
+            return None
+        if changes_in_loop(after, known.depth, self.kept, self.seen):
+            return None
+        return Plan(
+            "every turn",
+            f"{op.name} gives the same at each of the {loop.length} turns of the loop",
+            f"do it once, before the loop at {loop.where}.",
+            (Other(op.name, op.axes, _bytes(op), once=loop.length),),
+        )
+
+    # --- readers
+
+    def _users(self, var: Var) -> list[Op] | None:
+        """What reads a value; None where it is also a result of the list."""
+        return None if var in self.returned else self.readers.get(var, [])
+
+    def _all(self, var: Var, wanted: Callable[[Value, Var], bool]) -> bool:
+        """Whether everything that is made of a value is wanted, by whatever view of it."""
+        users = self._users(var)
+        return bool(users) and all(self._becomes(user, wanted) for user in users or ())
+
+    def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
+        known = self.kept.of(user)
+        if known is None or len(user.outs) != 1 or user.bodies:
+            return False
+        if isinstance(user, Leaf | Collective) and wanted(known.outs[0], user.outs[0]):
+            return True
+        view = isinstance(user, Leaf) and user.name in VIEWS
+        return view and self._all(user.outs[0], wanted)
+
+
+PARTLY = {"psum", "pmax", "pmin"}
+"""Collectives over several axes that can be done over some of them."""
+
+
+def _on_device(op: Op) -> bool:
+    """Whether the results of an operation are each device's own, inside a `shard_map`."""
+    return isinstance(op, Split) or (bool(op.scope) and not isinstance(op, Join))
+
+
+def _reaches_all(op: Collective) -> bool:
+    """Whether every device is sent something; who is sent nothing has zeros."""
+    pairs = op.params.get("perm")
+    return pairs is None or len(pairs) == math.prod(axis.size for axis in op.axes)
+
+
+def _sends(op: Collective) -> bool:
+    pairs = op.params.get("perm")
+    moves = pairs is None or any(source != target for source, target in pairs)
+    return moves and math.prod(axis.size for axis in op.axes) > 1
+
+
+def _bytes(op: Collective) -> int:
+    operand = op.ins[0]
+    return (operand if isinstance(operand, Var) else op.outs[0]).bytes
+
+
+def _reduces(user: Op, dimension: int) -> bool:
+    return isinstance(user, Leaf) and user.name in REDUCERS and dimension in user.params["axes"]
+
+
+def _recomputed(op: Op) -> bool:
+    """Whether `jax.checkpoint` computes it once more."""
+    sources = () if op.source is None else (op.source, *op.calls)
+    return any("rematted_computation" in str(source.name_stack) for source in sources)
+
+
+def _axes(axes: Sequence[Axis]) -> str:
+    return ", ".join(axis.name for axis in axes)
+
+
+def _code(axes: Sequence[Axis]) -> str:
+    names = tuple(axis.name for axis in axes)
+    return repr(names[0]) if len(names) == 1 else repr(names)

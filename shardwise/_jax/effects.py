@@ -1,0 +1,68 @@
+"""Effects of programs, and an exception of ours out of a compiled one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax._src import effects as _effects
+
+
+def without_axes(effects: Any) -> set[Any]:
+    """Effects as seen outside a mesh."""
+    return {effect for effect in effects if type(effect).__name__ != "NamedAxisEffect"}
+
+
+class MayDeadlock(_effects.Effect):
+    """The effect of a program that may find a deadlock: it must run, and may raise."""
+
+    def __repr__(self) -> str:
+        return "MayDeadlock"
+
+
+MAY_DEADLOCK = MayDeadlock()
+
+for _allowed in (
+    _effects.lowerable_effects,
+    _effects.control_flow_allowed_effects,
+    _effects.custom_derivatives_allowed_effects,
+    _effects.remat_allowed_effects,
+):
+    _allowed.add_type(MayDeadlock)
+
+
+def surface(error: type[Exception], found: Callable[[str], Exception | None]) -> None:
+    """Let `error`, raised by a callback inside a compiled program, reach the caller as itself.
+
+    XLA turns any exception of a callback into a `JaxRuntimeError` that holds its text. From the
+    first call on, a `JaxRuntimeError` in whose text `found` recognises ours becomes an instance
+    of both classes. Should a later JAX build its errors in another way, the caller gets the plain
+    `JaxRuntimeError`, with the same text.
+    """
+    base = jax.errors.JaxRuntimeError
+    if error in _SURFACED:
+        return
+    init = base.__init__
+
+    class Surfaced(base, error):  # in this order the memory layouts agree
+        def __str__(self) -> str:
+            return str(self.found)
+
+    Surfaced.__name__ = Surfaced.__qualname__ = error.__name__
+    Surfaced.__module__ = error.__module__
+
+    def recognise(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        match = found(str(args[0])) if args and type(self) is base else None
+        if match is not None:
+            with contextlib.suppress(TypeError):
+                self.__class__ = Surfaced
+                self.found = match
+
+    base.__init__ = recognise
+    _SURFACED.add(error)
+
+
+_SURFACED: set[type[Exception]] = set()

@@ -1,0 +1,103 @@
+"""Source lines: where in a user's file an equation comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax._src import config as _config
+from jax._src import source_info_util as _source
+from jax._src import traceback_util as _traceback
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """A place in a source file."""
+
+    file: str
+    line: int
+    function: str
+    column: int
+    end_column: int
+
+
+def user_frames(source_info: Any) -> Iterator[Frame]:
+    """The frames of an equation from the inside out, JAX's own left out."""
+    for frame in _source.user_frames(source_info.traceback):
+        yield Frame(
+            frame.file_name,
+            frame.start_line,
+            frame.function_name,
+            frame.start_column,
+            frame.end_column,
+        )
+
+
+def is_backward(source_info: Any) -> bool:
+    """Whether an equation comes from the backward pass of a derivative."""
+    return "transpose(" in str(source_info.name_stack)
+
+
+def is_forward(source_info: Any) -> bool:
+    """Whether an equation comes from a forward pass that is differentiated."""
+    stack = str(source_info.name_stack)
+    return "jvp(" in stack and "transpose(" not in stack
+
+
+def derivative_frame(source_info: Any) -> Frame | None:
+    """For an equation of a derivative: the line that asked for the derivative."""
+    inside = False
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    own = {(frame.file, frame.line): frame for frame in user_frames(source_info)}
+    for frame in frames:
+        if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
+            inside = True
+        elif inside and (frame.file_name, frame.line_num) in own:
+            return own[frame.file_name, frame.line_num]
+    return None
+
+
+def functions_around(source_info: Any) -> set[str]:
+    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    frames = source_info.traceback.frames if source_info.traceback else ()
+    return {frame.function_name for frame in frames}
+
+
+def same_place(source_info: Any) -> Any:
+    """A context in which new equations carry the source line and name of an old one."""
+    if source_info is None:
+        return contextlib.nullcontext()
+    name_stack = _source.current_name_stack() + source_info.name_stack
+    return _source.user_context(source_info.traceback, name_stack=name_stack)
+
+
+LIBRARIES = tuple(
+    str(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+)
+"""Where installed packages live: frames there are a library's, not the user's."""
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is JAX's."""
+    return file.startswith(_HOME)
+
+
+def is_shard_map(file: str) -> bool:
+    """Whether a source file is that of `shard_map`."""
+    return is_own(file) and Path(file).name == "shard_map.py"
+
+
+_HOME = str(Path(jax.__file__).parent)
+
+api_boundary = _traceback.api_boundary
+"""A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
+
+
+def whole_tracebacks() -> Any:
+    """A context in which JAX leaves its own frames in the tracebacks of its errors."""
+    return _config.traceback_filtering("off")

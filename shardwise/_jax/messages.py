@@ -1,0 +1,57 @@
+"""Errors of JAX that a user meets, read."""
+
+from __future__ import annotations
+
+import re
+
+INDIVISIBLE = re.compile(
+    r"maps array axis (?P<dim>\d+) \(of size (?P<size>\d+)\) to mesh ax[ei]s "
+    r"(?P<axes>.+?) \(of (?:total )?size (?P<n>\d+)\)"
+)
+"""One bullet of JAX's message about a dimension that does not divide."""
+
+INDIVISIBLE_ARGUMENT = re.compile(
+    r"the passed (?P<argument>\S+) of shape (?P<shape>\w+\[[\d,]*\])"
+    r"(?:, where [^\n]*?parameter '(?P<name>\w+)')?"
+)
+"""The start of such a bullet: which argument it is about."""
+
+UNBOUND_AXIS = re.compile(r"unbound axis name:? '?(?P<axis>\w+)'?")
+"""JAX's message about a collective over an axis that no mesh has."""
+
+FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.S)
+"""JAX's message when a `shard_map` object meets a second mesh."""
+
+
+STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
+"""JAX's message about a reduction over several axes of which one is not there."""
+
+SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
+"""JAX's message about a spec that names an axis the mesh lacks."""
+
+SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
+"""JAX's message about specs that do not match the arguments or results."""
+
+SPEC_MISMATCH = re.compile(
+    r"in_specs passed to shard_map: (?P<said>.+?) does not match the specs of the input: "
+    r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
+    re.S,
+)
+"""JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
+
+NO_MESH = re.compile(r"context mesh cannot be empty")
+"""JAX's message about a `shard_map` that has no mesh and finds none around it."""
+
+
+NO_DEVICES = re.compile(
+    r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
+    r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+)
+"""JAX's messages where a program asks a virtual mesh for what only devices have."""
+
+
+def is_about_types(error: Exception) -> bool:
+    """Whether JAX refuses the way arrays lie on an explicit mesh."""
+    if type(error).__name__ == "ShardingTypeError":
+        return True
+    return bool(SPEC_MISMATCH.search(f"{error} {error.__cause__}"))

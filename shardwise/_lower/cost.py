@@ -1,0 +1,115 @@
+"""What a loop costs: the memory it holds, and about how long a machine takes for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+
+from .._mesh import Axis
+from .._program import Cond, Leaf, Op, Scan, Var
+from .plan import BlockSum
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a device does in a second, and how long it takes to begin with anything."""
+
+    products: float = 1e11
+    """Operations of matrix products, in float32."""
+    half_products: float = 1e11
+    """The same in bfloat16."""
+    bytes: float = 1e10
+    """Bytes read or written."""
+    start: float = 2e-6
+    """Seconds to start an operation."""
+    fill: float = 0.0
+    """Seconds that a matrix product takes at least: it may be too small to fill the device."""
+
+
+def footprint(ops: Sequence[Op]) -> int:
+    """About how many bytes of results are alive at the worst moment, on one device."""
+    last: dict[Var, int] = {}
+    for index, op in enumerate(ops):
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                last[atom] = index
+    alive: set[Var] = set()
+    now = peak = 0
+    for index, op in enumerate(ops):
+        nested = max((footprint(body.ops) for body in op.bodies), default=0)
+        alive.update(op.outs)
+        now += sum(var.bytes for var in op.outs)
+        peak = max(peak, now + nested)
+        for atom in {*op.ins, *op.outs}:
+            if isinstance(atom, Var) and atom in alive and last.get(atom, index) <= index:
+                alive.remove(atom)
+                now -= atom.bytes
+    return peak
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One operation on one device: how often, and what it computes, moves and reads anew."""
+
+    times: int
+    products: float
+    half: bool
+    moving: int
+    """Bytes that grow with the number of devices."""
+    fixed: int
+    """Bytes that are the same for all of them, such as weights."""
+    starts: float
+
+
+FUSED = 0.25
+"""The share of an operation that is left once XLA has fused it with its neighbours."""
+
+
+def seconds(machine: Machine, ops: Sequence[Op], axis: Axis, totals: int, at_once: int) -> float:
+    """About how long a loop over `axis` takes; `totals` are the bytes it accumulates."""
+    turn = 3 * totals / machine.bytes + 2 * machine.start
+    for work in _works(ops, axis, 1):
+        rate = machine.half_products if work.half else machine.products
+        product = max(at_once * work.products / rate, machine.fill) if work.products else 0.0
+        moved = (at_once * work.moving + work.fixed) / machine.bytes
+        turn += work.times * (work.starts * machine.start + max(product, moved))
+    return axis.size / at_once * turn
+
+
+def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
+    for op in ops:
+        if isinstance(op, BlockSum) and op.product is not None:
+            yield _work(op.product.dot, axis, times)
+        elif isinstance(op, Leaf):
+            yield _work(op, axis, times)
+        elif op.bodies:
+            inner = times * op.length if isinstance(op, Scan) else times
+            bodies = op.bodies[:1] if isinstance(op, Cond) else op.bodies
+            for body in bodies:
+                yield from _works(body.ops, axis, inner)
+
+
+def _work(op: Leaf, axis: Axis, times: int) -> Work:
+    products = _products(op)
+    shares = [(atom.bytes, axis in atom.axes) for atom in op.ins if isinstance(atom, Var)]
+    made = sum(var.bytes for var in op.outs)
+    if not products:
+        return Work(times, 0.0, False, int(made * 2 * FUSED), 0, FUSED)
+    moving = made + sum(size for size, moves in shares if moves)
+    fixed = sum(size for size, moves in shares if not moves)
+    half = getattr(op.ins[0], "dtype", None) is not None and op.outs[0].dtype.itemsize < 4
+    return Work(times, products, half, moving, fixed, 1.0)
+
+
+def _products(op: Leaf) -> float:
+    """The multiplications and additions of a matrix product or a convolution."""
+    shapes = [getattr(atom, "shape", ()) for atom in op.ins]
+    out = math.prod(op.outs[0].shape) if op.outs else 0
+    if op.name == "dot_general":
+        (contracted, _), _ = op.params["dimension_numbers"]
+        return 2.0 * out * math.prod(shapes[0][d] for d in contracted)
+    if op.name == "conv_general_dilated":
+        features = op.params["dimension_numbers"].rhs_spec[0]
+        return 2.0 * out * math.prod(shapes[1]) / max(1, shapes[1][features])
+    return 0.0

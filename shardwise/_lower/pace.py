@@ -1,0 +1,129 @@
+"""How many shards to compute at once."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+
+from .._mesh import Axis
+from .._program import Cond, Leaf, Op, While, walk
+from .cost import Machine, footprint, seconds
+from .plan import Fold
+
+LOG = logging.getLogger("shardwise")
+SOME = Machine()
+
+ONE_BY_ONE = {"rng_bit_generator", "pure_callback", "ragged_dot", "ragged_dot_general"}
+"""Primitives that JAX cannot batch, or that give other numbers when it does."""
+
+
+DRAWS = {"random_bits", "random_split", "random_fold_in", "random_gamma"}
+"""What makes new random numbers or keys of a key."""
+
+
+def _by_hardware(op: Leaf) -> bool:
+    """Whether its keys are those of XLA's own generator: a batch of them is one long draw."""
+    return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
+
+
+def _alone(op: Op) -> bool:
+    """Whether an operation gives a device's own result only if run for one device at a time."""
+    if isinstance(op, Leaf):
+        return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
+    if isinstance(op, Cond) and op.ins[0].axes:
+        # A vmapped cond runs both branches, so a loop that the branch guards may never end.
+        return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How many shards of a loop are computed at once, and why."""
+
+    axis: str
+    shards: int
+    at_once: int
+    line: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.at_once} of {self.shards} shards over {self.axis!r} at once: {self.why}"
+
+
+_choices: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar(
+    "choices", default=None
+)
+
+
+@contextlib.contextmanager
+def choosing() -> Iterator[list[Choice]]:
+    """A list of what is chosen, loop by loop, while programs are lowered inside."""
+    found: list[Choice] = []
+    token = _choices.set(found)
+    try:
+        yield found
+    finally:
+        _choices.reset(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How many shards to compute at once: a number, or what suits a machine and its memory."""
+
+    shards: int | None = 1
+    bytes: float = 0.0
+    machine: Machine = SOME
+
+    def chunk(self, axis: Axis, ops: Sequence[Op], folds: Sequence[Fold]) -> tuple[int, Pace]:
+        """How many coordinates of `axis` at once, and what that leaves for the loops inside."""
+        size, why = self._choose(axis, ops, folds)
+        choice = Choice(axis.name, axis.size, size, str(ops[0].where), why)
+        found = _choices.get()
+        if found is not None:
+            found.append(choice)
+        if self.shards is None:
+            LOG.debug("at_once='auto': %s", choice)
+            return size, dataclasses.replace(self, bytes=self.bytes / size)
+        return size, Pace(max(1, self.shards // size))
+
+    def _choose(self, axis: Axis, ops: Sequence[Op], folds: Sequence[Fold]) -> tuple[int, str]:
+        if any(_alone(op) for op in walk(list(ops))):
+            return 1, "something in it cannot be computed for several devices together"
+        if self.shards is not None:
+            return min(self.shards, axis.size), "as asked for"
+        own = footprint(ops)
+        totals = sum(fold.operand.bytes for fold in folds)
+        room = min(self.bytes, max(own * axis.size * SHARE, self.bytes * FREE))
+        sizes = [k for k in range(1, axis.size + 1) if axis.size % k == 0]
+        fitting = [k for k in sizes if k == 1 or k * own + totals <= room]
+        times = {k: seconds(self.machine, ops, axis, totals, k) for k in fitting}
+        best = min(times.values())
+        size = next(k for k in fitting if times[k] <= TOLERANCE * best)
+        return size, _why(times, size, own, fitting == sizes)
+
+
+SHARE = 0.25
+"""The share of what all shards together would take that those computed at once may take."""
+
+FREE = 1 / 64
+"""The share of the memory at hand below which saving is not worth anything."""
+
+TOLERANCE = 1.01
+"""How much slower than the fastest number of shards a smaller one may be."""
+
+
+def _why(times: dict[int, float], size: int, own: int, all_fit: bool) -> str:
+    parts = [
+        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(k * own / 1e6)} MB"
+        for k in dict.fromkeys((1, size, max(times)))
+    ]
+    if not all_fit:
+        parts.append("more too large a share of the memory")
+    return ", ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

@@ -1,0 +1,106 @@
+"""What a walk has seen so far: what the rules ask of it, and what the findings are worded from."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+
+from .._mesh import Axis
+from .._program import Body, Join, Op, Var
+from . import term as T
+from .term import Coef, Scaled, Shape, Term
+from .value import Value
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Mistake:
+    """An operation that cannot be what was meant: something was done to a share of a sum."""
+
+    op: Op
+    reason: str
+    axes: tuple[Axis, ...]
+    born: Op | None
+    order: int
+    extreme: bool = False
+    """Whether it is a maximum or minimum that is still owed."""
+    paid: Scaled | None = None
+    """What the sum of the shares would have been."""
+
+    @property
+    def returned(self) -> bool:
+        """Whether a share is returned as a result."""
+        return isinstance(self.op, Join) and bool(self.axes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+    """What happened to a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`."""
+
+    kind: str
+    op: Op
+    axis: Axis | None
+    order: int
+    coef: Coef = 1
+    """The coefficient of the term then."""
+
+
+class Notes(abc.ABC):
+    """One walk over one program, as the rules know it."""
+
+    turn_by_turn = False
+    """Whether loops are read one turn at a time, even where all could be taken at once."""
+
+    def __init__(self, reference: Notes | None = None):
+        self.reference = reference
+        self.seen: set[Term] = set()
+        self.reshapes: dict[Term, set[Shape]] = {}
+        self.mistakes: dict[Term, Mistake] = {}
+        self.strays: dict[Term, tuple[int, Op]] = {}
+        """Terms that the reference does not have, made from terms that it has."""
+        self.steps: dict[Term, list[Step]] = {}
+        self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
+        """Results that were put together otherwise than they lie: the `first` part of several that
+        differ, or `moved` to another dimension."""
+        self.makers: dict[Var, Op] = {}
+        self.depth = 0
+        self.count = 0
+
+    def known(self, term: Term) -> bool:
+        """Whether the reference program has a value with this term."""
+        return self.reference is None or term in self.reference.seen
+
+    def shapes_of(self, term: Term) -> set[Shape]:
+        """The shapes into which the reference program reshapes a term."""
+        return self.reference.reshapes.get(term, set()) if self.reference is not None else set()
+
+    def counted(self, op: Op, axis: Axis, v: Value) -> None:
+        """A whole value was added to a share: the sum over devices counts it once for each."""
+        self.note("counted", op, axis, v)
+
+    def note(self, kind: str, op: Op, axis: Axis | None, v: Value) -> None:
+        """Remember what happened to a term, for the words of a finding."""
+        if self.reference is not None:
+            step = Step(kind, op, axis, self.count, v.coef)
+            self.steps.setdefault(T.core(v.term), []).append(step)
+
+    @abc.abstractmethod
+    def anew(self) -> Notes:
+        """A walk from here on, of which nothing is kept unless it is taken over."""
+
+    def take_over(self, other: Notes, but: Axis) -> None:
+        """Keep what another walk has seen, but for what it says of an axis of its own."""
+        self.count = other.count
+        self.seen |= other.seen
+        self.makers |= other.makers
+        self.strays |= {t: found for t, found in other.strays.items() if t not in self.strays}
+        self.joined |= other.joined
+        for term, shapes in other.reshapes.items():
+            self.reshapes.setdefault(term, set()).update(shapes)
+        for term, steps in other.steps.items():
+            kept = [step for step in steps if step.axis != but]
+            self.steps.setdefault(term, []).extend(kept)
+
+    @abc.abstractmethod
+    def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
+        """The meanings of a body's results."""

@@ -1,0 +1,47 @@
+"""Terms: what a value is of the whole, as an expression over the whole arguments.
+
+Terms are hash-consed: equal terms are one object, so that comparing two programs of a hundred
+thousand operations is comparing pointers. A value is an exact rational *coefficient* in front of a
+term (`Scaled`); scalars move into it, so that a mean over 4 rows of a mean over 8 devices is the
+mean over 32. Every maker here puts its result into one normal form: sums and products are flat and
+ordered, what is uniform along a dimension is a `bcast`, reshapes of reshapes are one.
+
+This is real arithmetic: rounding, overflow, and the order of a sum do not exist.
+"""
+
+from .algebra import FLAT as FLAT
+from .algebra import FOLDED as FOLDED
+from .algebra import add as add
+from .algebra import constant as constant
+from .algebra import elementwise as elementwise
+from .algebra import multiply as multiply
+from .algebra import power as power
+from .algebra import reciprocal as reciprocal
+from .node import ONE as ONE
+from .node import Coef as Coef
+from .node import Scaled as Scaled
+from .node import Shape as Shape
+from .node import Term as Term
+from .node import core as core
+from .node import exact as exact
+from .node import is_one as is_one
+from .node import is_uniform as is_uniform
+from .node import make as make
+from .node import number as number
+from .node import over as over
+from .node import symbol as symbol
+from .node import tidy as tidy
+from .parts import concatenate as concatenate
+from .parts import cut as cut
+from .parts import reduce as reduce
+from .spread import bcast as bcast
+from .spread import full as full
+from .spread import function as function
+from .spread import iota as iota
+from .spread import linear as linear
+from .spread import matched as matched
+from .spread import reshape as reshape
+from .spread import strip as strip
+from .spread import transpose as transpose
+from .spread import uniform_dims as uniform_dims
+from .spread import zero as zero

@@ -1,0 +1,175 @@
+"""Sums, products and functions of each element, in one normal form."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .node import ONE, Coef, Scaled, Shape, Term, is_one, make, number, over, tidy, times
+from .spread import bcast, full, iota, strip, uniform_dims, zero
+
+FLAT = 48
+"""Sums and products of more terms than this stay nested: residual streams grow with the depth."""
+
+
+def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
+    """A sum, flat and ordered, like terms taken together."""
+    total: dict[Term, Coef] = {}
+    for coef, term in parts:
+        for c, t in _summands(term):
+            total[t] = tidy(total.get(t, 0) + coef * c)
+    terms = sorted((t for t, c in total.items() if c), key=lambda t: t.number)
+    if not terms:
+        return zero(shape)
+    if len(terms) == 1:
+        return total[terms[0]], terms[0]
+    lead = total[terms[0]]
+    return _hoisted("sum", (), [(over(total[t], lead), t) for t in terms], shape, lead)
+
+
+def _summands(t: Term) -> Iterable[Scaled]:
+    if t.op == "sum" and len(t.kids) <= FLAT:
+        return t.kids
+    if t.op == "bcast" and t.kids[0][1].op == "sum" and len(t.kids[0][1].kids) <= FLAT:
+        return [(c, bcast((1, kid), t.shape, t.params)[1]) for c, kid in t.kids[0][1].kids]
+    return ((1, t),)
+
+
+def multiply(parts: Iterable[Scaled], shape: Shape) -> Scaled:
+    """A product, flat and ordered, with powers."""
+    coef: Coef = 1
+    powers: dict[Term, int] = {}
+    for c, term in parts:
+        coef = tidy(coef * c)
+        for t, power in _factors(term):
+            powers[t] = powers.get(t, 0) + power
+    if not coef:
+        return zero(shape)
+    powers = {t: power for t, power in powers.items() if not is_one(t)}
+    terms = sorted(powers, key=lambda t: t.number)
+    if not terms:
+        return coef, full((1, ONE), shape)[1]
+    if len(terms) == 1 and powers[terms[0]] == 1:
+        return coef, terms[0]
+    kids = [(1, t) for t in terms]
+    return _hoisted("product", tuple(powers[t] for t in terms), kids, shape, coef)
+
+
+def _factors(t: Term) -> Iterable[tuple[Term, int]]:
+    if t.op == "product" and len(t.kids) <= FLAT:
+        return zip((kid for _, kid in t.kids), t.params, strict=True)
+    inner = t.kids[0][1] if t.op == "bcast" else t
+    if inner is not t and inner.op == "product" and len(inner.kids) <= FLAT:
+        wide = [bcast((1, kid), t.shape, t.params)[1] for _, kid in inner.kids]
+        return zip(wide, inner.params, strict=True)
+    return ((t, 1),)
+
+
+def power(x: Scaled, exponent: int) -> Scaled:
+    """A whole power; a negative one is a power of the reciprocal."""
+    shape = x[1].shape
+    if not exponent:
+        return full((1, ONE), shape)
+    if exponent < 0:
+        return power(reciprocal(x), -exponent)
+    coef, t = x
+    scaled = multiply([(1, t)], shape)
+    kids = [scaled] * exponent if exponent <= 8 else None
+    if kids is None:
+        return elementwise("integer_pow", exponent, [x], shape)
+    c, out = multiply(kids, shape)
+    return tidy(c * Fraction(coef) ** exponent), out
+
+
+def reciprocal(x: Scaled) -> Scaled:
+    """One over it."""
+    coef, t = x
+    if not coef:
+        return elementwise("reciprocal", (), [x], t.shape)
+    if is_one(t):
+        return over(1, coef), t
+    parts = [
+        (1, _hoisted("reciprocal", (), [(1, base)], t.shape, 1)[1])
+        for base, exponent in _factors(t)
+        for _ in range(exponent)
+    ]
+    c, out = multiply(parts, t.shape)
+    return over(c, coef), out
+
+
+FOLDED: dict[str, Any] = {
+    "max": max,
+    "min": min,
+    "and": lambda a, b: int(bool(a) and bool(b)),
+    "or": lambda a, b: int(bool(a) or bool(b)),
+    "zero": lambda x: int(x == 0),
+    "ne": lambda x: int(x != 0),
+    "negative": lambda x: int(x < 0),
+    "positive": lambda x: int(x > 0),
+    "nonpositive": lambda x: int(x <= 0),
+    "nonnegative": lambda x: int(x >= 0),
+    "clamp": lambda low, x, high: min(max(x, low), high),
+}
+"""Functions of numbers that give numbers, exactly."""
+
+
+def elementwise(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Scaled:
+    """Any other function of each element; of numbers, the number."""
+    logical = name in ("and", "or")
+    if (logical and dict(params)["operand"] != "bool") or (name == "ne" and len(kids) == 2):
+        # Of whole numbers these are of their bits; truth values are compared as two.
+        return _hoisted(name, params, kids, shape, 1)
+    if name in FOLDED and all(is_one(t) for _, t in kids):
+        return full((FOLDED[name](*(c for c, _ in kids)), ONE), shape)
+    if logical:
+        for (c, t), other in ((kids[0], kids[1]), (kids[1], kids[0])):
+            if is_one(t) and c in (0, 1):
+                return other if bool(c) == (name == "and") else full((c, ONE), shape)
+    return _hoisted(name, params, kids, shape, 1)
+
+
+def _hoisted(name: str, params: Any, kids: Sequence[Scaled], shape: Shape, coef: Coef) -> Scaled:
+    """A function of each element, computed before its operands are spread where that is alike."""
+    alike = set(range(len(shape)))
+    for _, t in kids:
+        alike &= uniform_dims(t)
+    if not alike:
+        return coef, make(name, params, kids, shape)
+    keep = tuple(d for d in range(len(shape)) if d not in alike)
+    small = tuple(shape[d] for d in keep)
+    inner = [(c, strip(t, alike)) for c, t in kids]
+    if name == "sum":
+        return times(coef, bcast(add(inner, small), shape, keep))
+    if name == "product":
+        powers = [(c, t) for (c, t), p in zip(inner, params, strict=True) for _ in range(p)]
+        return times(coef, bcast(multiply(powers, small), shape, keep))
+    return bcast((coef, make(name, params, inner, small)), shape, keep)
+
+
+def constant(value: Any) -> Scaled:
+    """An array of constants: uniform, evenly spaced, or known by its bytes."""
+    x = np.asarray(value)
+    if not x.ndim:
+        return number(x)
+    if x.dtype.kind not in "biufcV" or (x.dtype.kind == "V" and x.dtype.names):
+        return 1, make("const", _digest(x), (), x.shape)
+    flat = x.reshape(-1)
+    if not flat.size or _uniform(flat):
+        return full(number(flat[0]) if flat.size else (0, ONE), x.shape)
+    if x.dtype.kind in "iu" and x.ndim == 1 and (np.diff(x.astype(object)) == 1).all():
+        return add([iota(x.shape, 0), full((int(x[0]), ONE), x.shape)], x.shape)
+    return 1, make("const", _digest(x), (), x.shape)
+
+
+def _uniform(flat: np.ndarray) -> bool:
+    first = flat[:1]
+    return bool((flat == first).all()) or flat.tobytes() == first.tobytes() * flat.size
+
+
+def _digest(x: np.ndarray) -> Any:
+    data = np.ascontiguousarray(x)
+    return str(x.dtype), x.shape, hashlib.blake2b(data.tobytes(), digest_size=16).hexdigest()

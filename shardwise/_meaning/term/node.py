@@ -1,0 +1,109 @@
+"""Terms and their coefficients: equal terms are one object."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import weakref
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+Coef = int | Fraction
+
+Scaled = tuple[Coef, "Term"]
+
+Shape = tuple[int, ...]
+
+
+class Term:
+    """An operation on whole arrays. `kids` are its operands, each with a coefficient."""
+
+    __slots__ = ("__weakref__", "kids", "number", "op", "params", "shape")
+
+    def __init__(self, op: str, params: Any, kids: tuple[Scaled, ...], shape: Shape):
+        self.op, self.params, self.kids, self.shape = op, params, kids, shape
+        self.number = next(_NUMBERS)
+
+    def __repr__(self) -> str:
+        return f"<{self.op}{list(self.shape)} #{self.number}>"
+
+
+_NUMBERS = itertools.count()
+
+_KNOWN: weakref.WeakValueDictionary[Any, Term] = weakref.WeakValueDictionary()
+
+
+def make(op: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Term:
+    """The one term with this operation and these operands."""
+    key = (op, params, tuple(kids), shape)
+    found = _KNOWN.get(key)
+    if found is None:
+        found = _KNOWN[key] = Term(op, params, key[2], shape)
+    return found
+
+
+def symbol(*name: Any, shape: Shape) -> Scaled:
+    """Something of which only the name is known: an argument, what a loop carries."""
+    return 1, make("symbol", name, (), shape)
+
+
+ONE = make("one", (), (), ())
+
+
+def exact(x: Any) -> Coef:
+    """The rational that a literal stands for: the simplest one that rounds to it."""
+    if isinstance(x, int | np.integer):
+        return int(x)
+    near = Fraction(float(x)).limit_denominator(1 << 20)
+    same = type(x)(near.numerator / near.denominator) == x
+    return tidy(near if same else Fraction(float(x)))
+
+
+def tidy(x: Coef) -> Coef:
+    """A whole number as an int, which is quicker."""
+    return x.numerator if isinstance(x, Fraction) and x.denominator == 1 else x
+
+
+def over(a: Coef, b: Coef) -> Coef:
+    """The quotient of two coefficients."""
+    return tidy(Fraction(a) / Fraction(b)) if b != 1 else a
+
+
+def times(coef: Coef, x: Scaled) -> Scaled:
+    """With one more coefficient in front."""
+    return tidy(coef * x[0]), x[1]
+
+
+def number(value: Any) -> Scaled:
+    """A scalar constant."""
+    x: Any = np.asarray(value)[()]
+    if isinstance(x, bool | np.bool_):
+        return int(x), ONE
+    if np.iscomplexobj(x):
+        if x.imag:
+            return 1, make("literal", complex(x), (), ())
+        x = x.real
+    if not math.isfinite(float(x)):
+        # NaN is not equal to itself, so constants that are not numbers go by their names.
+        return 1, make("literal", str(float(x)), (), ())
+    return exact(x), ONE
+
+
+def is_one(t: Term) -> bool:
+    """Whether all elements are 1."""
+    return t is ONE or (t.op == "bcast" and not t.params and t.kids[0][1] is ONE)
+
+
+def is_uniform(t: Term) -> bool:
+    """Whether all elements are one number."""
+    return not t.shape or (t.op == "bcast" and not t.params)
+
+
+def core(t: Term) -> Term:
+    """What is spread or reshaped."""
+    while t.op in ("bcast", "reshape"):
+        t = t.kids[0][1]
+    return t

@@ -1,0 +1,143 @@
+"""Reductions along dimensions, and parts of arrays: cut out, put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from .algebra import add
+from .node import ONE, Scaled, Shape, Term, make, over, tidy
+from .spread import bcast, full, iota, matched, reshape, strip, transpose, uniform_dims, zero
+
+
+def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
+    """A reduction: `sum`, `max`, `min` and the like. A uniform dimension is counted, not added."""
+    coef, t = x
+    axes = set(axes)
+    if not axes:
+        return x
+    shape = tuple(s for d, s in enumerate(t.shape) if d not in axes)
+    if name == "sum" and not coef:
+        return zero(shape)
+    alike = uniform_dims(t) & axes
+    if alike and name in ("sum", "max", "min", "and", "or"):
+        count = math.prod(t.shape[d] for d in alike) if name == "sum" else 1
+        keep = [d for d in range(len(t.shape)) if d not in alike]
+        inner = tidy(coef * count), strip(t, alike)
+        return reduce(name, inner, [keep.index(d) for d in axes - alike])
+    if t.op == "bcast" and name in ("sum", "max", "min", "and", "or"):
+        inner = reduce(name, (coef, t.kids[0][1]), [t.params.index(d) for d in axes])
+        left = [d for d in range(len(t.shape)) if d not in axes]
+        places = [left.index(d) for d in t.params if d not in axes]
+        return bcast(inner, shape, places)
+    if t.op == "transpose":
+        inner = reduce(name, (coef, t.kids[0][1]), [t.params[d] for d in axes])
+        left = [t.params[d] for d in range(len(t.shape)) if d not in axes]
+        return transpose(inner, [sorted(left).index(d) for d in left])
+    if t.op == "reshape" and len(axes) == len(t.shape):
+        return reduce(name, (coef, t.kids[0][1]), range(len(t.kids[0][1].shape)))
+    nests = name == "sum" or (name in ("max", "min") and coef > 0) or coef == 1
+    if t.op == f"reduce_{name}" and nests:
+        inside = t.kids[0][1]
+        left = [d for d in range(len(inside.shape)) if d not in t.params]
+        whole = {*t.params, *(left[d] for d in axes)}
+        return reduce(name, (tidy(coef * t.kids[0][0]), inside), whole)
+    outside = coef if name == "sum" else 1
+    inner = (1, t) if name == "sum" else (coef, t)
+    return outside, make(f"reduce_{name}", tuple(sorted(axes)), (inner,), shape)
+
+
+def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
+    """A slice along one dimension; slices of slices are one, and so are those of concatenations."""
+    coef, t = x
+    if (start, size, stride) == (0, t.shape[d], 1):
+        return x
+    shape = (*t.shape[:d], size, *t.shape[d + 1 :])
+    if not coef:
+        return zero(shape)
+    if t.op == "bcast":
+        if d not in t.params:
+            return coef, make("bcast", t.params, t.kids, shape)
+        inner = cut((coef, t.kids[0][1]), t.params.index(d), start, size, stride)
+        return bcast(inner, shape, t.params)
+    if t.op == "iota":
+        spaced = iota(shape, 0)
+        return add(
+            [(tidy(coef * stride * spaced[0]), spaced[1]), full((coef * start, ONE), shape)], shape
+        )
+    if t.op == "slice" and t.params[0] == d and stride == 1:
+        _, first, step = t.params
+        return cut((coef, t.kids[0][1]), d, first + start * step, size, step)
+    if t.op == "slice" and t.params[0] > d:
+        # Slices along several dimensions stand in the order of the dimensions.
+        inner = cut((coef, t.kids[0][1]), d, start, size, stride)
+        return cut(inner, t.params[0], t.params[1], t.shape[t.params[0]], t.params[2])
+    if t.op == "concatenate" and t.params == d and stride == 1:
+        return _cut_pieces(x, d, start, size, shape)
+    if t.op == "reshape" and stride == 1:
+        found = _cut_reshape(t, d, start, size, shape)
+        if found is not None:
+            return coef, found
+    return coef, make("slice", (d, start, stride), ((1, t),), shape)
+
+
+def _cut_pieces(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scaled:
+    coef, t = x
+    pieces, at = [], 0
+    for c, kid in t.kids:
+        low, high = max(start, at), min(start + size, at + kid.shape[d])
+        if low < high:
+            pieces.append(cut((tidy(coef * c), kid), d, low - at, high - low))
+        at += kid.shape[d]
+    return concatenate(pieces, d, shape)
+
+
+def _cut_reshape(t: Term, d: int, start: int, size: int, shape: Shape) -> Term | None:
+    """A slice along the first dimension of a group that a reshape makes is a slice before it."""
+    inner = t.kids[0][1]
+    for old, new in matched(inner.shape, t.shape) or ():
+        if new and new[0] == d and len(old) == 1:
+            step = math.prod(t.shape[e] for e in new[1:])
+            return reshape(cut((1, inner), old[0], start * step, size * step), shape)[1]
+    return None
+
+
+def concatenate(pieces: Sequence[Scaled], d: int, shape: Shape) -> Scaled:
+    """Behind each other; neighbours that are slices of one array are put together again."""
+    flat: list[Scaled] = []
+    for coef, t in pieces:
+        if t.op == "concatenate" and t.params == d:
+            flat += [(tidy(coef * c), kid) for c, kid in t.kids]
+        else:
+            flat.append((coef, t))
+    joined: list[Scaled] = []
+    for one in flat:
+        both = _neighbours(joined[-1], one, d) if joined else None
+        joined = [*joined[:-1], both] if both is not None else [*joined, one]
+    if len(joined) == 1:
+        return joined[0]
+    lead = next((c for c, _ in joined if c), 0)
+    if not lead:
+        return zero(shape)
+    return lead, make("concatenate", d, [(over(c, lead), t) for c, t in joined], shape)
+
+
+def _neighbours(a: Scaled, b: Scaled, d: int) -> Scaled | None:
+    """Two pieces as one, if they lie side by side in one array."""
+    (coef, s), (other, t) = a, b
+    size = s.shape[d] + t.shape[d]
+    if not coef and not other:
+        return zero((*s.shape[:d], size, *s.shape[d + 1 :]))
+    if coef != other:
+        return None
+    if s.op == t.op == "bcast" and s.params == t.params and s.kids == t.kids and d not in s.params:
+        return coef, make("bcast", s.params, s.kids, (*s.shape[:d], size, *s.shape[d + 1 :]))
+    if s.op == t.op == "bcast" and s.params == t.params and d in s.params:
+        both = _neighbours((1, s.kids[0][1]), (1, t.kids[0][1]), s.params.index(d))
+        shape = (*s.shape[:d], size, *s.shape[d + 1 :])
+        return None if both is None else bcast((tidy(coef * both[0]), both[1]), shape, s.params)
+    if not (s.op == t.op == "slice" and s.kids == t.kids and s.params[0] == t.params[0] == d):
+        return None
+    if s.params[2] != 1 or t.params != (d, s.params[1] + s.shape[d], 1):
+        return None
+    return cut((coef, s.kids[0][1]), d, s.params[1], size)

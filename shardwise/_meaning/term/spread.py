@@ -1,0 +1,149 @@
+"""What is the same along a dimension, and other arrangements of the same elements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .node import ONE, Scaled, Shape, Term, is_uniform, make, times
+
+
+def full(x: Scaled, shape: Shape) -> Scaled:
+    """A scalar, spread over a shape."""
+    return bcast(x, shape, ())
+
+
+def zero(shape: Shape) -> Scaled:
+    """Zeros."""
+    return 0, full((1, ONE), shape)[1]
+
+
+def iota(shape: Shape, dimension: int) -> Scaled:
+    """The index along a dimension."""
+    size = shape[dimension]
+    if size == 1:
+        return zero(shape)
+    return bcast((1, make("iota", (), (), (size,))), shape, (dimension,))
+
+
+def uniform_dims(t: Term) -> set[int]:
+    """The dimensions along which nothing changes."""
+    if t.op != "bcast":
+        return set()
+    return set(range(len(t.shape))) - set(t.params)
+
+
+def strip(t: Term, dims: set[int]) -> Term:
+    """Without some of the dimensions along which nothing changes."""
+    if not dims:
+        return t
+    keep = [d for d in range(len(t.shape)) if d not in dims]
+    shape = tuple(t.shape[d] for d in keep)
+    return bcast((1, t.kids[0][1]), shape, tuple(keep.index(d) for d in t.params))[1]
+
+
+def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
+    """Spread over new dimensions; `dims` says where each dimension of `x` goes."""
+    coef, t = x
+    dims = tuple(dims)
+    grown = {i for i, d in enumerate(dims) if t.shape[i] != shape[d]}
+    if grown:
+        coef, t = reshape((coef, t), tuple(s for i, s in enumerate(t.shape) if i not in grown))
+        dims = tuple(d for i, d in enumerate(dims) if i not in grown)
+    if t.shape == shape:
+        return coef, t
+    if t.op == "bcast":
+        dims = tuple(dims[d] for d in t.params)
+        t = t.kids[0][1]
+    return coef, make("bcast", dims, ((1, t),), shape)
+
+
+def reshape(x: Scaled, shape: Shape) -> Scaled:
+    """The same elements in row-major order; dimensions of size 1 are a `bcast`."""
+    coef, t = x
+    if t.shape == shape:
+        return x
+    if t.op == "reshape":
+        return reshape((coef, t.kids[0][1]), shape)
+    if is_uniform(t):
+        return full((coef, t.kids[0][1] if t.shape else t), shape)
+    if t.op == "bcast" and math.prod(t.shape) == math.prod(t.kids[0][1].shape):
+        return reshape((coef, t.kids[0][1]), shape)
+    if t.op == "bcast":
+        found = _reshape_spread(t, shape)
+        if found is not None:
+            return coef, found
+    core = tuple(size for size in shape if size != 1)
+    inner = t if t.shape == core else make("reshape", (), ((1, t),), core)
+    return bcast((coef, inner), shape, tuple(d for d, size in enumerate(shape) if size != 1))
+
+
+def _reshape_spread(t: Term, shape: Shape) -> Term | None:
+    """A reshape that keeps apart what is uniform and what is not."""
+    groups = matched(t.shape, shape)
+    if groups is None:
+        return None
+    inner, sizes, places = t.kids[0][1], [], []
+    for old, new in groups:
+        own = [d for d in old if d in t.params]
+        if not own:
+            continue
+        if [t.shape[d] for d in old if t.shape[d] != 1] != [t.shape[d] for d in own]:
+            return None
+        real = [d for d in new if shape[d] != 1]
+        sizes += [shape[d] for d in real]
+        places += real
+    return bcast(reshape((1, inner), tuple(sizes)), shape, places)[1]
+
+
+def matched(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]] | None:
+    """The smallest groups of dimensions that have the same number of elements in both shapes."""
+    if 0 in old or 0 in new:
+        return None
+    groups, i, j = [], 0, 0
+    while i < len(old) or j < len(new):
+        left, right, a, b = [], [], 1, 1
+        while True:
+            if a <= b and i < len(old) and (a < b or not left):
+                a, left, i = a * old[i], [*left, i], i + 1
+            elif j < len(new) and (b < a or not right):
+                b, right, j = b * new[j], [*right, j], j + 1
+            else:
+                break
+        if a != b:
+            return None
+        while i < len(old) and old[i] == 1 and j == len(new):
+            left, i = [*left, i], i + 1
+        groups.append((left, right))
+    return groups
+
+
+def transpose(x: Scaled, order: Sequence[int]) -> Scaled:
+    """The dimensions in another order."""
+    coef, t = x
+    order = tuple(order)
+    if order == tuple(range(len(order))):
+        return x
+    shape = tuple(t.shape[d] for d in order)
+    if t.op == "transpose":
+        return transpose((coef, t.kids[0][1]), [t.params[d] for d in order])
+    if t.op == "bcast":
+        place = [order.index(d) for d in t.params]
+        ranks = sorted(range(len(place)), key=place.__getitem__)
+        inner = transpose((1, t.kids[0][1]), ranks)
+        return times(coef, bcast(inner, shape, sorted(place)))
+    return coef, make("transpose", order, ((1, t),), shape)
+
+
+def linear(name: str, params: Any, x: Scaled, shape: Shape) -> Scaled:
+    """A linear function of one operand: the coefficient passes through."""
+    coef, t = x
+    if not coef:
+        return zero(shape)
+    return coef, make(name, params, ((1, t),), shape)
+
+
+def function(name: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Scaled:
+    """A function of whole arrays of which nothing more is known."""
+    return 1, make(name, params, kids, shape)

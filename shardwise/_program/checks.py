@@ -1,0 +1,165 @@
+"""What JAX refuses when it compiles for devices, refused alike when a program is read.
+
+And what nobody knows how to simulate: a primitive that speaks to other devices without a rule here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Set
+from typing import Any
+
+from .. import _jax
+from .._errors import ShardingError, UnsupportedError, explain_error
+from .._mesh import Axis, split_over
+from .tables import AXIS_PARAMS, COLLECTIVES, REFUSED, REMOTE
+from .where import Where
+
+Scope = Mapping[str, Axis]
+
+
+def spec(spec: Any, where: Where) -> None:
+    """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
+    names = [name for row in split_over(spec) for name in row]
+    for name in names:
+        if names.count(name) > 1:
+            raise ShardingError(
+                explain_error(
+                    f"{spec} names mesh axis {name!r} twice",
+                    where=str(where),
+                    rule="An axis splits one dimension of an array.",
+                    remedy="name it once, and another axis or None for the other dimension.",
+                )
+            )
+
+
+def nested(spec: Any, taken: Set[str], where: Where) -> None:
+    """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
+    entries = split_over(spec)
+    again = [name for entry in entries for name in entry if name in taken]
+    if again:
+        raise UnsupportedError(
+            explain_error(
+                f"a shard_map inside another one names mesh axis {again[0]!r} in {spec}, which "
+                "the outer one has taken",
+                where=str(where),
+                rule="An axis is split once. JAX writes such specs itself when it takes a "
+                "reverse derivative of a shard_map nested in a partly manual one, and refuses "
+                "them when it compiles for devices.",
+                remedy="take one shard_map over all axes, or a forward derivative (jax.jvp).",
+            )
+        )
+
+
+def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Where) -> Any:
+    """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
+    count = math.prod(axis.size for axis in axes)
+    if sorted(index for group in groups for index in group) != list(range(count)):
+        raise ShardingError(
+            explain_error(
+                f"{name} with axis_index_groups={groups} over {count} devices",
+                where=str(where),
+                rule="Each device along the axis is in exactly one group.",
+                remedy="name every index once.",
+            )
+        )
+    if len({len(group) for group in groups}) == 1 or name in ("psum", "pmax", "pmin"):
+        return groups
+    if name == "all_to_all" and len(groups[0]) == 1:
+        return ()  # JAX looks at the first group only, and sees nothing to exchange.
+    raise ShardingError(
+        explain_error(
+            f"{name} with axis_index_groups={groups}",
+            where=str(where),
+            rule="Only reductions take groups of different sizes.",
+            remedy="make all groups alike.",
+        )
+    )
+
+
+def numbered(axes: tuple[Axis, ...], scope: Scope, where: Where) -> tuple[Axis, ...]:
+    """The order in which a permutation over several axes numbers its devices."""
+    ordered = tuple(axis for axis in scope.values() if axis in axes)
+    if ordered == axes or _jax.permutes_as_given():
+        return axes
+    if _jax.PERMUTES_IN_MESH_ORDER:
+        return ordered
+    names = tuple(axis.name for axis in ordered)
+    raise ShardingError(
+        explain_error(
+            f"ppermute over {tuple(axis.name for axis in axes)}, on a mesh that has {names}",
+            where=str(where),
+            rule="JAX refuses a permutation over several axes in another order than the mesh's.",
+            remedy=f"jax.lax.ppermute(x, {names}, perm) with perm renumbered.",
+        )
+    )
+
+
+def permutation(perm: Any, axes: tuple[Axis, ...], where: Where) -> Any:
+    """The pairs, checked as JAX checks them when it compiles."""
+    count = math.prod(axis.size for axis in axes)
+    for index in (index for pair in perm for index in pair):
+        if not -count <= index < count:
+            raise ShardingError(
+                explain_error(
+                    f"ppermute with perm={tuple(perm)} names device {index} of {count}",
+                    where=str(where),
+                    rule="Devices along an axis are numbered from 0.",
+                    remedy=f"numbers from 0 to {count - 1}; (i + 1) % {count} goes around.",
+                )
+            )
+    pairs = tuple((source % count, target % count) for source, target in perm)
+    for side in zip(*pairs, strict=True):
+        if len(set(side)) != len(side):
+            raise ShardingError(
+                explain_error(
+                    f"ppermute with perm={tuple(perm)}",
+                    where=str(where),
+                    rule="No device sends twice and none receives twice.",
+                    remedy="give each source and each destination once.",
+                )
+            )
+    return pairs
+
+
+def speaks(eqn: Any, name: str, scope: Scope) -> bool:
+    """Whether an unknown primitive exchanges anything between the devices."""
+    if not scope:
+        return False
+    if name in REFUSED or _jax.named_axes(eqn.effects) & set(scope):
+        return True
+    if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
+        return True
+    return any(_jaxpr_speaks(value, scope) for value in eqn.params.values())
+
+
+def _mentions(value: Any, scope: Scope) -> bool:
+    values = value if isinstance(value, tuple | list | frozenset | set) else (value,)
+    return any(isinstance(v, str) and v in scope for v in values)
+
+
+def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
+    """Whether a jaxpr inside an unknown primitive (a Pallas kernel, say) holds a collective."""
+    if not _jax.is_jaxpr(value):
+        return False
+    for eqn in _jax.open_jaxpr(value).eqns:
+        name = _jax.primitive_name(eqn.primitive)
+        if name in COLLECTIVES or name in REFUSED or name in REMOTE:
+            return True
+        if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
+            return True
+        if any(_jaxpr_speaks(inner, scope) for inner in eqn.params.values()):
+            return True
+    return False
+
+
+def sum_of_booleans(where: Where) -> ShardingError:
+    """The error for `psum_scatter` of booleans."""
+    return ShardingError(
+        explain_error(
+            "psum_scatter of booleans",
+            where=str(where),
+            rule="JAX does not add booleans across devices here, though psum does.",
+            remedy="x.astype(jnp.int32) counts them.",
+        )
+    )
