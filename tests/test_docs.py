@@ -1,6 +1,7 @@
 """The documentation is true: its Python runs, what it shows is what is printed, nothing is missing.
 
-The blocks of a page run in order, in one process with eight virtual devices. A `text` block right
+The blocks of a page run in order, in one process with eight virtual devices; those of the README
+each by itself. A `text` block right
 after a `python` block is what that block prints; `...` in it stands for anything. A page can also
 be tried by hand, and after a change of what is printed its `text` blocks can be written anew:
 
@@ -30,6 +31,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEVICES = "--xla_force_host_platform_device_count=8"
+
+# Whoever copies a block from this page has copied all that it needs.
+ALONE = "README.md"
 
 # The name that error messages give for the code of a page.
 PROGRAM = "program.py"
@@ -61,8 +65,9 @@ def _shown(text: str, fence: re.Match[str], after: re.Match[str] | None) -> str 
 
 def run_page(page: Path) -> None:
     """Run the blocks of a page, and compare what they print with what it shows."""
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = _names()
     for block in blocks(page.read_text(encoding="utf-8")):
+        names = _names() if page.name == ALONE else names
         printed = _run(block.code, names, f"{page.name}:{block.line}")
         if not _same(block.shown or "", printed):
             diff = difflib.ndiff((block.shown or "").splitlines(), printed.splitlines())
@@ -74,14 +79,19 @@ def run_page(page: Path) -> None:
 
 def write_page(page: Path) -> None:
     """Put what the blocks print into the `text` blocks of a page."""
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = _names()
     text = page.read_text(encoding="utf-8")
     for block in blocks(text):
+        names = _names() if page.name == ALONE else names
         printed = _run(block.code, names, f"{page.name}:{block.line}")
         if block.shown is not None and not _same(block.shown, printed):
             before = f"```python\n{block.code}```\n\n```text\n"
             text = text.replace(f"{before}{block.shown}```", f"{before}{printed}```")
     page.write_text(text, encoding="utf-8")
+
+
+def _names() -> dict[str, object]:
+    return {"__name__": "__main__"}
 
 
 def _run(code: str, names: dict[str, object], where: str) -> str:
@@ -121,6 +131,14 @@ def run_apart(page: Path) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
     )
+
+
+def test_a_block_of_the_readme_that_needs_another_fails(tmp_path):
+    page = tmp_path / ALONE
+    page.write_text("```python\nx = 1\n```\n\n```python\nprint(x)\n```\n", encoding="utf-8")
+    done = run_apart(page)
+    assert done.returncode != 0
+    assert "NameError" in done.stderr
 
 
 @pytest.mark.parametrize(
