@@ -11,11 +11,8 @@ computes the same numbers up to rounding.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import jax
 import jax.numpy as jnp
-import report
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from report import Target
 
 import shardwise as sw
 

@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
 SIZE = {"width": 1180, "height": 760}
 
-PROGRAM = '''\
+PROGRAM = """\
 import jax
 import jax.numpy as jnp
 from jax import P
@@ -46,7 +46,7 @@ def gradient(w, x, y, *, mesh):
 
 
 args = jnp.array([1.0, 2.0]), jnp.arange(16.0).reshape(8, 2), jnp.ones(8)
-'''
+"""
 """The program of the README."""
 
 
@@ -59,7 +59,9 @@ def main() -> None:
     from tests.explain.browser import CHROMIUM, Browser
 
     if CHROMIUM is None:
-        print("there is no chromium: the pictures of the page are left as they are", file=sys.stderr)
+        print(
+            "there is no chromium: the pictures of the page are left as they are", file=sys.stderr
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         page = _page(Path(folder) / "block.html")
