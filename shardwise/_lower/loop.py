@@ -134,7 +134,7 @@ class Loop:
 
     def _alone(self, fold: Fold, part: Any) -> Any:
         single = all(axis.size == 1 for axis in fold.op.scope)
-        return part if single or fold.product else alone(fold.name, part)
+        return part if single else alone(fold.name, part)
 
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
         return [
