@@ -57,6 +57,8 @@ class TestSettings:
         result = run("check")
         assert result.exit_code == ExitCode.OK, result.output
         assert "1 case, right, 1 silenced" in result.stdout
+        (one,) = json.loads(run("check", "--format", "sarif").stdout)["runs"][0]["results"]
+        assert one["suppressions"] == [{"kind": "external"}]
 
     def test_the_nearest_file_counts_and_paths_are_its_own(self, project, monkeypatch):
         settings(project, 'paths = ["steps.py"]')
