@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(EXTRAS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs fuzz
+.PHONY: help setup demo test lint bench docs fuzz wheel
 
 help:  ## Show this list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -49,6 +49,11 @@ bench: $(READY)  ## Measure simulate, check, prove, evaluate and train.
 	$(BIN)/python benchmarks/train.py
 	$(BIN)/python benchmarks/train_small.py
 	$(BIN)/python benchmarks/hosts.py
+
+wheel: $(READY)  ## Build wheel and sdist into dist/, and try the wheel in a fresh environment, without Flax.
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m tests.wheel dist
 
 docs: $(READY)  ## Build the documentation into site/, strictly.
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict

@@ -6,6 +6,12 @@ to do about it, in that order. `explain_error` puts the four together, so that m
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
 
 class ShardwiseError(Exception):
     """Everything that shardwise raises on purpose derives from this."""
@@ -26,6 +32,16 @@ class ArgumentError(ShardwiseError, TypeError):
     """An argument is of a kind that is not taken."""
 
 
+class UnknownNameError(ShardwiseError, KeyError):
+    """Something was asked for by a name that is not there."""
+
+    __str__ = Exception.__str__  # a KeyError would show the message in quotes
+
+
+class MissingPackageError(ShardwiseError, ImportError):
+    """Something needs a package that is not installed: Flax, optax or Orbax."""
+
+
 class UnsupportedError(ShardwiseError, NotImplementedError):
     """The program uses something the simulator does not know. It never guesses."""
 
@@ -34,8 +50,60 @@ class PeerError(ShardwiseError, RuntimeError):
     """Another process of the same job has failed or gone; its words are in the message."""
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after what was kept has been said: nobody needs to say it again."""
+def interrupted(line: str) -> KeyboardInterrupt:
+    """Ctrl-C, after a line has said what was kept.
+
+    It is no class of its own: of a subclass Python does not say, by its exit code, what ended it.
+    """
+    return KeyboardInterrupt(line)
+
+
+def was_told(error: KeyboardInterrupt) -> bool:
+    """Whether somebody has said already what was kept."""
+    return bool(str(error))
+
+
+def require(package: str, what: str) -> None:
+    """Raise unless a package that comes with `shardwise[flax]` is installed.
+
+    Args:
+        package: Its name; it is looked for and not imported.
+        what: What needs it.
+
+    Raises:
+        MissingPackageError: It is not installed.
+    """
+    try:
+        found = package in sys.modules or importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise MissingPackageError(
+            explain_error(
+                f"{what} needs {package}, which is not installed",
+                rule="Flax, optax and Orbax come with the extra 'flax'; all else works without.",
+                remedy="pip install 'shardwise[flax]'",
+            )
+        )
+
+
+def path_of(given: Any, where: str) -> Path:
+    """A file or folder that an argument names.
+
+    Raises:
+        ArgumentError: It is not a path.
+    """
+    if isinstance(given, str | os.PathLike):
+        path = os.fspath(given)
+        if isinstance(path, str) and path and "\0" not in path:
+            return Path(path)
+    raise ArgumentError(
+        explain_error(
+            f"the path is {given!r}",
+            where=where,
+            rule="A path is a string or a pathlib.Path, and not empty.",
+        )
+    )
 
 
 def a_type(value: object) -> str:

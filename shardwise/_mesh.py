@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -105,23 +106,45 @@ def _check_size(name: Any, size: Any) -> None:
 
 def is_count(value: Any) -> bool:
     """Whether this is a whole number of things, at least one."""
-    return hasattr(value, "__index__") and not isinstance(value, bool) and int(value) > 0
+    try:
+        return not isinstance(value, bool) and operator.index(value) > 0
+    except TypeError:
+        return False
 
 
-def abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
-    """The mesh without its devices."""
-    if isinstance(mesh, Mesh):
-        return mesh.abstract_mesh
-    if isinstance(mesh, AbstractMesh):
-        return mesh
-    raise ShardingError(
-        explain_error(
-            f"mesh is {a_type(mesh)}: {mesh!r}",
-            where="mesh=",
-            rule="A mesh is a jax.sharding.Mesh or an AbstractMesh.",
-            remedy="sw.mesh(data=8) makes a virtual one.",
+MeshLike = Mesh | AbstractMesh | Mapping[str, int]
+"""How one mesh is said everywhere: a real one, a virtual one, or the sizes of its axes by name."""
+
+
+def one_mesh(given: MeshLike) -> Mesh | AbstractMesh:
+    """The mesh that an argument `mesh=` means; for sizes by name, a virtual one."""
+    if isinstance(given, Mesh | AbstractMesh):
+        if given.axis_names:
+            return given
+        raise _no_mesh("mesh has no axes", "A mesh has at least one axis.")
+    if not isinstance(given, Mapping):
+        raise _no_mesh(
+            f"mesh is {given!r}",
+            "A mesh is a jax.sharding.Mesh, a virtual one, or a dict of axis names and sizes.",
         )
-    )
+    for name, size in given.items():
+        if isinstance(size, list | tuple):
+            raise _no_mesh(
+                f"axis {name!r} has several sizes: {size!r}",
+                "This runs on one mesh; sw.check and sw.prove try several.",
+            )
+    return mesh(given)
+
+
+def _no_mesh(what: str, rule: str) -> ShardingError:
+    remedy = 'mesh=sw.mesh(data=8), or mesh={"data": 8}'
+    return ShardingError(explain_error(what, where="mesh=", rule=rule, remedy=remedy))
+
+
+def abstract(mesh: MeshLike) -> AbstractMesh:
+    """The mesh without its devices."""
+    found = one_mesh(mesh)
+    return found.abstract_mesh if isinstance(found, Mesh) else found
 
 
 def resized(mesh: AbstractMesh, sizes: Mapping[str, int]) -> AbstractMesh:

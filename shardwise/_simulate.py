@@ -14,10 +14,11 @@ import jax
 from . import _jax
 from ._call import Program, call, trace
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
+from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Choice, Pace, choosing, machine, memory
-from ._mesh import AbstractMesh, Mesh, abstract, is_count
+from ._mesh import AbstractMesh, MeshLike, abstract, is_count, one_mesh
 from ._misuse import reading_errors
 from ._objects import name_argument, name_result, numbered, parameters, purely, spread
 from ._program import Body
@@ -30,7 +31,7 @@ SHARE = 0.25
 def simulate(
     f: Callable[..., Any],
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     at_once: int | str = 1,
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
@@ -46,8 +47,9 @@ def simulate(
     Args:
         f: The function. Its arguments and results are pytrees of arrays; Flax NNX objects among
             the arguments are updated in place.
-        mesh: The mesh to run on. If `f` takes a keyword `mesh`, it is given it; otherwise `f`
-            runs under it as the ambient mesh. Left out, `f` has its own mesh.
+        mesh: The mesh to run on: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a
+            keyword `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left
+            out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
             to a point; `"auto"` takes the smallest number that is about as fast as any, and no
             more than a quarter of the shards unless that is little memory. `plan` says which.
@@ -77,7 +79,7 @@ def simulate(
         ```
     """
     if not callable(f):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"f is {a_type(f)}",
                 where="sw.simulate",
@@ -150,7 +152,8 @@ class Traced:
         """The result of the function, with refs and objects among its arguments updated."""
         for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
             self.values[position][...] = last
-        return self.done(jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves]))
+        result = jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves])
+        return self.done(give_back(result))
 
     def name_of(self, path: tuple[Any, ...]) -> str:
         """A path in the tree of results, in words."""
@@ -178,30 +181,37 @@ class Tracing:
     def __init__(
         self,
         f: Callable[..., Any],
-        mesh: Mesh | AbstractMesh | None,
+        mesh: MeshLike | None,
         in_specs: Any = None,
         static: Static | None = None,
         *,
         refs: bool = False,
     ):
-        self.f, self.mesh, self.in_specs, self.static = f, mesh, in_specs, static or Static()
+        self.f, self.in_specs, self.static = f, in_specs, static or Static()
+        self.mesh = None if mesh is None else one_mesh(mesh)
         self.refs = refs
         self.takes_mesh = mesh is not None and _takes_mesh(f)
-        self.around = None if mesh is None else abstract(mesh)
+        self.around = None if self.mesh is None else abstract(self.mesh)
         self.known: dict[Any, Any] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         """The program for these arguments."""
         if self.takes_mesh:
-            kwargs = {"mesh": self.mesh, **kwargs}
+            self._refuse_another(kwargs.get("mesh"))
+            kwargs = {**kwargs, "mesh": self.mesh}
         bound = bind(self.f, args, kwargs, self.static)
+        bound = dataclasses.replace(
+            bound,
+            args=tuple(map(keep_functions, bound.args)),
+            kwargs={name: keep_functions(value) for name, value in bound.kwargs.items()},
+        )
         pure, values, done = purely(bound.f, bound.args, bound.kwargs)
         flat, tree = jax.tree.flatten(values)
         types = _types(flat, done, tree, bound.f)
         layout = Layout(flat, self._specs(bound, values, done), self.mesh)
 
         def flat_f(*flat: Any) -> Any:
-            return pure(*jax.tree.unflatten(tree, flat))
+            return keep_functions(pure(*give_back(jax.tree.unflatten(tree, flat))))
 
         # JAX names the function and its line in errors about traced values.
         flat_f.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
@@ -219,6 +229,20 @@ class Tracing:
         return Traced(
             program, [*consts, *flat], out_tree, done, tree, parameters(bound.f), layout.specs
         )
+
+    def _refuse_another(self, given: Any) -> None:
+        """Refuse a call that names another mesh than the one to run on."""
+        if given is not None and abstract(given) != self.around:
+            assert self.around is not None
+            raise ShardingError(
+                explain_error(
+                    f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
+                    f"for {dict(self.around.shape)}",
+                    where="mesh=",
+                    rule="A program runs on one mesh.",
+                    remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
+                )
+            )
 
     def _specs(self, bound: Bound, values: Any, done: Any) -> list[Any]:
         """What `in_specs` say of each array."""
@@ -349,12 +373,13 @@ def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tupl
     for index, leaf in enumerate(flat):
         try:
             aval = jax.typeof(leaf)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
             name = name_argument(done, _paths(tree)[index], parameters(f))
             own = name.split("[")[0].split(".")[0]
             raise ArgumentError(
                 explain_error(
-                    f"{name} is {a_type(leaf)}",
+                    f"{name} is {a_type(leaf)}"
+                    + (f", {error}" if isinstance(error, OverflowError) else ""),
                     where="an argument",
                     rule="Arguments are pytrees of arrays and numbers, or static.",
                     remedy=f'static_argnames="{own}" makes it a constant of the program.',
@@ -365,7 +390,7 @@ def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tupl
 
 
 def _check_at_once(at_once: Any) -> None:
-    if at_once != "auto" and not is_count(at_once):
+    if not (isinstance(at_once, str) and at_once == "auto") and not is_count(at_once):
         raise ShardingError(
             explain_error(
                 f"at_once is {at_once!r}",

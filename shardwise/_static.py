@@ -28,24 +28,27 @@ class Static:
         cls, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
     ) -> Static:
         """From what `jax.jit` takes: one or several, or None."""
-        numbers = [argnums] if isinstance(argnums, int) else argnums or ()
-        names = [argnames] if isinstance(argnames, str) else argnames or ()
-        for kind, option, given in (
-            (int, "static_argnums", list(numbers)),
-            (str, "static_argnames", list(names)),
-        ):
-            for one in given:
-                if not isinstance(one, kind):
-                    raise ArgumentError(
-                        explain_error(
-                            f"{one!r} is {a_type(one)}",
-                            where=option,
-                            rule="static_argnums holds numbers of positional arguments, "
-                            "static_argnames names of arguments.",
-                            remedy='static_argnums=(1,) or static_argnames=("heads",)',
-                        )
-                    )
-        return cls(tuple(numbers), tuple(names))
+        numbers = _several(argnums, int, "static_argnums")
+        return cls(numbers, _several(argnames, str, "static_argnames"))
+
+
+def _several(given: Any, kind: type, option: str) -> tuple[Any, ...]:
+    """What an option names: one or several of a kind, or nothing."""
+    if given is None:
+        return ()
+    several = [given] if isinstance(given, kind) or not isinstance(given, Iterable) else [*given]
+    for one in several:
+        if not isinstance(one, kind):
+            raise ArgumentError(
+                explain_error(
+                    f"{one!r} is of type {type(one).__name__}",
+                    where=option,
+                    rule="static_argnums holds numbers of positional arguments, static_argnames "
+                    "names of arguments.",
+                    remedy='static_argnums=(1,) or static_argnames=("heads",)',
+                )
+            )
+    return tuple(several)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,19 +19,23 @@ import numbers
 from collections.abc import Callable
 from typing import Any, Literal, SupportsFloat, TypeAlias
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from flax import nnx
 from jax import P
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike
 
-from ._errors import ShardingError, a_type, explain_error
+from ._errors import ArgumentError, ShardingError, a_type, explain_error, require
+from ._mesh import MeshLike, one_mesh
 from ._mesh import mesh as virtual_mesh
 from ._simulate import simulate
+
+require("flax", "shardwise.primitives")
+
+import flax.linen as nn  # noqa: E402
+import optax  # noqa: E402
+from flax import nnx  # noqa: E402
 
 AnyMesh: TypeAlias = Mesh | AbstractMesh
 
@@ -43,7 +47,7 @@ def sharded_eval_loss(
     num_shards: SupportsFloat,
     *,
     form: Literal["shard_map", "loop", "vmap"] = "shard_map",
-    mesh: AnyMesh | None = None,
+    mesh: MeshLike | None = None,
 ) -> jax.Array:
     """The mean squared error of `nn.Dense(1)` over an eval set, one shard at a time.
 
@@ -86,15 +90,15 @@ def sharded_eval_loss(
         predictions = jnp.asarray(model.apply(params, xs)).reshape(-1)
         return jnp.mean((predictions - ys) ** 2)
 
-    if form == "shard_map":
-        return _over_shards(shard_loss, params, shards, mesh, mean=True).reshape(1)
-    if form not in ("loop", "vmap"):
-        raise ValueError(
+    if not isinstance(form, str) or form not in ("shard_map", "loop", "vmap"):
+        raise ShardingError(
             _refusal("form", f"found {form!r}", "It must be 'shard_map', 'loop' or 'vmap'.")
         )
+    if form == "shard_map":
+        return _over_shards(shard_loss, params, shards, mesh, mean=True).reshape(1)
     if mesh is not None:
         rule = f"form={form!r} runs on this device alone."
-        raise ValueError(_refusal("mesh", "found a mesh", rule, "use form='shard_map'."))
+        raise ShardingError(_refusal("mesh", "found a mesh", rule, "use form='shard_map'."))
     losses = (_looped if form == "loop" else _vmapped)(shard_loss, params, shards)
     return jnp.mean(losses).reshape(1)
 
@@ -105,7 +109,7 @@ def shard_map_simulate(
     num_shards: SupportsFloat,
     features: SupportsFloat,
     *,
-    mesh: AnyMesh | None = None,
+    mesh: MeshLike | None = None,
 ) -> jax.Array:
     """`nn.Dense(features)` on each shard of `x`, the outputs put together again.
 
@@ -142,7 +146,7 @@ def data_parallel_step(
     num_devices: SupportsFloat,
     lr: SupportsFloat,
     *,
-    mesh: AnyMesh | None = None,
+    mesh: MeshLike | None = None,
 ) -> jax.Array:
     """One data-parallel step of SGD on an `nnx.Linear`, and the loss before it.
 
@@ -179,7 +183,7 @@ def data_parallel_step(
     return _update(model, optimizer, shards, mesh).reshape(1)
 
 
-def shard_map_vs_vmap(x: ArrayLike, *, mesh: AnyMesh | None = None) -> jax.Array:
+def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
     """The sum of squares of each row, by `shard_map` and by `vmap`.
 
     `vmap` says that rows are independent and leaves the rest to the compiler. `shard_map` says
@@ -206,7 +210,7 @@ def shard_map_vs_vmap(x: ArrayLike, *, mesh: AnyMesh | None = None) -> jax.Array
     return jnp.stack([_spread(by_row, mesh, rows, rows)(x), by_row(x)])
 
 
-def shard_map_psum(x: ArrayLike, *, mesh: AnyMesh | None = None) -> jax.Array:
+def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
     """The sum of all elements: each device adds up its own, a `psum` adds up the devices.
 
     Pitfalls:
@@ -273,13 +277,11 @@ def _spread(body: Callable[..., Any], mesh: AnyMesh, in_specs: Any, out_specs: A
     return jax.jit(sharded) if isinstance(mesh, Mesh) else simulate(sharded)
 
 
-def _mesh_for(mesh: AnyMesh | None, count: int, what: str) -> AnyMesh:
+def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
     """The mesh to run on, with Auto axes, so that arrays need not be placed on it beforehand."""
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
-    if not isinstance(mesh, Mesh | AbstractMesh):
-        rule = "It must be a jax.sharding.Mesh, or a virtual mesh."
-        raise TypeError(_refusal("mesh", f"found {mesh!r}", rule, "pass sw.mesh(data=8)."))
+    mesh = one_mesh(mesh)
     rule = "Every device takes the same number of them."
     _must_divide("mesh", mesh.size, "devices do", count, what, rule)
     auto = (AxisType.Auto,) * len(mesh.axis_names)
@@ -319,7 +321,7 @@ def _array(name: str, value: ArrayLike, *dims: str) -> jax.Array:
         array = jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value))
     except (TypeError, ValueError, OverflowError) as error:
         rule = "It must be an array of numbers, or nested lists of them."
-        raise TypeError(_refusal(name, f"found {a_type(value)}", rule)) from error
+        raise ArgumentError(_refusal(name, f"found {a_type(value)}", rule)) from error
     shape = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
     if array.ndim != len(dims):
         rule = f"It must have shape {shape}."
@@ -333,23 +335,25 @@ def _array(name: str, value: ArrayLike, *dims: str) -> jax.Array:
 def _floats(name: str, value: ArrayLike, *dims: str) -> jax.Array:
     array = _array(name, value, *dims)
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
-        raise TypeError(_refusal(name, f"found {array.dtype}", "It must hold real numbers."))
+        raise ArgumentError(_refusal(name, f"found {array.dtype}", "It must hold real numbers."))
     return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.float32)
 
 
 def _whole(name: str, value: SupportsFloat, *, least: int | None = None) -> int:
     number = _number(name, value)
     if not math.isfinite(number) or number != int(number):
-        raise ValueError(_refusal(name, f"found {number}", "It must be a whole number."))
+        raise ShardingError(_refusal(name, f"found {number}", "It must be a whole number."))
+    if abs(number) >= 1 << 31:
+        raise ShardingError(_refusal(name, f"found {number}", "It must be less than 2**31."))
     if least is not None and number < least:
-        raise ValueError(_refusal(name, f"found {number}", f"It must be {least} or more."))
+        raise ShardingError(_refusal(name, f"found {number}", f"It must be {least} or more."))
     return int(number)
 
 
 def _finite(name: str, value: SupportsFloat) -> float:
     number = _number(name, value)
     if not math.isfinite(number):
-        raise ValueError(_refusal(name, f"found {number}", "It must be a finite number."))
+        raise ShardingError(_refusal(name, f"found {number}", "It must be a finite number."))
     return float(number)
 
 
@@ -357,7 +361,7 @@ def _number(name: str, value: Any) -> Any:
     """A Python number, from a number or from an array without dimensions."""
     number = value.item() if getattr(value, "shape", None) == () else value
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
-        raise TypeError(_refusal(name, f"found {value!r}", "It must be a number."))
+        raise ArgumentError(_refusal(name, f"found {value!r}", "It must be a number."))
     return number
 
 

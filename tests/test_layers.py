@@ -25,7 +25,7 @@ ROWS = (
     ("_program",),
     ("_lower", "_meaning"),
     ("_call", "_layout", "_misuse", "_objects"),
-    ("_static",),
+    ("_functions", "_static"),
     ("_simulate",),
     ("_check", "_explain"),
     ("_inspect", "_prove"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._errors import ArgumentError, ShardwiseError, explain_error
+from .._mesh import AbstractMesh, Mesh
 
 Sizes = Mapping[str, int | Sequence[int]]
 
@@ -43,7 +44,7 @@ DECLARED: list[Case] = []
 
 def case(
     *misplaced: Any,
-    mesh: Sizes | None = None,
+    mesh: Any = None,
     explain: Callable[[], Any] | None = None,
     explain_mesh: Mapping[str, int] | None = None,
     **options: Any,
@@ -51,7 +52,8 @@ def case(
     """Declare a case for `shardwise check`, `prove`, `inspect` and `explain`.
 
     Args:
-        mesh: Axis names, each with a size or a list of sizes, as `check` takes them.
+        mesh: Axis names, each with a size or a list of sizes, as `check` takes them; or a mesh,
+            which is one size for each axis.
         explain: A function that returns `(f, args)` as `shardwise explain` is to see them: shapes
             of the size at which the program will run, say. Left out, it sees what is checked.
         explain_mesh: The mesh to explain it on, with one size for each axis. Left out, the largest
@@ -82,11 +84,17 @@ def case(
             return step, (params, batch)
         ```
     """
-    if misplaced or not mesh:
+    if isinstance(mesh, Mesh | AbstractMesh):
+        mesh = {str(name): size for name, size in mesh.shape.items()}
+    if misplaced or not isinstance(mesh, Mapping) or not mesh:
         bare = bool(misplaced) and callable(misplaced[0])
         raise ShardwiseError(
             explain_error(
-                "it stands without parentheses" if bare else "it has no mesh",
+                "it stands without parentheses"
+                if bare
+                else "it has no mesh"
+                if mesh is None
+                else f"its mesh is {mesh!r}",
                 where="sw.case",
                 rule="A case names the axes and the sizes to try, and the function follows.",
                 remedy='@sw.case(mesh={"data": [1, 2, 4, 8]})',

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .._errors import ShardingError, ShardwiseError, explain_error
-from .._mesh import AbstractMesh, Mesh, abstract
+from .._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from .._mesh import mesh as make_mesh
 from .case import Sizes
 
@@ -48,14 +48,14 @@ def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
     return ShardwiseError(explain_error(what, where="sw.check", rule=rule, remedy=remedy))
 
 
-Meshes = Sizes | Mesh | AbstractMesh | Sequence[Mesh | AbstractMesh]
+Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
 
 
 def expand(sizes: Meshes) -> list[AbstractMesh]:
     """All meshes that a description asks for, each once, the smallest first."""
     if isinstance(sizes, Mesh | AbstractMesh):
         return [abstract(sizes)]
-    if isinstance(sizes, list | tuple) and sizes:
+    if isinstance(sizes, list | tuple) and sizes and all(map(_is_mesh, sizes)):
         found = dict.fromkeys(map(abstract, sizes))
         if len({(one.axis_names, one.axis_types) for one in found}) == 1:
             return sorted(found, key=lambda m: m.size)
@@ -84,6 +84,10 @@ def expand(sizes: Meshes) -> list[AbstractMesh]:
     rows = itertools.product(*columns)
     found = dict.fromkeys(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
     return sorted(found, key=lambda m: math.prod(m.shape.values()))
+
+
+def _is_mesh(given: Any) -> bool:
+    return isinstance(given, Mesh | AbstractMesh | Mapping)
 
 
 def words(mesh: AbstractMesh) -> str:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._simulate import Tracing
 from .running import Run, Wanted, plain
 
@@ -26,13 +26,27 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
         result = reference(*args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
         found = {
-            "result" + jax.tree_util.keystr(path): Wanted(np.asarray(plain(jnp.asarray(leaf))))
+            (name := "result" + jax.tree_util.keystr(path)): Wanted(_array(name, leaf))
             for path, leaf in leaves
         }
     _refuse_others(found, base)
     # A value cannot say what becomes of objects among the arguments: there one device is right.
     own = dict(zip(base.paths, base.results(), strict=True))
     return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
+
+
+def _array(name: str, leaf: Any) -> np.ndarray:
+    try:
+        return np.asarray(plain(jnp.asarray(leaf)))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            explain_error(
+                f"{name} of the reference is {a_type(leaf)}: {error}",
+                where="sw.check",
+                rule="The reference is a function of the same arguments, or its result: arrays.",
+                remedy="reference=lambda *args: ..., or a pytree of arrays",
+            )
+        ) from error
 
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:

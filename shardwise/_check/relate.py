@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,8 @@ class Held:
     @property
     def rows(self) -> np.ndarray:
         """What each device holds, one row each."""
-        return self.array.reshape((-1, *self.array.shape[len(self.axes) :]))
+        lead, own = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
+        return self.array.reshape((math.prod(lead), *own))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

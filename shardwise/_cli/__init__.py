@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .._errors import Interrupted, ShardwiseError
+from .._errors import ShardwiseError, was_told
 from .._version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
 from .status import ExitCode
@@ -25,7 +25,7 @@ class _Commands(TyperGroup):
             typer.echo(f"{type(error).__name__}: {error}", err=True)
             raise typer.Exit(ExitCode.NOT_RUN) from error
         except KeyboardInterrupt as error:  # SIGTERM comes as SystemExit, with its own code
-            if not isinstance(error, Interrupted):
+            if not was_told(error):
                 typer.echo("interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._errors import Interrupted, ShardingError, ShardwiseError, explain_error
+from .._errors import ShardingError, ShardwiseError, explain_error, interrupted, was_told
 from .files import refuse_unwritable
 from .report import last_line
 
@@ -107,14 +107,14 @@ def _interrupts(journal: Path | None) -> Iterator[None]:
     """Say what an interrupt leaves behind, unless the run has said it already."""
     try:
         yield
-    except Interrupted:
-        raise
     except KeyboardInterrupt as error:
+        if was_told(error):
+            raise
         kept = f"{str(journal)!r} has what is finished, and the same command goes on from there"
         lost = "nothing was kept; --journal FILE keeps what is finished"
         line = f"interrupted: {lost if journal is None else kept}"
         typer.echo(line, err=True)
-        raise Interrupted(line) from error
+        raise interrupted(line) from error
 
 
 def load_data(options: list[str]) -> Any:

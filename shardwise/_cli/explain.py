@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -67,7 +68,11 @@ def explain(
         with patience("importing"):
             cases = find_cases(named)
         one_case_for_files("explain", cases, page, trace)
-        outcomes = [_explain(one, sizes, other, machine) for one in cases]
+        told = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
+        command = _command(targets or [], {**told, "--trace": trace, "--devices": devices})
+        outcomes = [
+            _explain(one, sizes, other, machine, command, judged=page is not None) for one in cases
+        ]
     if output is options.Printed.JSON:
         typer.echo(json.dumps([one.to_dict() for one in outcomes], indent=2))
     else:
@@ -122,7 +127,20 @@ class Explained:
             show(self.report)
 
 
-def _explain(found: Found, mesh: Mesh | None, other: Mesh | None, machine: str | None) -> Explained:
+def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
+    """The command as one would type it."""
+    given = [part for name, value in told.items() if value is not None for part in (name, value)]
+    return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
+
+
+def _explain(
+    found: Found,
+    mesh: Mesh | None,
+    other: Mesh | None,
+    machine: str | None,
+    command: str,
+    judged: bool,
+) -> Explained:
     if found.case is None:
         return Explained(Outcome(found, error=found.error))
     with patience(f"tracing {found.name}"):
@@ -130,6 +148,9 @@ def _explain(found: Found, mesh: Mesh | None, other: Mesh | None, machine: str |
             f, args = program_of(found.case, found.case.explain)
             own = found.case.explain_mesh or largest(found.case.mesh)
             first = _report(f, args, mesh or own, machine)
+            first = dataclasses.replace(first, command=command)
+            if judged:
+                first = _judged(first, f, args, mesh or own)
             second = None if other is None else _report(f, args, other, machine)
         except (Exception, SystemExit) as error:
             return Explained(Outcome(found, error=error))
@@ -141,6 +162,17 @@ def _report(f: Any, args: Sequence[Any], mesh: Mesh, machine: str | None) -> Rep
     from .._mesh import mesh as make_mesh
 
     return run(f, *args, mesh=make_mesh(mesh), hardware=machine)
+
+
+def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
+    """The report with what a proof of the same program finds; as it is where there is none."""
+    from .._mesh import mesh as make_mesh
+    from .._prove import prove
+
+    try:
+        return report.beside(prove(f, *args, mesh=make_mesh(mesh), run=False))
+    except Exception:  # it is the report that was asked for
+        return report
 
 
 def largest(sizes: Any) -> Mesh:

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from .._errors import Interrupted
+from .._errors import interrupted
 
 GRACE = 1.0
 """Seconds that a wait which should not be broken off is given to end by itself."""
@@ -86,7 +86,7 @@ class Signals:
         if said:
             print(line, file=sys.stderr, flush=True)
         if self.signum == signal.SIGINT:
-            raise Interrupted(line) if said else KeyboardInterrupt(line)
+            raise interrupted(line) if said else KeyboardInterrupt
         raise SystemExit(128 + self.signum)
 
     def handle(self, signum: int, frame: Any) -> None:
@@ -130,6 +130,7 @@ class _Watch:
     def __init__(self, signals: Signals, title: str) -> None:
         self._signals, self._title = signals, title
         self._own = 0  # signals that we sent ourselves
+        self._waiting: threading.Thread | None = None
         self._over = threading.Event()
         self._reading, self._writing = os.pipe()
         os.set_blocking(self._writing, False)
@@ -151,6 +152,8 @@ class _Watch:
         with suppress(OSError):
             os.write(self._writing, b"\0")
         self._thread.join()
+        if self._waiting is not None:
+            self._waiting.join()
         self._close()
 
     def _close(self) -> None:
@@ -165,7 +168,8 @@ class _Watch:
                     continue
                 if not first:
                     first = time.monotonic()
-                    threading.Thread(target=self._wait, args=(number,), daemon=True).start()
+                    self._waiting = threading.Thread(target=self._wait, args=(number,), daemon=True)
+                    self._waiting.start()
                 elif self._own:
                     self._own -= 1
                 elif number == signal.SIGINT and time.monotonic() - first > _ECHO:

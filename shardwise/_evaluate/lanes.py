@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._errors import ShardingError, UnsupportedError, explain_error
+from .._mesh import one_mesh
 
 _COPIERS = 16
 
@@ -100,20 +101,13 @@ def find_lanes(mesh: Any = None) -> Lanes:
         mesh: A mesh; its data axis is the one named `data`, or else the first. A virtual mesh
             stands for all devices, since the number of lanes does not change the result.
     """
+    if mesh is not None:
+        mesh = one_mesh(mesh)
     if isinstance(mesh, AbstractMesh):
         _check_virtual(mesh)
         mesh = None
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()), ("data",))
-    if not isinstance(mesh, Mesh) or not mesh.axis_names:
-        raise ShardingError(
-            explain_error(
-                f"got {type(mesh).__name__}.",
-                where="argument 'mesh'",
-                rule="It is a jax.sharding.Mesh with at least one axis.",
-                remedy="jax.make_mesh((jax.device_count(),), ('data',)), or leave it out.",
-            )
-        )
     axis = data_axis(mesh)
     place = mesh.axis_names.index(axis)
     owners = _owners(np.moveaxis(mesh.devices, place, 0))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import ArgumentError, UnknownNameError, explain_error
 from .adding.totals import NonFinite
 
 
@@ -50,9 +51,11 @@ class Evaluation(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         try:
             return self.metrics[name]
-        except KeyError:
+        except (KeyError, TypeError):
             known = ", ".join(map(repr, self.metrics))
-            raise KeyError(f"no metric {name!r}; there are {known}") from None
+            raise UnknownNameError(
+                explain_error(f"no metric {name!r}", rule=f"There are {known}.")
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.metrics)
@@ -62,7 +65,7 @@ class Evaluation(Mapping[str, Any]):
 
     def __float__(self) -> float:
         if len(self.metrics) != 1:
-            raise TypeError(f"there are {len(self.metrics)} metrics; choose one by its name")
+            raise ArgumentError(f"there are {len(self.metrics)} metrics; choose one by its name")
         return float(next(iter(self.metrics.values())))
 
     def to_dict(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from .._durable import Signals, listen
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error
 from .._hosts import others
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
@@ -70,8 +70,9 @@ def evaluate(
             datasets are the same everywhere, while each iterable gives batches of its own.
         batch: Examples per step on each device. Left out: chosen to fit, and halved if the device
             runs out of memory.
-        mesh: The devices, those of all processes if left out. Steps are dealt out along the axis
-            `data`, or the first. A mesh of local devices makes a run of this process alone.
+        mesh: The devices, those of all processes if left out: a real mesh, or a virtual one
+            (`sw.mesh(data=8)`, `{"data": 8}`). Steps are dealt out along the axis `data`, or the
+            first. A mesh of local devices makes a run of this process alone.
         journal: A file that records finished steps. A run with the same journal goes on from there,
             after a kill too. What it holds is checked; damaged rows are told and computed again.
             On several processes it is in a folder that all share, with a file beside it for each.
@@ -95,6 +96,7 @@ def evaluate(
         1.0
     """
     began = time.monotonic()
+    _check_function(fn)
     _check_batch(batch)
     batch = None if batch is None else int(batch)
     with listen("evaluate") as signals, ExitStack() as stack:
@@ -370,6 +372,19 @@ def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
             remedy="use another path, or delete the file to start over.",
         )
     )
+
+
+def _check_function(fn: Any) -> None:
+    if not callable(fn):
+        raise ArgumentError(
+            explain_error(
+                f"fn is {a_type(fn)}",
+                where="sw.evaluate",
+                rule="evaluate takes a function of a state and a batch, then the state, then the "
+                "data.",
+                remedy="sw.evaluate(lambda params, batch: ..., params, data)",
+            )
+        )
 
 
 def _check_batch(batch: int | None) -> None:

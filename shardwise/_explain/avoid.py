@@ -148,6 +148,7 @@ class _Look:
             or self._scattered(op, after)
             or self._reduced(op)
             or self._merged(op)
+            or self._order(op)
             or self._every_turn(op, after)
         )
 
@@ -252,7 +253,7 @@ class _Look:
             if size % count:
                 continue
             own = own_part(after, d, axes)
-            if own is not None and self._all(op.outs[0], lambda v, _: same_reading(v, own)):
+            if own is not None and self._only(op.outs[0], own):
                 return Plan(
                     "scattered",
                     "of the sum every device keeps only its own part",
@@ -306,6 +307,34 @@ class _Look:
             also=first,
         )
 
+    def _order(self, op: Collective) -> Plan | None:
+        """A sum of the whole where a sum of each device's part of it would do."""
+        if op.name not in PARTLY or op.groups is not None:
+            return None
+        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        users = self._users(op.outs[0]) or []
+        after = users[0] if len(users) == 1 else None
+        if op.name == "psum" and isinstance(after, Collective) and after.name == "psum_scatter":
+            other, remedy = after, "scatter first, and sum the parts"
+            why = "leaves each device only a part of it"
+        elif isinstance(before, Collective) and before.name == "all_gather":
+            if self._users(before.outs[0]) != [op]:
+                return None
+            other, remedy = before, f"{op.name} the parts first, and gather the result"
+            why = "has put it together from parts"
+        else:
+            return None
+        if other.groups is not None or set(other.axes) & set(op.axes) or id(other) in self.found:
+            return None
+        parts = math.prod(axis.size for axis in other.axes)
+        return Plan(
+            "order",
+            f"{op.name} of the whole, where {other.name} over {_axes(other.axes)} at {other.where} "
+            f"{why}",
+            f"{remedy}: it sends one part in {parts}.",
+            (Other(op.name, op.axes, -(-_bytes(op) // parts)),),
+        )
+
     def _summed(self, atom: Any) -> Collective | None:
         """The reduction that a value comes from, by nothing but a number in between."""
         while isinstance(atom, Var) and len(self._users(atom) or ()) == 1:
@@ -346,6 +375,10 @@ class _Look:
         """Whether everything that is made of a value is wanted, by whatever view of it."""
         users = self._users(var)
         return bool(users) and all(self._becomes(user, wanted) for user in users or ())
+
+    def _only(self, var: Var, part: Value) -> bool:
+        """Whether everything that is made of a value is this part of it."""
+        return self._all(var, lambda value, _: same_reading(value, part))
 
     def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
         known = self.kept.of(user)

@@ -71,7 +71,7 @@ def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     yield Change("peak of live values", "bytes", one.peak, other.peak)
     yield Change("work of one device", "FLOP", before.work.flops, after.work.flops)
     yield Change("work in all", "FLOP", before.work.total, after.work.total)
-    yield Change("computed alike by several", "FLOP", before.work.redundant, after.work.redundant)
+    yield Change("repeated on other devices", "FLOP", before.work.redundant, after.work.redundant)
     if before.cost is not None and after.cost is not None:
         for name in ("compute", "communication", "serial", "overlapped"):
             yield Change(name, "seconds", getattr(before.cost, name), getattr(after.cost, name))

@@ -66,9 +66,10 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     totals = [_all_times(use, time) for use, time in zip(report.collectives, times, strict=True)]
     bandwidth = sum(time.bandwidth for time in totals)
     latency = sum(time.latency for time in totals)
-    spent = {"arithmetic": arithmetic, "memory": moving, "bandwidth": bandwidth, "latency": latency}
+    takes = {"arithmetic": arithmetic, "memory": moving, "bandwidth": bandwidth, "latency": latency}
     communication = bandwidth + latency
     saved = _saved(report, totals, machine, sizes)
+    by_axes = _by_axes(report, [time.total for time in totals])
     cost = Cost(
         hardware=machine,
         compute=compute,
@@ -76,18 +77,27 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         latency=latency,
         serial=compute + communication,
         overlapped=max(compute, communication),
-        bound=max(spent, key=lambda name: spent[name]),
+        bound=max(takes, key=lambda name: takes[name]),
         collectives=tuple(time.total for time in totals),
         saved=saved,
         redundant=sum(
             one for use, one in zip(report.collectives, saved, strict=True) if _at_no_price(use)
         ),
-        by_axes=_by_axes(report, [time.total for time in totals]),
+        by_axes=by_axes,
         fits=report.memory.peak <= machine.memory,
         scaling=tuple(_scaling(report, axis.name, machine, compute) for axis in report.mesh),
         assumptions=ASSUMPTIONS,
     )
-    return dataclasses.replace(report, steps=steps, cost=cost)
+    spent = dict(by_axes)
+    traffic = tuple(
+        dataclasses.replace(
+            one,
+            seconds=spent[one.axes],
+            time_share=spent[one.axes] / communication if communication else 0.0,
+        )
+        for one in report.traffic
+    )
+    return dataclasses.replace(report, steps=steps, traffic=traffic, cost=cost)
 
 
 def seconds(

@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 from .._program import Where
+from .._program.ir import NOWHERE
 from .hardware import Hardware
 
 
@@ -96,7 +97,8 @@ class Redundant(Plain):
     """`same`: the devices already agree. `held`: they already have the result. `repeated`: it was
     sent before. `recomputed`: so too, by `jax.checkpoint`. `unused`: only one's own part is taken
     back. `scattered`: of a sum only one's own part. `reduced`: what is gathered is only reduced.
-    `merged`: a sum of a sum. `every turn`: a loop sends the same again and again."""
+    `merged`: a sum of a sum. `order`: of the whole, where of a part would do. `every turn`: a loop
+    sends the same again and again."""
     reason: str
     remedy: str
     bytes: int
@@ -132,6 +134,8 @@ class CollectiveUse(Plain):
     direction: str
     """`forward`, `backward`, or `update`: what comes of the backward pass."""
     where: Where
+    caller: Where = NOWHERE
+    """The line that called the function in which it stands, where there is one."""
     module: str = ""
     """The Flax module it belongs to, `Block_0/Dense_1`, where there is one."""
     counted: bool = True
@@ -164,6 +168,8 @@ class Launch(Plain):
     """By one device, each time."""
     total_bytes: int
     """By one device, all times; those in a `while` taken once."""
+    seconds: float | None = None
+    """Of all times by the cost model, where there is a hardware."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +216,11 @@ class Traffic(Plain):
     bytes: int
     """Sent by one device."""
     share: float
-    """Of all traffic, 0 to 1."""
+    """Of all bytes, 0 to 1."""
+    seconds: float | None = None
+    """By the cost model, where there is a hardware."""
+    time_share: float | None = None
+    """Of all seconds of communication, 0 to 1."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -318,6 +328,36 @@ class Cost(Plain):
 
 
 @dataclasses.dataclass(frozen=True)
+class Saving(Plain):
+    """Collectives of one line that are redundant for one reason."""
+
+    reason: str
+    remedy: str
+    where: Where
+    collectives: tuple[int, ...]
+    """Their places in `Report.collectives`."""
+    bytes: int
+    """That one device would not send in one call; each `while` taken once."""
+    seconds: float | None
+    """That this saves by the cost model, where there is a hardware."""
+    memory: int
+    """Bytes that one device would have to keep for it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark(Plain):
+    """A finding of `check` or `prove`, beside the traffic that it is about."""
+
+    code: str
+    message: str
+    remedy: str
+    where: Where
+    certain: bool
+    collectives: tuple[int, ...]
+    """Those of `Report.collectives` that stand in its line; none, if one is missing there."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Facts(Plain):
     """A whole report: what a sharded program sends, holds and costs.
 
@@ -339,6 +379,12 @@ class Facts(Plain):
     cost: Cost | None = None
     notes: tuple[str, ...] = ()
     """What the numbers do not cover, in sentences."""
+    findings: tuple[Remark, ...] = ()
+    """What `check` or `prove` found, where `beside` was asked."""
+    source: Where = NOWHERE
+    """Where the function is defined, as far as that is known."""
+    command: str = ""
+    """The command that made the report, if one did."""
 
     @property
     def devices(self) -> int:
@@ -354,6 +400,30 @@ class Facts(Plain):
     def redundant(self) -> tuple[CollectiveUse, ...]:
         """The collectives that are proved to send more than they have to, in program order."""
         return tuple(use for use in self.collectives if use.redundant and use.counted)
+
+    @property
+    def savings(self) -> tuple[Saving, ...]:
+        """What is redundant, by line and reason: the largest first, what costs memory last."""
+        groups: dict[Any, list[int]] = {}
+        for place, use in enumerate(self.collectives):
+            if use.redundant is not None and use.counted:
+                why = use.redundant.reason, use.redundant.remedy
+                groups.setdefault((*why, use.where.file, use.where.line), []).append(place)
+        found = [self._saving(tuple(places)) for places in groups.values()]
+        return tuple(sorted(found, key=lambda one: (one.memory > 0, -one.bytes)))
+
+    def _saving(self, places: tuple[int, ...]) -> Saving:
+        uses = [self.collectives[place] for place in places]
+        what = [use.redundant for use in uses if use.redundant is not None]
+        return Saving(
+            what[0].reason,
+            what[0].remedy,
+            uses[0].where,
+            places,
+            sum(one.bytes for one in what),
+            sum(self.cost.saved[place] for place in places) if self.cost else None,
+            sum(one.memory for one in what),
+        )
 
     @property
     def redundant_bytes(self) -> int:
@@ -372,6 +442,7 @@ class Facts(Plain):
                 tuple(places),
                 sum(self.collectives[place].bytes_sent for place in places),
                 sum(self.collectives[place].total_bytes for place in places),
+                sum(self.cost.collectives[place] for place in places) if self.cost else None,
             )
             for places in rows.values()
         )
@@ -385,4 +456,5 @@ class Facts(Plain):
         """The whole report as plain data."""
         sums = {"devices": self.devices, "bytes_sent": self.bytes_sent, "unknown": self.unknown}
         sums["redundant_bytes"] = self.redundant_bytes
-        return {**super().to_dict(), **sums, "launches": plain(self.launches)}
+        lists = {"launches": plain(self.launches), "savings": plain(self.savings)}
+        return {**super().to_dict(), **sums, **lists}

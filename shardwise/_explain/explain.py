@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import jax
 
 from .._call import simulate_p
-from .._errors import a_type, explain_error
-from .._mesh import AbstractMesh, Axis, Mesh, Placement, axes_of, placement
-from .._program import Body, Var, annotate, build, walk
+from .._errors import ArgumentError, a_type, explain_error
+from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
+from .._program import Body, Var, Where, annotate, build, walk
+from .._program.ir import NOWHERE
 from .._simulate import Traced, Tracing
 from .._static import Static
 from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
@@ -30,7 +32,7 @@ from .report import Report
 def explain(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     hardware: str | Hardware | None = None,
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
@@ -43,8 +45,9 @@ def explain(
     Args:
         f: The function, with `jax.shard_map` somewhere inside.
         *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
-        mesh: The mesh. If `f` takes a keyword `mesh`, it is given it; otherwise `f` runs under it
-            as the ambient mesh. Left out, `f` has its own mesh.
+        mesh: The mesh: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a keyword
+            `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left out, `f`
+            has its own mesh.
         hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
             `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
         in_specs: How the arguments lie on the mesh, as in `sw.simulate`; an array that has a
@@ -68,7 +71,7 @@ def explain(
         ```
     """
     if not callable(f):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"f is {a_type(f)}",
                 where="sw.explain",
@@ -78,8 +81,8 @@ def explain(
         )
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
-    traced = Tracing(f, mesh, in_specs, static)(args, {})
-    report = _report(f, traced, mesh)
+    tracing = Tracing(f, mesh, in_specs, static)
+    report = _report(f, tracing(args, {}), tracing.mesh)
     return report if machine is None else report.on(machine)
 
 
@@ -123,7 +126,18 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         memory=memory,
         work=_work(tally, devices),
         notes=notes_of(body, layouts, axes, recorder.collectives, meant.failed),
+        source=place_of(f),
     )
+
+
+def place_of(f: Callable[..., Any]) -> Where:
+    """Where a function is defined; nowhere for one that Python knows no source of."""
+    inner = inspect.unwrap(f)
+    inner = getattr(inner, "func", inner)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return NOWHERE
+    return Where(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _operations(traced: Traced) -> Body:

@@ -7,8 +7,10 @@ unrounded number of `Report.to_dict()`. The templates escape whatever comes from
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import itertools
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +19,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from .._collectives import RULES
+from .._program import Where
 from .._version import __version__
 from . import units
-from .data import CollectiveUse, Facts
+from .data import CollectiveUse, Facts, Remark
 from .figures import charts, mesh, program
 from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry
@@ -36,6 +40,10 @@ BOUNDS = {
 """What takes longest, in words."""
 
 
+CALL = re.compile(r"jax\.[\w.]*\w(?:\((?:[^()]|\([^()]*\))*\))?")
+"""A name of JAX, with its arguments where it is called."""
+
+
 def html(report: Facts) -> str:
     """The whole page."""
     return _render("page.html.j2", report)
@@ -48,7 +56,15 @@ def notebook(report: Facts) -> str:
 
 def _render(template: str, report: Facts) -> str:
     page = _environment().get_template(template)
-    return clean(page.render(report=report, view=View(report), version=__version__))
+    view = View(report)
+    return clean(page.render(report=report, view=view, version=__version__, made=_now()))
+
+
+def _now() -> datetime.datetime:
+    """The time that a page is made at, or that reproducible builds say it is."""
+    said = os.environ.get("SOURCE_DATE_EPOCH", "")
+    zone = datetime.UTC
+    return datetime.datetime.fromtimestamp(int(said), zone) if said else datetime.datetime.now(zone)
 
 
 @functools.cache
@@ -67,6 +83,7 @@ def _environment() -> Environment:
         "share": lambda value: _number(value, units.share(value)),
         "number": lambda value: _number(value, f"{value:,}"),
         "ticks": _ticks,
+        "sentence": _sentence,
         "times": lambda value: "unknown" if value is None else _number(value, f"{value:,}"),
     }
     environment.globals |= {
@@ -88,6 +105,16 @@ def _number(value: float, words: str) -> Markup:
 def _ticks(words: str) -> Markup:
     """Words in which what stands in backticks is code."""
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(words))))
+
+
+def _sentence(words: str) -> Markup:
+    """Words as a sentence, in which calls of JAX are code; a name in front keeps its letters."""
+    words = str(words)
+    first = words.partition(" ")[0]
+    if first.isalpha() and first not in {*RULES, "pmean"}:
+        words = words[:1].upper() + words[1:]
+    words += "" if words.endswith((".", ":")) else "."
+    return Markup(CALL.sub(r"<code>\g<0></code>", str(escape(words))))
 
 
 def _theme(number: int) -> Markup:
@@ -157,6 +184,19 @@ class View:
             f"{times} {units.size(entry.launch.bytes_sent if entry.launch else 0)}\n"
             f"{use.where}: {use.where.text}"
         )
+
+    def caller(self, entry: Entry) -> Where | None:
+        """The line that called the function a collective stands in, if its own line says little:
+        where another collective stands in the same one."""
+        own = entry.uses[0].where
+        firsts = (self.report.collectives[one.collectives[0]] for one in self.report.launches)
+        alike = sum((use.where.file, use.where.line) == (own.file, own.line) for use in firsts)
+        return entry.uses[0].caller if alike > 1 and entry.uses[0].caller.file else None
+
+    def findings(self, entry: Entry) -> list[Remark]:
+        """What was found in the line of a collective."""
+        places = set(entry.launch.collectives) if entry.launch else set()
+        return [one for one in self.report.findings if places.intersection(one.collectives)]
 
     def figure(self, name: str) -> Markup:
         """A chart."""

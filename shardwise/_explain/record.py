@@ -15,10 +15,13 @@ from .._program import (
     Op,
     Scan,
     Var,
+    Where,
     While,
     anywhere,
+    caller_of,
     collectives_in,
 )
+from .._program.ir import NOWHERE
 from .data import CollectiveUse, Step
 from .flops import flops_of
 from .meant import Meant
@@ -167,12 +170,12 @@ class Recorder:
         sent = RULES[op.name].sends(size, n) if _moves(op) else 0
         names = tuple(axis.name for axis in op.axes)
         direction = self.passes.of(op)
-        if operand in self.launched or not self._alike(op.name, names, direction, before):
+        # What a library does for the user has no line of his.
+        where = op.where if op.where.file else anywhere(op.source)
+        if operand in self.launched or not self._alike(op.name, names, direction, where, before):
             self.launch, self.launched = self.launch + 1, set()
         self.launched |= set(op.outs)
         module = around.module_of(op)
-        # What a library does for the user has no line of his.
-        where = op.where if op.where.file else anywhere(op.source)
         use = CollectiveUse(
             name=op.name,
             axes=names,
@@ -185,6 +188,7 @@ class Recorder:
             bytes_sent=sent,
             direction=direction,
             where=where,
+            caller=caller_of(op.source, where) or NOWHERE,
             module=module,
             launch=self.launch,
             meaning=self.meant.holding(op),
@@ -204,13 +208,17 @@ class Recorder:
         place = self.places[id(also)]
         return place, self.collectives[place]
 
-    def _alike(self, name: str, axes: tuple[str, ...], direction: str, before: list[Step]) -> bool:
-        """Whether it stands right behind one of the same kind."""
+    def _alike(
+        self, name: str, axes: tuple[str, ...], direction: str, where: Where, before: list[Step]
+    ) -> bool:
+        """Whether it stands right behind one of the same kind, or of the same call."""
         last = before[-1].collective if before else None
         if last is None:
             return False
         use = self.collectives[last]
-        return (use.name, use.axes, use.direction) == (name, axes, direction)
+        if (use.name, use.axes) != (name, axes):
+            return False
+        return use.direction == direction or use.where == where
 
     def _alone(self, op: Op, skip: set[Var]) -> Tally:
         """The work of an operation without a collective inside."""

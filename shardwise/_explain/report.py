@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from .._errors import ArgumentError, a_type, explain_error, path_of
+from .beside import Judged, with_findings
 from .compare import Comparison, compare
 from .cost import with_cost
 from .data import Facts
@@ -23,7 +25,33 @@ class Report(Facts):
 
     def compare(self, other: Facts) -> Comparison:
         """What changes from this report to `other`: traffic, memory, work and time."""
+        if not isinstance(other, Facts):
+            raise ArgumentError(
+                explain_error(
+                    f"it is compared with {a_type(other)}",
+                    where="report.compare",
+                    rule="Two reports are compared.",
+                    remedy="before.compare(after), both from sw.explain",
+                )
+            )
         return compare(self, other)
+
+    def beside(self, judged: Judged) -> Report:
+        """The same report with the findings of a verdict or a proof beside their traffic.
+
+        Args:
+            judged: What `sw.check` or `sw.prove` says of the same function.
+        """
+        if not hasattr(judged, "findings"):
+            raise ArgumentError(
+                explain_error(
+                    f"it is set beside {a_type(judged)}",
+                    where="report.beside",
+                    rule="A report is set beside what sw.check or sw.prove gives.",
+                    remedy="report.beside(sw.prove(f, *args, mesh=mesh))",
+                )
+            )
+        return with_findings(self, judged)
 
     def save(self, path: str | Path) -> Path:
         """Write the report to a file; the name says as what.
@@ -36,7 +64,7 @@ class Report(Facts):
         Returns:
             The path.
         """
-        return save(self, Path(path))
+        return save(self, path_of(path, "report.save"))
 
     def __str__(self) -> str:
         return plain_text(self)

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from . import units
 from .data import CollectiveUse, Cost, Facts, Held, Traffic
-from .waste import wastes_of
 
 WIDTH = 110
 """Of the text that is not written to a terminal."""
@@ -258,7 +257,7 @@ def _blocks(one: Traffic) -> int:
 
 
 def _redundant(report: Facts) -> Iterator[RenderableType]:
-    found = wastes_of(report)
+    found = report.savings
     if not found:
         return
     saved = report.redundant_bytes
@@ -303,7 +302,7 @@ def _work(report: Facts) -> Text:
     text.append(f"  {units.large(work.flops, 'FLOP')} on each device, ")
     text.append(f"{units.large(work.total, 'FLOP')} in all")
     share = units.share(work.redundant / work.total) if work.total else "0 %"
-    text.append(f", {share} of it computed by several devices alike\n")
+    text.append(f", {share} of it repeated on other devices\n")
     if work.uncounted:
         text.append(f"  not counted: {', '.join(work.uncounted)}\n")
     return text

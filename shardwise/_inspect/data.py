@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._errors import ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardwiseError, a_type, explain_error
 from .._program import Where
 
 WHOLE = 64
@@ -199,6 +199,15 @@ class Facts:
         A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
         these, a piece of the source line.
         """
+        if where is not None and not isinstance(where, str):
+            raise ArgumentError(
+                explain_error(
+                    f"where is {a_type(where)}",
+                    where="sw.inspect",
+                    rule="It is a word: the name of a value, an operation or a function.",
+                    remedy='where="grads"; line=12 is a line.',
+                )
+            )
         here = [s for s in self.steps if _on_line(s, line)]
         named = [s for s in here if where in _names(s)] if where else here
         kept = tuple(named or [s for s in here if where and where in s.where.text])

@@ -7,8 +7,7 @@ from typing import Any
 
 from .._errors import ShardwiseError, a_type, explain_error
 from .._meaning import Kept, keep
-from .._mesh import AbstractMesh, Mesh
-from .._mesh import mesh as make_mesh
+from .._mesh import AbstractMesh, Mesh, one_mesh
 from .._program import walk
 from .._simulate import Traced, Tracing
 from .inspection import Inspection
@@ -59,7 +58,7 @@ def inspect(
                 remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",
             )
         )
-    made = make_mesh(mesh) if isinstance(mesh, Mapping) else mesh
+    made = None if mesh is None else one_mesh(mesh)
     traced = Tracing(f, made)(args, {})
     kept, unread = _followed(traced)
     recorder = Recorder(traced.program, kept)

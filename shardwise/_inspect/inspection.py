@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from .._errors import ShardwiseError, explain_error
+from .._errors import ShardwiseError, explain_error, path_of
 from .data import Facts
 from .page import html, notebook
 from .text import text
@@ -36,7 +36,7 @@ class Inspection(Facts):
 
     def save(self, path: str | Path) -> Path:
         """Write it to `page.html`, `data.json` or `text.txt`; give the path."""
-        path = Path(path)
+        path = path_of(path, "inspection.save")
         match path.suffix:
             case ".html":
                 content = self.html()

@@ -8,6 +8,7 @@ sum over all rows, and accumulating on every device is the same as on one.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 from .._mesh import Axis
@@ -147,8 +148,19 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
 
 
 def _squeezed(w: Notes, x: Value) -> Value:
-    """Without the first dimension, of which a step has one element."""
-    return reshaped(x, x.local[1:], w.known, w.shapes_of(x.term))
+    """Without the first dimension, of which a step has one element.
+
+    The cut along it goes over to the next dimension where that gives something that the reference
+    has too: rows of microbatches are rows. Otherwise each device, and each step, has its own.
+    """
+    with contextlib.suppress(Unknown):
+        rows = reshaped(x, x.local[1:], w.known, w.shapes_of(x.term))
+        if w.known(rows.term):
+            return rows
+    for axis in sorted(axes_in([x.dims[0]])):
+        x = hide(x, axis)
+    shape = (*x.term.shape[: len(x.hidden)], *x.shape[1:])
+    return x.having(T.reshape(x.scaled, shape), dims=x.dims[1:])
 
 
 def _dealt(w: Notes, x: Value, steps: Axis) -> Value:

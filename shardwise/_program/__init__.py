@@ -26,5 +26,6 @@ from .vary import annotate as annotate
 from .vary import annotate_loop as annotate_loop
 from .where import Where as Where
 from .where import anywhere as anywhere
+from .where import caller_of as caller_of
 from .where import derivative_of as derivative_of
 from .where import within as within

@@ -62,6 +62,19 @@ def anywhere(source: Any) -> Where:
     return _where(frame, "") if frame else Where("", 0, "")
 
 
+def caller_of(source: Any, where: Where) -> Where | None:
+    """The user's own line that called the function a line stands in; None if there is none."""
+    frames = list(_jax.user_frames(source)) if source is not None else []
+    own = [frame for frame in frames if not frame.file.startswith((_HERE, *_jax.LIBRARIES))]
+    lines = [(frame.file, frame.line) for frame in own]
+    here = (where.file, where.line)
+    if here not in lines:
+        return None
+    rest = own[lines.index(here) + 1 :]
+    found = next((frame for frame in rest if (frame.file, frame.line) != here), None)
+    return _where(found, "") if found else None
+
+
 def derivative_of(source: Any) -> Where | None:
     """The line that asked for the derivative that an operation belongs to."""
     frame = _jax.derivative_frame(source) if source is not None else None

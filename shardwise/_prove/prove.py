@@ -16,7 +16,7 @@ from .._check import (
     split_silenced,
     words,
 )
-from .._errors import ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._meaning import (
     Gap,
     Meaning,
@@ -93,6 +93,16 @@ def prove(
                 remedy="sw.prove(f, *args, mesh=mesh)",
             )
         )
+    if reference is not None and not callable(reference):
+        raise ArgumentError(
+            explain_error(
+                f"reference is {a_type(reference)}",
+                where="sw.prove",
+                rule="A proof is for all inputs: the reference is a function of the same "
+                "arguments.",
+                remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
+            )
+        )
     meshes = expand(mesh)
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     options = in_specs, Static.of(static_argnums, static_argnames)
@@ -101,7 +111,7 @@ def prove(
     readings = [_Reading.of(Tracing(f, one, *options), one, args, plain) for one in meshes]
     found = [row for reading in readings for row in reading.compared(plain)]
     numbers = Numbers()
-    if run and any(row.gaps for row in found):
+    if run is not False and any(row.gaps for row in found):
         decided = all(_decided(row) for row in found)
         extra = {
             "in_specs": in_specs,

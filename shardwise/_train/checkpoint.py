@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._durable import Identity, Lock, broken_seal, checksum, seal, unused
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ShardingError, ShardwiseError, explain_error, require
 from .._hosts import others
 
 FORMAT = "shardwise fit 2"
@@ -58,6 +58,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int, *, writes: bool = True) -> None:
+        require("orbax.checkpoint", "sw.fit with checkpoint=")
         import orbax.checkpoint as ocp
 
         self._ocp = ocp

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .._durable import Signals
-from .._errors import ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 
 _END = object()
 
@@ -37,7 +37,7 @@ class Batches:
         tell: Callable[[int], None] | None = None,
     ) -> None:
         if not hasattr(batches, "__iter__") or isinstance(batches, Mapping | str):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"batches is {a_type(batches)}",
                     where="sw.fit",

@@ -7,11 +7,10 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from .._durable import Signals
-from .._errors import ShardingError, ShardwiseError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error, path_of
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .checkpoint import LEAST, Checkpoints
@@ -85,11 +84,11 @@ def fit(
     """
     every = max(1, steps // 10) if every is None and is_count(steps) else every
     _check(step, steps, every, keep, on_nan)
-    if evaluate is None or callable(evaluate):
-        evaluate = {"eval": evaluate} if evaluate else {}
+    evaluate, callbacks = _several(evaluate, callbacks)
+    checkpoint = None if checkpoint is None else path_of(checkpoint, "argument 'checkpoint'")
+    log = None if log is None else path_of(log, "argument 'log'")
     if log is None and checkpoint is not None:
-        log = Path(checkpoint) / "log.jsonl"
-    callbacks = [callbacks] if callable(callbacks) else list(callbacks)
+        log = checkpoint / "log.jsonl"
     team = Team(step, stores=checkpoint is not None)
     if not team.first:  # one process writes and speaks for all
         log, callbacks, progress = None, [], False
@@ -230,9 +229,28 @@ class _Session:
                 draw_curves(self._log.rows, self._log.path.with_name("curves.png"))
 
 
+def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Evaluations by name and callbacks, from one of each, several, or none."""
+    if evaluate is None or callable(evaluate):
+        evaluate = {"eval": evaluate} if evaluate else {}
+    found = [callbacks] if callable(callbacks) else () if callbacks is None else callbacks
+    for name, given, rule in (
+        ("evaluate", evaluate, "It is a function of the state, or a dict of such by name."),
+        ("callbacks", found, "They are functions of what happened at a step: one, or a list."),
+    ):
+        kind = Mapping if name == "evaluate" else Sequence
+        inner = given.values() if isinstance(given, Mapping) else given
+        if not isinstance(given, kind) or not all(map(callable, inner)):
+            what = f"{name} is {a_type(given)}"
+            if isinstance(given, kind):
+                what = f"{name} holds something that is not a function"
+            raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
+    return dict(evaluate), list(found)
+
+
 def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
     if not all(hasattr(step, name) for name in ("advance", "arrays", "restore")):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"step is {a_type(step)}",
                 where="sw.fit",
@@ -250,7 +268,7 @@ def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
                 remedy="steps=1000, every=100, keep=3",
             )
         )
-    if on_nan not in ("warn", "raise"):
+    if not isinstance(on_nan, str) or on_nan not in ("warn", "raise"):
         raise ShardingError(
             explain_error(
                 f"on_nan is {on_nan!r}",

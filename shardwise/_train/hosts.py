@@ -28,7 +28,7 @@ FEEDS = (None, "own", "whole")
 
 def check_feed(feed: Any) -> None:
     """Raise unless this says what each process hands over."""
-    if feed not in FEEDS:
+    if not (feed is None or isinstance(feed, str)) or feed not in FEEDS:
         raise ShardingError(
             explain_error(
                 f"feed is {feed!r}",

@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
 from .._errors import ShardingError, a_type, explain_error
-from .._mesh import abstract, is_count, near
+from .._mesh import MeshLike, is_count, near, one_mesh
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ class Layout:
         return f"{self.devices} devices along {self.axis!r}{further}"
 
 
-def lay_out(mesh: Mesh | AbstractMesh | None, axis: str | None, accumulate: int) -> Layout:
+def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
     """The layout for the arguments of a step; without a mesh, all devices of all processes."""
     if mesh is None:
         mesh = _whole_mesh(axis if isinstance(axis, str) else "data")
-    names = list(abstract(mesh).axis_names)
-    if axis is not None and axis not in names:
+    mesh = one_mesh(mesh)
+    names = list(mesh.axis_names)
+    if axis is not None and not (isinstance(axis, str) and axis in names):
         raise ShardingError(
             explain_error(
                 f"axis {axis!r} is none of the axes of the mesh, {names}",

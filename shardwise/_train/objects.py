@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
+from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
@@ -33,7 +34,7 @@ from .variables import Held, Kind
 def data_parallel(
     loss: Callable[..., Any],
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis: str | None = None,
     accumulate: int = 1,
     has_aux: bool = False,
@@ -88,7 +89,7 @@ class ObjectStep:
         return self._runner.layout.mesh
 
     def __call__(
-        self, model: Any, optimizer: Any, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
+        self, model: Any, optimizer: Any, batch: Any, *, mesh: MeshLike | None = None
     ) -> dict[str, jax.Array]:
         """One step.
 
@@ -160,7 +161,7 @@ class ObjectStep:
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""
         if not (isinstance(state, tuple) and len(state) == 2):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"state is {a_type(state)}",
                     where="sw.fit",
@@ -262,7 +263,7 @@ def _advanced(streams: Any) -> Any:
 
 def _check_types(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nnx.Module | nnx.Pytree):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"model is {a_type(model)}",
                 where="a data-parallel step",
@@ -272,7 +273,7 @@ def _check_types(model: Any, optimizer: Any) -> None:
             )
         )
     if not isinstance(optimizer, nnx.Optimizer) or hasattr(optimizer, "model"):
-        raise TypeError(
+        raise ArgumentError(
             explain_error(
                 f"optimizer is {a_type(optimizer)}",
                 where="a data-parallel step",

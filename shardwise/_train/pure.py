@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error, require
+from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
@@ -29,12 +29,15 @@ from .step import (
     step_name,
 )
 
+if TYPE_CHECKING:
+    import optax
+
 
 def data_parallel(
     loss: Callable[..., Any],
     optimizer: optax.GradientTransformation,
     *,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: MeshLike | None = None,
     axis: str | None = None,
     accumulate: int = 1,
     has_aux: bool = False,
@@ -58,8 +61,8 @@ def data_parallel(
             scalar, the mean over its rows, for batches that divide evenly. It sees the rows of one
             device, and may have collectives over the data axis.
         optimizer: An optax transformation, such as `optax.adamw(1e-3)`.
-        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`), on which the step accumulates in the
-            memory of one shard; or nothing: all devices, of all processes.
+        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`, `{"data": 8}`), on which the step
+            accumulates in the memory of one shard; or nothing: all devices, of all processes.
         axis: The mesh axis that the rows are split over; the first one if left out. Along other
             axes everything is replicated.
         accumulate: Split each device's share of a batch into this many parts, one after another.
@@ -101,11 +104,18 @@ def data_parallel(
         state, metrics = step(state, batch)
         ```
     """
-    if isinstance(mutable, str):
-        mutable = (mutable,)
-    mutable = mutable or ()
+    names = (mutable,) if isinstance(mutable, str) else () if mutable is None else mutable
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            explain_error(
+                f"mutable is {mutable!r}",
+                where="sw.data_parallel",
+                rule="It names collections of Linen variables that the loss updates.",
+                remedy='mutable="batch_stats"',
+            )
+        )
     options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
-    return DataParallel(loss, optimizer, options, tuple(mutable), Statistics(statistics))
+    return DataParallel(loss, optimizer, options, tuple(names), Statistics(statistics))
 
 
 class DataParallel:
@@ -119,8 +129,9 @@ class DataParallel:
         mutable: tuple[str, ...],
         statistics: Statistics,
     ):
+        require("optax", "sw.data_parallel")
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"optimizer is {a_type(optimizer)}",
                     where="sw.data_parallel",
@@ -178,7 +189,7 @@ class DataParallel:
     def _refuse_objects(params: Any) -> None:
         nnx = sys.modules.get("flax.nnx")
         if nnx is not None and isinstance(params, nnx.Pytree):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"params is {a_type(params)}, an NNX object",
                     where="step.init",
@@ -188,7 +199,7 @@ class DataParallel:
             )
 
     def __call__(
-        self, state: TrainState, batch: Any, *, mesh: Mesh | AbstractMesh | None = None
+        self, state: TrainState, batch: Any, *, mesh: MeshLike | None = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
         """One step.
 
@@ -199,7 +210,7 @@ class DataParallel:
                 and `sw.simulate`, which give it.
         """
         if not isinstance(state, TrainState):
-            raise TypeError(
+            raise ArgumentError(
                 explain_error(
                     f"state is {a_type(state)}",
                     where="a data-parallel step",
@@ -284,7 +295,9 @@ class DataParallel:
         updates, opt_state = self._optimizer.update(
             reduced.grads, state.opt_state, state.params, **further
         )
-        params = optax.apply_updates(state.params, updates)
+        from optax import apply_updates
+
+        params = apply_updates(state.params, updates)
         new = choose(
             reduced,
             (params, opt_state, reduced.state),

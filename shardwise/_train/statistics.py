@@ -31,7 +31,7 @@ class Statistics:
     mode: str
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
+        if not (isinstance(self.mode, str) and self.mode in MODES):
             raise ShardingError(
                 explain_error(
                     f"statistics is {self.mode!r}",

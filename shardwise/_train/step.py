@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh
+import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .._errors import ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
+from .._mesh import MeshLike
 from .gradient import Reduced
 from .hosts import Feed, check_feed
 from .layout import Layout, count_rows, fill_up, lay_out
@@ -27,7 +28,7 @@ RNG = (None, "shard", "example")
 class Options:
     """How a step is to run; see `data_parallel` for what each means."""
 
-    mesh: Mesh | AbstractMesh | None
+    mesh: MeshLike | None
     axis: str | None
     accumulate: int
     has_aux: bool
@@ -40,7 +41,17 @@ class Options:
 
     def __post_init__(self) -> None:
         check_feed(self.feed)
-        if self.rng not in RNG:
+        for name in ("has_aux", "norms", "donate"):
+            if not isinstance(getattr(self, name), bool | int | np.bool_):
+                raise ArgumentError(
+                    explain_error(
+                        f"{name} is {getattr(self, name)!r}",
+                        where=f"argument {name!r}",
+                        rule="It is True or False.",
+                        remedy=f"{name}=True",
+                    )
+                )
+        if not (self.rng is None or isinstance(self.rng, str)) or self.rng not in RNG:
             raise ShardingError(
                 explain_error(
                     f"rng is {self.rng!r}",
@@ -59,7 +70,7 @@ class Options:
                 )
             )
 
-    def layout(self, mesh: Mesh | AbstractMesh | None = None) -> Layout:
+    def layout(self, mesh: MeshLike | None = None) -> Layout:
         """The layout on the mesh given, or else on the step's own."""
         return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
 
@@ -222,11 +233,11 @@ def choose(reduced: Reduced, new: Any, old: Any) -> Any:
 
 def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
     """The metrics of a step."""
-    import optax
-
     metrics = dict(reduced.metrics)
     metrics["updated"] = metrics["weight"] != 0
     if options.norms:
+        import optax
+
         metrics["grad_norm"] = optax.tree.norm(_widened(reduced.grads))
         metrics["param_norm"] = optax.tree.norm(_widened(params))
     return metrics

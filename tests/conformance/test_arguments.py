@@ -102,7 +102,7 @@ WORDS = {
         scaled, mesh=MESH, static_argnums=7
     )(X, "sum"),
     "'how' is a str": lambda: sw.simulate(scaled, static_argnums=["how"]),
-    "1 is an int": lambda: sw.simulate(scaled, static_argnames=[1]),
+    "1 is of type int": lambda: sw.simulate(scaled, static_argnames=[1]),
 }
 
 

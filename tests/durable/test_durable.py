@@ -201,7 +201,9 @@ class TestSignals:
 
     def test_a_second_interrupt_ends_at_once_whatever_the_main_thread_does(self):
         code = (
-            "import time; from shardwise._durable import listen\n"
+            "import signal, time; from shardwise._durable import listen\n"
+            # A shell's background jobs ignore SIGINT, and what they start does too.
+            "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "with listen('test'):\n"
             "    print('held', flush=True)\n"
             "    end = time.monotonic() + 60\n"
@@ -212,8 +214,6 @@ class TestSignals:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # A shell's background jobs ignore SIGINT, and what they start does too.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         assert process.stdout is not None
         process.stdout.readline()

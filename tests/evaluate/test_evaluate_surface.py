@@ -45,7 +45,7 @@ class TestEvaluation:
         assert len(result) == 2
         assert result["n"] == 4
         assert dict(result)["n"] == 4
-        with pytest.raises(KeyError, match="no metric 'los'; there are 'loss', 'n'"):
+        with pytest.raises(KeyError, match="no metric 'los'\n  There are 'loss', 'n'"):
             result["los"]
 
     def test_a_single_metric_is_a_number(self, result):

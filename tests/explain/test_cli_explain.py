@@ -115,6 +115,55 @@ def test_a_page(here):
     )
 
 
+WRONG = """
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+import shardwise as sw
+
+def step(w, x, *, mesh):
+    def body(w, x):
+        grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return lax.pmean(grads, "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
+
+@sw.case(mesh={"data": [1, 4]})
+def textbook():
+    return step, (jnp.ones((8, 8)), jnp.ones((16, 8)))
+"""
+
+
+def test_a_page_says_where_it_comes_from_and_what_a_proof_found(here, monkeypatch):
+    write(here, WRONG)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    result = run("steps.py:textbook", "--hardware", "h200-node", "--html", "out.html")
+    assert result.exit_code == ExitCode.OK, result.output
+    page = (here / "out.html").read_text()
+    head = page.partition("<main>")[0]
+    command = "shardwise explain steps.py:textbook --hardware h200-node --html out.html"
+    assert f"<code>$ {command}</code>" in head
+    assert ">2023-11-14 22:13 UTC</time>" in head
+    assert ">steps.py:7</code>" in head
+    assert "<h2>Findings</h2>" in page
+    assert "is 4 times what it is on one device" in page
+    line = page.partition('<details class="sw-collective"')[2]
+    assert '<b class="sw-mark">SW401</b>' in line
+    assert '<b class="sw-mark">redundant</b>' in line
+    data = json.loads(run("steps.py:textbook", "--format", "json").stdout)
+    assert data[0]["report"]["command"] == "shardwise explain steps.py:textbook"
+    assert data[0]["report"]["redundant_bytes"] == 384
+
+
+def test_a_right_program_has_no_findings(here):
+    write(here, CASES)
+    run("steps.py", "--html", "out.html")
+    page = (here / "out.html").read_text()
+    assert "<h2>Findings</h2>" not in page
+    assert "Redundant traffic" not in page
+    assert "Sent for nothing" not in page
+
+
 def test_a_file_holds_one_case(here):
     write(here, CASES, SECOND)
     result = run("steps.py", "--trace", "out.json")

@@ -31,3 +31,6 @@ def test_the_report_holds_together(row: Row):
     assert sum(live.bytes for live in report.memory.live) + report.memory.rest == report.memory.peak
     assert report.memory.peak >= report.memory.arguments
     assert all(use.where.file for use in report.collectives)
+    assert not any("what the values mean is not known" in note for note in report.notes)
+    assert 0 <= report.redundant_bytes <= report.bytes_sent
+    assert sum(one.bytes for one in report.savings if not one.memory) == report.redundant_bytes

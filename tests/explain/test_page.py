@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax import P
 
 import shardwise as sw
 from shardwise._explain import page, units
@@ -18,6 +21,7 @@ from shardwise._explain.figures import svg
 
 from .browser import CHROMIUM, Browser
 from .pages import KINDS, numbers_of
+from .support import shaped
 
 # --- every number is in to_dict()
 
@@ -31,7 +35,7 @@ class Reader(html.parser.HTMLParser):
     tags: list[str] = dataclasses.field(default_factory=list)
 
     # What comes from the program as it is: source, paths, arrays; and what has no data.
-    APART = ("style", "script", "pre", "code", "footer", "title", "b")
+    APART = ("style", "script", "pre", "code", "footer", "title", "b", "time")
 
     def __post_init__(self):
         super().__init__()
@@ -153,6 +157,74 @@ def test_each_number_stands_where_it_belongs(reports, kind):
         assert facts["Devices in a group"] == [use.group_size]
 
 
+# --- what a reader asks first
+
+
+@pytest.fixture(scope="module")
+def wasteful() -> sw.Report:
+    """A program that sums over `data` what is the same along it, on a machine."""
+
+    def body(w, x):
+        grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+        return jax.lax.pmean(grads, "data")
+
+    specs = (P("model"), P("data", "model"))
+
+    def program(w, x, *, mesh):
+        sharded = jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P("model"))
+        return sharded(w, x)
+
+    args = shaped(512, 256), shaped(4096, 512)
+    return sw.explain(program, *args, mesh=sw.mesh(data=8, model=2), hardware="h200-network")
+
+
+def test_what_is_redundant_stands_first_and_at_its_line(wasteful):
+    text = page.html(wasteful)
+    assert unknown_numbers(wasteful, text) == []
+    tiles = dict(labelled(text.partition("Who holds what</h2>")[0]))
+    assert tiles["Sent for nothing"] == [wasteful.redundant_bytes, wasteful.cost.redundant]
+    section = text.partition("<h2>Redundant traffic</h2>")[2].partition("</section>")[0]
+    (saving,) = wasteful.savings
+    assert [float(value) for value in VALUE.findall(section)] == [saving.bytes, saving.seconds]
+    assert "<p>pmean of what is already the same on all devices along data.</p>" in section
+    assert "Leave the pmean out: it gives back what goes in." in section
+    opened = text.split('<details class="sw-collective"')[1:]
+    marked = ['<b class="sw-mark">redundant</b>' in one for one in opened]
+    assert marked == [False, True]
+    meaning = wasteful.collectives[1].meaning
+    assert meaning is not None
+    assert f'Each device holds</span> {meaning.before} <span class="sw-muted">→' in opened[1]
+
+
+def test_with_a_machine_shares_are_of_the_time(reports, wasteful):
+    text = page.html(wasteful)
+    lead = text.partition("</dl>")[2].partition("</p>")[0]
+    shares = [one.time_share for one in wasteful.traffic if one.bytes]
+    assert [float(value) for value in VALUE.findall(lead)][2 : 2 + len(shares)] == shares
+    assert "of it along data" in lead
+    lead = page.html(reports["huge"]).partition("</dl>")[2].partition("</p>")[0]
+    assert {one.share for one in reports["huge"].traffic} <= set(map(float, VALUE.findall(lead)))
+
+
+def test_each_row_names_its_line(reports):
+    """Two sums that look alike are told apart by their lines, or by the lines that call them."""
+    text = page.html(reports["block"])
+    rows = re.findall(r'<code class="sw-line">(.*?)</code>', text)
+    assert len(rows) > len(reports["block"].launches)
+    both = [place for place, row in enumerate(rows) if "jax.lax.psum(partial" in row][:2]
+    callers = [rows[place + 1] for place in both]
+    assert ["reduce(attention(" in callers[0], "reduce(hidden @" in callers[1]] == [True, True]
+
+
+def test_the_head_says_where_it_comes_from(reports):
+    report = dataclasses.replace(reports["block"], command="shardwise explain <x>")
+    head = page.html(report).partition("<main>")[0]
+    assert ">transformer_2d.py:" in head
+    assert "$ shardwise explain &lt;x&gt;" in head
+    assert sw.__version__ in head
+    assert re.search(r"<time [^>]*>\d{4}-\d\d-\d\d \d\d:\d\d UTC</time>", head)
+
+
 # --- names, paths and source are escaped
 
 
@@ -258,6 +330,8 @@ def test_every_collective_opens_with_the_keyboard(browser, saved, reports):
     focus = "document.activeElement"
     for _ in range(80):
         browser.press("Tab")
+        if browser.run(f"{focus}.matches('.sw-small > summary')"):
+            browser.press("Enter")
         if browser.run(f"{focus}.matches('.sw-collective > summary')"):
             seen += 1
             browser.press("Enter")

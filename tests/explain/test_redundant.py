@@ -207,6 +207,17 @@ PAIRS = {
         lambda x: lax.psum(x, ("data", "model")) / 3, ins=P("data", "model"), mesh=BOTH,
         remedy="one jax.lax.psum(..., ('data', 'model')) does both.",
     ),
+    "summed before it is scattered": Pair(
+        "order", lambda x: lax.psum_scatter(lax.psum(x, "model"), "data", tiled=True),
+        lambda x: lax.psum(lax.psum_scatter(x, "data", tiled=True), "model"),
+        ins=P("data", "model"), out=ROWS, mesh=BOTH,
+        remedy="scatter first, and sum the parts: it sends one part in 4.",
+    ),
+    "gathered before it is summed": Pair(
+        "order", lambda x: lax.pmax(lax.all_gather(x, "data", tiled=True), "model"),
+        lambda x: lax.all_gather(lax.pmax(x, "model"), "data", tiled=True),
+        ins=P("data", "model"), mesh=BOTH,
+    ),
     "at every turn": Pair(
         "every turn", lambda x, w: _scan(lambda c: jnp.tanh(c + lax.psum(x, "data") @ w), x),
         lambda x, w: (lambda total: _scan(lambda c: jnp.tanh(c + total @ w), x))(
@@ -342,6 +353,32 @@ def test_the_textbook_mistake():
         "after": "the whole",
     }
     assert data["collectives"][1]["redundant"]["kind"] == "same"
+
+
+def test_findings_stand_beside_their_traffic():
+    def program(w, x, *, mesh):
+        def body(w, x):
+            grads = jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w)
+            return lax.pmean(grads, "data")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(WHOLE, ROWS), out_specs=WHOLE)(w, x)
+
+    args, mesh = (shaped(8, 8), shaped(16, 8)), sw.mesh(data=4)
+    report = sw.explain(program, *args, mesh=mesh)
+    assert report.findings == ()
+    found = report.beside(sw.prove(program, *args, mesh=mesh, run=False)).findings
+    assert [one.code for one in found] == ["SW401"]
+    assert found[0].certain
+    assert [report.collectives[place].direction for place in found[0].collectives] == ["backward"]
+    assert "is 4 times" in found[0].message
+
+    def right(x, *, mesh):
+        return jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=ROWS, out_specs=ROWS)(x)
+
+    with pytest.raises(sw.ArgumentError, match="it is set beside a int"):
+        report.beside(7)
+    quiet = sw.explain(right, shaped(8), mesh=mesh)
+    assert quiet.beside(sw.prove(right, shaped(8), mesh=mesh)).findings == ()
 
 
 def test_autodiff_without_the_check():

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ... import _jax
-from ..._errors import ShardwiseError, UnsupportedError, explain_error
+from ..._errors import ArgumentError, ShardwiseError, UnsupportedError, explain_error
 from ..lanes import Lanes
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -61,7 +61,16 @@ def place(state: Any, lanes: Lanes) -> State:
     rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
     shardings = [_sharding(leaves[k], lanes) for k in where]
     held = [_local(leaves[k], sharding) for k, sharding in zip(where, shardings, strict=True)]
-    arrays = jax.device_put(held, shardings) if where else []
+    try:
+        arrays = jax.device_put(held, shardings) if where else []
+    except (TypeError, OverflowError) as error:
+        raise ArgumentError(
+            explain_error(
+                f"{error}",
+                where="argument 'state'",
+                rule="The arrays of a state are of numbers that JAX has.",
+            )
+        ) from error
 
     def rebuild(arrays: list[Any]) -> Any:
         filled = rest | dict(zip(where, arrays, strict=True))

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..._errors import ShardwiseError, explain_error
+from ..._errors import ShardwiseError, explain_error, path_of
 from ..._hosts.shared import require_shared
 from ..share import Share
 from ..spans import Span
@@ -30,7 +30,7 @@ class Journals:
     """
 
     def __init__(self, path: str | os.PathLike[str], share: Share) -> None:
-        base = Path(path)
+        base = path_of(path, "argument 'journal'")
         if share.shared:
             require_shared(base.absolute().parent, "journal in folder")
         self._stack = ExitStack()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..._errors import ShardwiseError, explain_error
+from .. import units
 from ..data import Facts
 from . import charts, mesh, program
 from .draw import Drawing
@@ -46,7 +47,11 @@ def draw(report: Facts, figure: str) -> Drawing:
                 remedy="report.on('h200-node').save('scaling.svg')",
             )
         )
-    return FIGURES[figure](report)
+    drawing = FIGURES[figure](report)
+    mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
+    machine = f", modelled on {report.cost.hardware.name}" if report.cost else ""
+    drawing.subtitle = f"{report.name} on {mesh}{machine}"
+    return drawing
 
 
 def svg(report: Facts, figure: str) -> str:

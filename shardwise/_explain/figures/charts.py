@@ -9,33 +9,59 @@ import math
 from collections.abc import Sequence
 
 from .. import units
-from ..data import Facts, Memory, Scaling, ScalingPoint
+from ..data import Facts, Memory, Scaling, ScalingPoint, Traffic
 from .draw import Drawing, axis_color, axis_colors
 
 WIDTH = 360
 
 
 def traffic(report: Facts) -> Drawing:
-    """What one device sends along each axis."""
+    """What one device sends along each axis: bars of the time where it is known, else of bytes."""
     rows = report.traffic
-    title = f"Traffic by mesh axis: one device sends {units.size(report.bytes_sent)}"
-    words = "; ".join(
-        f"{units.axes(one.axes)}: {units.size(one.bytes)}, {units.share(one.share)}" for one in rows
-    )
+    title = f"Sent by one device, by mesh axis: {units.size(report.bytes_sent)}"
+    if report.cost is not None:
+        title = f"Communication by mesh axis: {units.duration(report.cost.communication)}"
+    words = "; ".join(f"{units.axes(one.axes)}: {_amount(one)}" for one in rows)
     drawing = Drawing(WIDTH, 42 * max(1, len(rows)) + 6, title, words)
+    if report.cost is not None:
+        drawing.legend = [
+            ("ink", "time, which the bars show"),
+            ("soft", "bytes sent by one device"),
+        ]
     if not rows:
         drawing.text(0, 20, "The devices send each other nothing.", "soft")
     for number, one in enumerate(rows):
-        y = 42 * number
-        name = units.axes(one.axes)
-        drawing.text(0, y + 16, name, room=WIDTH - 150, font_weight=600)
-        share = units.share(one.share)
-        drawing.text(WIDTH - 64, y + 16, units.size(one.bytes), anchor="end", value=one.bytes)
-        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
-        drawing.rect(0, y + 23, WIDTH, 10, "fill")
-        length = max(2.0, WIDTH * one.share) if one.bytes else 0.0
-        drawing.bar(0, y + 23, length, 10, axis_colors(report, one.axes), f"{name}: {share}")
+        _axis(drawing, report, one, 42 * number)
     return drawing
+
+
+def _amount(one: Traffic) -> str:
+    sent = f"{units.size(one.bytes)}, {units.share(one.share)}"
+    if one.seconds is None or one.time_share is None:
+        return sent
+    time = f"{units.duration(one.seconds)}, {units.share(one.time_share)} of the time"
+    return f"{time}; {sent} of the bytes"
+
+
+def _axis(drawing: Drawing, report: Facts, one: Traffic, y: float) -> None:
+    name, part = units.axes(one.axes), one.share
+    bytes_, share = units.size(one.bytes), units.share(one.share)
+    if one.seconds is None or one.time_share is None:
+        drawing.text(0, y + 16, name, room=WIDTH - 150, font_weight=600)
+        drawing.text(WIDTH - 64, y + 16, bytes_, anchor="end", value=one.bytes)
+        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
+    else:
+        part = one.time_share
+        drawing.text(0, y + 16, name, room=WIDTH - 250, font_weight=600)
+        drawing.text(
+            WIDTH - 170, y + 16, units.duration(one.seconds), anchor="end", value=one.seconds
+        )
+        drawing.text(WIDTH - 122, y + 16, units.share(part), anchor="end", value=part)
+        drawing.text(WIDTH - 44, y + 16, bytes_, "soft", anchor="end", value=one.bytes)
+        drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
+    drawing.rect(0, y + 23, WIDTH, 10, "fill")
+    length = max(2.0, WIDTH * part) if one.bytes else 0.0
+    drawing.bar(0, y + 23, length, 10, axis_colors(report, one.axes), f"{name}: {_amount(one)}")
 
 
 # --- memory
@@ -124,7 +150,7 @@ PLOT = (40, 12, WIDTH - 10, 190)
 def scaling(report: Facts) -> Drawing:
     """The parallel efficiency as each axis grows and every device keeps its work."""
     curves = report.cost.scaling if report.cost else ()
-    title = "Parallel efficiency as a mesh axis grows, by the model"
+    title = "Efficiency as a mesh axis grows"
     drawing = Drawing(WIDTH, 244 + 18 * len(curves), title, _curves_in_words(curves))
     if not curves:
         words = "The mesh has no axis that could grow."

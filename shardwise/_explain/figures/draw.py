@@ -58,6 +58,12 @@ def axis_colors(report: Facts, names: Sequence[str]) -> list[str]:
     return [axis_color(report.mesh, name) for name in names] or ["soft"]
 
 
+def axes_used(report: Facts) -> list[tuple[str, str]]:
+    """The colours of the mesh axes that collectives use, and their names."""
+    used = dict.fromkeys(name for use in report.collectives for name in use.axes)
+    return [(axis_color(report.mesh, name), name) for name in used]
+
+
 def part_color(part: int, parts: int) -> tuple[str, str]:
     """The colour of one of several parts, and one for words on it."""
     place = (len(RAMP) - 1) * (part / (parts - 1) if parts > 1 else 0.5)
@@ -87,6 +93,10 @@ class Drawing:
     def __init__(self, width: float, height: float, title: str, description: str = ""):
         self.width, self.height = width, height
         self.title, self.description = clean(title), clean(description)
+        self.subtitle = ""
+        """What the figure is of, for a file of its own."""
+        self.legend: Sequence[tuple[str, str]] = ()
+        """Colours and what they stand for, for a file of its own."""
         self.root = ElementTree.Element("g")
 
     def _add(self, tag: str, color: str, attributes: dict[str, object], hint: str) -> None:
@@ -184,22 +194,39 @@ class Drawing:
         return self._svg({"class": "sw-figure", "role": "img", "aria-label": words}, self.root)
 
     def standalone(self) -> str:
-        """A file of its own, on white, with a title and a description."""
+        """A file of its own, on white, with a title above and what the colours mean below."""
+        whole = self._framed()
         sheet = ElementTree.Element("g")
         ElementTree.SubElement(sheet, "title").text = self.title
         ElementTree.SubElement(sheet, "desc").text = self.description
-        wide, high = self.width + 2 * MARGIN, self.height + 2 * MARGIN
+        wide, high = whole.width + 2 * MARGIN, whole.height + 2 * MARGIN
         size = {"width": _plain(wide), "height": _plain(high)}
         corner = {"x": str(-MARGIN), "y": str(-MARGIN)}
         ElementTree.SubElement(sheet, "rect", {**corner, **size, "fill": COLORS["paper"][0]})
-        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(self.root))))
+        sheet.extend(list(ElementTree.fromstring(ElementTree.tostring(whole.root))))
         for element in sheet.iter():
             name = element.attrib.pop("class", "").removeprefix("sw-")
             for key in ("fill", "stroke"):
                 if element.get(key) == "currentColor":
                     element.set(key, COLORS[name][0])
-        drawn = self._svg({**size, "role": "img"}, sheet, MARGIN)
+        drawn = whole._svg({**size, "role": "img"}, sheet, MARGIN)
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{drawn}\n'
+
+    def _framed(self) -> Drawing:
+        """The drawing with its title, what it is of, and its legend."""
+        top = 42 if self.subtitle else 24
+        below = 26 if self.legend else 0
+        whole = Drawing(self.width, self.height + top + below, self.title, self.description)
+        whole.text(0, 13, self.title, size=14, room=self.width, font_weight=700)
+        if self.subtitle:
+            whole.text(0, 30, self.subtitle, "soft", size=11, room=self.width)
+        whole.place(self, 0, top)
+        x, y = 0.0, self.height + top + 18
+        for color, words in self.legend:
+            whole.rect(x, y - 9, 10, 10, color)
+            whole.text(x + 15, y, words, "soft", size=11)
+            x += 6.4 * len(words) + 36
+        return whole
 
     def _svg(
         self, attributes: dict[str, str], parts: ElementTree.Element, margin: float = 0

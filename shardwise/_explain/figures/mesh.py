@@ -85,7 +85,7 @@ def shards(report: Facts, layout: Layout) -> Drawing:
     sizes = {axis.name: axis.size for axis in report.mesh}
     paths = [one.path for one in (*layout.arguments, *layout.results)]
     listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
-    drawing, grid = empty_grid(report, layout.words(report), f"Laid out so: {listed}")
+    drawing, grid = empty_grid(report, layout.words(report), f"Arrays with this layout: {listed}")
     held = {(row, column): layout.part(at, sizes) for row, column, at in grid.cells()}
     order = {part: number for number, part in enumerate(sorted(set(held.values())))}
     for row, column, at in grid.cells():
@@ -112,13 +112,13 @@ def figure(report: Facts) -> Drawing:
     across, gap = 2 if len(panels) == 4 else min(3, len(panels)), 28
     rows = [panels[start : start + across] for start in range(0, len(panels), across)]
     heights = [max(one.height + 17 * len(words) + 26 for one, words in row) for row in rows]
-    mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
     drawing = Drawing(
         across * (WIDTH + gap) - gap,
         sum(heights),
-        f"Who holds what: {report.name} on {mesh}",
+        "Who holds what",
         "; ".join(f"{one.words(report)}: {', '.join(_named(one))}" for one in found),
     )
+    drawing.legend = [("rest", "a square is a device; its number and colour, the part it holds")]
     y = 0.0
     for row, high in zip(rows, heights, strict=True):
         for number, (panel, words) in enumerate(row):

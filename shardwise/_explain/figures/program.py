@@ -1,24 +1,29 @@
 """The program from top to bottom: what it computes, and the collectives between.
 
 `outline` is the program as both the page and the figure draw it: collectives that can be sent as
-one message are one entry, and each has the share of the largest that its bar is long.
+one message are one entry, and each has the share of the largest that its bar is long: of the time
+where there is a hardware, else of the bytes. Neighbours that are next to nothing are one entry.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import units
-from ..data import CollectiveUse, Facts, Launch, Step
-from .draw import Drawing, axis_colors
+from ..data import CollectiveUse, Facts, Holding, Launch, Redundant, Step
+from .draw import Drawing, axes_used, axis_colors
 
 ROWS = 160
 """How many rows a figure has before the rest is left out."""
 
+SMALL = 0.005
+"""What takes less than this share of the whole is drawn together with its neighbours."""
+
 ROW = 22
-LABELS, BARS, NUMBERS = 310, 250, 120
+LABELS, BARS, NUMBERS = 340, 230, 170
 """The columns of the figure: what it is, how much it sends as a bar, and in figures."""
 
 INDENT = 18
@@ -36,8 +41,12 @@ class Entry:
     uses: tuple[CollectiveUse, ...] = ()
     """For collectives: those sent together."""
     length: float = 0.0
-    """For collectives: the bytes, as a share of the most that one entry sends."""
+    """For collectives: the time or the bytes, as a share of the most that one entry has."""
     bodies: tuple[tuple[Entry, ...], ...] = ()
+    part: float = 1.0
+    """Of the whole program's time, or of its bytes and its work, as far as that is known."""
+    small: tuple[Entry, ...] = ()
+    """Neighbours that are next to nothing, in one."""
 
     @property
     def array(self) -> str:
@@ -45,6 +54,26 @@ class Entry:
         types = {units.array(use.shape, use.dtype) for use in self.uses}
         times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
         return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
+
+    @property
+    def redundant(self) -> tuple[Redundant, ...]:
+        """What is redundant about it, each reason once."""
+        found = {use.redundant.reason: use.redundant for use in self.uses if use.redundant}
+        return tuple(found.values())
+
+    @property
+    def holds(self) -> tuple[Holding, ...]:
+        """Who holds what before and after it, each way once."""
+        return tuple(dict.fromkeys(use.meaning for use in self.uses if use.meaning))
+
+    @property
+    def names(self) -> str:
+        """For neighbours in one: what they are."""
+        kinds = (
+            f"{one.uses[0].name} over {units.axes(one.uses[0].axes)}" if one.uses else "compute"
+            for one in self.small
+        )
+        return ", ".join(dict.fromkeys(kinds))
 
     @property
     def title(self) -> str:
@@ -60,22 +89,63 @@ class Entry:
 
 def outline(report: Facts) -> tuple[Entry, ...]:
     """The program as it is drawn."""
-    launches = {one: launch for launch in report.launches for one in launch.collectives}
-    most = max((launch.total_bytes for launch in launches.values()), default=0)
+    return _Outline(report).entries(report.steps, 1)
 
-    def entries(steps: Sequence[Step]) -> Iterator[Entry]:
+
+class _Outline:
+    def __init__(self, report: Facts):
+        self.report = report
+        self.launches = {one: launch for launch in report.launches for one in launch.collectives}
+        self.most = max((self.weight(launch) for launch in self.launches.values()), default=0)
+        self.told = {place for one in report.findings for place in one.collectives}
+
+    def weight(self, launch: Launch) -> float:
+        """What a bar shows: the time, where it is known, else the bytes."""
+        return launch.total_bytes if launch.seconds is None else launch.seconds
+
+    def entries(self, steps: Sequence[Step], times: int) -> tuple[Entry, ...]:
+        found = list(self._each(steps, times))
+        # Alone it takes no more room than the line that would stand for it.
+        groups = ((key, list(group)) for key, group in itertools.groupby(found, self._is_small))
+        return tuple(
+            one
+            for small, group in groups
+            for one in ([self._folded(group)] if small and len(group) > 1 else group)
+        )
+
+    def _each(self, steps: Sequence[Step], times: int) -> Iterator[Entry]:
         for step in steps:
             if step.collective is None:
-                bodies = tuple(tuple(entries(body)) for body in step.bodies)
-                yield Entry(step, bodies=bodies)
+                inner = times * (step.length or 1)
+                bodies = tuple(self.entries(body, inner) for body in step.bodies)
+                yield Entry(step, bodies=bodies, part=self._part(step, times))
                 continue
-            launch = launches[step.collective]
+            launch = self.launches[step.collective]
             if step.collective == launch.collectives[0]:
-                uses = tuple(report.collectives[one] for one in launch.collectives)
-                length = launch.total_bytes / most if most else 0.0
-                yield Entry(step, launch, uses, length)
+                uses = tuple(self.report.collectives[one] for one in launch.collectives)
+                length = self.weight(launch) / self.most if self.most else 0.0
+                yield Entry(step, launch, uses, length, part=self._sent(launch))
 
-    return tuple(entries(report.steps))
+    def _part(self, step: Step, times: int) -> float:
+        work, cost = self.report.work, self.report.cost
+        if cost is not None:
+            return times * (step.seconds or 0.0) / cost.serial if cost.serial else 0.0
+        shares = [(step.flops, work.flops), (step.moved, work.moved)]
+        return max(times * own / whole if whole else 0.0 for own, whole in shares)
+
+    def _sent(self, launch: Launch) -> float:
+        cost, sent = self.report.cost, self.report.bytes_sent
+        if cost is not None and launch.seconds is not None:
+            return launch.seconds / cost.serial if cost.serial else 0.0
+        return launch.total_bytes / sent if sent else 0.0
+
+    def _is_small(self, entry: Entry) -> bool:
+        """Whether it is next to nothing, and there is nothing to be said of it."""
+        told = entry.launch is not None and self.told.intersection(entry.launch.collectives)
+        return not (entry.bodies or entry.redundant or told) and entry.part < SMALL
+
+    def _folded(self, group: list[Entry]) -> Entry:
+        return Entry(group[0].step, small=tuple(group), part=sum(one.part for one in group))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +190,12 @@ def figure(report: Facts) -> Drawing:
     width = LEFT + LABELS + BARS + NUMBERS
     height = ROW * (len(shown) + (left_out > 0)) + 52
     drawing = Drawing(width, height, f"{report.name} from top to bottom", _words(report))
-    for x, words in ((LEFT, "what"), (LEFT + LABELS, "sent by one device in one call")):
-        drawing.text(x, 20, words, "soft", size=11)
+    bar = "sent by one device in one call"
+    if report.cost is not None:
+        bar = f"time of the collectives in one call, modelled on {report.cost.hardware.name}"
+    for x, words in ((LEFT, "what"), (LEFT + LABELS, bar)):
+        drawing.text(x, 20, words, "soft", size=11, room=BARS + NUMBERS)
+    drawing.legend = axes_used(report)
     _passes(drawing, shown)
     for number, row in enumerate(shown):
         _draw(drawing, report, row, number, len(shown))
@@ -162,19 +236,32 @@ def _draw(drawing: Drawing, report: Facts, row: Row, number: int, rows: int) -> 
         if row.branch and not row.counted:
             words += ", not in the totals"
         drawing.text(x + 8, y + 15, words, room=room, size=11.5, font_weight=600, **faint)
+    elif entry.small:
+        words = f"small parts: {entry.names}"
+        drawing.text(x + 8, y + 15, words, "soft", size=11, room=room, **faint)
     elif entry.launch is None:
         drawing.text(x + 8, y + 15, _compute(step), "soft", size=11, room=room, **faint)
     else:
         use = entry.uses[0]
         colors = axis_colors(report, use.axes)
         words = f"{use.name} over {units.axes(use.axes)}  {entry.array}"
-        drawing.text(x + 8, y + 15, words, room=room, **faint)
-        hint = f"{words}, {use.where}"
+        place = f"line {use.where.line}" if use.where.file else ""
+        beside = 6.2 * len(place)
+        drawing.text(x + 8, y + 15, words, room=room - beside, **faint)
+        right = LEFT + LABELS - 10
+        drawing.text(right, y + 15, place, "soft", size=10.5, anchor="end", **faint)
+        hint = f"{words}, {use.where}: {use.where.text}"
         length = max(1.5, entry.length * (BARS - 20))
         drawing.bar(LEFT + LABELS, y + 4, length, ROW - 8, colors, hint, **faint)
         times = {1: "", None: ", times unknown"}.get(use.count, f" in {use.count} times")
-        total = entry.launch.total_bytes
+        launch = entry.launch
+        total: float = launch.total_bytes
         words = units.size(total) + times
+        if launch.seconds is not None:
+            total = launch.seconds
+            words = f"{units.duration(total)}, {words}"
+        if entry.redundant:
+            words += ", redundant"
         drawing.text(LEFT + LABELS + length + 8, y + 15, words, size=11, value=total, **faint)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._errors import ShardwiseError, explain_error
+from ..._errors import ShardwiseError, explain_error, require
 
 STARTING = 120.0
 """Seconds that importing JAX may take."""
@@ -99,6 +99,7 @@ class Sandbox:
         """Start the nursery, without waiting for it."""
         if self._process is not None and self._process.poll() is None:
             return
+        require("flax", "shardwise practice")
         self.close()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
