@@ -106,6 +106,12 @@ def path_of(given: Any, where: str) -> Path:
     )
 
 
+def a_type(value: object) -> str:
+    """The type of a value with its article: `an int`, `a str`."""
+    name = type(value).__name__
+    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+
+
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:
     """Word a message: where, what was found, the rule, the remedy; parts left out are left out.
 

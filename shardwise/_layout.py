@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from ._errors import ShardingError, explain_error
+from ._errors import ShardingError, a_type, explain_error
 from ._jax import types
 from ._mesh import AbstractMesh, Mesh, Placement, near, split_over
 from ._program import Body, Join, Leaf, Split, Var
@@ -63,7 +63,7 @@ def _check_specs(in_specs: Any) -> None:
         if not is_spec(spec):
             raise ShardingError(
                 explain_error(
-                    f"in_specs{jax.tree_util.keystr(path)} is a {type(spec).__name__}",
+                    f"in_specs{jax.tree_util.keystr(path)} is {a_type(spec)}",
                     where=WHERE,
                     rule="Specs are jax.sharding.PartitionSpecs, NamedShardings, or None.",
                     remedy="in_specs=(P('data'), P())",

@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from ._errors import ShardingError, explain_error
+from ._errors import ShardingError, a_type, explain_error
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -87,7 +87,7 @@ def _check_size(name: Any, size: Any) -> None:
     if not isinstance(name, str):
         raise ShardingError(
             explain_error(
-                f"axis name {name!r} is a {type(name).__name__}",
+                f"axis name {name!r} is {a_type(name)}",
                 where="sw.mesh",
                 rule="Axis names are strings.",
                 remedy=f"use {str(name)!r}.",

@@ -13,7 +13,7 @@ import jax
 
 from . import _jax
 from ._call import Program, call, trace
-from ._errors import ArgumentError, ShardingError, UnsupportedError, explain_error
+from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
@@ -81,7 +81,7 @@ def simulate(
     if not callable(f):
         raise ArgumentError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.simulate",
                 rule="simulate takes a function and gives a function.",
                 remedy="sw.simulate(f, mesh=mesh)(*args)",
@@ -378,7 +378,7 @@ def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tupl
             own = name.split("[")[0].split(".")[0]
             raise ArgumentError(
                 explain_error(
-                    f"{name} is a {type(leaf).__name__}"
+                    f"{name} is {a_type(leaf)}"
                     + (f", {error}" if isinstance(error, OverflowError) else ""),
                     where="an argument",
                     rule="Arguments are pytrees of arrays and numbers, or static.",

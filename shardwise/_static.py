@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ._errors import ArgumentError, explain_error
+from ._errors import ArgumentError, a_type, explain_error
 from ._mesh import AbstractMesh, Mesh
 from ._objects import parameters
 
@@ -128,7 +128,7 @@ def _check_hashable(name: str, value: Any) -> None:
     except TypeError as error:
         raise ArgumentError(
             explain_error(
-                f"{name} is a {type(value).__name__}, which cannot be hashed",
+                f"{name} is {a_type(value)}, which cannot be hashed",
                 where="a static argument",
                 rule="A program is traced once for each value of its static arguments, so they "
                 "are compared and hashed.",

@@ -26,7 +26,7 @@ from jax import P
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike
 
-from ._errors import ArgumentError, ShardingError, explain_error, require
+from ._errors import ArgumentError, ShardingError, a_type, explain_error, require
 from ._mesh import MeshLike, one_mesh
 from ._mesh import mesh as virtual_mesh
 from ._simulate import simulate
@@ -321,7 +321,7 @@ def _array(name: str, value: ArrayLike, *dims: str) -> jax.Array:
         array = jnp.asarray(value if isinstance(value, jax.Array) else np.asarray(value))
     except (TypeError, ValueError, OverflowError) as error:
         rule = "It must be an array of numbers, or nested lists of them."
-        raise ArgumentError(_refusal(name, f"found a {type(value).__name__}", rule)) from error
+        raise ArgumentError(_refusal(name, f"found {a_type(value)}", rule)) from error
     shape = f"({dims[0]},)" if len(dims) == 1 else f"({', '.join(dims)})"
     if array.ndim != len(dims):
         rule = f"It must have shape {shape}."

@@ -46,6 +46,7 @@ ONCE = (
     "tests/check/test_mutations.py",
     "tests/check/test_plugin.py",
     "tests/campaigns",
+    "tests/cli",
     "tests/evaluate/test_evaluate_at_rest.py",
     "tests/evaluate/test_evaluate_journal.py",
     "tests/evaluate/test_evaluate_memory.py",

@@ -1,6 +1,7 @@
 """The documentation is true: its Python runs, what it shows is what is printed, nothing is missing.
 
-The blocks of a page run in order, in one process with eight virtual devices. A `text` block right
+The blocks of a page run in order, in one process with eight virtual devices; those of the README
+each by itself. A `text` block right
 after a `python` block is what that block prints; `...` in it stands for anything. A page can also
 be tried by hand, and after a change of what is printed its `text` blocks can be written anew:
 
@@ -31,9 +32,12 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEVICES = "--xla_force_host_platform_device_count=8"
 
-# The name that error messages give for the code of a page.
+# Whoever copies a block from this page has copied all that it needs.
+ALONE = "README.md"
+
+# The name that error messages give for the code of a page, unless a block has a title of its own.
 PROGRAM = "program.py"
-FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```[ ]*$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,14 @@ class Block:
     code: str
     line: int
     shown: str | None
+    head: str = ""
+    """What stands behind the name of the language."""
+
+    @property
+    def file(self) -> str:
+        """The file that it is said to stand in."""
+        title = re.search(r'title="([^"]+\.py)"', self.head)
+        return title[1] if title else PROGRAM
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -50,20 +62,21 @@ def blocks(text: str) -> Iterator[Block]:
     for fence, after in zip(fences, [*fences[1:], None], strict=False):
         if fence[1] == "python":
             line = text[: fence.start()].count("\n") + 2
-            yield Block(fence[2], line, _shown(text, fence, after))
+            yield Block(fence[3], line, _shown(text, fence, after), fence[2])
 
 
 def _shown(text: str, fence: re.Match[str], after: re.Match[str] | None) -> str | None:
     if after is None or after[1] != "text" or text[fence.end() : after.start()].strip():
         return None
-    return after[2]
+    return after[3]
 
 
 def run_page(page: Path) -> None:
     """Run the blocks of a page, and compare what they print with what it shows."""
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = _names()
     for block in blocks(page.read_text(encoding="utf-8")):
-        printed = _run(block.code, names, f"{page.name}:{block.line}")
+        names = _names() if page.name == ALONE else names
+        printed = _run(block, names, f"{page.name}:{block.line}")
         if not _same(block.shown or "", printed):
             diff = difflib.ndiff((block.shown or "").splitlines(), printed.splitlines())
             raise SystemExit(
@@ -74,23 +87,29 @@ def run_page(page: Path) -> None:
 
 def write_page(page: Path) -> None:
     """Put what the blocks print into the `text` blocks of a page."""
-    names: dict[str, object] = {"__name__": "__main__"}
+    names = _names()
     text = page.read_text(encoding="utf-8")
     for block in blocks(text):
-        printed = _run(block.code, names, f"{page.name}:{block.line}")
+        names = _names() if page.name == ALONE else names
+        printed = _run(block, names, f"{page.name}:{block.line}")
         if block.shown is not None and not _same(block.shown, printed):
-            before = f"```python\n{block.code}```\n\n```text\n"
+            before = f"```python{block.head}\n{block.code}```\n\n```text\n"
             text = text.replace(f"{before}{block.shown}```", f"{before}{printed}```")
     page.write_text(text, encoding="utf-8")
 
 
-def _run(code: str, names: dict[str, object], where: str) -> str:
+def _names() -> dict[str, object]:
+    return {"__name__": "__main__"}
+
+
+def _run(block: Block, names: dict[str, object], where: str) -> str:
+    code, file = block.code, block.file
     # Error messages quote source lines, which they look up by file name.
-    linecache.cache[PROGRAM] = (len(code), None, code.splitlines(keepends=True), PROGRAM)
+    linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, PROGRAM, "exec"), names)
+            exec(compile(code, file, "exec"), names)
     except Exception as error:
         error.add_note(f"in the block at {where}")
         raise
@@ -121,6 +140,14 @@ def run_apart(page: Path) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
     )
+
+
+def test_a_block_of_the_readme_that_needs_another_fails(tmp_path):
+    page = tmp_path / ALONE
+    page.write_text("```python\nx = 1\n```\n\n```python\nprint(x)\n```\n", encoding="utf-8")
+    done = run_apart(page)
+    assert done.returncode != 0
+    assert "NameError" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -193,6 +220,50 @@ def _commands(app: Any, before: tuple[str, ...] = ()) -> Iterator[list[str]]:
     for group in app.registered_groups:
         inner = group.typer_instance
         yield from _commands(inner, (*before, group.name or inner.info.name))
+
+
+COMMAND = re.compile(r"^(?:\$ |.*?(?:run|entry): |srun )?shardwise ([a-z]+(?: [a-z]+)?)(.*)$")
+
+
+def test_every_command_that_a_page_shows_can_be_given():
+    """In blocks of bash, console and YAML: the command is there, and so are its options."""
+    import typer
+
+    from shardwise._cli import app
+
+    group: Any = typer.main.get_command(app)
+    shown, wrong = 0, []
+    for page in PAGES:
+        for fence in FENCE.finditer(page.read_text(encoding="utf-8")):
+            if fence[1] not in ("bash", "console", "yaml"):
+                continue
+            for line in map(str.strip, fence[3].splitlines()):
+                found = COMMAND.match(line)
+                if found:
+                    shown += 1
+                    wrong += [f"{page.name}: {line}"] * (not _can_be_given(group, found))
+    assert shown > 10
+    assert wrong == []
+    for line in ("shardwise chek a.py", "- run: shardwise check --formt github"):
+        found = COMMAND.match(line)
+        assert found
+        assert not _can_be_given(group, found)
+
+
+def _can_be_given(group: Any, found: re.Match[str]) -> bool:
+    name, _, inner = found[1].partition(" ")
+    command = group.commands.get(name)
+    if inner and inner in getattr(command, "commands", {}):
+        command = command.commands[inner]
+    if command is None:
+        return False
+    known = {option for param in command.params for option in [*param.opts, *param.secondary_opts]}
+    words = found[2].split(" #")[0].split(" > ")[0].split()
+    # What follows the script of `launch` is the script's.
+    script = next((i for i, word in enumerate(words) if word.endswith(".py")), len(words))
+    words = words[:script] if name == "launch" else words
+    asked = {word.partition("=")[0] for word in words if word.startswith("-")}
+    return asked <= known | {"--help"}
 
 
 def test_no_page_names_a_file_that_is_not_there():

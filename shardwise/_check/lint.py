@@ -50,7 +50,7 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 "SW201",
                 f"{op.name} over {again[0].name!r} of a value that is already the same along it. "
                 "A gradient of replicated parameters is: autodiff has already summed it over the "
-                "devices, so a further sum or mean cannot mend it",
+                "devices, so a further sum or mean cannot correct it",
                 op.where,
                 remedy=TWO_WAYS,
                 certain=False,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._errors import ArgumentError, ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._simulate import Tracing
 from .running import Run, Wanted, plain
 
@@ -41,7 +41,7 @@ def _array(name: str, leaf: Any) -> np.ndarray:
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
             explain_error(
-                f"{name} of the reference is a {type(leaf).__name__}: {error}",
+                f"{name} of the reference is {a_type(leaf)}: {error}",
                 where="sw.check",
                 rule="The reference is a function of the same arguments, or its result: arrays.",
                 remedy="reference=lambda *args: ..., or a pytree of arrays",

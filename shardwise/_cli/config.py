@@ -48,7 +48,7 @@ def _read(file: Path) -> Settings:
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("shardwise", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
-        raise _wrong(file, f"it cannot be read: {error}.", "mend the file.") from error
+        raise _wrong(file, f"it cannot be read: {error}.", "correct the file.") from error
     if not isinstance(table, dict):
         raise _wrong(file, f"it is {_kind(table)}.", f'{TABLE}\npaths = ["src"]')
     found: dict[str, Any] = {}

@@ -97,7 +97,7 @@ def _told(name: str, doing: str, verbose: bool) -> Iterator[None]:
         if verbose or not line:
             raise
         found = f"{doing} raised {type(error).__name__}: {error}".removesuffix(": ")
-        remedy = "mend it there; --verbose shows the whole traceback."
+        remedy = "correct it there; --verbose shows the whole traceback."
         what = f"{found}\n  {line.replace(chr(10), chr(10) + '  ')}"
         raise ShardwiseError(explain_error(what, where=name, remedy=remedy)) from error
 

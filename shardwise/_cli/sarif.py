@@ -62,8 +62,14 @@ def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any
         "level": "error" if finding.certain else "warning",
         "message": {"text": f"{finding.message}{remedy}\nCase: {outcome.found.name}"},
         "locations": [_location(file, line, column)],
-        "suppressions": [{"kind": "inSource"}] if silenced else [],
+        "suppressions": [{"kind": _silencer(finding, outcome)}] if silenced else [],
     }
+
+
+def _silencer(finding: Finding, outcome: Outcome) -> str:
+    """Whether a comment silences it, or the settings of the project."""
+    by_comment = {code for _, _, code in outcome.silencers()}
+    return "inSource" if finding.code in by_comment else "external"
 
 
 def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import jax
 
 from .._durable import Signals, listen
-from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error
 from .._hosts import others
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
@@ -378,7 +378,7 @@ def _check_function(fn: Any) -> None:
     if not callable(fn):
         raise ArgumentError(
             explain_error(
-                f"fn is a {type(fn).__name__}",
+                f"fn is {a_type(fn)}",
                 where="sw.evaluate",
                 rule="evaluate takes a function of a state and a batch, then the state, then the "
                 "data.",

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .._call import simulate_p
-from .._errors import ArgumentError, explain_error
+from .._errors import ArgumentError, a_type, explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from .._program import Body, Var, Where, annotate, build, walk
 from .._program.ir import NOWHERE
@@ -73,7 +73,7 @@ def explain(
     if not callable(f):
         raise ArgumentError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.explain",
                 rule="explain takes a function and its arguments.",
                 remedy="sw.explain(f, *args, mesh=mesh)",

@@ -12,7 +12,7 @@ import difflib
 import math
 from typing import Any
 
-from .._errors import ShardwiseError, explain_error
+from .._errors import ShardwiseError, a_type, explain_error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +111,7 @@ def find(hardware: str | Hardware) -> Hardware:
         return Hardware.named(hardware)
     raise ShardwiseError(
         explain_error(
-            f"hardware is a {type(hardware).__name__}",
+            f"hardware is {a_type(hardware)}",
             where="sw.explain",
             rule="A hardware is the name of a described profile, or a sw.Hardware.",
             remedy=f"one of {', '.join(PROFILES)}.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from .._errors import ArgumentError, explain_error, path_of
+from .._errors import ArgumentError, a_type, explain_error, path_of
 from .beside import Judged, with_findings
 from .compare import Comparison, compare
 from .cost import with_cost
@@ -28,7 +28,7 @@ class Report(Facts):
         if not isinstance(other, Facts):
             raise ArgumentError(
                 explain_error(
-                    f"it is compared with a {type(other).__name__}",
+                    f"it is compared with {a_type(other)}",
                     where="report.compare",
                     rule="Two reports are compared.",
                     remedy="before.compare(after), both from sw.explain",
@@ -45,7 +45,7 @@ class Report(Facts):
         if not hasattr(judged, "findings"):
             raise ArgumentError(
                 explain_error(
-                    f"it is set beside a {type(judged).__name__}",
+                    f"it is set beside {a_type(judged)}",
                     where="report.beside",
                     rule="A report is set beside what sw.check or sw.prove gives.",
                     remedy="report.beside(sw.prove(f, *args, mesh=mesh))",

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._errors import ArgumentError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardwiseError, a_type, explain_error
 from .._program import Where
 
 WHOLE = 64
@@ -202,7 +202,7 @@ class Facts:
         if where is not None and not isinstance(where, str):
             raise ArgumentError(
                 explain_error(
-                    f"where is a {type(where).__name__}",
+                    f"where is {a_type(where)}",
                     where="sw.inspect",
                     rule="It is a word: the name of a value, an operation or a function.",
                     remedy='where="grads"; line=12 is a line.',

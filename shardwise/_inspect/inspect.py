@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._errors import ShardwiseError, explain_error
+from .._errors import ShardwiseError, a_type, explain_error
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
 from .._program import walk
@@ -52,7 +52,7 @@ def inspect(
     if not callable(f):
         raise ShardwiseError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.inspect",
                 rule="inspect takes a function and its arguments.",
                 remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",

@@ -16,7 +16,7 @@ from .._check import (
     split_silenced,
     words,
 )
-from .._errors import ArgumentError, ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._meaning import (
     Gap,
     Meaning,
@@ -87,7 +87,7 @@ def prove(
     if not callable(f):
         raise ShardingError(
             explain_error(
-                f"f is a {type(f).__name__}",
+                f"f is {a_type(f)}",
                 where="sw.prove",
                 rule="prove takes a function and its arguments.",
                 remedy="sw.prove(f, *args, mesh=mesh)",
@@ -96,7 +96,7 @@ def prove(
     if reference is not None and not callable(reference):
         raise ArgumentError(
             explain_error(
-                f"reference is a {type(reference).__name__}",
+                f"reference is {a_type(reference)}",
                 where="sw.prove",
                 rule="A proof is for all inputs: the reference is a function of the same "
                 "arguments.",

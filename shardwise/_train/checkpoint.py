@@ -325,7 +325,7 @@ class Checkpoints:
                     f"a checkpoint could not be written: {type(error).__name__}: {error}"[:500],
                     where=str(self.folder),
                     rule="The checkpoints before it are whole.",
-                    remedy="make room or mend the folder, and run it again: it goes on from the "
+                    remedy="make room or repair the folder, and run it again: it goes on from the "
                     "newest of them.",
                 )
             ) from error

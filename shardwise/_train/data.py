@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from .._durable import Signals
-from .._errors import ArgumentError, ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 
 _END = object()
 
@@ -39,7 +39,7 @@ class Batches:
         if not hasattr(batches, "__iter__") or isinstance(batches, Mapping | str):
             raise ArgumentError(
                 explain_error(
-                    f"batches is a {type(batches).__name__}",
+                    f"batches is {a_type(batches)}",
                     where="sw.fit",
                     rule="It is an iterable of batches.",
                     remedy="a generator, a list of batches, a Grain or a torch DataLoader; "
@@ -105,7 +105,7 @@ class Batches:
         if not self._remembers:
             raise ShardingError(
                 explain_error(
-                    f"a {type(self._iterator).__name__} has no set_state",
+                    f"{a_type(self._iterator)} has no set_state",
                     where="the batches",
                     rule="The checkpoint was written with an iterator that remembers its position.",
                     remedy="the same data as before the interruption.",

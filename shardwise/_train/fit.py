@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import Any
 
 from .._durable import Signals
-from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error, path_of
+from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error, path_of
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .checkpoint import LEAST, Checkpoints
@@ -241,7 +241,7 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
         kind = Mapping if name == "evaluate" else Sequence
         inner = given.values() if isinstance(given, Mapping) else given
         if not isinstance(given, kind) or not all(map(callable, inner)):
-            what = f"{name} is a {type(given).__name__}"
+            what = f"{name} is {a_type(given)}"
             if isinstance(given, kind):
                 what = f"{name} holds something that is not a function"
             raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
@@ -252,7 +252,7 @@ def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
     if not all(hasattr(step, name) for name in ("advance", "arrays", "restore")):
         raise ArgumentError(
             explain_error(
-                f"step is a {type(step).__name__}",
+                f"step is {a_type(step)}",
                 where="sw.fit",
                 rule="fit runs a step of sw.data_parallel or sw.nnx.data_parallel.",
                 remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
-from .._errors import ShardingError, explain_error
+from .._errors import ShardingError, a_type, explain_error
 from .._mesh import MeshLike, is_count, near, one_mesh
 
 
@@ -134,7 +134,7 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
             continue
         raise ShardingError(
             explain_error(
-                f"batch{jax.tree_util.keystr(path)} is a {type(leaf).__name__}",
+                f"batch{jax.tree_util.keystr(path)} is {a_type(leaf)}",
                 where="the batch",
                 rule="The leaves of a batch are arrays of numbers.",
                 remedy="np.asarray(...) of a list of rows; text has to be made numbers first.",

@@ -195,8 +195,8 @@ class Log:
                 f"it cannot be written: {error.strerror or error}",
                 where=f"log {str(self.path)!r}",
                 rule="The checkpoints, if there are any, are whole.",
-                remedy="make room or mend the folder, and run it again: it goes on from the newest "
-                "checkpoint.",
+                remedy="make room or repair the folder, and run it again: it goes on from the "
+                "newest checkpoint.",
             )
         )
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .._durable import Signals
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ShardingError, ShardwiseError, a_type, explain_error
 from .._hosts import others
 from .._progress import Progress
 from .checkpoint import Checkpoints
@@ -197,10 +197,10 @@ class Loop:
             with self._signals.at_once():
                 result = function(self.state)
             if not isinstance(result, Mapping):
-                raise _no_numbers(name, f"it returned a {type(result).__name__}")
+                raise _no_numbers(name, f"it returned {a_type(result)}")
             for metric, value in result.items():
                 if isinstance(value, str | Mapping) or value is None:
-                    raise _no_numbers(name, f"its {metric!r} is a {type(value).__name__}")
+                    raise _no_numbers(name, f"its {metric!r} is {a_type(value)}")
                 if np.ndim(value):
                     raise _no_numbers(name, f"its {metric!r} has shape {list(np.shape(value))}")
                 found[f"{name}/{metric}"] = float(value)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._errors import ShardingError, explain_error
+from .._errors import ShardingError, a_type, explain_error
 
 TAKEN = {"loss", "weight", "updated", "grad_norm", "param_norm", "step", "seconds"}
 REMEDY = "return one loss per row, or (losses, weights) with weights of the same shape."
@@ -162,8 +162,8 @@ def _describe(value: Any) -> str:
     if _is_array(value):
         return f"an array of shape {list(jnp.shape(value))}"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}"
+        return f"{a_type(value)} of {len(value)}"
+    return f"{a_type(value)}"
 
 
 def _wrong(what: str, rule: str, remedy: str) -> ShardingError:

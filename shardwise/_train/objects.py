@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ArgumentError, ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
@@ -163,7 +163,7 @@ class ObjectStep:
         if not (isinstance(state, tuple) and len(state) == 2):
             raise ArgumentError(
                 explain_error(
-                    f"state is a {type(state).__name__}",
+                    f"state is {a_type(state)}",
                     where="sw.fit",
                     rule="For NNX the state is the pair of model and optimizer.",
                     remedy="sw.fit(step, (model, optimizer), batches, steps=...)",
@@ -265,7 +265,7 @@ def _check_types(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nnx.Module | nnx.Pytree):
         raise ArgumentError(
             explain_error(
-                f"model is a {type(model).__name__}",
+                f"model is {a_type(model)}",
                 where="a data-parallel step",
                 rule="The step of sw.nnx.data_parallel takes an NNX model, its optimizer and a "
                 "batch.",
@@ -275,7 +275,7 @@ def _check_types(model: Any, optimizer: Any) -> None:
     if not isinstance(optimizer, nnx.Optimizer) or hasattr(optimizer, "model"):
         raise ArgumentError(
             explain_error(
-                f"optimizer is a {type(optimizer).__name__}",
+                f"optimizer is {a_type(optimizer)}",
                 where="a data-parallel step",
                 rule="The optimizer is built once, from the model and what is to be trained of it.",
                 remedy="optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)",

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
-from .._errors import ArgumentError, ShardingError, explain_error, require
+from .._errors import ArgumentError, ShardingError, a_type, explain_error, require
 from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
@@ -133,7 +133,7 @@ class DataParallel:
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
             raise ArgumentError(
                 explain_error(
-                    f"optimizer is a {type(optimizer).__name__}",
+                    f"optimizer is {a_type(optimizer)}",
                     where="sw.data_parallel",
                     rule="It takes an optax transformation. An nnx.Optimizer goes to the step of "
                     "sw.nnx.data_parallel instead.",
@@ -191,7 +191,7 @@ class DataParallel:
         if nnx is not None and isinstance(params, nnx.Pytree):
             raise ArgumentError(
                 explain_error(
-                    f"params is a {type(params).__name__}, an NNX object",
+                    f"params is {a_type(params)}, an NNX object",
                     where="step.init",
                     rule="sw.data_parallel trains pytrees of arrays.",
                     remedy="sw.nnx.data_parallel(loss) trains the model itself.",
@@ -212,7 +212,7 @@ class DataParallel:
         if not isinstance(state, TrainState):
             raise ArgumentError(
                 explain_error(
-                    f"state is a {type(state).__name__}",
+                    f"state is {a_type(state)}",
                     where="a data-parallel step",
                     rule="A step takes the state that step.init or the step before gave.",
                     remedy="state = step.init(params)",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
 
-from .._errors import ArgumentError, ShardingError, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._mesh import MeshLike
 from .gradient import Reduced
 from .hosts import Feed, check_feed
@@ -266,7 +266,7 @@ def refuse_integers(params: Any, where: str, remedy: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
-            found = f"a {type(leaf).__name__}" if dtype is None else f"of dtype {dtype}"
+            found = f"{a_type(leaf)}" if dtype is None else f"of dtype {dtype}"
             raise ShardingError(
                 explain_error(
                     f"{jax.tree_util.keystr(path)} is {found}",

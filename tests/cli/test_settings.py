@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardwise._cli import app, config, watching
+from shardwise._cli import rules as rules_module
 from shardwise._cli.options import Format
 from shardwise._cli.rules import rules
 from shardwise._cli.status import ExitCode
@@ -55,6 +57,8 @@ class TestSettings:
         result = run("check")
         assert result.exit_code == ExitCode.OK, result.output
         assert "1 case, right, 1 silenced" in result.stdout
+        (one,) = json.loads(run("check", "--format", "sarif").stdout)["runs"][0]["results"]
+        assert one["suppressions"] == [{"kind": "external"}]
 
     def test_the_nearest_file_counts_and_paths_are_its_own(self, project, monkeypatch):
         settings(project, 'paths = ["steps.py"]')
@@ -110,6 +114,15 @@ class TestRule:
         assert said
         assert said <= set(rules())
         assert all(rule.title and rule.text for rule in rules().values())
+
+    def test_a_wheel_carries_the_pages(self):
+        root = Path(config.__file__).parents[2]
+        build = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+        packed = build["targets"]["wheel"]["force-include"]
+        folder = Path(rules_module.__file__).with_name("pages").relative_to(root)
+        wanted = {f"docs/{page}/codes.md": f"{folder}/{page}.md" for page in rules_module.PAGES}
+        assert wanted.items() <= packed.items()
+        assert all((root / source).is_file() for source in packed)
 
     def test_a_page(self):
         shown = run("rule", "sw101")

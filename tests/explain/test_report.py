@@ -225,7 +225,7 @@ class TestBadInput:
         assert "did you mean 'h200-node'?" in str(caught.value)
 
     def test_a_machine_that_is_none(self):
-        with pytest.raises(sw.ShardwiseError, match="hardware is a int"):
+        with pytest.raises(sw.ShardwiseError, match="hardware is an int"):
             report().on(7)
 
     def test_numbers_that_cannot_be(self):
@@ -234,7 +234,7 @@ class TestBadInput:
         assert "not in GB or microseconds" in str(caught.value)
 
     def test_no_function(self):
-        with pytest.raises(TypeError, match="f is a int"):
+        with pytest.raises(TypeError, match="f is an int"):
             sw.explain(3, mesh=sw.mesh(data=2))
 
     def test_a_mesh_without_the_axis(self):

@@ -185,7 +185,7 @@ def test_what_cannot_be_saved_is_refused(looked, tmp_path):
 
 
 def test_what_is_no_function_is_refused():
-    with pytest.raises(sw.ShardwiseError, match="f is a int"):
+    with pytest.raises(sw.ShardwiseError, match="f is an int"):
         sw.inspect(3, mesh=sw.mesh(data=2))
     with pytest.raises(sw.ShardwiseError, match="does not divide"):
         sw.inspect(norm, normal(7), W, mesh=sw.mesh(data=2))

@@ -222,7 +222,7 @@ def test_numbers_that_make_no_sense(steps, every, keep):
 def test_a_step_that_is_none():
     with pytest.raises(TypeError, match=r"step is a function"):
         sw.fit(lambda s, b: s, {}, Rows(), steps=1)
-    with pytest.raises(TypeError, match="batches is a int"):
+    with pytest.raises(TypeError, match="batches is an int"):
         fit(batches=3)
     with pytest.raises(TypeError, match="batches is a dict"):
         fit(batches=next(iter(Rows())))

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._errors import ShardingError, explain_error
+from ..._errors import ShardingError, a_type, explain_error
 
 
 @dataclass(frozen=True)
@@ -143,12 +143,12 @@ def _describe(value: Any) -> str:
     if isinstance(value, Mapping):
         return f"a dictionary of {', '.join(map(repr, value))}" if value else "an empty dictionary"
     if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
+        return f"{a_type(value)} of {len(value)}"
     if isinstance(value, Reduction):
         return f"sw.{type(value).__name__} of {_describe(value.values)}"
     if is_metric_object(value):
-        return f"a {type(value).__name__}, which has merge and compute but is no pytree"
-    return f"a {type(value).__name__}"
+        return f"{a_type(value)}, which has merge and compute but is no pytree"
+    return f"{a_type(value)}"
 
 
 def check_shapes(metrics: dict[str, Any], batch: int) -> None:
