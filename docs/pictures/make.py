@@ -63,7 +63,7 @@ def main() -> None:
             "there is no chromium: the pictures of the page are left as they are", file=sys.stderr
         )
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page = _page(Path(folder) / "block.html")
         browser = Browser(Path(folder))
         browser.send("Emulation.setScrollbarsHidden", hidden=True)
