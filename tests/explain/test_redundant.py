@@ -375,7 +375,7 @@ def test_findings_stand_beside_their_traffic():
     def right(x, *, mesh):
         return jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=ROWS, out_specs=ROWS)(x)
 
-    with pytest.raises(sw.ArgumentError, match="it is set beside a int"):
+    with pytest.raises(sw.ArgumentError, match="it is set beside an int"):
         report.beside(7)
     quiet = sw.explain(right, shaped(8), mesh=mesh)
     assert quiet.beside(sw.prove(right, shaped(8), mesh=mesh)).findings == ()
