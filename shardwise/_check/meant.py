@@ -57,6 +57,18 @@ class Meant:
             return [None] * len(run.paths)
         return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
 
+    def factors(self, run: Run) -> list[float | None]:
+        """For each result the number by which it is multiplied, where that is all that is wrong."""
+        found = self.gaps(run)
+        if found is None or run.program.watch.sites:
+            return [None] * len(run.paths)
+        return [
+            float(gaps[0].ratio)
+            if len(gaps) == 1 and gaps[0].kind == "times" and gaps[0].ratio is not None
+            else None
+            for gaps in found
+        ]
+
     def likewise(self, run: Run, larger: Run) -> bool:
         """Whether the same results are multiples of what they should be on a larger mesh too."""
         here, there = self.gaps(run), self.gaps(larger)

@@ -92,10 +92,12 @@ def check(
     several = [run for run in runs if run is not base]
 
     def compare(run: Run, one: AbstractMesh) -> None:
-        known = meant.judged(run) if meant is not None and base.paths else [None] * len(limits)
+        follows = meant if meant is not None and base.paths else None
+        known = follows.judged(run) if follows else [None] * len(limits)
+        factors = follows.factors(run) if follows else [None] * len(limits)
         other = None if len(several) < 2 else several[-1 if run is not several[-1] else 0]
         try:
-            here = wrong_results(run, base, wanted, limits, known, other)
+            here = wrong_results(run, base, wanted, limits, known, factors, other)
         except DeadlockError as error:
             findings.append(_deadlock(error, run, one))
             wrong_on.append(words(one))

@@ -23,6 +23,9 @@ FEW, MANY = 2, 8
 SAME, OTHER = "same", "other"
 """What meaning says of a result: that it is what it is on one device, or that it is not."""
 
+FITTED_FROM, SURE = 32, 6.0
+"""From how many elements on, and how many times what rounding may do, a factor is seen."""
+
 SEEN_FROM, ALIGNED = 256, 0.9
 """From how many elements on, and how closely, two errors have to point in one direction."""
 
@@ -40,6 +43,8 @@ class Wrong:
     move: Movement = STILL
     """How far rounding moves it."""
     structure: bool = False
+    multiple: bool = False
+    """Whether it is the multiple of what it should be that its meaning says it is."""
 
     @property
     def path(self) -> str:
@@ -61,7 +66,7 @@ class Wrong:
     @functools.cached_property
     def right(self) -> bool:
         """Whether there is nothing to say."""
-        if self.structure or not self.same_type:
+        if self.structure or self.multiple or not self.same_type:
             return False
         return not self.apart and not self.off.any()
 
@@ -108,6 +113,21 @@ class Wrong:
             return False
         assert self.value is not None
         return all(agree(row, self.want, self.limit) for row in self.value.rows)
+
+    def is_multiple(self, factor: float | None) -> bool:
+        """Whether all elements together are closer to a multiple of what they should be.
+
+        A small factor drowns in the rounding of each element of a coarse type, not in that of all.
+        """
+        if factor is None or self.structure or not self.same_type or self.limit.given:
+            return False
+        got, want = wide(self.got).ravel(), wide(np.asarray(self.want)).ravel()
+        size = float(np.linalg.norm(want))
+        if want.size < FITTED_FROM or not 0 < size < np.inf or not np.isfinite(got).all():
+            return False
+        found = float(np.vdot(want, got).real) / size**2
+        spread = float(np.linalg.norm(got - found * want)) / (size * want.size**0.5)
+        return abs(found - 1) > SURE * spread and abs(found - factor) < 0.25 * abs(factor - 1)
 
     def seen_beside(self, other: Run | None) -> bool:
         """Whether it is off in the same direction on another mesh, which rounding would not be.
@@ -190,12 +210,14 @@ def wrong_results(
     wanted: Sequence[Wanted],
     limits: Sequence[Tolerance],
     meant: Sequence[str | None],
+    factors: Sequence[float | None],
     other: Run | None = None,
 ) -> list[Wrong]:
     """The results of a run that are wrong.
 
     `meant` says of each result what its meaning says: `SAME` as on one device, `OTHER`, or nothing.
-    `other` is the program on another mesh.
+    `factors` are those by which results are multiplied, where meaning says so. `other` is the
+    program on another mesh.
     """
     if run.traced.tree != base.traced.tree:
         return [Wrong(run, base, 0, None, None, Tolerance(0.0), structure=True)]
@@ -210,7 +232,10 @@ def wrong_results(
         if meant[index] == SAME and one.near:
             continue
         settled = meant[index] == OTHER and shown and not one.right
-        judged.append(one if settled else judge(run, base, index, *rows[index]))
+        closely = one if settled else judge(run, base, index, *rows[index])
+        if closely.right and one.is_multiple(factors[index]):
+            closely = dataclasses.replace(one, multiple=True)
+        judged.append(closely)
     return [one for one in judged if not one.right]
 
 
