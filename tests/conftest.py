@@ -58,6 +58,7 @@ ONCE = (
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[1]",
     "tests/hosts/test_hosts_train.py::test_terminated",
     "tests/hosts/test_launch.py",
+    "tests/test_wrong_calls.py",
     "tests/meaning/test_programs.py",
     "tests/inspect/test_inspect_page.py",
     "tests/practice/test_hostile.py",
