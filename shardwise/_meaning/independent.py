@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 
 from .._mesh import Axis
 from .._program import Atom, Body, Leaf, Lit, Scan, Var
@@ -17,7 +18,18 @@ from . import term as T
 from .align import reshaped
 from .notes import Notes
 from .rules import RULES
-from .value import Unknown, Value, axes_in, hide, narrowed, owing, tidy_dim, uncut, whole
+from .value import (
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    hide,
+    narrowed,
+    owing,
+    tidy_dim,
+    uncut,
+    whole,
+)
 
 ADDITIONS = ("add", "add_any")
 
@@ -168,7 +180,7 @@ def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
     x = narrowed(x, 0)
     if len(x.hidden) in T.uniform_dims(x.term):
         return x.having((x.coef, T.strip(x.term, {len(x.hidden)})), dims=x.dims[1:])
-    long = [i for i, (size, axes) in enumerate(x.dims[0]) if size != _count(axes)]
+    long = [i for i, (size, axes) in enumerate(x.dims[0]) if size != math.prod(hidden_sizes(axes))]
     if len(long) > 1:
         for axis in sorted(axes_in([x.dims[0]])):
             x = hide(x, axis)
@@ -178,13 +190,6 @@ def _dealt(w: Notes, x: Value, steps: Axis) -> Value:
     ]
     x = x.having(x.scaled, dims=(tidy_dim(dim), *x.dims[1:]))
     return _squeezed(w, x)
-
-
-def _count(axes: tuple[Axis, ...]) -> int:
-    count = 1
-    for axis in axes:
-        count *= axis.size
-    return count
 
 
 def _total(v: Value, steps: Axis) -> Value:
