@@ -158,7 +158,12 @@ class TestSignals:
         with pytest.raises(SystemExit):
             evaluate(identity, None, Stuck(1000), batch=10, mesh=devices(1), journal=path)
         assert time.monotonic() - began < 20
-        assert "500 of 1000 examples are in the journal" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "of 1000 examples are in the journal" in said
+        kept = int(said.split()[2])
+        assert 0 < kept <= 500  # steps that were read and not begun are not begun any more
+        result = sw.evaluate(identity, None, Lazy(1000), batch=10, journal=path)
+        assert result.resumed == kept and result["mean"] == 499.5
 
     def test_the_command_line_ends_with_128_and_the_signal(self, tmp_path):
         np.save(tmp_path / "x.npy", np.zeros(100, np.float32))
