@@ -163,7 +163,8 @@ class TestSignals:
         kept = int(said.split()[2])
         assert 0 < kept <= 500  # steps that were read and not begun are not begun any more
         result = sw.evaluate(identity, None, Lazy(1000), batch=10, journal=path)
-        assert result.resumed == kept and result["mean"] == 499.5
+        assert result.resumed == kept
+        assert result["mean"] == 499.5
 
     def test_the_command_line_ends_with_128_and_the_signal(self, tmp_path):
         np.save(tmp_path / "x.npy", np.zeros(100, np.float32))
