@@ -1,7 +1,9 @@
-"""What one run of the tests compiles, kept for as long as it runs: many tests compile the same.
+"""How the tests compile, which takes half of their time.
 
-JAX's own persistent cache, in a folder of each worker, which goes with it. Nothing is kept between
-runs. Processes that tests start do not share it by themselves: JAX writes files in place, and two
+Most programs run once on a few numbers: four of five tests do without LLVM's optimizations. And
+many tests compile the same: what one run of the tests compiles is kept for as long as it runs, in
+JAX's own persistent cache, in a folder of each worker. Nothing is kept between runs.
+Processes that tests start do not share it by themselves: JAX writes files in place, and two
 at once could read half of one. A test that starts one process at a time may hand it `shared()`.
 """
 
@@ -9,6 +11,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+FULLY = (
+    "tests/campaigns",
+    "tests/conformance/test_memory.py",
+    "tests/evaluate",
+    "tests/hosts",
+    "tests/train/test_at_rest.py",
+    "tests/train/test_fit.py",
+)
+"""Tests of what XLA makes of a program, and of bits that must not depend on it."""
 
 _folder: list[str] = []
 
@@ -38,3 +53,19 @@ def shared() -> dict[str, str]:
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
+
+
+@contextmanager
+def quickly(test: str) -> Iterator[None]:
+    """Compile without LLVM's optimizations, unless the test is one of those that have them."""
+    import jax
+
+    if test.startswith(FULLY) or zlib.crc32(test.encode()) % 5 == 0:
+        yield
+        return
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)

@@ -34,6 +34,13 @@ def pytest_unconfigure():
     compiled.end()
 
 
+@pytest.fixture(autouse=True)
+def compiled_quickly(request):
+    """Most programs run once."""
+    with compiled.quickly(request.node.nodeid):
+        yield
+
+
 @pytest.fixture
 def strict_promotion():
     """Two arrays of different dtypes never mix by themselves: not in a program, not in ours."""
