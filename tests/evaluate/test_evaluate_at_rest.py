@@ -285,7 +285,10 @@ print((peak[0] - base) / (rows * width * 4))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(),
+    reason="There is no /proc: the memory of an iterable is not measured.",
+)
 @pytest.mark.parametrize(("count", "size"), [(16, 256), (6, 768)])
 def test_the_memory_of_an_iterable(count, size):
     """Six steps and three batches at most, as the documentation says."""

@@ -16,6 +16,7 @@ import pytest
 import shardwise as sw
 
 from .. import compiled
+from ..optional import needed
 from .fitting import EVERY, STEPS, Counted, Rows, begin, digest
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +87,7 @@ def test_an_iterator_that_remembers_is_not_drained(tmp_path, as_bytes):
 
 
 def test_a_grain_iterator_goes_on_where_it_was(tmp_path):
-    grain = pytest.importorskip("grain.python")
+    grain = needed("grain.python", "that its iterators are resumed")
 
     def batches():
         x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
@@ -323,7 +324,7 @@ def test_the_log_has_every_step_and_every_evaluation(tmp_path):
     assert evaluated == [5, 10, 15, 20, 23]
     assert rows[-1]["train/mean"] == pytest.approx(evaluation(state)["mean"])
     assert rows[-1]["loss"] < rows[0]["loss"] / 2
-    pytest.importorskip("matplotlib")
+    needed("matplotlib", "that curves are drawn")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
