@@ -12,6 +12,7 @@ from .notes import Mistake as Mistake
 from .notes import Step as Step
 from .pieces import equal_in_pieces as equal_in_pieces
 from .read import Meaning as Meaning
+from .read import Reading as Reading
 from .read import read as read
 from .read import read_apart as read_apart
 from .relate import changes_in_loop as changes_in_loop
