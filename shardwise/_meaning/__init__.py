@@ -20,6 +20,7 @@ from .relate import is_number as is_number
 from .relate import own_part as own_part
 from .relate import same_reading as same_reading
 from .rules import table as table
+from .softmax import equal_in_blocks as equal_in_blocks
 from .term import Coef as Coef
 from .value import Value as Value
 from .walk import Walk as Walk

@@ -152,6 +152,8 @@ class DeviceWalk(Walk):
         )
         if op.length * max(1, len(op.body.ops)) > STEPS // 8:
             raise TooLong
+        if not op.length and len(op.outs) == op.carry:
+            return carry
         if not op.length:
             raise Unknown("a loop of no steps")
         stacked: list[list[Any]] = []
