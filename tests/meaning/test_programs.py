@@ -87,6 +87,14 @@ def test_random_programs(number):
     assert counts["values compared"]
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_the_results_of_random_programs(number):
+    counts, failures = campaign.random_results(7, number)
+    assert not failures
+    assert counts["programs"] == 1
+    assert sum(n for what, n in counts.items() if what.startswith("results"))
+
+
 # --- the oracle itself
 
 

@@ -15,6 +15,7 @@ import pytest
 
 import shardwise as sw
 
+from .. import compiled
 from ..optional import needed
 from .fitting import EVERY, STEPS, Counted, Rows, begin, digest
 
@@ -38,7 +39,7 @@ def run_and_die(kind, folder, die_at, devices=8, steps=STEPS):
     words = [kind, str(folder), str(die_at), str(steps)]
     command = [sys.executable, "-m", "tests.train.fitting", *words]
     flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags} | compiled.shared()
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
