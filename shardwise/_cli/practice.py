@@ -127,10 +127,12 @@ def list_(
 def hint(name: Name, where: Where = Path(), exercises: Exercises = None) -> None:
     """Give a hint, one more each time."""
     from .._practice.exercise import find
+    from .._practice.folder import about_hints
 
     folder = _folder(where, exercises)
     one = find(folder.exercises, name)
     hints, last = folder.hint(one)
+    typer.echo(f"{about_hints(one)}\n")
     for number, text in enumerate(hints, 1):
         typer.echo(f"{number}. {text}\n")
     if last:
@@ -188,8 +190,14 @@ def judge(
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[FILE]", help="The file with the solution.", show_default=False),
+        typer.Argument(
+            metavar="[FILE]",
+            help="The file with the solution. By default, the exercise's file in the practice "
+            "folder.",
+            show_default=False,
+        ),
     ] = None,
+    where: Where = Path(),
     everything: Annotated[
         Path | None,
         typer.Option("--all", metavar="DIR", help="Mark every solution in a folder and below."),
@@ -203,31 +211,80 @@ def judge(
         int | None, typer.Option(help="Seed of the inputs, which are otherwise new each time.")
     ] = None,
 ) -> None:
-    """Judge a solution: as it is written, and on 2, 4 and 8 devices."""
+    """Judge a solution: as it is written, and on 2, 4 and 8 devices.
+
+    A file in a practice folder counts: once it is right, its exercise is done.
+    """
     from .._practice.exercise import find, load_all
     from .._practice.judge import Judge, read
 
-    all_of = load_all(exercises)
     if everything is not None:
         if name is not None:
             raise typer.BadParameter("--all DIR marks a folder: name no exercise beside it.")
-        _judge_all(everything, all_of, output, seconds, seed)
-    if name is None or file is None:
-        raise typer.BadParameter("name the exercise and the file: practice judge NAME FILE.")
-    one = find(all_of, name)
+        _judge_all(everything, exercises, output, seconds, seed)
+    if name is None:
+        raise typer.BadParameter(
+            "name the exercise: practice judge NAME in a practice folder, or NAME FILE anywhere."
+        )
+    folder = _folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
+    one = find(folder.exercises if folder else load_all(exercises), name)
+    file = file or folder.file(one)
     source = read(file)
     with Judge(_limits(seconds)) as made:
         found = made.judge(one, source, str(file), seed)
     _say(found, output)
+    onward = _note(folder, one, found)
+    if onward and output is Format.TEXT:
+        typer.secho(f"\n{onward}", fg="green", bold=True)
     raise typer.Exit(_code(found))
 
 
+def _folder_of(place: Path, exercises: Path | None) -> Any:
+    """The practice folder that a file's place belongs to, if its exercises are those asked for."""
+    from .._practice.folder import Folder
+
+    if not Folder.above(place):
+        return None
+    found = Folder.find(place)
+    return found if exercises is None or exercises.resolve() == found.source else None
+
+
+def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
+    """The practice folder here, whose file is judged where none is named."""
+    from .._practice.folder import Folder
+
+    if Folder.above(where):
+        return Folder.find(where, exercises)
+    raise ShardwiseError(
+        explain_error(
+            "no file is named, and this is not a practice folder",
+            where=f"shardwise practice judge {name}",
+            rule="In a practice folder or below it, an exercise's own file is judged.",
+            remedy=f"name the file: shardwise practice judge {name} FILE; or make a practice "
+            "folder: shardwise practice start.",
+        )
+    )
+
+
+def _note(folder: Any, one: Any, found: Judgement) -> str:
+    """Record a verdict on a file of a practice folder, as the watcher does; what comes next."""
+    if folder is None or not found.ok:
+        return ""
+    try:
+        return folder.onward(folder.note(one, found))
+    except ShardwiseError as error:  # the verdict stands, wherever it can be written down
+        typer.echo(f"The progress was not recorded. {error}", err=True)
+        return ""
+
+
 def _judge_all(
-    folder: Path, exercises: list[Any], output: Format, seconds: float, seed: int | None
+    folder: Path, exercises: Path | None, output: Format, seconds: float, seed: int | None
 ) -> None:
+    from .._practice.exercise import load_all
     from .._practice.judge import Judge
 
-    pairs = list(_solutions(folder, exercises))
+    own = _folder_of(folder, exercises)
+    pairs = list(_solutions(folder, own.exercises if own else load_all(exercises)))
     if not pairs:
         raise ShardwiseError(
             explain_error(
@@ -241,6 +298,8 @@ def _judge_all(
     with Judge(_limits(seconds)) as made:
         for who, one, file in pairs:
             found = _judged(made, one, file, seed)
+            # A class's folders are marked from outside; their progress is their owners'.
+            _note(own, one, found)
             rows.append((who, found))
             if output is Format.TEXT:
                 pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""

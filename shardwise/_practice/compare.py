@@ -111,6 +111,22 @@ def shown(value: Any, beside: Any = None) -> str:
     return _cut(f"{number} at {place} of shape {array.shape}")
 
 
+def shapes(found: Any, expected: Any, part: str = "") -> tuple[str, str] | None:
+    """The shapes that were expected and found, in words, where these are what is different."""
+    if difference(found, expected) != "shape":
+        return None
+    if isinstance(expected, Mapping):
+        pairs = [(str(key), found[str(key)], one) for key, one in expected.items()]
+    elif isinstance(expected, list | tuple):
+        pairs = [
+            (f"{part}[{i}]", a, b) for i, (a, b) in enumerate(zip(found, expected, strict=True))
+        ]
+    else:
+        name = f"{part}: " if part else ""
+        return f"{name}shape {np.shape(expected)}", f"{name}shape {np.shape(found)}"
+    return next((both for name, a, b in pairs if (both := shapes(a, b, name))), None)
+
+
 def _where(array: np.ndarray, twin: np.ndarray | None) -> tuple[int, ...]:
     """The entry to show: the first that is clearly off, or the first of all."""
     if twin is not None and twin.shape == array.shape:

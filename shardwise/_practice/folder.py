@@ -24,6 +24,7 @@ Each file is an exercise: read the text on top, fill in the function, save.
     shardwise practice            watch this folder and judge each file as it is saved
     shardwise practice web        the same on a page in the browser
     shardwise practice list       what there is and what is done
+    shardwise practice judge NAME one verdict on that exercise's file, and no watching
     shardwise practice hint NAME  a hint, one more each time
     shardwise practice show NAME  a solution, once yours is right
 
@@ -59,16 +60,21 @@ class Folder:
         made.save()
         return made, new
 
+    @staticmethod
+    def above(path: Path) -> Path | None:
+        """Where the practice folder at `path` or above it is, if there is one."""
+        places = (path.resolve(), *path.resolve().parents)
+        return next((place for place in places if (place / STATE).is_file()), None)
+
     @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
         """The practice folder at `path`, or the nearest one above it."""
-        for place in (path.resolve(), *path.resolve().parents):
-            if (place / STATE).is_file():
-                found = cls(place, [], source)
-                found._read()
-                found.source = source or found.source
-                found.exercises = load_all(found.source)
-                return found
+        if place := cls.above(path):
+            found = cls(place, [], source)
+            found._read()
+            found.source = source or found.source
+            found.exercises = load_all(found.source)
+            return found
         raise ShardwiseError(
             explain_error(
                 "this is not a practice folder",
@@ -101,6 +107,7 @@ class Folder:
             file.write_text(exercise.start, encoding="utf-8")
         except OSError as error:
             raise _cannot(file, error) from error
+        self.refresh()
         self.solved.pop(exercise.name, None)
         self.hinted.pop(exercise.name, None)
         self.save()
@@ -113,16 +120,37 @@ class Folder:
         """The first exercise that is not done."""
         return next((one for one in self.exercises if one.name not in self.solved), None)
 
+    @property
+    def unjudged(self) -> list[Exercise]:
+        """The exercises that are not done, and whose files are no longer as they were written."""
+        open_ = [one for one in self.exercises if one.name not in self.solved]
+        return [one for one in open_ if self.text(one) not in ("", one.start)]
+
+    def refresh(self) -> None:
+        """Take over what another command has written: a `judge` beside the watcher."""
+        # What cannot be read is as good as not there: the next save writes it anew.
+        with contextlib.suppress(ShardwiseError):
+            self._read()
+
     def note(self, exercise: Exercise, judgement: Judgement) -> bool:
         """Remember a verdict; whether the exercise is right for the first time."""
+        self.refresh()
         if not judgement.ok or exercise.name in self.solved:
             return False
         self.solved[exercise.name] = datetime.now(UTC).isoformat(timespec="seconds")
         self.save()
         return True
 
+    def onward(self, first: bool) -> str:
+        """What to do after a verdict that is right, and right for the first time or not."""
+        after = self.current
+        if after is not None:
+            return f"Next: {after.file_name} ({after.title})"
+        return "That was the last one. All exercises are done." if first else ""
+
     def hint(self, exercise: Exercise) -> tuple[list[str], bool]:
         """The hints so far, with one more; and whether that was the last."""
+        self.refresh()
         count = min(self.hinted.get(exercise.name, 0) + 1, len(exercise.hints))
         self.hinted[exercise.name] = count
         self.save()
@@ -162,6 +190,14 @@ class Folder:
                     remedy="delete the file; the exercises stay as they are.",
                 )
             ) from error
+
+
+def about_hints(exercise: Exercise) -> str:
+    """What the hints of an exercise are, beside that of a verdict."""
+    return (
+        f"Hints on the way through {exercise.name}, from the gentle to the plain. "
+        "A verdict's hint is another: it is about the mistake that was found."
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,11 @@ UNIT = {"mesh": "device", "replace": "device", "shards": "shard", "answer": "ans
 DEVICES = 8
 """How many devices a solution finds that makes a mesh by itself of as many as it has shards."""
 
+KEEP_THE_CHECK = (
+    "Do not pass check_vma=False here: that only silences the type check, and the result is still "
+    "each device's own share."
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class Case:
@@ -182,14 +187,12 @@ class _Making:
         if ended := diagnose.of_ending(ran):
             return Run(case.sizes, unit, False, error=ended[1], seconds=ran.seconds)
         ok = compare.same(value, case.expected)
-        return Run(
-            case.sizes,
-            unit,
-            ok,
-            compare.shown(case.expected, value) if not ok and unit != "answer" else "",
+        want, got = compare.shapes(value, case.expected) or (
+            compare.shown(case.expected, value),
             compare.shown(value, case.expected),
-            seconds=ran.seconds,
         )
+        secret = ok or unit == "answer"
+        return Run(case.sizes, unit, ok, "" if secret else want, got, seconds=ran.seconds)
 
     def _pitfall(self, runs: Sequence[Run]) -> tuple[str, str, int]:
         """The pitfall's name (nothing, if all is right), what happened, and the line if known."""
@@ -204,7 +207,7 @@ class _Making:
             if error := _error(ran):
                 name = self._renamed(diagnose.of_error(error, self.exercise.function))
                 words = f"{error['type']}: {error['message']}".split("\n[caused by")[0]
-                return name, _shortened(words), self._named_line(error)
+                return name, self._advised(_shortened(words)), self._named_line(error)
         outcomes = [(c.sizes, v, c.expected) for c, v in zip(self.cases, self.values, strict=True)]
         if not all(run.ok for run in runs):
             mistakes = [case.mistakes for case in self.cases]
@@ -213,6 +216,13 @@ class _Making:
                 name = self._lacking() or name
             return self._renamed(name), "", 0
         return self._lacking(), "", 0
+
+    def _advised(self, words: str) -> str:
+        """JAX's words; where they advise to turn its check off, with what that would do."""
+        wanted = any(what == "unchecked" for what, _ in self.exercise.requires)
+        if wanted or "check_vma=False" not in words:
+            return words
+        return f"{words}\n\n{KEEP_THE_CHECK}"
 
     def _named_line(self, error: Mapping[str, Any]) -> int:
         """The line that an error speaks of, or the learner's last line on the way to it."""

@@ -108,6 +108,10 @@ class Judgement:
             "status": self.status,
             "ok": self.ok,
             "runs": [run.to_dict() for run in self.runs],
+            "table": [
+                {"title": title, "ok": ok, "expected": expected, "found": found}
+                for title, ok, expected, found in self.table()
+            ],
             "pitfall": self.pitfall.to_dict() if self.pitfall else None,
             "reason": self.reason,
             "line": self.line.to_dict() if self.line else None,
@@ -120,6 +124,38 @@ class Judgement:
             "seed": self.seed,
         }
 
+    def table(self) -> list[tuple[str, bool, str, str]]:
+        """What stands at the top: where it ran, whether it is right there, expected and found.
+
+        An error that is quoted whole below is only named here. Where all results are right, a row
+        of its own says what is wrong.
+        """
+        rows = [(run.title, run.ok, run.expected, self._found(run)) for run in self.runs]
+        if rows and self.status == WRONG and self.pitfall and all(run.ok for run in self.runs):
+            rows.append(("how it is done", False, "", self.pitfall.title))
+        return rows
+
+    def _found(self, run: Run) -> str:
+        if run.ok:
+            return ""
+        kind, colon, _ = run.error.partition(":")
+        named = colon and self.reason.startswith(kind + colon)
+        if named:
+            return f"stops with {kind}"
+        return run.error or (run.found if run.expected else f"found {run.found}")
+
+    def _table(self, width: int) -> list[tuple[str, str]]:
+        rows = self.table()
+        wide = max((len(title) for title, *_ in rows), default=0)
+        room = max(width, 40)
+        lines = []
+        for title, ok, expected, found in rows:
+            line = f"  {title:<{wide}}  {'right' if ok else 'wrong'}"
+            line += f"  expected {expected}, found {found}" if expected else f"  {found}" * (not ok)
+            line = line if len(line) <= room else line[: room - 4] + " ..."
+            lines.append((line, "right" if ok else "wrong"))
+        return lines
+
     def text(self, width: int = 80) -> str:
         """The verdict for a terminal, without colour."""
         return "\n".join(line for line, _ in self.lines(width))
@@ -129,7 +165,7 @@ class Judgement:
         found: list[tuple[str, str]] = []
         style = {RIGHT: "right", WRONG: "wrong"}.get(self.status, "warn")
         found.append((f"{self.exercise}: {self.status}", f"{style} head"))
-        found += _runs(self.runs, width)
+        found += self._table(width)
         if self.pitfall is not None:
             found.append(("", ""))
             found += _wrapped(f"{self.pitfall.title} [{self.pitfall.name}]", width, "head")
@@ -151,22 +187,6 @@ class Judgement:
             found.append(("", ""))
             found += _wrapped(f"Hint: {self.hint}", width, "hint")
         return found
-
-
-def _runs(runs: tuple[Run, ...], width: int) -> list[tuple[str, str]]:
-    wide = max((len(run.title) for run in runs), default=0)
-    rows = []
-    for run in runs:
-        said = "right" if run.ok else "wrong"
-        row = f"  {run.title:<{wide}}  {said}"
-        if not run.ok and run.error:
-            row += f"  {run.error}"
-        elif not run.ok:
-            row += f"  expected {run.expected}," * bool(run.expected) + f" found {run.found}"
-        if len(row) > max(width, 40):
-            row = row[: max(width, 40) - 4] + " ..."
-        rows.append((row, "right" if run.ok else "wrong"))
-    return rows
 
 
 def _wrapped(text: str, width: int, style: str, indent: str = "") -> list[tuple[str, str]]:

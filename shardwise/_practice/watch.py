@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from .exercise import Exercise
+from .folder import about_hints
 from .verdict import Judgement
 from .workshop import Workshop
 
@@ -79,8 +80,8 @@ class Watch:
     def run(self) -> None:
         """Until the learner leaves."""
         with _keys(self.keys) as listening:
-            self.show()
             try:
+                self._catch_up()
                 while True:
                     for exercise in self.shop.changed():
                         self.judge(exercise)
@@ -94,24 +95,35 @@ class Watch:
                 pass
         self.goodbye()
 
+    def _catch_up(self) -> None:
+        """Judge first what was worked on while nobody watched; then show where the learner is."""
+        right = []
+        for exercise in self.shop.folder.unjudged:
+            self.at = exercise
+            _, first = self._judged(exercise)
+            right += [exercise.file_name] * first
+        if right:
+            self.note = f"Right already: {', '.join(right)}"
+        self.at = self.shop.folder.current or self.shop.folder.exercises[-1]
+        self.show()
+
     def judge(self, exercise: Exercise) -> None:
         """Judge a file that was saved, show the verdict, and go on if it is right."""
         if exercise is not self.at:
             self.at, self.hints = exercise, []
         self.note = ""
-        self._header()
-        self.screen.line(f"Judging {exercise.file_name} on {_meshes(exercise)} ...", "soft")
-        self.screen.flush()
-        found, first = self._patiently(exercise)
+        found, first = self._judged(exercise)
         if found.ok:
-            after = self.shop.folder.current
-            if first and after is None:
-                self.note = "That was the last one. All exercises are done."
-            elif after is not None:
-                self.note = f"Next: {after.file_name} ({after.title})"
+            self.note = self.shop.folder.onward(first)
         self.show()
         if found.ok and self.shop.folder.current is not None:
             self.at, self.hints = self.shop.folder.current, []
+
+    def _judged(self, exercise: Exercise) -> tuple[Judgement, bool]:
+        self._header()
+        self.screen.line(f"Judging {exercise.file_name} on {_meshes(exercise)} ...", "soft")
+        self.screen.flush()
+        return self._patiently(exercise)
 
     def _patiently(self, exercise: Exercise) -> tuple[Judgement, bool]:
         """Judge in a thread, so that Ctrl-C is heard at once."""
@@ -147,7 +159,12 @@ class Watch:
             screen.verdict(found)
         if self.note:
             screen.line()
-            screen.line(self.note, "right head")
+            for text in _wrap(self.note, screen.width):
+                screen.line(text, "right head")
+        if self.hints:
+            screen.line()
+            for text in _wrap(about_hints(self.at), screen.width):
+                screen.line(text, "soft")
         for number, hint in enumerate(self.hints, 1):
             screen.line()
             for text in _wrap(f"Hint {number}: {hint}", screen.width):

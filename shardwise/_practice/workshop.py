@@ -34,6 +34,7 @@ class Workshop:
 
     def changed(self) -> list[Exercise]:
         """The exercises whose files have been saved since the last look."""
+        self.folder.refresh()
         now = self._look()
         before, self._seen = self._seen, now
         names = {name for name, one in now.items() if one is not None and one != before.get(name)}

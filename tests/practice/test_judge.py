@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from shardwise import ShardwiseError
+from shardwise._practice import compare
 from shardwise._practice.exercise import find
 
 HEAD = """import functools
@@ -153,6 +155,42 @@ def test_the_verdict_has_the_line_and_what_each_device_held(exercises, judged):
     assert data["pitfall"]["name"] == "missing-psum"
     assert data["held"][0]["devices"][1]["device"] == "data 1"
     assert one.solution not in found.text()
+
+
+def test_an_error_is_told_once_and_its_advice_is_not_to_be_followed(exercises, judged):
+    one = find(exercises, "shard_map_psum")
+    found = judged("shard_map_psum", one.wrong["missing-psum--checked"])
+    text = found.text(80)
+    assert "  1 device   wrong  stops with ShardingError\n" in text
+    assert "  8 devices  wrong  stops with ShardingError\n" in text
+    assert text.count("shard_map applied to the function") == 1
+    assert found.runs[0].error.startswith("ShardingError: mine.py:15: shard_map applied")
+    after = " ".join(text.split()).partition("passing the check_vma=False argument")[2]
+    assert "Do not pass check_vma=False here: that only silences the type check" in after
+
+
+def test_a_way_that_is_wrong_has_a_row_where_all_results_are_right(exercises, judged):
+    one = find(exercises, "data_parallel_step")
+    found = judged("data_parallel_step", one.wrong["summed-gradients"])
+    assert all(run.ok for run in found.runs)
+    assert "  8 shards        right\n" in found.text()
+    row = "  how it is done  wrong  The gradients are summed, not averaged\n"
+    assert row in found.text()
+    assert found.to_dict()["table"][-1]["ok"] is False
+
+
+def test_shapes_that_differ_are_what_the_table_shows():
+    line, rows = np.zeros(72), np.zeros((8, 9))
+    assert compare.shapes(rows, line) == ("shape (72,)", "shape (8, 9)")
+    assert compare.shapes(line + 1, line) is None
+    nested = {"loss": np.ones(1), "grads": [np.ones(2), line]}
+    other = {"loss": np.ones(1), "grads": [np.ones(2), rows]}
+    assert compare.shapes(other, nested) == ("grads[1]: shape (72,)", "grads[1]: shape (8, 9)")
+
+
+def test_a_wrong_shape_is_in_the_verdict(exercises, judged):
+    found = judged("shard_map_psum", find(exercises, "shard_map_psum").wrong["wrong-shape"])
+    assert "wrong  expected shape (), found shape (" in found.text()
 
 
 def test_a_deadlock_is_an_answer_at_once(exercises, judged):

@@ -110,7 +110,8 @@ def test_hints_come_one_at_a_time(folder, exercises):
     total = len(exercises[0].hints)
     for count in range(1, total + 2):
         found = run("hint", "shard_map_psum", "--dir", folder)
-        assert found.output.count("\n\n") == min(count, total)
+        assert "A verdict's hint is another" in found.output
+        assert found.output.count("\n\n") == 1 + min(count, total)
         assert ("no more hints" in found.output) == (count >= total)
 
 
@@ -161,6 +162,58 @@ def test_judge_answers_with_its_exit_code(tmp_path, exercises):
     assert run("judge", one.name, tmp_path / "none.py").exit_code == 2
     assert run("judge", "no_such_exercise", file).exit_code == 2
     assert run("judge").exit_code == 2
+
+
+def test_a_right_verdict_in_a_practice_folder_counts(folder, exercises, monkeypatch):
+    one, after = exercises[33], exercises[0]
+    (folder / one.file_name).write_text(one.wrong["only-one-half"])
+    (folder / "notes").mkdir()
+    monkeypatch.chdir(folder / "notes")
+    wrong = run("judge", one.name)
+    assert wrong.exit_code == 1
+    assert "Next:" not in wrong.output
+    assert "0 of 35 done." in run("list").output
+    (folder / one.file_name).write_text(one.solution)
+    right = run("judge", one.name)
+    assert right.exit_code == 0, right.output
+    assert right.output.endswith(f"\n\nNext: {after.file_name} ({after.title})\n")
+    assert "1 of 35 done." in run("list").output
+    assert run("show", one.name).output == one.solution
+    run("reset", one.name)
+    (folder / "elsewhere.py").write_text(one.solution)
+    assert run("judge", one.name, folder / "elsewhere.py").exit_code == 0
+    assert "1 of 35 done." in run("list").output
+    assert "judge NAME" in (folder / "README.md").read_text()
+
+
+def test_judge_without_a_file_needs_a_practice_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = run("judge", "shard_map_psum")
+    assert found.exit_code == 2
+    assert "no file is named, and this is not a practice folder" in found.output
+    assert "shardwise practice judge shard_map_psum FILE" in found.output
+
+
+def test_what_is_right_in_ones_own_folder_is_marked_and_counted(folder, exercises):
+    one = exercises[34]
+    for other in exercises:
+        if other is not one:
+            (folder / other.file_name).unlink()
+    (folder / one.file_name).write_text(one.solution)
+    assert run("judge", "--all", folder).exit_code == 0
+    assert "1 of 35 done." in run("list", "--dir", folder).output
+
+
+def test_progress_of_two_commands_at_once_is_kept(folder, exercises):
+    """The watcher has the folder open while `judge` or `hint` writes to it."""
+    from shardwise._practice.folder import Folder
+    from shardwise._practice.verdict import RIGHT, Judgement
+
+    watcher, other = Folder.find(folder), Folder.find(folder)
+    for opened, one in ((watcher, exercises[0]), (other, exercises[1])):
+        assert opened.note(one, Judgement(one.name, one.title, one.file_name, RIGHT))
+    watcher.hint(exercises[2])
+    assert set(Folder.find(folder).solved) == {exercises[0].name, exercises[1].name}
 
 
 def test_a_teacher_marks_a_folder(tmp_path, exercises):

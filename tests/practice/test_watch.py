@@ -17,7 +17,8 @@ import pytest
 from shardwise._practice.exercise import find
 from shardwise._practice.folder import Folder
 from shardwise._practice.verdict import Judgement, Run
-from shardwise._practice.watch import Screen
+from shardwise._practice.watch import Screen, Watch
+from shardwise._practice.workshop import Workshop
 
 PATIENCE = 120.0
 START = (
@@ -107,6 +108,36 @@ def test_saving_a_file_shows_the_verdict_and_goes_on(folder, terminal):
     assert "Traceback" not in seen
     assert terminal.process.wait(30) == 0
     assert Folder.find(folder.path).current.name == "shard_map_vs_vmap"
+
+
+class Marked:
+    """A judge that has its verdicts by heart: what is tested is the watcher."""
+
+    def __init__(self, right: set[str]):
+        self.right, self.asked = right, []
+
+    def judge(self, exercise, source, file):
+        self.asked.append(exercise.name)
+        status = "right" if exercise.name in self.right else "wrong"
+        return Judgement(exercise.name, exercise.title, file, status)
+
+
+def test_work_done_while_nobody_watched_is_judged_first(folder, capsys):
+    first, second, third, _, fifth = folder.exercises[:5]
+    for one in (first, third, fifth):
+        folder.file(one).write_text(one.solution)
+    shop = Workshop(folder)
+    shop.judge = Marked({first.name, third.name})  # pyright: ignore[reportAttributeAccessIssue]
+    watch = Watch(shop)
+    watch._catch_up()
+    assert shop.judge.asked == [first.name, third.name, fifth.name]
+    assert set(Folder.find(folder.path).solved) == {first.name, third.name}
+    assert watch.at is second
+    shown = capsys.readouterr().out
+    assert f"Right already: {first.file_name}, {third.file_name}" in shown
+    shop.judge.asked.clear()
+    watch._catch_up()
+    assert shop.judge.asked == [fifth.name]
 
 
 def test_without_a_terminal_it_prints_one_verdict_after_the_other(folder):

@@ -63,6 +63,7 @@
     // Made from Markdown by the server, which escapes everything that it does not write itself.
     text.innerHTML = one.statement;
     box.appendChild(text);
+    if (one.hints.length) box.appendChild(make("p", one.about_hints, "soft"));
     one.hints.forEach(function (hint) {
       var made = make("div", null, "hint");
       made.innerHTML = hint;
@@ -131,13 +132,13 @@
     }
     box.classList.add(found.ok ? "right" : "wrong");
     box.appendChild(make("h2", found.ok ? "Right" : found.status === "wrong" ? "Wrong" : "It could not be run"));
-    if (found.runs.length) {
-      var wrong = found.runs.some(function (run) { return !run.ok; });
-      box.appendChild(table(wrong ? ["on", "", "expected", "found"] : null, found.runs.map(function (run) {
+    if (found.table.length) {
+      var wrong = found.table.some(function (run) { return !run.ok; });
+      box.appendChild(table(wrong ? ["on", "", "expected", "found"] : null, found.table.map(function (run) {
         var row = [run.title, run.ok ? "right" : "wrong"];
-        if (wrong) row.push(run.expected, run.error || (run.ok ? "" : run.found));
+        if (wrong) row.push(run.expected, run.found);
         return row;
-      }), found.runs.map(function (run) { return run.ok ? "ok" : "not"; })));
+      }), found.table.map(function (run) { return run.ok ? "ok" : "not"; })));
     }
     if (found.pitfall) {
       var fall = make("div", null, "pitfall");

@@ -20,6 +20,7 @@ from typing import Any
 from ..._explain.figures.draw import COLORS
 from ..._version import __version__
 from ..exercise import Exercise
+from ..folder import about_hints
 from ..workshop import Workshop
 from .markdown import to_html
 
@@ -47,6 +48,8 @@ class Live:
 
     def start(self) -> None:
         """Look and judge, each in a thread of its own."""
+        for exercise in self.shop.folder.unjudged:
+            self.todo.put(exercise)
         for work in (self._look, self._judge):
             threading.Thread(target=work, daemon=True).start()
 
@@ -124,6 +127,7 @@ class Live:
             "source": _code(folder.text(one), one),
             "solved": one.name in folder.solved,
             "hints": [to_html(hint) for hint in one.hints[:count]],
+            "about_hints": about_hints(one),
             "more_hints": count < len(one.hints),
             "solution": one.solution if one.name in folder.solved else None,
             "judging": self.judging == one.name,
