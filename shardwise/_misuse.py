@@ -6,6 +6,7 @@ something else (a shape, a traced value in an `if`), go through as they are.
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from collections.abc import Callable
@@ -70,8 +71,9 @@ class _Reader:
         for pattern, what, rule, remedy in _SENTENCES:
             if match := pattern.search(self.text):
                 words = {name: str(value) for name, value in match.groupdict().items()}
+                where = self.body or self.where
                 return explain_error(
-                    what.format(**words), where=self.where, rule=rule, remedy=remedy.format(**words)
+                    what.format(**words), where=where, rule=rule, remedy=remedy.format(**words)
                 )
         if match := _jax.SPEC_COUNT.search(self.text):
             return self._spec_count(match["specs"])
@@ -174,6 +176,26 @@ class _Reader:
         ]
         return str(choose(frames))
 
+    @property
+    def body(self) -> str:
+        """Where the body of the innermost shard_map is written, if the way leads past no line.
+
+        A shard_map that is handed over as it is has been called by us: its own line is not on the
+        way to the error, and the line of that call says nothing about it.
+        """
+        way = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
+        if choose([_jax.Frame(file, 1, "", 0, 0) for file in way if not _jax.is_own(file)]).file:
+            return ""
+        bodies = [
+            inspect.unwrap(found)
+            for frame, file in zip(self.frames, self.files, strict=True)
+            if _jax.is_shard_map(file) and callable(found := frame.f_locals.get("f"))
+        ]
+        codes = [one.__code__ for one in bodies if inspect.isfunction(one)]
+        own = [code for code in codes if not _jax.is_own(code.co_filename)]
+        places = [_jax.Frame(c.co_filename, c.co_firstlineno, c.co_name, 0, 0) for c in own]
+        return str(choose(places[-1:])) if places else ""
+
     def _unbound(self) -> str | None:
         """The axis that the innermost call of JAX's names."""
         found = None
@@ -203,14 +225,14 @@ _SENTENCES = (
         "A jax.shard_map keeps the mesh it was made with; one made without a mesh takes "
         "that of its first call for good.",
         "make it inside the function, on the mesh that is passed: "
-        "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). A program that is to run "
-        "on its own mesh is simulated without mesh=.",
+        "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). check and prove need such a "
+        "function; simulate, explain and inspect take a program on its own mesh without mesh=.",
     ),
     (
         _jax.NO_MESH,
         "this shard_map has no mesh, and there is none around it",
         "A shard_map runs over a mesh.",
-        "sw.simulate(f, mesh=sw.mesh(data=8)).",
+        "name one: mesh=sw.mesh(data=8).",
     ),
     (
         _jax.SPEC_MISMATCH,

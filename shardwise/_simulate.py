@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import jax
@@ -199,6 +199,8 @@ class Tracing:
         if self.takes_mesh:
             self._refuse_another(kwargs.get("mesh"))
             kwargs = {**kwargs, "mesh": self.mesh}
+        elif self.mesh is None:
+            _refuse_no_mesh(self.f, args, kwargs)
         bound = bind(self.f, args, kwargs, self.static)
         bound = dataclasses.replace(
             bound,
@@ -351,14 +353,36 @@ def _refuse_refs() -> UnsupportedError:
     )
 
 
+def _refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Say that a function that takes a mesh is not given one, before Python does."""
+    wanted = _mesh_parameter(f)
+    if wanted is None or wanted.default is not wanted.empty or "mesh" in kwargs:
+        return
+    before = list(_parameters(f, follow_wrapped=True) or ()).index("mesh")
+    if wanted.kind is wanted.POSITIONAL_OR_KEYWORD and len(args) > before:
+        return
+    raise ArgumentError(
+        explain_error(
+            "it takes a mesh, and none is given",
+            where=f"{getattr(f, '__name__', type(f).__name__)}()",
+            rule="A function with a parameter mesh is given the mesh that it is to run on.",
+            remedy="name one beside the function: mesh=sw.mesh(data=8).",
+        )
+    )
+
+
 def _takes_mesh(f: Callable[..., Any]) -> bool:
+    return _mesh_parameter(f) is not None
+
+
+def _mesh_parameter(f: Callable[..., Any]) -> inspect.Parameter | None:
     own = _parameters(f, follow_wrapped=False)
     passes_on = own is None or any(p.kind is p.VAR_KEYWORD for p in own.values())
     if passes_on:
         # A decorator that hands on what it is given takes what the function inside takes.
         own = _parameters(f, follow_wrapped=True)
     mesh = (own or {}).get("mesh")
-    return mesh is not None and mesh.kind is not mesh.POSITIONAL_ONLY
+    return None if mesh is None or mesh.kind is mesh.POSITIONAL_ONLY else mesh
 
 
 def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:

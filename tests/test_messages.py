@@ -372,3 +372,50 @@ def test_tracebacks_end_in_the_users_code():
     files = [entry.path.name for entry in caught.traceback]
     assert files[-1] == "test_messages.py"
     assert "shard_map.py" not in files
+
+
+# --- no mesh, or another one
+
+
+def sum_of_all(x, *, mesh):
+    return jax.shard_map(lambda x: lax.psum(x, "data"), mesh=mesh, in_specs=DATA, out_specs=P())(x)
+
+
+@pytest.mark.parametrize("called", [sw.check, sw.prove, sw.explain, sw.inspect])
+def test_a_mesh_that_is_needed_and_not_named(called):
+    with pytest.raises(sw.ArgumentError) as caught:
+        called(sum_of_all, X)
+    assert isinstance(caught.value, TypeError)
+    compares = called in (sw.check, sw.prove)
+    where = rf"^sw\.{called.__name__}: mesh= is missing" if compares else r"^sum_of_all\(\): .*mesh"
+    assert_facts(str(caught.value), where, "mesh", "Remedy: ", "mesh=")
+
+
+def test_a_mesh_by_position_is_none_that_is_missing():
+    def total(x, mesh):
+        return sum_of_all(x, mesh=mesh)
+
+    found = sw.simulate(total, static_argnums=1)(X, sw.mesh(data=2))
+    assert found.shape == (6, 4)
+
+
+@pytest.mark.parametrize("called", [sw.check, sw.prove])
+def test_a_shard_map_bound_to_its_mesh_is_named_by_its_line(called):
+    def body(x):  # the line that is named
+        return lax.psum(x, "data")
+
+    bound = jax.shard_map(body, mesh=sw.mesh(data=2), in_specs=DATA, out_specs=P())
+    with pytest.raises(sw.ShardingError) as caught:
+        called(bound, X, mesh={"data": [1, 4]})
+    line = body.__code__.co_firstlineno
+    assert_facts(str(caught.value), rf"^{HERE}:{line}: this shard_map is bound", "check and prove")
+
+
+def test_a_shard_map_bound_to_its_mesh_is_named_where_it_is_called():
+    bound = jax.shard_map(lambda x: x, mesh=sw.mesh(data=2), in_specs=DATA, out_specs=DATA)
+
+    def outer(x):
+        return bound(x)
+
+    text = message(outer, X, mesh=sw.mesh(data=4))
+    assert_facts(text, rf"^{HERE}:{outer.__code__.co_firstlineno + 1}: this shard_map is bound")

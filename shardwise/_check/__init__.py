@@ -8,9 +8,10 @@ from .cause import cause as cause
 from .cause import grouped as grouped
 from .draw import run_drawn as run_drawn
 from .options import Meshes as Meshes
+from .options import expand as expand
+from .options import wanted_meshes as wanted_meshes
+from .options import words as words
 from .run import check as check
-from .run import expand as expand
-from .run import words as words
 from .running import Run as Run
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of

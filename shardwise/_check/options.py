@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error
 from .._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from .._mesh import mesh as make_mesh
 from .case import Sizes
@@ -49,6 +49,22 @@ def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
 
 
 Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
+
+
+def wanted_meshes(given: Meshes | None, called: str) -> list[AbstractMesh]:
+    """The meshes of a call that cannot do without."""
+    if given is not None:
+        return expand(given)
+    raise ArgumentError(
+        explain_error(
+            "mesh= is missing",
+            where=f"sw.{called}",
+            rule=f"{called} compares a program on a mesh with one device, also a program that has "
+            "a mesh of its own.",
+            remedy=f'sw.{called}(f, *args, mesh={{"data": [1, 2, 4, 8]}}), where f takes the mesh '
+            "as a keyword or uses the one around it.",
+        )
+    )
 
 
 def expand(sizes: Meshes) -> list[AbstractMesh]:

@@ -16,7 +16,7 @@ from .describe import describe
 from .draw import run_drawn
 from .lint import lint
 from .meant import Meant
-from .options import Meshes, expand, validate, words
+from .options import Meshes, validate, wanted_meshes, words
 from .reference import wanted_of
 from .running import Run
 from .seen import unseen
@@ -28,7 +28,7 @@ from .wrong import Wrong, wrong_results
 def check(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Meshes,
+    mesh: Meshes | None = None,
     reference: Any = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -50,7 +50,7 @@ def check(
             drawn.
         mesh: Axis names, each with a size or a list of sizes: `{"data": [1, 2, 4, 8]}`. With
             several axes every combination is tried. A mesh is tried alone, a list of meshes with
-            the same axes one after the other.
+            the same axes one after the other. It has to be named.
         reference: What is right: a function of the same arguments, or its result. Left out, the
             result on the mesh of ones.
         rtol: An element may differ by `atol + rtol * |reference|`. Left out, both of them, by as
@@ -65,6 +65,7 @@ def check(
         The verdict: true where the program is right on every mesh.
 
     Raises:
+        ArgumentError: There is no `mesh`.
         ShardingError: The program cannot run on one of the meshes: a size does not divide, say.
         UnsupportedError: The program uses something that cannot be simulated.
         ShardwiseError: An option makes no sense.
@@ -76,7 +77,7 @@ def check(
         ```
     """
     validate(f, rtol, atol, seed)
-    meshes = expand(mesh)
+    meshes = wanted_meshes(mesh, "check")
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     options = in_specs, Static.of(static_argnums, static_argnames)
     base, given = run_drawn(Tracing(f, ones, *options), args, seed)
@@ -187,6 +188,3 @@ def _once(findings: Sequence[Finding], wrong: Sequence[Wrong]) -> tuple[Finding,
         if key not in kept or (finding.certain and not kept[key].certain):
             kept[key] = finding
     return tuple(sorted(kept.values(), key=lambda finding: not finding.certain))
-
-
-__all__ = ["check", "expand", "words"]

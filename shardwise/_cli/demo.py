@@ -220,7 +220,8 @@ A function of yours that has jax.shard_map somewhere inside:
     print(sw.explain(your_function, *args, mesh=sw.mesh(data=1024)))
 
 If it takes no keyword mesh, it runs with that mesh as the ambient one.
-If it has a mesh of its own, leave mesh= out.
+simulate and explain also take a function with a mesh of its own: leave mesh= out.
+check needs mesh=, and a function that can run on each of those meshes.
 
 On the command line, in a checkout:
 

@@ -35,6 +35,8 @@ class Asked:
     quiet: bool
     verbose: bool
     ignore: tuple[str, ...]
+    explained: bool = False
+    """Whether to take what a case has to be explained, where it has that."""
 
 
 def judge_all(
@@ -47,7 +49,7 @@ def judge_all(
     matches = None if asked.select is None else parse_expression(asked.select)
     with path_as_it_was():
         cases = _chosen(asked.targets, matches, asked.select or "")
-        outcomes = _run_all(cases, doing, judge, asked.ignore, _printer(asked))
+        outcomes = _run_all(cases, doing, judge, asked, _printer(asked))
     unused: list[Unused] = []
     if matches is None:
         unused = unused_in(outcomes, asked.targets, only, without)
@@ -75,7 +77,7 @@ def _run_all(
     cases: list[Found],
     doing: str,
     judge: Judge,
-    ignore: tuple[str, ...],
+    asked: Asked,
     show: Callable[[Outcome], None],
 ) -> list[Outcome]:
     outcomes = []
@@ -83,22 +85,25 @@ def _run_all(
         # What a program prints goes to standard error: standard output is for the outcome.
         line = f"{doing} {number} of {len(cases)}: {one.name}"
         with patience(line), contextlib.redirect_stdout(sys.stderr):
-            outcome = _run(one, judge).silenced_by(ignore)
+            outcome = _run(one, judge, asked.explained).silenced_by(asked.ignore)
         outcomes.append(outcome)
         show(outcome)
     return outcomes
 
 
-def _run(found: Found, judge: Judge) -> Outcome:
+def _run(found: Found, judge: Judge, explained: bool) -> Outcome:
     if found.case is None:
         return Outcome(found, error=found.error)
     began = time.perf_counter()
+    other = found.case.explain if explained else None
+    taken = f"explain={getattr(other, '__name__', 'a function')}" if other else ""
     try:
-        f, args = program_of(found.case)
+        f, args = program_of(found.case, other)
         verdict = judge(found.case, f, args)
     except (Exception, SystemExit) as error:
-        return Outcome(found, error=error)
-    return Outcome(found, verdict, seconds=time.perf_counter() - began, program=f)
+        return Outcome(found, error=error, taken=taken)
+    seconds = time.perf_counter() - began
+    return Outcome(found, verdict, seconds=seconds, program=f, taken=taken)
 
 
 def _printer(asked: Asked) -> Callable[[Outcome], None]:

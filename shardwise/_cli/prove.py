@@ -20,7 +20,10 @@ def prove(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.meshes("Meshes to prove it on instead of those of the cases: data=64,model=8."),
+        options.meshes(
+            "Meshes to prove it on instead of those of the cases: data=64,model=8. A case with "
+            "explain= is then proved for the arguments that it is explained with."
+        ),
     ] = None,
     output: options.Judged = options.Format.TEXT,
     select: options.Select = None,
@@ -40,7 +43,9 @@ def prove(
     options.refuse_both(quiet, verbose)
     sizes = None if mesh is None else parse_mesh(mesh)
     named, settings = options.prepare(targets, devices)
-    asked = Asked(named, select, output, quiet, verbose, settings.ignore)
+    asked = Asked(
+        named, select, output, quiet, verbose, settings.ignore, explained=sizes is not None
+    )
     judge_all(asked, "proving", _prove(sizes, run), only="SW4")
 
 

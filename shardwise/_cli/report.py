@@ -30,6 +30,8 @@ class Outcome:
     seconds: float = 0.0
     program: Any = None
     """The function that was judged."""
+    taken: str = ""
+    """Where its arguments are from, if not from the case itself: `explain=large`."""
 
     @property
     def wrong(self) -> bool:
@@ -100,7 +102,8 @@ class Outcome:
         error = None
         if self.error is not None:
             error = {"type": type(self.error).__name__, "message": str(self.error)}
-        return {"case": case, **place, "verdict": verdict, "error": error}
+        taken = {"arguments": self.taken} if self.taken else {}
+        return {"case": case, **place, **taken, "verdict": verdict, "error": error}
 
 
 def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
@@ -188,16 +191,21 @@ def full_text(outcome: Outcome, verbose: bool) -> Text:
 
     name = outcome.found.name
     if outcome.verdict is not None:
-        return verdict_text(outcome.verdict, name, verbose, outcome.seconds)
+        return verdict_text(outcome.verdict, name, verbose, outcome.seconds, outcome.taken)
     assert outcome.error is not None
     text = Text.assemble((name, "bold"), ": ", ("could not be run", "bold red"))
+    text.append(_taken(outcome.taken), style="dim")
     text.append(f"\n{_indented(outcome.reason)}\n")
     lines = _traceback(outcome.error) if verbose else last_line(outcome.error)
     return text.append(f"{_indented(lines)}\n" if lines else "", style="dim")
 
 
 def verdict_text(
-    verdict: Verdict | Proof, name: str, verbose: bool, seconds: float | None = None
+    verdict: Verdict | Proof,
+    name: str,
+    verbose: bool,
+    seconds: float | None = None,
+    taken: str = "",
 ) -> Text:
     """A headline, and each finding with its line of source."""
     from rich.text import Text
@@ -208,6 +216,7 @@ def verdict_text(
     for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
         style = STYLES.get(word, "bold green")
         text.append("; " if number else "").append(word, style=style).append(f" on {meshes}")
+    text.append(_taken(taken), style="dim")
     if verbose and seconds is not None:
         count = getattr(verdict, "leaves", None) or len(getattr(verdict, "results", ()))
         results = f"{count} result{'s' * (count != 1)} compared"
@@ -219,6 +228,10 @@ def verdict_text(
     numbers = getattr(verdict, "numbers", "")
     text.append(f"\n\n{_indented(numbers)}" if numbers else "", style="dim")
     return text.append("\n" if verdict.findings else "")
+
+
+def _taken(taken: str) -> str:
+    return f" (with the arguments of {taken})" if taken else ""
 
 
 STYLES = {"WRONG": "bold red", "REFUTED": "bold red", "UNKNOWN": "bold yellow"}

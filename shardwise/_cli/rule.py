@@ -47,7 +47,7 @@ def _rule(code: str) -> Rule:
 
 
 def _show(one: Rule) -> None:
-    text = f"# {one.code}: {one.title}\n\n{one.text}\n"
+    text = f"# {one.code}: {one.title}\n\n{one.printed}\n"
     out = console()
     if not out.is_terminal:
         typer.echo(text)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import posixpath
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ class Rule:
     title: str
     text: str
     page: str
+    shared: str = ""
+    """The code that the examples of its page build on, as Markdown."""
 
     @property
     def description(self) -> str:
@@ -35,6 +38,22 @@ class Rule:
         """The section without links to other pages, which elsewhere would lead nowhere."""
         return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", self.text)
 
+    @property
+    def printed(self) -> str:
+        """The section as it reads away from the documentation: links by the names of pages."""
+        text = re.sub(r"\[([^\]]+)\]\((?!https?:)([^)#]*)[^)]*\)", self._named, self.text)
+        if not self.shared or "```python" not in text:
+            return text
+        words = "The example builds on these lines, which all examples of its page share:"
+        return f"{text}\n\n{words}\n\n{self.shared}"
+
+    def _named(self, link: re.Match[str]) -> str:
+        words, target = link.groups()
+        if not target:
+            return words
+        page = posixpath.normpath(posixpath.join(posixpath.dirname(self.page), target))
+        return f"{words} (in the documentation: {page.removesuffix('.md')})"
+
 
 @functools.cache
 def rules() -> dict[str, Rule]:
@@ -43,8 +62,10 @@ def rules() -> dict[str, Rule]:
     for page in PAGES:
         text = _page(page)
         titles = dict(_titles(text))
+        before = text.partition("\n## ")[0]
+        shared = "\n\n".join(re.findall(r"^```python\n.*?^```$", before, re.M | re.S))
         for code, section in _sections(text):
-            found[code] = Rule(code, titles.get(code, ""), section, f"{page}/codes.md")
+            found[code] = Rule(code, titles.get(code, ""), section, f"{page}/codes.md", shared)
     return dict(sorted(found.items()))
 
 

@@ -10,10 +10,10 @@ from .._check import (
     Finding,
     Meshes,
     cause,
-    expand,
     grouped,
     place_of,
     split_silenced,
+    wanted_meshes,
     words,
 )
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
@@ -43,7 +43,7 @@ SAME = (equal, equal_in_pieces, equal_in_blocks)
 def prove(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Meshes,
+    mesh: Meshes | None = None,
     reference: Callable[..., Any] | None = None,
     run: bool = True,
     in_specs: Any = None,
@@ -63,7 +63,7 @@ def prove(
         *args: Its arguments, or their shapes: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax
             NNX objects.
         mesh: The mesh, or axis names each with a size or a list of sizes:
-            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each.
+            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each. It has to be named.
         reference: A function of the same arguments for one device. Left out, `f` on the mesh of
             ones.
         run: Whether to run the program on small numbers where it is not proved: to confirm that it
@@ -77,6 +77,7 @@ def prove(
         up to which the program could be followed.
 
     Raises:
+        ArgumentError: There is no `mesh`.
         ShardingError: The program cannot be traced on one of the meshes: a size does not divide.
         UnsupportedError: The program uses something that is not supported.
 
@@ -105,7 +106,7 @@ def prove(
                 remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
             )
         )
-    meshes = expand(mesh)
+    meshes = wanted_meshes(mesh, "prove")
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     options = in_specs, Static.of(static_argnums, static_argnames)
     own, bare = (f, ones) if reference is None else (reference, None)

@@ -131,6 +131,17 @@ class TestRule:
         assert "```python" in shown.stdout
         assert "## SW102" not in shown.stdout
 
+    def test_a_page_reads_alone(self):
+        shown = run("rule", "SW401").stdout
+        assert "](" not in shown
+        gradients = "My gradients are n times too large (in the documentation: how-to/gradients)"
+        assert gradients in shown
+        assert "def prove(body, out_specs=P()):" in shown, "what the example calls"
+        root = Path(config.__file__).parents[2]
+        for one in rules().values():
+            for page in re.findall(r"\(in the documentation: ([^)]+)\)", one.printed):
+                assert (root / "docs" / f"{page}.md").is_file(), (one.code, page)
+
     def test_all_of_them(self):
         shown = run("rule").stdout
         assert "SW401  n times what it should be" in shown
@@ -298,3 +309,33 @@ def test_python_m_is_the_command():
         [sys.executable, "-m", "shardwise", "rule", "SW301"], capture_output=True, text=True
     )
     assert done.stdout.startswith("# SW301: a deadlock")
+
+
+LARGE = """\
+import jax, jax.numpy as jnp
+import shardwise as sw
+from jax import P
+
+def total(x, *, mesh):
+    body = lambda x: jax.lax.psum(x.sum(), "data")
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+def large():
+    return total, (jax.ShapeDtypeStruct((4096, 8), jnp.float32),)
+
+@sw.case(mesh={"data": [1, 2]}, explain=large, explain_mesh={"data": 64})
+def sums():
+    return total, (jnp.ones(32),)
+"""
+
+
+def test_prove_on_a_mesh_takes_the_arguments_to_explain(project):
+    (project / "large.py").write_text(LARGE)
+    small = run("prove", "large.py")
+    assert "sums: PROVED on" in small.stdout
+    assert "explain" not in small.stdout
+    found = run("prove", "large.py", "--mesh", "data=64")
+    assert found.exit_code == ExitCode.OK, found.output
+    assert "(with the arguments of explain=large)" in found.stdout
+    data = json.loads(run("prove", "large.py", "--mesh", "data=64", "--format", "json").stdout)
+    assert data["cases"][0]["arguments"] == "explain=large"
