@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from .._errors import ShardwiseError
-from .._meaning import Gap, Meaning, gaps, read
+from .._meaning import Gap, Reading
 from .._mesh import abstract, axes_of
 from .cause import cause, grouped
 from .describe import much
@@ -20,6 +21,8 @@ from .options import words
 from .running import Run
 from .verdict import Finding
 from .wrong import OTHER, SAME, Wrong
+
+T = TypeVar("T")
 
 
 class Meant:
@@ -40,10 +43,7 @@ class Meant:
         if self._plain is None or run.traced.tree != self.base.traced.tree:
             return None
         own = _read(run, self._plain)
-        if own is None:
-            return None
-        pairs = zip(self._plain.results, own.results, strict=True)
-        return [gaps(own.walk, want, got) for want, got in pairs]
+        return _followed(own.gaps) if own is not None else None
 
     def proved(self, run: Run) -> bool:
         """Whether every result is proved to be what it is on one device."""
@@ -110,10 +110,14 @@ def _is_certain(gaps: list[Gap]) -> bool:
     return any(gap.kind in ("times", "mistake") for gap in gaps)
 
 
-def _read(run: Run, plain: Meaning | None) -> Meaning | None:
+def _read(run: Run, plain: Reading | None) -> Reading | None:
     constants = run.traced.values[: len(run.traced.values) - run.traced.given.num_leaves]
+    return _followed(lambda: Reading(run.body, constants, plain))
+
+
+def _followed(f: Callable[[], T]) -> T | None:
     try:
-        return read(run.body, constants, plain)
+        return f()
     except ShardwiseError:
         raise
     except Exception as error:  # a gap in the analysis must not cost the user the verdict

@@ -6,6 +6,7 @@ it is read as hidden: each device does it to its own part, and that is what the 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 
@@ -184,6 +185,35 @@ def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     shape = (*hidden_sizes(ins[0].hidden), *map(whole_size, dims))
     made = T.concatenate([v.scaled for v in ins], d + len(ins[0].hidden), shape)
     return [ins[0].having(made, dims=dims, born=debtor.born if debtor is not None else None)]
+
+
+@rule("stack")
+def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Behind each other along a new dimension; the others keep their cuts."""
+    d = op.params["axis"]
+    own = dataclasses.replace(op, name="concatenate", params={"dimension": d})
+    return concatenations(w, own, [thickened(v, d) for v in ins])
+
+
+@rule("unstack")
+def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """The elements along a dimension, which is gone then."""
+    d = op.params["axis"]
+    v = whole_along(ins[0], [d])
+    at = d + len(v.hidden)
+    shape = (*v.term.shape[:at], *v.term.shape[at + 1 :])
+    dims = (*v.dims[:d], *v.dims[d + 1 :])
+    return [
+        v.having(T.reshape(T.cut(v.scaled, at, i, 1), shape), dims=dims)
+        for i in range(len(op.outs))
+    ]
+
+
+def thickened(v: Value, d: int) -> Value:
+    """With a new dimension of size 1."""
+    lead = len(v.hidden)
+    shape = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
+    return v.having(T.reshape(v.scaled, shape), dims=(*v.dims[:d], (), *v.dims[d:]))
 
 
 def read_as_size(v: Value, d: int) -> Value:

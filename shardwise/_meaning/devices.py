@@ -21,6 +21,7 @@ from .._mesh import Axis
 from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
 from . import term as T
 from .align import align
+from .arrange import thickened
 from .collectives import join
 from .control import chosen
 from .elementwise import sums
@@ -151,6 +152,8 @@ class DeviceWalk(Walk):
         )
         if op.length * max(1, len(op.body.ops)) > STEPS // 8:
             raise TooLong
+        if not op.length and len(op.outs) == op.carry:
+            return carry
         if not op.length:
             raise Unknown("a loop of no steps")
         stacked: list[list[Any]] = []
@@ -296,13 +299,6 @@ def element(x: Value, i: int) -> Value:
     lead = len(one.hidden)
     shape = (*one.term.shape[:lead], *one.term.shape[lead + 1 :])
     return one.having(T.reshape(one.scaled, shape), dims=one.dims[1:])
-
-
-def thickened(v: Value, d: int) -> Value:
-    """With a new dimension of size 1."""
-    lead = len(v.hidden)
-    shape = (*v.term.shape[: lead + d], 1, *v.term.shape[lead + d :])
-    return v.having(T.reshape(v.scaled, shape), dims=(*v.dims[:d], (), *v.dims[d:]))
 
 
 def stack(w: Walk, values: Sequence[Value]) -> Value:

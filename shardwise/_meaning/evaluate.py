@@ -84,6 +84,11 @@ def _term(t: Term, given: Given) -> Any:
         return own[0].reshape(t.shape)
     if t.op == "transpose":
         return own[0].transpose(t.params)
+    if t.op == "slice":
+        d, start, stride = t.params
+        return np.take(own[0], range(start, start + t.shape[d] * stride, stride), axis=d)
+    if t.op == "concatenate":
+        return np.concatenate(own, axis=t.params)
     if t.op == "select":
         which = own[0].astype(int)
         return np.choose(which, own[1:]) if len(own) <= 3 else None

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from .._mesh import Axis
 from .._program import Atom, Body, Leaf, Lit, Scan, Var
@@ -162,17 +163,35 @@ def _given(v: Value, how: Carried, steps: Axis) -> Value:
 def _squeezed(w: Notes, x: Value) -> Value:
     """Without the first dimension, of which a step has one element.
 
-    The cut along it goes over to the next dimension where that gives something that the reference
+    The cut along it goes over to another dimension where that gives something that the reference
     has too: rows of microbatches are rows. Otherwise each device, and each step, has its own.
     """
-    with contextlib.suppress(Unknown):
-        rows = reshaped(x, x.local[1:], w.known, w.shapes_of(x.term))
-        if w.known(rows.term):
+    options = [*_merged(w, x)]
+    for rows in options:
+        if w.known(rows.term) if w.reference is not None else w.has(rows.term):
             return rows
+    if options and w.reference is None:
+        return options[0]
     for axis in sorted(axes_in([x.dims[0]])):
         x = hide(x, axis)
     shape = (*x.term.shape[: len(x.hidden)], *x.shape[1:])
     return x.having(T.reshape(x.scaled, shape), dims=x.dims[1:])
+
+
+def _merged(w: Notes, x: Value) -> Iterator[Value]:
+    """The ways to read the first dimension as a part of another one."""
+    for place in range(max(1, len(x.dims) - 1)):
+        with contextlib.suppress(Unknown):
+            own = _moved(x, place)
+            yield reshaped(own, x.local[1:], w.known, w.shapes_of(own.term))
+
+
+def _moved(x: Value, place: int) -> Value:
+    """With the first dimension at another place."""
+    lead = len(x.hidden)
+    order = [*range(1, place + 1), 0, *range(place + 1, len(x.dims))]
+    made = T.transpose(x.scaled, [*range(lead), *(lead + d for d in order)])
+    return x.having(made, dims=tuple(x.dims[d] for d in order))
 
 
 def _dealt(w: Notes, x: Value, steps: Axis) -> Value:

@@ -51,8 +51,8 @@ class Notes(abc.ABC):
     turn_by_turn = False
     """Whether loops are read one turn at a time, even where all could be taken at once."""
 
-    def __init__(self, reference: Notes | None = None):
-        self.reference = reference
+    def __init__(self, reference: Notes | None = None, outer: Notes | None = None):
+        self.reference, self.outer = reference, outer
         self.seen: set[Term] = set()
         self.reshapes: dict[Term, set[Shape]] = {}
         self.mistakes: dict[Term, Mistake] = {}
@@ -69,6 +69,10 @@ class Notes(abc.ABC):
     def known(self, term: Term) -> bool:
         """Whether the reference program has a value with this term."""
         return self.reference is None or term in self.reference.seen
+
+    def has(self, term: Term) -> bool:
+        """Whether a value with this term came before, here or in the walk around this one."""
+        return term in self.seen or (self.outer is not None and self.outer.has(term))
 
     def shapes_of(self, term: Term) -> set[Shape]:
         """The shapes into which the reference program reshapes a term."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from .._mesh import Axis
 from .._program import Body
 from . import term as T
+from .compare import Gap, gaps
 from .devices import DeviceWalk, Many, TooLong
+from .reroll import rolled
 from .value import Value, whole
 from .walk import Walk, literal
 
@@ -25,6 +28,47 @@ class Meaning:
 def read(body: Body, constants: Sequence[Any], reference: Meaning | None = None) -> Meaning:
     """Read a program whose first inputs are `constants` and whose others are its arguments."""
     return _walked(Walk(reference.walk if reference is not None else None), body, constants)
+
+
+class Reading:
+    """A program that is read, alone or beside the reference that it is held against."""
+
+    def __init__(self, body: Body, constants: Sequence[Any], plain: Reading | None = None):
+        self.body, self.constants, self.plain = body, constants, plain
+        self.meaning = read(body, constants, plain.meaning if plain is not None else None)
+
+    @functools.cached_property
+    def loops(self) -> Body:
+        """The operations with loops where they repeat themselves."""
+        return rolled(self.body)
+
+    @functools.cached_property
+    def as_loops(self) -> Meaning:
+        """The meaning of these."""
+        plain = self.plain.as_loops if self.plain is not None else None
+        return read(self.loops, self.constants, plain)
+
+    def gaps(self) -> list[list[Gap]]:
+        """Where each result parts from the reference.
+
+        Where that says nothing, what was written out is read as loops.
+        """
+        assert self.plain is not None
+        found = _parted(self.plain.meaning, self.meaning)
+        repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
+        if all(map(_says, found)) or not repeats:
+            return found
+        again = _parted(self.plain.as_loops, self.as_loops)
+        return [new if _says(new) else old for old, new in zip(found, again, strict=True)]
+
+
+def _parted(plain: Meaning, own: Meaning) -> list[list[Gap]]:
+    return [gaps(own.walk, want, got) for want, got in zip(plain.results, own.results, strict=True)]
+
+
+def _says(found: list[Gap]) -> bool:
+    """Whether a comparison has found something: that all is right, or what is wrong."""
+    return all(gap.kind in ("times", "mistake") for gap in found)
 
 
 def read_apart(
@@ -45,6 +89,7 @@ def _walked(own: Walk, body: Body, constants: Sequence[Any]) -> Meaning:
     ins = [whole(literal(value)) for value in constants]
     for index, var in enumerate(body.ins[len(constants) :]):
         ins.append(whole(T.symbol("argument", index, shape=tuple(var.shape))))
+    own.seen.update(v.term for v in ins)
     return Meaning(own, [one_of(result) for result in own.run(body, ins)])
 
 

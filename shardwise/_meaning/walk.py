@@ -49,7 +49,7 @@ class Walk(Notes):
     """One walk over one program."""
 
     def anew(self) -> Walk:
-        other = Walk(self.reference)
+        other = Walk(self.reference, self)
         other.depth, other.count = self.depth + 1, self.count
         return other
 

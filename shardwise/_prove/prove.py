@@ -19,11 +19,10 @@ from .._check import (
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._meaning import (
     Gap,
-    Meaning,
+    Reading,
     equal,
+    equal_in_blocks,
     equal_in_pieces,
-    gaps,
-    read,
     read_apart,
     speaks_of,
 )
@@ -36,6 +35,9 @@ from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
 
 FEW = 16
 """Up to so many devices along an axis are kept apart."""
+
+SAME = (equal, equal_in_pieces, equal_in_blocks)
+"""The ways in which two results are seen to be the same, the quickest first."""
 
 
 def prove(
@@ -142,7 +144,7 @@ class _Reading:
 
     traced: Traced
     mesh: AbstractMesh
-    meaning: Meaning
+    reading: Reading
 
     @classmethod
     def of(
@@ -154,8 +156,8 @@ class _Reading:
     ) -> _Reading:
         traced = tracing(args, {})
         constants = traced.values[: len(traced.values) - traced.given.num_leaves]
-        known = beside.meaning if beside is not None else None
-        return cls(traced, mesh, read(traced.program.body, constants, known))
+        known = beside.reading if beside is not None else None
+        return cls(traced, mesh, Reading(traced.program.body, constants, known))
 
     @property
     def body(self) -> Body:
@@ -165,7 +167,7 @@ class _Reading:
     @property
     def constants(self) -> list[Any]:
         """What the function closes over."""
-        return self.traced.values[: len(self.traced.values) - self.traced.given.num_leaves]
+        return [*self.reading.constants]
 
     @property
     def operations(self) -> int:
@@ -184,7 +186,7 @@ class _Reading:
                     remedy="return the same pytree from both.",
                 )
             )
-        found = self.parted(plain.meaning, self.meaning)
+        found = self.reading.gaps()
         if any(found):
             found = self.apart(plain, found)
         waits = bool(self.traced.program.watch.sites)
@@ -200,12 +202,6 @@ class _Reading:
             for path, own in zip(paths, found, strict=True)
         ]
 
-    def parted(self, plain: Meaning, own: Meaning) -> list[list[Gap]]:
-        """Where each result parts from the reference."""
-        return [
-            gaps(own.walk, want, got) for want, got in zip(plain.results, own.results, strict=True)
-        ]
-
     def apart(self, plain: _Reading, found: list[list[Gap]]) -> list[list[Gap]]:
         """The same with the devices along one axis kept apart, for what is not proved so far."""
         for axis in speaks_of(self.body):
@@ -216,8 +212,7 @@ class _Reading:
             if base and own:
                 rows = zip(found, base.results, own.results, strict=True)
                 found = [
-                    [] if equal(want, got) or equal_in_pieces(want, got) else old
-                    for old, want, got in rows
+                    [] if any(same(want, got) for same in SAME) else old for old, want, got in rows
                 ]
         return found
 

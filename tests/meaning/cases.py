@@ -271,6 +271,19 @@ def _(d: Draw) -> Any:
     return jnp.concatenate(parts[:2], 0), jnp.concatenate([parts[0], parts[2] * 2], 1)
 
 
+@case("stack")
+def _(d: Draw) -> Any:
+    x, y, z = d.operand(2, 3, kinds=ANY), d.operand(2, 3, kinds=ANY), d.operand(2, 3)
+    return jnp.stack([x, y], 0), jnp.stack([x, z * 2, y], 1), jnp.stack([z, y], 2)
+
+
+@case("unstack")
+def _(d: Draw) -> Any:
+    x = d.operand(2, 3, kinds=ANY)
+    first, second = jnp.unstack(x)
+    return first * 2 - second, jnp.unstack(x, axis=1)[1]
+
+
 @case("dynamic_slice")
 def _(d: Draw) -> Any:
     x = d.operand(8, 3, kinds=ANY)

@@ -23,6 +23,7 @@ from shardwise._lower import Value as Stacked
 from shardwise._meaning import Walk
 from shardwise._meaning import term as T
 from shardwise._meaning.devices import DeviceWalk, Many
+from shardwise._meaning.reroll import rolled
 from shardwise._meaning.value import Value, whole
 from shardwise._meaning.walk import literal
 from shardwise._mesh import AbstractMesh, Axis, axes_of
@@ -127,7 +128,11 @@ class RecordedApart(DeviceWalk):
 
 
 class Meaning:
-    """A program on a mesh, walked; with `apart`, the devices along that axis are kept apart."""
+    """A program on a mesh, walked.
+
+    With `apart`, the devices along that axis are kept apart; with `loops`, what was written out is
+    read as loops.
+    """
 
     def __init__(
         self,
@@ -137,9 +142,12 @@ class Meaning:
         reference: Walk | None = None,
         apart: str | None = None,
         run: Run | None = None,
+        loops: bool = False,
     ):
         self.run = run or Run(f, mesh, tuple(args))
         traced, body = self.run.traced, self.run.body
+        body = rolled(body) if loops else body
+        self.ops = body.ops
         self.own = len(traced.values) - traced.given.num_leaves
         axis = axes_of(mesh)[apart] if apart is not None else None
         self.walk = Recorded(reference) if axis is None else RecordedApart(axis, reference)
@@ -199,8 +207,8 @@ def assert_meaning(
 def check_meaning(meaning: Meaning, tolerance: float | None = None) -> Tally:
     """The same for a program that is walked already."""
     body = meaning.run.body
-    makers = {var: op for op in body.ops for var in op.outs}
-    rows = [(var, makers[var]) for var in meaning.run.vars]
+    makers = {var: op for op in meaning.ops for var in op.outs}
+    rows = [(var, makers[var]) for var in meaning.run.vars if var in makers]
     held = meaning.run.held
     evaluate = meaning.evaluator()
     results = {atom for atom in body.outs if isinstance(atom, Var)}

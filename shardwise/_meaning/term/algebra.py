@@ -9,7 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from .node import ONE, Coef, Scaled, Shape, Term, is_one, make, number, over, tidy, times
+from .node import (
+    ONE,
+    Coef,
+    Scaled,
+    Shape,
+    Term,
+    is_one,
+    make,
+    not_finite,
+    number,
+    over,
+    tidy,
+    times,
+)
 from .spread import bcast, full, iota, strip, uniform_dims, zero
 
 FLAT = 48
@@ -21,6 +34,8 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     total: dict[Term, Coef] = {}
     for coef, term in parts:
         for c, t in _summands(term):
+            if t in total and coef * c * total[t] < 0 and not_finite(t):
+                return full((1, make("literal", "nan", (), ())), shape)
             total[t] = tidy(total.get(t, 0) + coef * c)
     terms = sorted((t for t, c in total.items() if c), key=lambda t: t.number)
     if not terms:

@@ -97,6 +97,11 @@ def is_one(t: Term) -> bool:
     return t is ONE or (t.op == "bcast" and not t.params and t.kids[0][1] is ONE)
 
 
+def not_finite(t: Term) -> bool:
+    """Whether it is infinite, or no number, everywhere."""
+    return core(t).op == "literal"
+
+
 def is_uniform(t: Term) -> bool:
     """Whether all elements are one number."""
     return not t.shape or (t.op == "bcast" and not t.params)

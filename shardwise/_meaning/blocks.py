@@ -1,0 +1,197 @@
+"""Blocks of a term: cut where the arguments are cut, with the cut carried down to them.
+
+Devices that are kept apart have slices of the arguments; one device has them whole. Seen in blocks
+that end where a slice ends, both are made of the same slices: a sum along a dimension is the sum of
+the sums along its blocks, and what acts by element acts on each block.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from . import term as T
+from .compare import below
+from .pieces import BY_ELEMENT
+from .term import Scaled, Term
+
+Cuts = frozenset[int]
+NONE: Cuts = frozenset()
+
+
+class Seams:
+    """Where terms are cut: the places at which any of them takes a slice of an argument."""
+
+    def __init__(self, terms: Iterable[Term]):
+        self.known: dict[tuple[Term, int], Cuts] = {}
+        self.cut: dict[tuple[Term, int], set[int]] = {}
+        for t in itertools.chain.from_iterable(below(term) for term in terms):
+            if t.op == "slice" and t.params[2] == 1:
+                self._enter(t.kids[0][1], t.params[0], t.params[1], t.shape[t.params[0]])
+
+    def _enter(self, t: Term, d: int, start: int, size: int) -> None:
+        """A slice that is taken of an argument, or of one that is transposed."""
+        while t.op == "transpose" or (t.op == "slice" and t.params[0] != d):
+            d = t.params[d] if t.op == "transpose" else d
+            t = t.kids[0][1]
+        if t.op == "symbol":
+            own = self.cut.setdefault((t, d), set())
+            own |= {start, start + size} - {0, t.shape[d]}
+
+    def __call__(self, t: Term, d: int) -> Cuts:
+        """The places along a dimension at which a term falls into blocks."""
+        key = (t, d)
+        if key not in self.known:
+            self.known[key] = self._found(t, d)
+        return self.known[key]
+
+    def _found(self, t: Term, d: int) -> Cuts:
+        kids = [kid for coef, kid in t.kids if coef]
+        match t.op:
+            case "symbol":
+                return frozenset(self.cut.get((t, d), ()))
+            case "bcast":
+                return self(kids[0], t.params.index(d)) if d in t.params else NONE
+            case "transpose":
+                return self(kids[0], t.params[d])
+            case "slice" if t.params[2] == 1:
+                along, start, _ = t.params
+                own = self(kids[0], d)
+                inside = {at - start for at in own if start < at < start + t.shape[d]}
+                return frozenset(inside) if along == d else own
+            case "reduce_sum" | "reduce_max" | "reduce_min":
+                kept = [e for e in range(len(kids[0].shape)) if e not in t.params]
+                return self(kids[0], kept[d])
+            case "dot":
+                return frozenset().union(*(self(t.kids[i][1], e) for i, e in sources(t, d)))
+            case "concatenate":
+                return self._joined(t, d)
+            case "reshape":
+                e = kept_by_reshape(t, d)
+                return self(kids[0], e) if e is not None else NONE
+        if t.op in BY_ELEMENT | {"sum", "product"}:
+            return frozenset().union(*(self(kid, d) for kid in kids if kid.shape == t.shape))
+        return NONE
+
+    def _joined(self, t: Term, d: int) -> Cuts:
+        if t.params != d:
+            return frozenset().union(*(self(kid, d) for coef, kid in t.kids if coef))
+        found, at = set(), 0
+        for coef, kid in t.kids:
+            found |= {at} | {at + own for own in (self(kid, d) if coef else ())}
+            at += kid.shape[d]
+        return frozenset(found - {0})
+
+    def pieces(self, terms: Iterable[tuple[Term, int]], size: int) -> list[tuple[int, int]]:
+        """Start and size of the blocks along a dimension that several terms share."""
+        found = frozenset().union(*(self(t, d) for t, d in terms))
+        return blocks_at(found, size)
+
+
+def blocks_at(cuts: Iterable[int], size: int) -> list[tuple[int, int]]:
+    """Start and size of the blocks between cuts."""
+    edges = [0, *sorted(cuts), size]
+    return [(a, b - a) for a, b in itertools.pairwise(edges)]
+
+
+def kept_by_reshape(t: Term, d: int) -> int | None:
+    """The dimension before a reshape that is dimension `d` after it."""
+    inner = t.kids[0][1]
+    for old, new in T.matched(inner.shape, t.shape) or ():
+        own = [e for e in old if inner.shape[e] != 1]
+        if [e for e in new if t.shape[e] != 1] == [d] and len(own) == 1:
+            return own[0]
+    return None
+
+
+def sources(t: Term, d: int) -> list[tuple[int, int]]:
+    """The operands of a contraction, and their dimensions, that dimension `d` comes from."""
+    (cx, cy), (bx, by) = t.params
+    if d < len(bx):
+        return [(0, bx[d]), (1, by[d])]
+    fx = [e for e in range(len(t.kids[0][1].shape)) if e not in cx and e not in bx]
+    fy = [e for e in range(len(t.kids[1][1].shape)) if e not in cy and e not in by]
+    at = d - len(bx)
+    return [(0, fx[at])] if at < len(fx) else [(1, fy[at - len(fx)])]
+
+
+class Cutter:
+    """Blocks of terms, each made once."""
+
+    def __init__(self) -> None:
+        self.made: dict[tuple[Term, int, int, int], Scaled] = {}
+
+    def __call__(self, x: Scaled, d: int, start: int, size: int) -> Scaled:
+        """The block of `size` from `start` along dimension `d`."""
+        coef, t = x
+        if (start, size) == (0, t.shape[d]):
+            return x
+        if not coef:
+            return T.zero((*t.shape[:d], size, *t.shape[d + 1 :]))
+        key = (t, d, start, size)
+        if key not in self.made:
+            self.made[key] = self._block(t, d, start, size)
+        c, out = self.made[key]
+        return T.tidy(coef * c), out
+
+    def _block(self, t: Term, d: int, start: int, size: int) -> Scaled:
+        shape = (*t.shape[:d], size, *t.shape[d + 1 :])
+        match t.op:
+            case "bcast" if d in t.params:
+                return T.bcast(self(t.kids[0], t.params.index(d), start, size), shape, t.params)
+            case "bcast":
+                return T.bcast(t.kids[0], shape, t.params)
+            case "sum":
+                return T.add([self(kid, d, start, size) for kid in t.kids], shape)
+            case "product":
+                rows = zip(t.kids, t.params, strict=True)
+                own = [self(kid, d, start, size) for kid, n in rows for _ in range(n)]
+                return T.multiply(own, shape)
+            case "reciprocal":
+                return T.reciprocal(self(t.kids[0], d, start, size))
+            case "transpose":
+                return T.transpose(self(t.kids[0], t.params[d], start, size), t.params)
+            case "slice" if t.params[0] != d:
+                inner = self(t.kids[0], d, start, size)
+                along, first, stride = t.params
+                return T.cut(inner, along, first, t.shape[along], stride)
+            case "slice" if t.params[2] == 1:
+                return self(t.kids[0], d, t.params[1] + start, size)
+            case "reduce_sum" | "reduce_max" | "reduce_min":
+                kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
+                return T.reduce(t.op[7:], self(t.kids[0], kept[d], start, size), t.params)
+            case "dot":
+                kids = [*t.kids]
+                for i, e in sources(t, d):
+                    kids[i] = self(kids[i], e, start, size)
+                return contraction(t.params, kids[0], kids[1], shape)
+            case "concatenate" if t.params != d:
+                return T.concatenate([self(kid, d, start, size) for kid in t.kids], t.params, shape)
+            case "concatenate":
+                return self._of_pieces(t, d, start, size, shape)
+            case "reshape":
+                e = kept_by_reshape(t, d)
+                if e is not None:
+                    return T.reshape(self(t.kids[0], e, start, size), shape)
+        if t.op in BY_ELEMENT and all(kid.shape == t.shape for _, kid in t.kids):
+            kids = [self(kid, d, start, size) for kid in t.kids]
+            return T.elementwise(t.op, t.params, kids, shape)
+        return T.cut((1, t), d, start, size)
+
+    def _of_pieces(self, t: Term, d: int, start: int, size: int, shape: T.Shape) -> Scaled:
+        pieces, at = [], 0
+        for kid in t.kids:
+            own = kid[1].shape[d]
+            low, high = max(start, at), min(start + size, at + own)
+            if low < high:
+                pieces.append(self(kid, d, low - at, high - low))
+            at += own
+        return T.concatenate(pieces, d, shape)
+
+
+def contraction(params: object, x: Scaled, y: Scaled, shape: T.Shape) -> Scaled:
+    """A contraction of two scaled terms."""
+    coef = T.tidy(x[0] * y[0])
+    if not coef:
+        return T.zero(shape)
+    return coef, T.make("dot", params, ((1, x[1]), (1, y[1])), shape)

@@ -1,0 +1,373 @@
+"""Loops that were written out in Python, read as loops.
+
+`for i in range(k): g += grad(loss)(w, x[i*m:(i+1)*m])` traces to k copies of one computation, of
+which each has its own slice. Read slice by slice, nothing shows that together they are all rows. So
+sums whose summands are alike but for the place of their slices become one loop over the slices,
+which is read all at once (`independent`). A loop whose stacked results are only added up, such as
+`lax.map(grad, batches).mean(0)`, becomes one that adds them up as it goes.
+
+Each device does here exactly what it did before; only the list of operations is another one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .._program import Atom, Body, Leaf, Op, Scan, Var
+from .signature import Numbering, Window, users, window
+from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
+
+ADDITIONS = ("add", "add_any")
+
+
+def rolled(body: Body) -> Body:
+    """The same program with loops where it repeats itself; the same object if it does not."""
+    added = adding_loops(body)
+    again = _Roller(added).rolled()
+    return _needed(again) if again is not body else body
+
+
+def _needed(body: Body) -> Body:
+    """Without the operations that nothing depends on."""
+    wanted = {atom for atom in body.outs if isinstance(atom, Var)}
+    ops = []
+    for op in reversed(body.ops):
+        if op.effectful or any(out in wanted for out in op.outs):
+            ops.append(op)
+            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
+    return Body(body.ins, ops[::-1], body.outs)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Chain:
+    """Values that are added up, and what is done with their sum."""
+
+    op: Op
+    at: int
+    leaves: list[Atom]
+    finish: Callable[[Var], list[Op]]
+
+
+@dataclasses.dataclass(eq=False)
+class _Loop:
+    """A loop in the making: one step of it as a template."""
+
+    at: int
+    count: int
+    made: dict[tuple[int, ...], Atom] = dataclasses.field(default_factory=dict)
+    ops: list[Op] = dataclasses.field(default_factory=list)
+    consts: list[Var] = dataclasses.field(default_factory=list)
+    before: list[Op] = dataclasses.field(default_factory=list)
+    stacked: list[tuple[Var, Var]] = dataclasses.field(default_factory=list)
+    sums: list[tuple[Op, Atom, Var]] = dataclasses.field(default_factory=list)
+
+    def arrange(self, like: Op, name: str, v: Var, shape: Sequence[int], params: Any) -> Var:
+        """Another arrangement of a value, made before the loop."""
+        out = like_of(v, shape)
+        self.before.append(made_leaf(like, name, [v], out, **params))
+        return out
+
+    def copy(self) -> _Loop:
+        own = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return _Loop(**{k: v.copy() if hasattr(v, "copy") else v for k, v in own.items()})
+
+
+class _Fails(Exception):
+    """The summands are not steps of one loop."""
+
+
+class _Roller:
+    """Finds sums of what is alike in one program."""
+
+    def __init__(self, body: Body):
+        self.body = body
+        self.uses = users(body.ops, body.outs)
+        self.makers = {
+            out: (at, op, j) for at, op in enumerate(body.ops) for j, out in enumerate(op.outs)
+        }
+
+    def rolled(self) -> Body:
+        chains = [*self.chains()]
+        if not chains:
+            return self.body
+        self.numbers = Numbering(self.body)
+        loops: list[_Loop] = []
+        replaced: dict[int, list[Op]] = {}
+        for chain in sorted(chains, key=lambda chain: chain.at):
+            for family in self.families(chain.leaves):
+                joined = self.joined(loops, chain, family)
+                if joined is not None:
+                    rest = _without(chain.leaves, family)
+                    replaced[chain.at] = _total(chain, joined, rest)
+                    break
+        if not replaced:
+            return self.body
+        ops: list[Op] = []
+        for at, op in enumerate(self.body.ops):
+            for loop in loops:
+                if loop.at == at:
+                    ops += _scan(loop)
+            ops += replaced.get(at, [op])
+        return Body(self.body.ins, ops, self.body.outs)
+
+    # --- which values are added up
+
+    def chains(self) -> Iterable[_Chain]:
+        inside: set[int] = set()
+        for at in reversed(range(len(self.body.ops))):
+            op = self.body.ops[at]
+            if isinstance(op, Leaf) and op.name in ADDITIONS and id(op) not in inside:
+                leaves = self.leaves(op, inside)
+                if len(leaves) > 1:
+                    yield _Chain(op, at, leaves, _renaming(op))
+        for one in sums_in(self.body):
+            found = self.makers.get(one.of)
+            if found is None or not isinstance(found[1], Leaf):
+                continue
+            leaf, at = found[1], self.makers[one.op.outs[0]][0]
+            if leaf.name == "stack" and leaf.params["axis"] in one.op.params["axes"]:
+                gone = leaf.params["axis"]
+                yield _Chain(one.op, at, [*leaf.ins], lambda v, o=one, g=gone: o.finish(v, g))
+            elif leaf.name == "concatenate" and leaf.params["dimension"] in one.op.params["axes"]:
+                yield _Chain(one.op, at, [*leaf.ins], lambda v, o=one: o.finish(v, None))
+
+    def leaves(self, root: Leaf, inside: set[int]) -> list[Atom]:
+        found: list[Atom] = []
+        stack: list[Atom] = [*reversed(root.ins)]
+        while stack:
+            atom = stack.pop()
+            own = self.makers.get(atom) if isinstance(atom, Var) else None
+            if (
+                isinstance(atom, Var)
+                and own is not None
+                and isinstance(own[1], Leaf)
+                and own[1].name in ADDITIONS
+                and len(self.uses[atom]) == 1
+                and tuple(atom.shape) == tuple(root.outs[0].shape)
+            ):
+                inside.add(id(own[1]))
+                stack += reversed(own[1].ins)
+            else:
+                found.append(atom)
+        return found
+
+    def families(self, leaves: Sequence[Atom]) -> list[list[Var]]:
+        """Summands that are alike, the largest families first."""
+        found: dict[int, list[Var]] = {}
+        for leaf in leaves:
+            if isinstance(leaf, Var) and leaf in self.makers:
+                found.setdefault(self.numbers.alike[leaf], []).append(leaf)
+        several = [own for own in found.values() if len({*own}) == len(own) > 1]
+        return sorted(several, key=len, reverse=True)
+
+    # --- one step as a template
+
+    def joined(self, loops: list[_Loop], chain: _Chain, family: list[Var]) -> Var | None:
+        """The sum of a family as a result of a loop, of one that is there if it fits."""
+        family = self.in_order(family)
+        fitting = [loop for loop in loops if loop.count == len(family)]
+        for loop in (*fitting, _Loop(chain.at, len(family))):
+            trial = loop.copy()
+            try:
+                step = self.unified(trial, tuple(family))
+            except _Fails:
+                continue
+            if not trial.stacked or not isinstance(step, Var):
+                continue
+            total = like_of(family[0])
+            trial.sums.append((chain.op, step, total))
+            if loop in loops:
+                loops[loops.index(loop)] = trial
+            else:
+                loops.append(trial)
+            return total
+        return None
+
+    def in_order(self, family: list[Var]) -> list[Var]:
+        """By the places of their slices, as they are met on the way from the results."""
+        rows = [(self.places(var), i) for i, var in enumerate(family)]
+        return [family[i] for _, i in sorted(rows)]
+
+    def places(self, top: Var) -> list[tuple[int, ...]]:
+        found, seen, stack = [], {top}, [top]
+        while stack:
+            var = stack.pop()
+            own = self.makers.get(var)
+            if own is None:
+                continue
+            part = window(own[1], own[2])
+            if part is not None:
+                found.append(part.starts)
+                continue
+            for atom in own[1].ins:
+                if isinstance(atom, Var) and atom not in seen:
+                    seen.add(atom)
+                    stack.append(atom)
+        return found
+
+    def unified(self, loop: _Loop, top: tuple[Atom, ...]) -> Atom:
+        """The value of the template that stands for one value of every step."""
+        stack = [top]
+        while stack:
+            atoms = stack[-1]
+            key = tuple(map(self.numbers.of, atoms))
+            if key in loop.made:
+                stack.pop()
+                continue
+            waiting = self.enter(loop, key, atoms)
+            if waiting:
+                stack += waiting
+            else:
+                stack.pop()
+        return loop.made[tuple(map(self.numbers.of, top))]
+
+    def enter(
+        self, loop: _Loop, key: tuple[int, ...], atoms: tuple[Atom, ...]
+    ) -> list[tuple[Atom, ...]]:
+        """Enter a value into the template, or say which ones have to be there first."""
+        first = atoms[0]
+        if len({*key}) == 1:
+            loop.made[key] = first
+            if isinstance(first, Var):
+                if first in self.makers and self.makers[first][0] >= loop.at:
+                    raise _Fails
+                loop.consts.append(first)
+            return []
+        rows = [row for atom in atoms if isinstance(atom, Var) and (row := self.makers.get(atom))]
+        ops = [row[1] for row in rows]
+        if len(ops) < len(atoms):
+            raise _Fails
+        parts = self.windows(atoms)
+        if parts is not None:
+            loop.made[key] = self.stack(loop, ops[0], parts)
+            return []
+        if len({(row[2], len(row[1].ins), _name(row[1])) for row in rows}) > 1:
+            raise _Fails
+        squeezed = isinstance(ops[0], Leaf) and ops[0].name == "squeeze"
+        parts = self.windows(tuple(op.ins[0] for op in ops)) if squeezed else None
+        if parts is not None and not parts[0].gone and isinstance(ops[0], Leaf):
+            rank = len(parts[0].sizes)
+            gone = tuple(d % rank for d in ops[0].params["dimensions"])
+            parts = [dataclasses.replace(part, gone=gone) for part in parts]
+            loop.made[key] = self.stack(loop, ops[0], parts)
+            return []
+        columns = [tuple(op.ins[i] for op in ops) for i in range(len(ops[0].ins))]
+        numbers = [tuple(map(self.numbers.of, column)) for column in columns]
+        waiting = [c for c, n in zip(columns, numbers, strict=True) if n not in loop.made]
+        if waiting:
+            return waiting
+        outs = [like_of(out) for out in ops[0].outs]
+        loop.ops.append(dataclasses.replace(ops[0], ins=[loop.made[n] for n in numbers], outs=outs))
+        for j, out in enumerate(outs):
+            loop.made[tuple(self.numbers.of(op.outs[j]) for op in ops)] = out
+        return []
+
+    def windows(self, atoms: tuple[Atom, ...]) -> list[Window] | None:
+        """The parts that values are, where these lie at different places."""
+        rows = [self.makers.get(atom) if isinstance(atom, Var) else None for atom in atoms]
+        parts = [window(row[1], row[2]) if row is not None else None for row in rows]
+        own = [part for part in parts if part is not None]
+        return own if len(own) == len(atoms) and len({part.starts for part in own}) > 1 else None
+
+    def stack(self, loop: _Loop, like: Op, parts: list[Window]) -> Var:
+        """Slices that lie side by side, stacked: what a step has of it."""
+        first, gone = parts[0], parts[0].gone
+        if len({self.numbers.of(part.of) for part in parts}) > 1 or not isinstance(first.of, Var):
+            raise _Fails
+        if first.of in self.makers and self.makers[first.of][0] >= loop.at:
+            raise _Fails
+        d = _side_by_side(parts)
+        source, sizes = first.of, [*first.sizes]
+        sizes[d] *= len(parts)
+        if sizes != [*source.shape]:
+            limits = tuple(a + b for a, b in zip(first.starts, sizes, strict=True))
+            params = {"start_indices": first.starts, "limit_indices": limits, "strides": None}
+            source = loop.arrange(like, "slice", source, sizes, params)
+        own = [e for e in range(len(sizes)) if e not in gone]
+        if d in gone:
+            own = sorted([*own, d])
+            shape = [sizes[e] for e in own]
+        else:
+            rows = [(len(parts), first.sizes[d]) if e == d else (sizes[e],) for e in own]
+            shape = [size for row in rows for size in row]
+        if shape != [*source.shape]:
+            params = {"new_sizes": tuple(shape), "dimensions": None, "sharding": None}
+            source = loop.arrange(like, "reshape", source, shape, params)
+        if own.index(d):
+            order = (own.index(d), *(e for e in range(len(shape)) if e != own.index(d)))
+            turned = [shape[e] for e in order]
+            source = loop.arrange(like, "transpose", source, turned, {"permutation": order})
+        step = like_of(like.outs[0], source.shape[1:])
+        loop.stacked.append((source, step))
+        return step
+
+
+def _side_by_side(parts: list[Window]) -> int:
+    """The dimension along which parts lie side by side, in order."""
+    first, second = parts[0], parts[1]
+    along = [d for d, start in enumerate(first.starts) if second.starts[d] != start]
+    if len(along) != 1:
+        raise _Fails
+    (d,) = along
+    for i, part in enumerate(parts):
+        place = first.starts[d] + i * first.sizes[d]
+        want = (*first.starts[:d], place, *first.starts[d + 1 :])
+        if part.starts != want or part.sizes != first.sizes:
+            raise _Fails
+    return d
+
+
+def _name(op: Op) -> str:
+    return op.name if isinstance(op, Leaf) else type(op).__name__
+
+
+def _renaming(op: Op) -> Callable[[Var], list[Op]]:
+    return lambda total: [made_leaf(op, "copy", [total], op.outs[0])]
+
+
+def _without(leaves: Sequence[Atom], family: Sequence[Var]) -> list[Atom]:
+    own = {*family}
+    return [leaf for leaf in leaves if not isinstance(leaf, Var) or leaf not in own]
+
+
+def _total(chain: _Chain, total: Var, rest: Sequence[Atom]) -> list[Op]:
+    """The sum of a family and of what else is added to it."""
+    ops: list[Op] = []
+    for atom in rest:
+        out = like_of(total)
+        ops.append(made_leaf(chain.op, "add", [atom, total], out))
+        total = out
+    return [*ops, *chain.finish(total)]
+
+
+def _scan(loop: _Loop) -> list[Op]:
+    """The operations of a loop."""
+    like = loop.sums[0][0]
+    ops, starts, given, outs = [*loop.before], [], [], []
+    inner = [*loop.ops]
+    for op, step, total in loop.sums:
+        zeros, start = zeros_of(op, total)
+        ops.append(zeros)
+        carried, summed = like_of(total), like_of(total)
+        inner.append(made_leaf(op, "add", [carried, step], summed))
+        starts.append(start)
+        given.append(carried)
+        outs.append(summed)
+    body = Body([*loop.consts, *given, *(own for _, own in loop.stacked)], inner, outs)
+    made = Scan(
+        [*loop.consts, *starts, *(steps for steps, _ in loop.stacked)],
+        [total for _, _, total in loop.sums],
+        body,
+        len(loop.consts),
+        len(starts),
+        loop.count,
+        False,
+        1,
+        where=like.where,
+        scope=like.scope,
+        source=like.source,
+        calls=like.calls,
+    )
+    return [*ops, made]

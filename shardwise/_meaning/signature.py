@@ -1,0 +1,180 @@
+"""Numbers for the values of a program: equal numbers are equal expressions.
+
+Two values have the same `exact` number if they are the same operations on the same inputs, and the
+same `alike` number if they are but for the places at which slices are cut out. So the steps of a
+loop that was written out in Python are alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .._program import (
+    Atom,
+    AxisIndex,
+    Body,
+    Collective,
+    Cond,
+    Join,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Split,
+    Var,
+    While,
+)
+
+SMALL = 1024
+"""Constants of more elements than this are the same only if they are one object."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """A part of a value that lies in one piece along every dimension."""
+
+    of: Atom
+    starts: tuple[int, ...]
+    sizes: tuple[int, ...]
+    gone: tuple[int, ...] = ()
+    """Dimensions of size 1 that are left out."""
+
+
+def window(op: Op, index: int) -> Window | None:
+    """What part of its operand a result is, where that stands in the program."""
+    if not isinstance(op, Leaf):
+        return None
+    if op.name == "slice" and not any(step != 1 for step in op.params["strides"] or ()):
+        return Window(op.ins[0], tuple(op.params["start_indices"]), tuple(op.outs[0].shape))
+    if op.name == "dynamic_slice":
+        places = [_place(atom) for atom in op.ins[1:]]
+        own, sizes = _shape(op.ins[0]), tuple(op.params["slice_sizes"])
+        if all(
+            p is not None and 0 <= p <= n - s for p, n, s in zip(places, own, sizes, strict=True)
+        ):
+            return Window(op.ins[0], tuple(p for p in places if p is not None), sizes)
+    if op.name == "split":
+        starts = [0] * len(op.outs[index].shape)
+        starts[op.params["axis"]] = int(sum(op.params["sizes"][:index]))
+        return Window(op.ins[0], tuple(starts), tuple(op.outs[index].shape))
+    if op.name == "unstack":
+        d, own = op.params["axis"], _shape(op.ins[0])
+        starts = [index if e == d else 0 for e in range(len(own))]
+        return Window(op.ins[0], tuple(starts), (*own[:d], 1, *own[d + 1 :]), (d,))
+    return None
+
+
+def _place(atom: Atom) -> int | None:
+    return int(atom.value) if isinstance(atom, Lit) and not np.shape(atom.value) else None
+
+
+def _shape(atom: Atom) -> tuple[int, ...]:
+    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
+
+
+class Numbering:
+    """The numbers of all values of a body."""
+
+    def __init__(self, body: Body, known: dict[Any, int] | None = None):
+        self._known: dict[Any, int] = {} if known is None else known
+        self._inner = known is not None
+        self.exact: dict[Var, int] = {}
+        self.alike: dict[Var, int] = {}
+        for i, var in enumerate(body.ins):
+            key = ("in", i, tuple(var.shape), str(var.dtype)) if self._inner else object()
+            self.exact[var] = self.alike[var] = self._number(key)
+        for op in body.ops:
+            self._enter(op)
+
+    def of(self, atom: Atom) -> int:
+        """The exact number of an operand."""
+        return self.exact[atom] if isinstance(atom, Var) else self._number(_literal(atom))
+
+    def _of_alike(self, atom: Atom) -> int:
+        return self.alike[atom] if isinstance(atom, Var) else self._number(_literal(atom))
+
+    def _number(self, key: Any) -> int:
+        return self._known.setdefault(key, len(self._known))
+
+    def _enter(self, op: Op) -> None:
+        what = self._kind(op)
+        ins = tuple(map(self.of, op.ins))
+        about = tuple(map(self._of_alike, op.ins))
+        for j, var in enumerate(op.outs):
+            own = (tuple(var.shape), str(var.dtype))
+            self.exact[var] = self._number((what, ins, j, own))
+            part = window(op, j)
+            if part is None:
+                self.alike[var] = self._number(("alike", what, about, j, own))
+            else:
+                self.alike[var] = self._number(("window", self._of_alike(part.of), own))
+
+    def _kind(self, op: Op) -> Any:
+        """What an operation does, as something that can be compared."""
+        if op.effectful:
+            return object()
+        bodies = tuple(self._body(body) for body in op.bodies)
+        match op:
+            case Leaf():
+                return ("leaf", op.name, comparable(op.params))
+            case AxisIndex():
+                return ("index", op.axis)
+            case Split():
+                return ("split", op.placement)
+            case Join():
+                return ("join", op.placement, op.replicated, op.checked)
+            case Collective():
+                return ("exchange", op.name, op.axes, comparable(op.params), op.groups)
+            case Scan():
+                return ("scan", bodies, op.consts, op.carry, op.length, op.reverse)
+            case While():
+                return ("while", bodies, op.cond_consts, op.body_consts)
+            case Cond():
+                return ("cond", bodies)
+        return object()
+
+    def _body(self, body: Body) -> tuple[int, ...]:
+        inner = Numbering(body, self._known)
+        return (len(body.ins), *map(inner.of, body.outs))
+
+
+def _literal(atom: Lit) -> Any:
+    try:
+        x = np.asarray(atom.value)
+    except TypeError:  # a random key
+        return ("object", id(atom.value))
+    if x.size > SMALL or x.dtype.hasobject:
+        return ("object", id(atom.value))
+    return ("literal", str(x.dtype), x.shape, x.tobytes())
+
+
+def comparable(value: Any) -> Any:
+    """Parameters as something that is equal only where they are the same."""
+    if isinstance(value, dict):
+        return tuple((key, comparable(item)) for key, item in sorted(value.items()))
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return ("row", *map(comparable, value))
+    if isinstance(value, np.ndarray):
+        return ("object", id(value))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return type(value), value
+
+
+def users(ops: Sequence[Op], outs: Sequence[Atom]) -> dict[Var, list[Op | None]]:
+    """The operations that use each value; None stands for the results."""
+    found: dict[Var, list[Op | None]] = {}
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                found.setdefault(atom, []).append(op)
+    for atom in outs:
+        if isinstance(atom, Var):
+            found.setdefault(atom, []).append(None)
+    return found

@@ -1,0 +1,434 @@
+"""Softmax in one normal form: whole, in blocks, or as a running one.
+
+A running softmax (ring attention, flash attention) keeps the largest score so far and rescales what
+it has whenever that grows. The largest score is there for the sake of rounding: since
+`exp(s - m) = exp(s) / exp(m)`, it stands in front of numerator and denominator alike, and goes. So
+here exponentials of sums become products, what is the same along a sum stands in front of it, what
+all summands have in common stands in front of them, `exp(m) / exp(m)` is 1, and sums fall into
+blocks where the arguments do (`blocks`). What is left is `sum(exp(s) v) / sum(exp(s))`.
+
+A score of minus infinity is a masked one: its exponential is 0. Then `exp(s - m)` is only taken
+apart where `m` is known to be finite, which takes a mask that is known in numbers: the difference
+of two infinities is not a number, in a program and here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from . import term as T
+from .blocks import Cutter, Seams, contraction
+from .compare import below
+from .elementwise import COMMUTE, choose
+from .evaluate import LARGE, numbers
+from .pieces import BY_ELEMENT
+from .term import Scaled, Shape, Term
+from .value import Value
+
+Factors = Counter[Term]
+
+
+class Normal:
+    """Terms in the normal form, each made once."""
+
+    def __init__(self, seams: Seams):
+        self.seams, self.cut = seams, Cutter()
+        self.known: dict[Term, Scaled] = {}
+        self.masks: dict[Term, np.ndarray] = {}
+        self.finite_in: dict[Term, bool | np.ndarray | None] = {}
+
+    def __call__(self, x: Scaled) -> Scaled:
+        coef, t = x
+        if not coef:
+            return x
+        if t not in self.known:
+            self.known[t] = self._made(t)
+        c, out = self.known[t]
+        return T.tidy(coef * c), out
+
+    def block(self, x: Scaled, place: Sequence[tuple[int, int]]) -> Scaled:
+        """A block of a term, by its start and size along every dimension."""
+        for d, (start, size) in enumerate(place):
+            x = self.cut(x, d, start, size)
+        return self(x)
+
+    def _made(self, t: Term) -> Scaled:
+        match t.op:
+            case "exp":
+                return self.exponential(self(t.kids[0]), t.params)
+            case "sum":
+                return self.sum([self(kid) for kid in t.kids], t.shape)
+            case "product":
+                rows = zip(t.kids, t.params, strict=True)
+                return self.product([self(kid) for kid, n in rows for _ in range(n)], t.shape)
+            case "reciprocal":
+                return self.inverse(self(t.kids[0]))
+            case "reduce_sum":
+                return self.total(t)
+            case "dot":
+                return self.contracted(t)
+            case "select":
+                return self.chosen(t)
+            case "bcast":
+                return T.bcast(self(t.kids[0]), t.shape, t.params)
+            case "reshape":
+                return T.reshape(self(t.kids[0]), t.shape)
+            case "transpose":
+                return self.turned(self(t.kids[0]), t.params)
+            case "concatenate":
+                return T.concatenate([self(kid) for kid in t.kids], t.params, t.shape)
+            case "slice":
+                return self.part(t)
+            case "reduce_max" | "reduce_min":
+                return T.reduce(t.op[7:], self(t.kids[0]), t.params)
+        if t.op in BY_ELEMENT:
+            return self.by_element(t, [self(kid) for kid in t.kids], t.shape)
+        return 1, t
+
+    def part(self, t: Term) -> Scaled:
+        """A slice, carried down to the arguments."""
+        d, start, stride = t.params
+        if stride == 1:
+            coef, inner = self.cut(t.kids[0], d, start, t.shape[d])
+            if inner is not t:
+                return self((coef, inner))
+        return T.cut(self(t.kids[0]), d, start, t.shape[d], stride)
+
+    def turned(self, x: Scaled, order: Sequence[int]) -> Scaled:
+        """Transposed, by transposing what sums, products and functions are made of."""
+        coef, t = x
+        shape = tuple(t.shape[d] for d in order)
+        alike = all(kid.shape == t.shape for _, kid in t.kids)
+        if t.op not in BY_ELEMENT | {"sum", "product"} or not alike or not coef:
+            return T.transpose(x, order)
+        kids = [self.turned(kid, order) for kid in t.kids]
+        if t.op == "sum":
+            made = T.add(kids, shape)
+        elif t.op == "product":
+            made = T.multiply(
+                [k for k, n in zip(kids, t.params, strict=True) for _ in range(n)], shape
+            )
+        elif t.op == "reciprocal":
+            made = T.reciprocal(kids[0])
+        else:
+            made = self.by_element(t, kids, shape)
+        return T.tidy(coef * made[0]), made[1]
+
+    def by_element(self, t: Term, kids: list[Scaled], shape: Shape) -> Scaled:
+        if t.op in COMMUTE:
+            kids.sort(key=lambda one: (one[1].number, one[0]))
+        return T.elementwise(t.op, t.params, kids, shape)
+
+    # --- products
+
+    def product(self, parts: Iterable[Scaled], shape: Shape) -> Scaled:
+        """A product in which exponentials and their inverses cancel."""
+        coef: T.Coef = 1
+        over, under = Counter(), Counter()
+        for c, t in parts:
+            coef = T.tidy(coef * c)
+            own = factors(t)
+            over += own[0]
+            under += own[1]
+        return self.quotient(coef, over, under, shape)
+
+    def quotient(self, coef: T.Coef, over: Factors, under: Factors, shape: Shape) -> Scaled:
+        if not coef:
+            return T.zero(shape)
+        for base in [base for base in over if base in under and positive(base)]:
+            both = min(over[base], under[base])
+            over[base] -= both
+            under[base] -= both
+        above = [(1, base) for base in over.elements()]
+        below = [T.reciprocal((1, base)) for base in under.elements()]
+        made = T.multiply([*above, *below], shape)
+        return T.tidy(coef * made[0]), made[1]
+
+    def inverse(self, x: Scaled) -> Scaled:
+        """One over it; of exponentials, the inverse of an inverse is the thing itself."""
+        coef, t = x
+        over, under = factors(t)
+        if not coef or not all(map(positive, under)):
+            return T.reciprocal(x)
+        return self.quotient(T.over(1, coef), under, over, t.shape)
+
+    # --- exponentials
+
+    def exponential(self, x: Scaled, params: object) -> Scaled:
+        """The exponential of a sum is a product."""
+        coef, t = x
+        if not coef:
+            return T.full((1, T.ONE), t.shape)
+        if T.core(t).op == "literal" and T.core(t).params == "-inf" and coef > 0:
+            return T.zero(t.shape)
+        if t.op == "bcast":
+            return T.bcast(self.exponential((coef, t.kids[0][1]), params), t.shape, t.params)
+        if t.op == "select":
+            which, *cases = t.kids
+            own = [self.exponential((T.tidy(coef * c), kid), params) for c, kid in cases]
+            return choose(which, own)
+        if t.op == "sum":
+            parts = [(T.tidy(coef * c), kid) for c, kid in t.kids]
+            if all(c > 0 or self.finite(kid) for c, kid in parts):
+                own = [self.exponential(part, params) for part in parts]
+                return self.product(own, t.shape)
+        if coef < 0 and self.finite(t):
+            return T.reciprocal(T.elementwise("exp", params, [(-coef, t)], t.shape))
+        return T.elementwise("exp", params, [x], t.shape)
+
+    def finite(self, t: Term) -> bool:
+        """Whether no element is infinite, where masks are the only source of infinities."""
+        found = self.finite_at(t)
+        return found is not None and bool(np.all(found))
+
+    def finite_at(self, t: Term) -> bool | np.ndarray | None:
+        """Which elements are finite and which are minus infinity; None where that is not known."""
+        if t not in self.finite_in:
+            self.finite_in[t] = self._finite_at(t)
+        return self.finite_in[t]
+
+    def _finite_at(self, t: Term) -> bool | np.ndarray | None:
+        if t.op == "literal":
+            return False if t.params == "-inf" else None
+        own = [self.finite_at(kid) for _, kid in t.kids]
+        if all(one is True for one in own):
+            return True
+        # What is not finite is minus infinity only as it stands, not with a sign.
+        if any(one is not True and coef <= 0 for one, (coef, _) in zip(own, t.kids, strict=True)):
+            return None
+        if any(one is None for one in own):
+            return None
+        if t.op == "max" and any(one is True for one in own):
+            return True
+        if t.op in ("bcast", "reduce_max") and own[0] is False:
+            return False
+        if np.prod(t.shape, dtype=float) > LARGE:
+            return None
+        wide = [np.broadcast_to(x, kid.shape) for x, (_, kid) in zip(own, t.kids, strict=True)]
+        found = self._finite_in(t, wide)
+        return True if found is not None and found.all() else found
+
+    def _finite_in(self, t: Term, own: list[np.ndarray]) -> np.ndarray | None:
+        match t.op:
+            case "bcast":
+                shape = [1] * len(t.shape)
+                for size, d in zip(own[0].shape, t.params, strict=True):
+                    shape[d] = size
+                return np.broadcast_to(own[0].reshape(shape), t.shape)
+            case "select" if len(own) == 3:
+                which = numbers(t.kids[0], self.masks)
+                return None if which is None else np.where(which.astype(bool), own[2], own[1])
+            case "max":
+                return own[0] | own[1]
+            case "reduce_max":
+                return own[0].any(axis=t.params)
+            case "sum":
+                return np.logical_and.reduce(own)
+            case "exp":
+                return np.ones(t.shape, bool)
+        return None
+
+    def chosen(self, t: Term) -> Scaled:
+        """A choice whose mask is known in numbers is the choice by these."""
+        which, *cases = t.kids
+        made = [self(case) for case in cases]
+        known = numbers(which, self.masks) if len(cases) == 2 else None
+        if known is None:
+            return choose(self(which), made)
+        mask = known.astype(bool)
+        if mask.all() or not mask.any():
+            return made[int(bool(mask.any()))]
+        own = T.constant(mask)
+        self.masks[own[1]] = mask.astype(object) * 1
+        return choose(own, made)
+
+    # --- sums
+
+    def sum(self, parts: Iterable[Scaled], shape: Shape) -> Scaled:
+        """A sum, with what all summands have in common in front."""
+        coef, t = T.add(parts, shape)
+        if t.op != "sum" or not coef:
+            return coef, t
+        rows = [factors(kid) for _, kid in t.kids]
+        over, under = rows[0]
+        for own in rows[1:]:
+            over, under = over & own[0], under & own[1]
+        over = Counter({base: n for base, n in over.items() if positive(base)})
+        if not over and not under:
+            return coef, t
+        left = [
+            self.quotient(c, own[0] - over, own[1] - under, shape)
+            for (c, _), own in zip(t.kids, rows, strict=True)
+        ]
+        inner = self.sum(left, shape)
+        return self.product([(coef, inner[1]), (inner[0], _made(over, under, shape))], shape)
+
+    def total(self, t: Term) -> Scaled:
+        """A sum along dimensions: by blocks, and without what is the same along them."""
+        kid, along = t.kids[0], t.params
+        for d in along:
+            pieces = self.seams.pieces([(kid[1], d)], kid[1].shape[d])
+            if len(pieces) > 1:
+                cut = [T.reduce("sum", self.cut(kid, d, *piece), along) for piece in pieces]
+                return self.sum(map(self, cut), t.shape)
+        coef, x = self(kid)
+        over, under = factors(x)
+        front = _along(over, {*along}), _along(under, {*along})
+        rest = self.quotient(coef, over - front[0], under - front[1], x.shape)
+        inner = T.reduce("sum", rest, along)
+        places = [e for e in range(len(x.shape)) if e not in along]
+        return self.product([inner, *_moved(front, {*along}, t.shape, range(len(places)))], t.shape)
+
+    def contracted(self, t: Term) -> Scaled:
+        """A contraction: by blocks, and without what is the same along what is summed."""
+        (cx, cy), (bx, by) = t.params
+        x, y = t.kids
+        for i, j in zip(cx, cy, strict=True):
+            pieces = self.seams.pieces([(x[1], i), (y[1], j)], x[1].shape[i])
+            if len(pieces) > 1:
+                cut = [
+                    contraction(t.params, self.cut(x, i, *p), self.cut(y, j, *p), t.shape)
+                    for p in pieces
+                ]
+                return self.sum(map(self, cut), t.shape)
+        fronts: list[Scaled] = []
+        rests: list[Scaled] = []
+        free = len(bx)
+        for own, c, b in ((x, cx, bx), (y, cy, by)):
+            coef, u = self(own)
+            over, under = factors(u)
+            front = _along(over, {*c}), _along(under, {*c})
+            rests.append(self.quotient(coef, over - front[0], under - front[1], u.shape))
+            kept = [e for e in range(len(u.shape)) if e not in c]
+            loose = [e for e in kept if e not in b]
+            place = {e: b.index(e) if e in b else free + loose.index(e) for e in kept}
+            fronts += _moved(front, {*c}, t.shape, [place[e] for e in kept])
+            free += len(loose)
+        inner = ordered(t.params, rests[0], rests[1], t.shape)
+        return self.product([inner, *fronts], t.shape)
+
+
+def factors(t: Term) -> tuple[Factors, Factors]:
+    """What a term is a product of, and what it is divided by."""
+    over, under = Counter(), Counter()
+    inner = t.kids[0][1] if t.op == "bcast" else t
+    if inner.op == "product":
+        rows = [(kid, n) for (_, kid), n in zip(inner.kids, inner.params, strict=True)]
+    else:
+        rows = [(inner, 1)]
+    for kid, n in rows:
+        wide = T.bcast((1, kid), t.shape, t.params)[1] if inner is not t else kid
+        core = wide.kids[0][1] if wide.op == "bcast" else wide
+        if core.op == "reciprocal" and core.kids[0][0] == 1:
+            base = core.kids[0][1]
+            if core is not wide:
+                base = T.bcast((1, base), wide.shape, wide.params)[1]
+            under[base] += n
+        elif not T.is_one(wide):
+            over[wide] += n
+    return over, under
+
+
+def positive(t: Term) -> bool:
+    """Whether a term is an exponential, which is never zero."""
+    return T.core(t).op == "exp"
+
+
+def _along(own: Factors, dims: set[int]) -> Factors:
+    """The factors in which nothing changes along some dimensions."""
+    return Counter({base: n for base, n in own.items() if dims <= T.uniform_dims(base)})
+
+
+def _moved(
+    front: tuple[Factors, Factors], gone: set[int], shape: Shape, places: Sequence[int]
+) -> list[Scaled]:
+    """Factors without some dimensions, spread over the shape of a result."""
+    out: list[Scaled] = []
+    for base in front[0].elements():
+        out.append(T.bcast((1, T.strip(base, gone)), shape, places))
+    for base in front[1].elements():
+        out.append(T.reciprocal(T.bcast((1, T.strip(base, gone)), shape, places)))
+    return out
+
+
+def _made(over: Factors, under: Factors, shape: Shape) -> Term:
+    below = [T.reciprocal((1, base)) for base in under.elements()]
+    return T.multiply([*((1, base) for base in over.elements()), *below], shape)[1]
+
+
+def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
+    """A contraction with its operands in one order, and no transposes inside."""
+    (cx, cy), (bx, by) = params
+    x, cx, bx, fx = _upright(x, cx, bx)
+    y, cy, by, fy = _upright(y, cy, by)
+    lead = len(bx)
+    # The dimensions of the result, by what they are: a batch, or free in x or in y.
+    names = [*(("b", i) for i in range(lead)), *(("x", e) for e in fx), *(("y", e) for e in fy)]
+    if y[1].number < x[1].number:
+        x, y, cx, cy, bx, by, fx, fy = y, x, cy, cx, by, bx, fy, fx
+        first, second = "y", "x"
+    else:
+        first, second = "x", "y"
+    pairs = sorted(zip(cx, cy, strict=True))
+    batch = sorted(range(lead), key=lambda i: bx[i])
+    new = [
+        *(("b", i) for i in batch),
+        *((first, e) for e in sorted(fx)),
+        *((second, e) for e in sorted(fy)),
+    ]
+    order = [new.index(name) for name in names]
+    numbers = (
+        (tuple(i for i, _ in pairs), tuple(j for _, j in pairs)),
+        (tuple(bx[i] for i in batch), tuple(by[i] for i in batch)),
+    )
+    turned = [0] * len(shape)
+    for d, at in enumerate(order):
+        turned[at] = shape[d]
+    return T.transpose(contraction(numbers, x, y, tuple(turned)), order)
+
+
+def _upright(x: Scaled, c: Sequence[int], b: Sequence[int]):
+    """An operand before it was transposed, with the numbers of its dimensions."""
+    coef, t = x
+    free = [e for e in range(len(t.shape)) if e not in c and e not in b]
+    if t.op != "transpose":
+        return x, c, b, free
+    at = t.params
+    return (
+        (T.tidy(coef * t.kids[0][0]), t.kids[0][1]),
+        tuple(at[e] for e in c),
+        tuple(at[e] for e in b),
+        [at[e] for e in free],
+    )
+
+
+MANY = 256
+"""Results that fall into more blocks than this are not compared block by block."""
+
+DEEP = 50_000
+"""Terms made of more parts than this are not brought into the normal form."""
+
+
+def equal_in_blocks(a: Value, b: Value) -> bool:
+    """Whether two results are the same, block by block, in the normal form."""
+    if not (a.plain and b.plain) or a.term.shape != b.term.shape:
+        return False
+    if sum(1 for _ in zip(range(DEEP), below(a.term), strict=False)) == DEEP:
+        return False
+    seams = Seams([a.term, b.term])
+    rows = [seams.pieces([(a.term, d), (b.term, d)], size) for d, size in enumerate(a.term.shape)]
+    if math.prod(map(len, rows)) > MANY:
+        return False
+    normal = Normal(seams)
+    try:
+        return all(
+            normal.block(a.scaled, place) == normal.block(b.scaled, place)
+            for place in itertools.product(*rows)
+        )
+    except RecursionError:
+        return False

@@ -1,0 +1,156 @@
+"""Sums over what is stacked: loops that add up as they go, and operations that are read, not run.
+
+`lax.map(grad, batches).mean(0)` stacks the results of a loop and adds them up after it. The same is
+a loop that carries the sum; linear operations in between (a `psum`, a cast) come after it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
+from .signature import users
+
+
+def _never(*args: Any) -> list[Any]:
+    raise AssertionError("this operation is read, not run")
+
+
+def made_leaf(like: Op, name: str, ins: Sequence[Atom], out: Var, **params: Any) -> Leaf:
+    """An operation that stands where another one stood."""
+    return Leaf(
+        [*ins],
+        [out],
+        name,
+        _never,
+        params,
+        where=like.where,
+        scope=like.scope,
+        source=like.source,
+        calls=like.calls,
+    )
+
+
+def like_of(var: Var, shape: Sequence[int] | None = None) -> Var:
+    made = Var(tuple(var.shape if shape is None else shape), var.dtype, var.weak)
+    made.axes = var.axes
+    return made
+
+
+def zeros_of(like: Op, var: Var) -> tuple[Leaf, Var]:
+    out = like_of(var)
+    zero = Lit(np.zeros((), var.dtype))
+    params = {"shape": tuple(var.shape), "broadcast_dimensions": (), "sharding": None}
+    return made_leaf(like, "broadcast_in_dim", [zero], out, **params), out
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Summed:
+    """A sum over stacked values: the operation, what is summed, and linear ones in between."""
+
+    op: Leaf
+    of: Var
+    between: tuple[Op, ...]
+
+    def finish(self, total: Var, gone: int | None) -> list[Op]:
+        """The operations after the sum of the parts; `gone` is the dimension they lack."""
+        ops: list[Op] = []
+        for one in self.between:
+            out = like_of(one.outs[0], total.shape)
+            ins = [total if atom is self._flows(one) else atom for atom in one.ins]
+            ops.append(dataclasses.replace(one, ins=ins, outs=[out]))
+            total = out
+        axes = [d for d in self.op.params["axes"] if d != gone]
+        axes = tuple(d - (gone is not None and d > gone) for d in axes)
+        params = {**self.op.params, "axes": axes}
+        return [*ops, dataclasses.replace(self.op, ins=[total], params=params)]
+
+    def _flows(self, one: Op) -> Atom:
+        at = self.between.index(one)
+        return self.between[at - 1].outs[0] if at else self.of
+
+
+def sums_in(body: Body) -> Iterable[Summed]:
+    """The sums in a program, each with what it is a sum of."""
+    makers = {out: op for op in body.ops for out in op.outs}
+    uses = users(body.ops, body.outs)
+    for op in body.ops:
+        if not isinstance(op, Leaf) or op.name != "reduce_sum" or not isinstance(op.ins[0], Var):
+            continue
+        of, between = op.ins[0], []
+        while True:
+            maker = makers.get(of)
+            flows = _linear(maker) if maker is not None else None
+            if maker is None or flows is None or len(uses[of]) > 1:
+                break
+            between.append(maker)
+            of = flows
+        yield Summed(op, of, tuple(between[::-1]))
+
+
+def _linear(op: Op) -> Var | None:
+    """What an operation is a linear function of, element by element."""
+    first = op.ins[0] if op.ins else None
+    if not isinstance(first, Var) or tuple(op.outs[0].shape) != tuple(first.shape):
+        return None
+    if isinstance(op, Collective):
+        return first if op.name == "psum" and len(op.ins) == 1 and op.groups is None else None
+    if not isinstance(op, Leaf):
+        return None
+    if op.name in ("neg", "copy"):
+        return first
+    if op.name == "convert_element_type":
+        return first if _floats(first) and _floats(op.outs[0]) else None
+    scalar = len(op.ins) == 2 and isinstance(op.ins[1], Lit) and not np.shape(op.ins[1].value)
+    return first if op.name in ("mul", "div") and scalar and _floats(first) else None
+
+
+def _floats(var: Var) -> bool:
+    return jnp.issubdtype(var.dtype, jnp.floating)
+
+
+def adding_loops(body: Body) -> Body:
+    """With loops that add up as they go what was stacked and then added up."""
+    makers = {out: op for op in body.ops for out in op.outs}
+    replaced: dict[int, list[Op]] = {}
+    for one in sums_in(body):
+        loop = makers.get(one.of)
+        if not isinstance(loop, Scan) or 0 not in one.op.params["axes"] or loop.effectful:
+            continue
+        index = loop.outs.index(one.of)
+        if index >= loop.carry:
+            ops, total = _adding(loop, index, one.op)
+            replaced[id(one.op)] = [*ops, *one.finish(total, 0)]
+    if not replaced:
+        return body
+    ops = [new for op in body.ops for new in replaced.get(id(op), [op])]
+    return Body(body.ins, ops, body.outs)
+
+
+def _adding(loop: Scan, index: int, like: Op) -> tuple[list[Op], Var]:
+    """The loop again, with one more carried value to which every step adds its result."""
+    step = loop.body.outs[index]
+    shape = loop.outs[index].shape[1:]
+    given, summed, total = (like_of(loop.outs[index], shape) for _ in range(3))
+    zeros, start = zeros_of(like, total)
+    first, second = loop.consts, loop.consts + loop.carry
+    inner = Body(
+        [*loop.body.ins[:second], given, *loop.body.ins[second:]],
+        [*loop.body.ops, made_leaf(like, "add", [given, step], summed)],
+        [*loop.body.outs[: loop.carry], summed],
+    )
+    carried = [like_of(out) for out in loop.outs[: loop.carry]]
+    made = dataclasses.replace(
+        loop,
+        ins=[*loop.ins[:second], start, *loop.ins[second:]],
+        outs=[*carried, total],
+        body=inner,
+        consts=first,
+        carry=loop.carry + 1,
+    )
+    return [zeros, made], total
