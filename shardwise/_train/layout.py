@@ -97,6 +97,7 @@ def _whole_mesh(axis: str) -> Mesh:
 
 def count_rows(batch: Any) -> int:
     """The number of rows of a batch, the same for all of its leaves."""
+    shapes: list[tuple[int, ...]]
     shapes = [leaf.shape if _is_rows(leaf) else () for leaf in jax.tree.leaves(batch)]
     if shapes and all(shapes):
         rows = shapes[0][0]
