@@ -35,7 +35,9 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
     if len(group) == 1:
         return finding
     return dataclasses.replace(
-        finding, message=f"{finding.message} (and {len(group) - 1} more results likewise)"
+        finding,
+        message=f"{finding.message} (and {len(group) - 1} more results likewise)",
+        likewise=tuple(other.leaf for _, other in group[1:]),
     )
 
 
