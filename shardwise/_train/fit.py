@@ -161,8 +161,9 @@ class _Session:
                 stacklevel=4,
             )
         elif progress is not False:
+            how = "goes on from" if self._done < self._steps else "is finished already, at"
             where = f"step {self._done} of {self._steps}, in {self.store.folder}"
-            print(f"fit: goes on from {where}", file=sys.stderr, flush=True)
+            print(f"fit: {how} {where}", file=sys.stderr, flush=True)
 
     def train(
         self,
