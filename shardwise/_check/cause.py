@@ -177,7 +177,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if mistake.reason.startswith("division by"):
         remedy = (
-            "sum numerator and denominator apart, and divide once: "
+            "sum numerator and denominator separately, and divide once: "
             f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
         )
     used = f" at {mistake.op.where}" if mistake.op.where.line != where.line else ""

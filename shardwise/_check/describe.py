@@ -143,7 +143,7 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
         return (
             "SW103",
             f"is a mean of unequal means ({much(one)})",
-            "sum numerators and denominators apart and divide once: "
+            "sum numerators and denominators separately, and divide once: "
             "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
         )
     return None

@@ -250,7 +250,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(tmp_path):
             path.write_bytes(b"")
     with pytest.warns(UserWarning, match="checkpoint 4 is damaged") as told:
         state = fit(checkpoint=tmp_path, steps=6, every=2)
-    assert "kept as 4.damaged. The training goes on from step 2: 2 steps are done again" in str(
+    assert "kept as 4.damaged. The training resumes from step 2: 2 steps are done again" in str(
         told[0].message
     )
     assert digest("pure", state) == want
