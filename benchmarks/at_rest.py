@@ -49,7 +49,7 @@ def main() -> None:
                     times[checked].append(timed(run))
         value = min(times[True]) / min(times[False])
         found.append(report.Target(name.format(size, EVERY), value, 1.02))
-    print(report.targets(found))
+    report.conclude(found)
     print(report.machine(jax.devices()[0].device_kind, jax.__version__))
 
 

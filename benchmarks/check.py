@@ -108,7 +108,7 @@ def main() -> None:
     title = f"check on 1, 2, 4, 8 ({asked.size})"
     header = [title, "plain step", "check", "steps", "compiling", "programs"]
     print(report.table(header, rows) + "\n")
-    print(report.targets(targets))
+    report.conclude(targets)
 
 
 def _s(seconds: float) -> str:

@@ -4,7 +4,9 @@
 
 All do the same work, the mean loss of a small network over the same array, interleaved round by
 round in one process on one CPU device; the median is printed. Peers that are not installed are left
-out. The last table is about the number itself: the error of a mean over many examples.
+out. Then the same for small batches, where a step takes less time than handing it over; here the
+shortest time counts. The last table is about the number itself: the error of a mean over many
+examples.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import report
 from jax.sharding import Mesh
+from report import Target
 
 from shardwise._evaluate import evaluate
 
@@ -50,18 +53,18 @@ def make_problem(rows: int) -> tuple[Any, dict[str, np.ndarray]]:
     return jax.device_put(params), {"x": x, "y": x[:, 0].copy()}
 
 
-def batches(data: dict[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    for start in range(0, len(data["y"]), BATCH):
-        yield {name: array[start : start + BATCH] for name, array in data.items()}
+def batches(data: dict[str, np.ndarray], batch: int = BATCH) -> Iterator[dict[str, np.ndarray]]:
+    for start in range(0, len(data["y"]), batch):
+        yield {name: array[start : start + batch] for name, array in data.items()}
 
 
 jitted = jax.jit(lambda params, batch: loss(params, batch).sum())
 
 
-def plain(params: Any, data: Any) -> float:
+def plain(params: Any, data: Any, size: int = BATCH) -> float:
     """The loop that everyone writes first."""
     total = 0.0
-    for batch in batches(data):
+    for batch in batches(data, size):
         total += float(jitted(params, jax.tree.map(jnp.asarray, batch)))
     return total / len(data["y"])
 
@@ -107,9 +110,9 @@ def torch(params: Any, data: Any) -> float:
     return total / len(data["y"])
 
 
-def ours(params: Any, data: Any, **options: Any) -> float:
+def ours(params: Any, data: Any, size: int = BATCH, **options: Any) -> float:
     mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
-    return evaluate(loss, params, data, batch=BATCH, mesh=mesh, progress=False, **options)["mean"]
+    return evaluate(loss, params, data, batch=size, mesh=mesh, progress=False, **options)["mean"]
 
 
 def ours_with_journal(params: Any, data: Any) -> float:
@@ -158,6 +161,26 @@ def compare(rows: int, rounds: int) -> None:
         )
     print(f"\n{rows:,} examples of {WIDTH} floats, {size / 1e6:,.0f} MB\n")
     print(report.table(["", "time", "rate", "speed", "error of the mean"], rows_))
+
+
+def small_batches(steps: int, rounds: int) -> list[Target]:
+    """Our time over that of the plain loop, for batches from 1 up."""
+    found, rows = [], []
+    for size in (1, 8, 64, 1024):
+        params, data = make_problem(size * max(8, min(steps, 65_536 // size)))
+        times: dict[Any, list[float]] = {plain: [], ours: []}
+        for number in range(rounds + 1):
+            for run, taken in times.items():
+                began = time.perf_counter()
+                run(params, data, size)
+                if number:  # the first round compiles
+                    taken.append(time.perf_counter() - began)
+        count = len(data["y"]) // size
+        base, own = min(times[plain]) / count, min(times[ours]) / count
+        rows.append([f"{size}", f"{base * 1e6:,.0f} us", f"{own * 1e6:,.0f} us"])
+        found.append(Target(f"evaluate / plain loop, batch {size}", own / base, 1.0))
+    print("\n" + report.table(["batch", "plain loop, a step", "shardwise.evaluate"], rows))
+    return found
 
 
 def _reference(params: Any, data: Any) -> np.ndarray:
@@ -217,11 +240,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=400_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=500, help="of small batches")
+    parser.add_argument("--count", type=int, default=10**8, help="examples to sum")
     parser.add_argument("--billion", action="store_true", help="sum 10^9 examples, not 10^8")
     args = parser.parse_args()
     print(report.machine(jax.devices()[0].device_kind, jax.__version__))
     compare(args.rows, args.rounds)
-    summation(10**9 if args.billion else 10**8)
+    found = small_batches(args.steps, args.rounds)
+    summation(10**9 if args.billion else args.count)
+    print()
+    report.conclude(found)
 
 
 if __name__ == "__main__":

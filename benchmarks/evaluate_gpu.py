@@ -9,6 +9,8 @@
    that is on the device already.
 3. Many examples: 10^9 of them, made on the device, against the exact answer.
 4. A chosen batch: a step whose temporaries would not fit, and one that runs out of memory.
+5. Other data from host memory: several arrays, short rows, `uint8` images, tokens with a mask.
+6. The first run of a process against later ones (`--first`, alone).
 
 Repeated in turn; the median is printed.
 """
@@ -56,7 +58,7 @@ def row_loss(scale: Any, batch: Any) -> jax.Array:
     return jnp.sum(batch * batch, axis=-1) * scale
 
 
-def bus(size: int, batch: int, rounds: int) -> None:
+def bus(size: int, batch: int, rounds: int) -> float:
     x = np.empty((size // (4 * WIDTH), WIDTH), np.float32)
     x[:] = np.linspace(0, 1, WIDTH, dtype=np.float32)
     steps = range(0, len(x), batch)
@@ -100,7 +102,9 @@ def bus(size: int, batch: int, rounds: int) -> None:
     print(report.table(["", "rate", "speed"], rows))
     got = found_rate["shardwise.evaluate, batch chosen"]  # what one gets without saying anything
     _verdict("against the plain loop", got / base, 6.0)
-    _verdict("against a pinned copy", got / found_rate["copy from pinned memory"], 0.6)
+    limit = min(found_rate["copy from pinned memory"], x.nbytes / within / 1e9)
+    _verdict("against the slower of a pinned copy and the host's own", got / limit, 0.85)
+    return limit
 
 
 def _pinned(x: np.ndarray) -> Callable[[], jax.Array]:
@@ -205,8 +209,50 @@ def chosen() -> None:
         print(f"   {note}")
 
 
+FOUND: list[report.Target] = []
+
+
 def _verdict(what: str, got: float, want: float) -> None:
-    print(f"{what}: {got:.3g} x, wanted at least {want:g}: {'ok' if got >= want else 'MISSED'}")
+    FOUND.append(report.Target(what, got, want, at_least=True))
+
+
+def kinds(size: int, rounds: int, limit: float) -> None:
+    """Rates for data of other forms; `limit` is the rate that pageable memory can have at best."""
+
+    def sums(_: Any, batch: Any) -> jax.Array:
+        leaves = jax.tree.leaves(batch)
+        return sum(x.reshape(len(x), -1).astype(jnp.float32).sum(-1) for x in leaves)
+
+    cases = {
+        "three arrays": {"x": (np.float32, (512,)), "z": (np.float32, (511,)), "y": (np.int32, ())},
+        "rows of 64 bytes": {"x": (np.float32, (16,))},
+        "uint8 images": {"x": (np.uint8, (224, 224, 3)), "y": (np.int32, ())},
+        "tokens with a mask": {"tokens": (np.int32, (512,)), "mask": (np.bool_, (512,))},
+    }
+    rows = []
+    for name, leaves in cases.items():
+        each = sum(np.dtype(d).itemsize * int(np.prod(s, dtype=int)) for d, s in leaves.values())
+        data = {key: np.ones((size // each, *s), d) for key, (d, s) in leaves.items()}
+        run = {"it": lambda data=data: evaluate(sums, None, data, progress=False)}
+        rate = size / timed(run, rounds)["it"] / 1e9
+        rows.append([name, f"{each:,} B", f"{rate:.1f} GB/s", f"{rate / limit:.2f} x"])
+        _verdict(f"{name} / the slower copy", rate / limit, 0.85)
+    print("\n5. Other data from host memory, batch chosen\n")
+    print(report.table(["", "an example", "rate", "/ the slower copy"], rows))
+
+
+def first(size: int) -> None:
+    """How long the first run of a process takes, compiling included."""
+    x = np.empty((size // (4 * WIDTH), WIDTH), np.float32)
+    x.reshape(-1, 4096, WIDTH)[:] = np.float32(0.5)
+    jax.block_until_ready(jnp.ones(8))  # the device is there
+    times = []
+    for _ in range(4):
+        began = time.perf_counter()
+        evaluate(row_loss, 1.0, x, progress=False)
+        times.append(time.perf_counter() - began)
+    print(f"\n6. {x.nbytes / 1e9:.1f} GB: " + ", ".join(f"{t:.2f} s" for t in times))
+    FOUND.append(report.Target("first run / later ones", times[0] / min(times[1:]), 1.2))
 
 
 def main() -> None:
@@ -218,13 +264,23 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--count", type=int, default=10**9)
     parser.add_argument("--skip-chosen", action="store_true")
+    parser.add_argument("--bus-only", action="store_true", help="1 and 5 alone")
+    parser.add_argument("--first", action="store_true", help="6 alone")
     args = parser.parse_args()
     print(report.machine(jax.devices()[0].device_kind, jax.__version__))
-    bus(int(args.gib * GIB), args.batch, args.rounds)
-    compute(args.rows, args.batch, args.layers, args.rounds)
-    many(args.count)
-    if not args.skip_chosen:
-        chosen()
+    if args.first:
+        first(int(args.gib * GIB))
+        report.conclude(FOUND)
+        return
+    limit = bus(int(args.gib * GIB), args.batch, args.rounds)
+    kinds(4 * GIB, args.rounds, limit)
+    if not args.bus_only:
+        compute(args.rows, args.batch, args.layers, args.rounds)
+        many(args.count)
+        if not args.skip_chosen:
+            chosen()
+    print()
+    report.conclude(FOUND)
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def main() -> None:
     )
     growth = last / first / (unrolled[-1] / unrolled[0])
     targets.append(report.Target("growth of time / growth of layers", growth, 1.1))
-    print(report.targets(targets) + "\n")
+    report.conclude(targets)
+    print()
     print(report.table(["published by others", "of", "with"], PEERS))
 
 

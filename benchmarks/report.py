@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(frozen=True)
 class Target:
-    """A ratio to reach: `value` is to be at most `limit`."""
+    """A ratio to reach: `value` is to be at most `limit`, or at least."""
 
     what: str
     value: float
     limit: float
+    at_least: bool = False
+
+    @property
+    def reached(self) -> bool:
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
 
     def row(self) -> list[str]:
-        verdict = "reached" if self.value <= self.limit else "not reached"
-        return [self.what, ratio(self.value), f"<= {ratio(self.limit)}", verdict]
+        sign = ">=" if self.at_least else "<="
+        verdict = "reached" if self.reached else "not reached"
+        return [self.what, ratio(self.value), f"{sign} {ratio(self.limit)}", verdict]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -32,6 +39,18 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def targets(found: Sequence[Target]) -> str:
     return table(["ratio", "measured", "target", "verdict"], [target.row() for target in found])
+
+
+KEPT = "SHARDWISE_BENCH"
+"""Where `all.py` wants the verdicts of a script; it prints those of all together."""
+
+
+def conclude(found: Sequence[Target]) -> None:
+    """Print the ratios of a script with their targets and verdicts; every script ends with it."""
+    print(targets(found), flush=True)
+    if path := os.environ.get(KEPT):
+        with open(path, "a") as file:
+            file.writelines(json.dumps(asdict(target)) + "\n" for target in found)
 
 
 def ratio(value: float) -> str:

@@ -219,7 +219,7 @@ def main() -> None:
     body = [*rows(wide, UNSHARDED), *rows(narrow, NARROW[0]), *compile_rows(compiled)]
     print(report.machine("CPU", wide[UNSHARDED].jax) + "\n")
     print(report.table(header, body) + "\n")
-    print(report.targets(targets(wide, compiled)))
+    report.conclude(targets(wide, compiled))
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def main() -> None:
     header = ["step", "time", "/ unsharded", "temporaries", "/ unsharded"]
     print(report.machine(jax.devices()[0].device_kind, jax.__version__) + "\n")
     print(report.table(header, rows(small, FITS) + rows(large, TOO_LARGE)) + "\n")
-    print(report.targets(targets(small)))
+    report.conclude(targets(small))
     runs = all(large[config].seconds for config in LARGE if config[0] == "simulated")
     print(f"\nout of memory unsharded: {large[UNSHARDED].failure or 'no'}; simulated runs: {runs}")
 

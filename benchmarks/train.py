@@ -270,7 +270,7 @@ def main() -> None:
     ]
     print(report.machine(jax.devices()[0].device_kind, jax.__version__) + "\n")
     print(report.table(["step", "time", "/ jit by hand", "memory"], rows) + "\n")
-    print(report.targets(targets(found)))
+    report.conclude(targets(found))
     if GPU:
         del found
         print(flush=True)

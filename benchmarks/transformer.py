@@ -271,7 +271,8 @@ def main() -> None:
     print(report.table(header, rows(found)) + "\n")
     for n in asked.shards:
         print(f"{n} shards, auto: {simulated(n, 'auto').plan(*args)}")
-    print("\n" + report.targets(targets(found, asked.shards)))
+    print()
+    report.conclude(targets(found, asked.shards))
     losses = [one.loss for one in found.values() if one.times]
     if losses and max(losses) - min(losses) > 1e-2 * abs(losses[0]):
         raise SystemExit(f"the forms end at different losses: {losses}")

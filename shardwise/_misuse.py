@@ -66,7 +66,7 @@ class _Reader:
         if match := _jax.STATELESS_AXES.search(self.text):
             names = re.findall(r"'(\w+)'", match["axes"])
             missing = [name for name in names if name not in self.known]
-            return self._no_axis(missing[0]) if missing else None
+            return self._no_axis(missing[0]) if missing else self._mixed_axes(names)
         for pattern, what, rule, remedy in _SENTENCES:
             if match := pattern.search(self.text):
                 words = {name: str(value) for name, value in match.groupdict().items()}
@@ -122,6 +122,24 @@ class _Reader:
             where=self.where,
             rule="Devices meet inside a shard_map; outside, arrays are whole.",
             remedy="move it into the function that jax.shard_map maps, or leave it out.",
+        )
+
+    def _mixed_axes(self, names: list[str]) -> str | None:
+        match = _jax.MIXED_AXES.search(self.text)
+        if match is None:
+            return None
+        varying = re.findall(r"\w+", match["varying"])
+        along = [name for name in names if name in varying]
+        same = _listed([name for name in names if name not in varying])
+        which = repr(along[0] if len(along) == 1 else tuple(along))
+        return explain_error(
+            f"{match['name']} over {_listed(names)} of a value ({match['type']}) that differs "
+            f"along {_listed(along)} but is the same along {same}",
+            where=self.where,
+            rule="One collective takes axes along which its value differs, or axes along which it "
+            f"is the same: along {same} a sum counts the same value once for each device.",
+            remedy=f"name only the axes along which it differs: jax.lax.{match['name']}(x, "
+            f"{which}).",
         )
 
     def _spec_count(self, specs: str) -> str:
@@ -204,6 +222,10 @@ _SENTENCES = (
     ),
 )
 """Errors of JAX that mean one thing: what was found, the rule, the remedy."""
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _argument(match: re.Match[str]) -> str:

@@ -52,7 +52,7 @@ def simulate(
             out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
             to a point; `"auto"` takes the smallest number that is about as fast as any, and no
-            more than a fifth of the shards unless that is little memory. `plan` says which.
+            more than a quarter of the shards unless that is little memory. `plan` says which.
         in_specs: How the arguments lie on a mesh with Explicit axes, where that is part of their
             types: a `PartitionSpec` for each positional argument, or a prefix of its tree, or one
             for all. None leaves it to the program: an array that has a sharding keeps it, and the

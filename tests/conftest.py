@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+from . import compiled
 from .devices import request_devices
 
 request_devices()
@@ -21,6 +22,23 @@ _COMMON = {
 settings.register_profile("ci", derandomize=True, **_COMMON)
 settings.register_profile("dev", **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_configure(config):
+    """Where the tests run, each program is compiled once."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        compiled.begin()
+
+
+def pytest_unconfigure():
+    compiled.end()
+
+
+@pytest.fixture(autouse=True)
+def compiled_quickly(request):
+    """Most programs run once."""
+    with compiled.quickly(request.node.nodeid):
+        yield
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ from typing import Any
 
 import pytest
 
+from . import compiled
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 DEVICES = "--xla_force_host_platform_device_count=8"
@@ -138,7 +140,7 @@ def run_apart(page: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu", **compiled.shared()},
     )
 
 

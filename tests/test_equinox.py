@@ -10,9 +10,9 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 
-eqx = pytest.importorskip(
-    "equinox", reason="Equinox is not installed: that its modules can be arguments is not tried."
-)
+from .optional import needed
+
+eqx = needed("equinox", "that its modules can be arguments")
 
 MESH = {"data": 4}
 X = jnp.asarray(np.random.default_rng(0).normal(size=(8, 3)), jnp.float32)

@@ -18,6 +18,8 @@ from shardwise._check import Case
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
 
+from .optional import needed
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 FILES = sorted(file for file in EXAMPLES.glob("[!_]*.py") if "AXES =" in file.read_text())
 SHAPES = {1: [(2,), (8,)], 2: [(2, 2), (2, 4)]}
@@ -170,7 +172,7 @@ def test_main_prints_a_comparison(name, capsys):
 def test_the_command_line_takes_every_example_as_it_is(file):
     """Explaining traces the case: it stands, and what it returns fits its meshes."""
     if file.stem == "train_digits":
-        pytest.importorskip("flax")
+        needed("flax", "the training example")
     done = CliRunner().invoke(app, ["explain", str(file), "--format", "json"])
     assert done.exit_code == ExitCode.OK, done.output
     (found,) = json.loads(done.stdout)
@@ -191,7 +193,7 @@ def test_it_is_explained_at_the_size_of_the_real_thing(name):
 
 def test_digits_are_learnt_on_eight_devices(tmp_path):
     """The training example, shorter: fit, evaluate and checkpoints, on a virtual mesh."""
-    pytest.importorskip("sklearn")
+    needed("sklearn", "the training example")
     path = EXAMPLES / "train_digits.py"
     spec = importlib.util.spec_from_file_location("examples_train_digits", path)
     assert spec is not None

@@ -120,6 +120,17 @@ def test_every_collective_over_an_axis_that_is_not_there(collective):
     assert_facts(text, "'dta'", "did you mean 'data'")
 
 
+def test_a_collective_over_an_axis_along_which_nothing_differs():
+    text = message(step(P("data"), P(), body=lambda x: lax.psum(x, ("data", "model"))), jnp.ones(8))
+    assert_facts(
+        text,
+        HERE,
+        r"psum over 'data', 'model' of a value \(float32\[",
+        "differs along 'data' but is the same along 'model'",
+        r"Remedy: name only the axes along which it differs: jax.lax.psum\(x, 'data'\)\.",
+    )
+
+
 @pytest.mark.parametrize("specs", [(P("dat"), P("data")), (P("data"), P("dat"))], ids=["in", "out"])
 def test_a_spec_with_an_axis_that_is_not_there(specs):
     text = message(step(*specs), jnp.ones(8))

@@ -225,10 +225,12 @@ def _joined(gap: Gap, op: Op) -> Finding:
 
 def _unlike(gap: Gap) -> Finding:
     op = gap.stray
-    what = f" {op.name}" if isinstance(op, Leaf | Collective) else ""
+    why = "no rule leads from one to the other"
+    if isinstance(op, Leaf | Collective):
+        why = f"no rule says what {op.name} gives here"
     return Finding(
         "SW409",
-        f"could not be related to what it is on one device: no rule says what{what} gives here",
+        f"could not be related to what it is on one device: {why}",
         op.where if op is not None else _nowhere(),
         remedy="sw.check compares numbers instead.",
     )

@@ -35,8 +35,8 @@ def demo(
     """Show in less than a minute what shardwise is for.
 
     The textbook data-parallel recipe on 1, 2, 4 and 8 virtual devices next to the right one, what
-    check says of both, a deadlock found at once, what the right one would send on 1024 devices, as
-    text and as an HTML page, and what 64 virtual devices cost in time and memory.
+    check says about both, a deadlock found at once, what the right one would send on 1024 devices,
+    as text and as an HTML page, and what 64 virtual devices cost in time and memory.
     """
     refuse_unwritable(page, "--page")
     from rich.console import Console

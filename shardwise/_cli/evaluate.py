@@ -40,24 +40,20 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="MODULE:NAME",
-            help="The state: an object, or a function without arguments that gives it. "
-            "Left out: None.",
+            help="The state: an object, or a function without arguments that returns it. "
+            "None by default.",
         ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Examples per step. Left out: chosen to fit.")
+        int | None, typer.Option(min=1, help="Examples per step. By default as many as fit.")
     ] = None,
     journal: Annotated[
         Path | None,
-        typer.Option(help="Record finished steps in this file, and go on from what it holds."),
+        typer.Option(help="Record finished steps in this file, and resume from it."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    progress: Annotated[
-        bool | None, typer.Option(help="Show how far it is, on standard error.")
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show whole tracebacks.")
-    ] = False,
+    progress: Annotated[bool | None, typer.Option(help="Show progress on standard error.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show full tracebacks.")] = False,
 ) -> None:
     """Evaluate a function over arrays on disk: exactly, streamed, resumable.
 

@@ -33,7 +33,7 @@ def explain(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.one("The mesh: data=8,model=2. Left out, the case's explain_mesh, or its largest."),
+        options.one("The mesh: data=8,model=2. By default the case's own, or its largest."),
     ] = None,
     against: Annotated[
         str | None, options.one("A second mesh: what changes from the first to it.")
@@ -42,7 +42,8 @@ def explain(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A machine, for seconds: h100-node, h200-node, h200-network, tpu-v5e, tpu-v5p.",
+            help="The machine to estimate seconds for: h100-node, h200-node, h200-network, "
+            "tpu-v5e, tpu-v5p.",
         ),
     ] = None,
     output: options.Told = options.Printed.TEXT,
@@ -53,7 +54,7 @@ def explain(
     ] = None,
     devices: options.Devices = None,
 ) -> None:
-    """Say what programs send, hold and cost on a mesh of any size. Runs nothing.
+    """Show what programs send, hold and cost on a mesh of any size. Runs nothing.
 
     Takes the cases of shardwise check: functions decorated with @sw.case(mesh=...) that return
     (f, args). With @sw.case(..., explain=large) it takes what large() returns instead.

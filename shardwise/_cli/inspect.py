@@ -28,7 +28,7 @@ def inspect(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.one("The mesh: data=4,model=2. Left out, the largest that the case names."),
+        options.one("The mesh: data=4,model=2. By default the largest of the case."),
     ] = None,
     line: Annotated[
         str | None,

@@ -24,8 +24,8 @@ def launch(
     devices: Annotated[
         int | None,
         typer.Option(
-            help="Virtual CPU devices for each process. Left out: the accelerators of this "
-            "machine are dealt out, or one CPU device each."
+            help="Virtual CPU devices for each process. Without it, the processes share out the "
+            "accelerators of this machine, or have one CPU device each."
         ),
     ] = None,
     nodes: Annotated[int, typer.Option(help="How many machines; launch runs on each.")] = 1,
@@ -43,7 +43,7 @@ def launch(
         float, typer.Option(help="Seconds to wait for other machines and for processes to join.")
     ] = 300.0,
     grace: Annotated[
-        float, typer.Option(help="Seconds that processes have to save after a signal.")
+        float, typer.Option(help="Seconds that processes get to save after a signal.")
     ] = 60.0,
     log_dir: Annotated[
         Path | None,

@@ -35,7 +35,7 @@ Targets = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE.py[:NAME]|DIR",
-        help="Files, one case of a file, or folders: all cases below. Left out, the paths of "
+        help="Files, one case of a file, or folders: all cases below. By default, the paths of "
         "[tool.shardwise] in pyproject.toml.",
         show_default=False,
     ),
@@ -64,10 +64,10 @@ Devices = Annotated[
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="A line for each thing that is wrong, no more.")
+    bool, typer.Option("--quiet", "-q", help="Only a line for each thing that is wrong.")
 ]
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Name the meshes; show whole tracebacks.")
+    bool, typer.Option("--verbose", "-v", help="Name the meshes; show full tracebacks.")
 ]
 
 

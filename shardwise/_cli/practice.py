@@ -139,7 +139,7 @@ def hint(name: Name, where: Where = Path(), exercises: Exercises = None) -> None
 
 @app.command()
 def reset(name: Name, where: Where = Path(), exercises: Exercises = None) -> None:
-    """Start an exercise anew. What was there is kept beside it."""
+    """Start an exercise again. Your version is kept beside it."""
     from .._practice.exercise import find
 
     folder = _folder(where, exercises)
@@ -200,7 +200,7 @@ def judge(
     exercises: Exercises = None,
     seconds: Seconds = 30,
     seed: Annotated[
-        int | None, typer.Option(help="Of the inputs, which are otherwise drawn anew.")
+        int | None, typer.Option(help="Seed of the inputs, which are otherwise new each time.")
     ] = None,
 ) -> None:
     """Judge a solution: as it is written, and on 2, 4 and 8 devices."""
@@ -307,7 +307,7 @@ def verify(
     ] = False,
     seconds: Seconds = 60,
 ) -> None:
-    """Prove of each exercise that its solution passes and each wrong one fails by its name."""
+    """Check that every solution passes, and that every wrong one fails with its pitfall named."""
     from .._practice.exercise import find, load_all
     from .._practice.judge import Judge
     from .._practice.verify import Proof
@@ -348,7 +348,7 @@ def web(
     ] = True,
     seconds: Seconds = 30,
 ) -> None:
-    """The same on a local page, live as files are saved."""
+    """Practice on a local page that is live as files are saved."""
     from .._practice.folder import Folder
     from .._practice.web import serve
     from .._practice.workshop import Workshop

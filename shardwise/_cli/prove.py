@@ -27,9 +27,7 @@ def prove(
     devices: options.Devices = None,
     run: Annotated[
         bool,
-        typer.Option(
-            help="Whether what is not proved is run on small numbers, to confirm what is wrong."
-        ),
+        typer.Option(help="Run what is not proved on small numbers, to confirm what is wrong."),
     ] = True,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,

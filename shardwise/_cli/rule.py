@@ -18,9 +18,9 @@ def rule(
         typer.Argument(metavar="CODE", help="Such as SW401.", show_default=False),
     ] = None,
 ) -> None:
-    """Say what a code stands for: the mistake, an example that makes it, and the remedy.
+    """Explain a code: the mistake, an example of it, and the remedy.
 
-    Without a code, all of them with a few words each.
+    Without a code, list all of them.
     """
     if not codes:
         for one in rules().values():

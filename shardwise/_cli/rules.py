@@ -27,9 +27,13 @@ class Rule:
     @property
     def description(self) -> str:
         """The first paragraph, as plain text."""
-        first = self.text.strip().split("\n\n")[0]
-        linkless = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", first)
-        return re.sub(r"[*`]", "", linkless).replace("\n", " ")
+        first = self.standalone.strip().split("\n\n")[0]
+        return re.sub(r"[*`]", "", first).replace("\n", " ")
+
+    @property
+    def standalone(self) -> str:
+        """The section without links to other pages, which elsewhere would lead nowhere."""
+        return re.sub(r"\[([^\]]+)\]\((?!https?:)[^)]+\)", r"\1", self.text)
 
 
 @functools.cache

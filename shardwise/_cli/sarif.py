@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from .._version import __version__
 from .report import Outcome, place
@@ -49,7 +50,7 @@ def _rule(one: Rule) -> dict[str, Any]:
         "id": one.code,
         "shortDescription": {"text": one.title.replace("`", "")},
         "fullDescription": {"text": one.description},
-        "help": {"text": one.description, "markdown": one.text},
+        "help": {"text": one.description, "markdown": one.standalone},
     }
 
 
@@ -75,7 +76,7 @@ def _silencer(finding: Finding, outcome: Outcome) -> str:
 def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:
     """A path from here is relative, as code scanning wants it; any other one is a URI."""
     path = Path(file)
-    uri = path.as_uri() if path.is_absolute() else path.as_posix()
+    uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     region = {"startLine": line, "startColumn": max(1, column)}
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
 

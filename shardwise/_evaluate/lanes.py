@@ -63,7 +63,7 @@ class Lanes:
         any case, so that copying and computing overlap. To a CPU device there is no way: its
         memory is the host's.
         """
-        if self._on_host:
+        if self.on_host:
             return 4
         return max(8, min(2 * _COPIERS, (2 << 30) // max(step_bytes, 1)))
 
@@ -74,12 +74,18 @@ class Lanes:
         One copies 4 to 8 GB/s from ordinary memory to an H200; sixteen reach 35 to 45, and more do
         not help. Where computing takes longer they wait.
         """
-        if self._on_host:
+        if self.on_host:
             return 2
         return min(_COPIERS * len(self), max(4, os.cpu_count() or 4))
 
     @property
-    def _on_host(self) -> bool:
+    def alone(self) -> bool:
+        """Whether there is one device only."""
+        return self.mesh.devices.size == 1
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the memory of the devices is the host's."""
         return self.mesh.devices.flat[0].platform == "cpu"
 
     def join(self, parts: list[list[jax.Array]]) -> jax.Array:

@@ -181,7 +181,8 @@ class Recorder:
     def _too_long(self, op: Op, count: int, length: int | None) -> bool:
         if count == FIRST and length != FIRST + 1:
             last = " and the last" if length is not None and length <= MOST else ""
-            self.notes.append(f"{op.where}: of this loop the first {FIRST}{last} turns are shown.")
+            shown = f"only the first {FIRST}{last} turns of this loop are shown."
+            self.notes.append(f"{op.where}: {shown}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
     def _cond(self, op: Cond, ins: list[Value], around: Around, watch: Watch) -> None:

@@ -49,6 +49,7 @@ from .lines import whole_tracebacks as whole_tracebacks
 from .messages import FROZEN_MESH as FROZEN_MESH
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
+from .messages import MIXED_AXES as MIXED_AXES
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
 from .messages import SPEC_AXIS as SPEC_AXIS

@@ -26,6 +26,13 @@ FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard
 STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
 """JAX's message about a reduction over several axes of which one is not there."""
 
+MIXED_AXES = re.compile(
+    r"jax\.lax\.(?P<name>\w+) can only accept .*"
+    r"input type: (?P<type>\w+\[[\d, ]*\])\{V:(?P<varying>[^}]*)\}",
+    re.S,
+)
+"""JAX's message about a reduction over axes along some of which its value is the same."""
+
 SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
 """JAX's message about a spec that names an axis the mesh lacks."""
 

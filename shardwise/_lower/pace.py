@@ -96,17 +96,21 @@ class Pace:
             return min(self.shards, axis.size), "as asked for"
         own = footprint(ops)
         totals = sum(fold.operand.bytes for fold in folds)
-        room = min(self.bytes, max(own * axis.size * SHARE, self.bytes * FREE))
         sizes = [k for k in range(1, axis.size + 1) if axis.size % k == 0]
-        fitting = [k for k in sizes if k == 1 or k * own + totals <= room]
+        fitting = [k for k in sizes if k == 1 or self._fits(k, own, totals, axis.size)]
         times = {k: seconds(self.machine, ops, axis, totals, k) for k in fitting}
         best = min(times.values())
         size = next(k for k in fitting if times[k] <= TOLERANCE * best)
         return size, _why(times, size, own, fitting == sizes)
 
+    def _fits(self, size: int, own: int, totals: int, shards: int) -> bool:
+        """Whether so many take a share worth having, or little; totals are there in any case."""
+        taken = size * own + totals
+        return taken <= self.bytes and (size <= SHARE * shards or taken <= self.bytes * FREE)
 
-SHARE = 0.2
-"""The share of what all shards together would take that those computed at once may take."""
+
+SHARE = 0.25
+"""The share of all shards that may be computed at once, unless that takes little memory."""
 
 FREE = 1 / 64
 """The share of the memory at hand below which saving is not worth anything."""

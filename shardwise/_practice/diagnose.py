@@ -18,7 +18,11 @@ from .sandbox.host import Ran
 
 ERRORS: tuple[tuple[str, str], ...] = (
     (r"^DeadlockError\b", "deadlock"),
-    (r"can only accept axis_name which corresponds to one of", "mixed-axes"),
+    (
+        r"can only accept axis_name which corresponds to one of"
+        r"|of a value .* that differs along .* but is the same along",
+        "mixed-axes",
+    ),
     (r"Missing required argument `grads`|update requires both \(model, grads\)", "old-update"),
     (r"All input arrays must have the same shape", "stack-shapes"),
     (r"^Refused\b", "refused"),

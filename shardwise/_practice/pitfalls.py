@@ -31,31 +31,31 @@ COMMON = _common(
     (
         "not-started",
         "Nothing is there yet",
-        "The function gives nothing back so far. Read the statement at the top of the file, fill "
-        "the function in, and save.",
+        "The function returns nothing so far. Read the statement at the top of the file, fill in "
+        "the function, and save.",
         "Start from the signature: which arguments come in, and which shape has to come out?",
     ),
     (
         "one-device",
-        "Wrong on one device already",
-        "The result is not right even on a single device, so the mistake is not in how the work is "
-        "shared out. Compare the formula with the statement, on a small example by hand.",
+        "Already wrong on one device",
+        "The result is wrong even on a single device, so the mistake is not in how the work is "
+        "divided. Compare the formula with the statement, on a small example by hand.",
         "Leave the devices aside: what should the function compute on the whole array?",
     ),
     (
         "missing-reduction",
         "A part that was never put together",
         "Each device computes a result from its own shard, and nothing combines these parts. "
-        "`out_specs` then promises one value for all devices while every device holds another. "
-        "With its check on, JAX refuses this; with the check off it hands back the first device's "
+        "`out_specs` then promises one value for all devices while each holds a different one. "
+        "With its check on, JAX refuses this; with the check off it returns the first device's "
         "part and says nothing.",
-        "Which values still differ between the devices where they ought to be one value? A "
-        "collective such as `psum` makes them one.",
+        "Which values still differ between the devices where there should be only one? A "
+        "collective such as `psum` combines them.",
     ),
     (
         "n-times",
         "Too large by the number of devices",
-        "The result is exactly as many times too large as there are devices. Something that all "
+        "The result is too large by exactly the number of devices. Something that all "
         "devices already agree on is added up once per device, or a sum stands where a mean "
         "belongs.",
         "Look at each `psum`: does its operand differ between the devices, or is it the same "
@@ -72,39 +72,40 @@ COMMON = _common(
     (
         "deadlock",
         "Not every device reaches the collective",
-        "A collective is a meeting: nobody goes on before all have come. Here a condition that "
-        "differs between the devices keeps some of them away, and the others wait for ever. On "
+        "A collective is a meeting: nobody goes on until all have arrived. Here a condition that "
+        "differs between the devices keeps some of them away, and the others wait forever. On "
         "real devices the program hangs.",
         "Take the collective out of the branch: every device computes it, and the condition only "
-        "chooses what is done with the result.",
+        "chooses what to do with the result.",
     ),
     (
         "axis-name",
         "An axis that the mesh does not have",
-        "A collective or a spec names an axis, and the mesh has none of that name. The names are "
-        "those that the mesh was made with, letter by letter.",
+        "A collective or a spec names an axis that the mesh does not have. The name has to be "
+        "spelled exactly as it was when the mesh was made.",
         "Compare the name in the collective with the names that the mesh was made with.",
     ),
     (
         "mixed-axes",
         "A collective over an axis along which nothing differs",
-        "The value differs along one of the axes that the collective names and is the same along "
-        "another. JAX refuses to mix the two: along the second axis a sum would only count the "
-        "same value several times.",
-        "Along which axes is the value split? Name these, and no others.",
+        "The collective names an axis along which all devices hold the same value. A sum along it "
+        "would count that value once for each device, so JAX refuses to mix such an axis with one "
+        "along which the value differs.",
+        "Along which axes does the value differ? Name those and no others.",
     ),
     (
         "old-update",
         "The update of an older Flax",
-        "`nnx.Optimizer.update` takes the model and the gradients since Flax 0.11; it used to keep "
-        "the model itself.",
+        "Since Flax 0.11, `nnx.Optimizer.update` takes the model and the gradients; before, the "
+        "optimizer kept the model itself.",
         "`optimizer.update(model, grads)`.",
     ),
     (
         "stack-shapes",
         "Two results of different shapes",
-        "Arrays can only be stacked if they have the same shape. One of the two is longer or has "
-        "another number of dimensions, mostly because a shard's result is not what it should be.",
+        "Arrays can be stacked only if they have the same shape. One of the two is longer or has "
+        "a different number of dimensions, usually because a shard's result is not what it should "
+        "be.",
         "Print both shapes, on one device and on two.",
     ),
     (
@@ -112,14 +113,14 @@ COMMON = _common(
         "Parts that do not come out even",
         "A dimension does not divide into equal parts, one for each device. `shard_map` and "
         "`jnp.split` both insist on equal parts.",
-        "Pad to the next multiple and take the padding out of the result, or choose a dimension "
+        "Pad to the next multiple and remove the padding from the result, or choose a dimension "
         "that divides.",
     ),
     (
         "out-rank",
         "out_specs that do not fit the result",
         "`out_specs` names a dimension that the body's result does not have, or leaves out one "
-        "that is split. A scalar has no dimension that could be put together.",
+        "that is split. A scalar has no dimension along which parts could be joined.",
         "Which shape does the body return on one device? `out_specs` has to describe that shape.",
     ),
     (
@@ -139,32 +140,33 @@ COMMON = _common(
     (
         "no-mesh",
         "A shard_map without a mesh",
-        "`shard_map` runs a function once for each device of a mesh, and needs to be told which "
-        "mesh. `vmap` needs none; this is where the two differ.",
+        "`shard_map` runs a function once for each device of a mesh, so it needs a mesh. `vmap` "
+        "needs none; this is where the two differ.",
         "Pass `mesh=mesh` to `shard_map`.",
     ),
     (
         "no-shard-map",
         "Nothing is spread over the devices",
         "The numbers are right, but no `shard_map` runs over the devices: one device does all the "
-        "work. The exercise is about sharing it.",
-        "Wrap the function of one shard in `jax.shard_map(body, mesh=..., in_specs=..., "
+        "work. The exercise is about dividing it.",
+        "Wrap the function for one shard in `jax.shard_map(body, mesh=..., in_specs=..., "
         "out_specs=...)` and call that.",
     ),
     (
         "not-split",
         "Every device gets everything",
-        "No `in_specs` splits the data, so that each device receives the whole array and all "
-        "compute the same. That is no sharing, and a sum over the devices then counts everything "
-        "once per device.",
-        "`P('data')` splits the first dimension along the axis `data`; `P()` hands a copy to all.",
+        "`in_specs` splits nothing, so each device receives the whole array and all compute the "
+        "same. The work is not divided, and a sum over the devices counts everything once per "
+        "device.",
+        "`P('data')` splits the first dimension along the axis `data`; `P()` gives every device "
+        "a copy.",
     ),
     (
         "not-sharded",
         "The whole batch at once",
-        "The model sees all rows in one call although they were to be taken shard by shard. The "
-        "number is the same, but the memory for the whole batch is just what shards are there to "
-        "avoid.",
+        "The model sees all rows in one call, although it should see them shard by shard. The "
+        "number is the same, but the shards are there to avoid needing memory for the whole "
+        "batch.",
         "Cut the arrays into `num_shards` equal parts first, and call the model on one part at a "
         "time.",
     ),
@@ -172,14 +174,15 @@ COMMON = _common(
         "wrong-shape",
         "The wrong shape",
         "The result does not have the shape that the statement asks for. On several devices that "
-        "is mostly `out_specs`: what it names is put end to end, what it leaves out is taken once.",
+        "is usually `out_specs`: what it names is put end to end, what it leaves out is taken "
+        "once.",
         "Write the shape beside each line, first of the shard and then of the whole.",
     ),
     (
         "not-an-array",
         "Not an array",
-        "The function returns something else than the array, or the arrays, that the statement "
-        "asks for.",
+        "The function returns something other than the array or arrays that the statement asks "
+        "for.",
         "Look at what the statement says under 'returns'.",
     ),
     (
@@ -191,52 +194,52 @@ COMMON = _common(
     ),
     (
         "traced-if",
-        "A Python decision on a traced value",
+        "A Python decision about a traced value",
         "Inside `shard_map`, `jit` and `grad` values are traced: they stand for numbers that are "
         "not known yet, so Python's `if`, `int()` and `float()` cannot look at them.",
-        "Use `jnp.where` or `jax.lax.cond`, or take the decision before the function is traced.",
+        "Use `jnp.where` or `jax.lax.cond`, or decide before the function is traced.",
     ),
     (
         "mismatched-types",
         "A value that starts out the same and ends up different",
-        "JAX keeps book of which values may differ between the devices. A loop or a `cond` needs "
-        "the same answer on the way in and on the way out, and here a value begins as the same on "
-        "all devices and is made different inside.",
+        "JAX keeps track of which values may differ between the devices. A loop or a `cond` needs "
+        "the same answer on the way in and on the way out; here a value starts out the same on "
+        "all devices and becomes different inside.",
         "Mark the value as varying before the loop: `jax.lax.pcast(x, 'data', to='varying')`.",
     ),
     (
         "follows-the-mesh",
         "The result depends on the number of devices",
-        "On one device the result is right, and it changes as devices are added. Somewhere a value "
-        "of one shard is used as if it were a value of the whole.",
-        "Go through the body line by line and ask of each value: is this of my shard, or of the "
-        "whole?",
+        "On one device the result is right, but it changes as devices are added. Somewhere a value "
+        "of one shard is used as if it were a value of the whole array.",
+        "Go through the body line by line and ask of each value: is it one shard's, or the "
+        "whole array's?",
     ),
     (
         "not-finite",
         "Not a number",
-        "The result has NaN or infinity where a number is due. A shard that is empty, or masked "
-        "altogether, gives 0/0.",
+        "The result has NaN or infinity where there should be a number. A shard that is empty, or "
+        "masked entirely, gives 0/0.",
         "Divide only once, after the sums over all devices.",
     ),
     (
         "signature",
-        "Called with other arguments than it takes",
+        "The arguments do not match",
         "The function does not take the arguments that the statement names, in that order.",
         "Copy the signature from the statement.",
     ),
     (
         "raises",
         "It stops with an error",
-        "The function raises an error before it gives a result. The last line of the message says "
-        "most.",
+        "The function raises an error before it returns a result. The last line of the message "
+        "says the most.",
         "",
     ),
     (
         "too-slow",
-        "It does not come to an end",
-        "The run was stopped at its limit of time. A loop that never ends is the usual reason.",
-        "Which loop decides by itself when to stop?",
+        "It does not finish",
+        "The run was stopped at its time limit. A loop that never ends is the usual reason.",
+        "Which loop decides for itself when to stop?",
     ),
     (
         "too-much-memory",
@@ -253,8 +256,8 @@ COMMON = _common(
     (
         "ends-the-process",
         "It ends the process",
-        "The solution ends the process it runs in, by `sys.exit`, a signal or a crash, before it "
-        "gives a result.",
+        "The solution ends the process it runs in (`sys.exit`, a signal, a crash) before it "
+        "returns a result.",
         "Return the result instead.",
     ),
     (
@@ -262,7 +265,7 @@ COMMON = _common(
         "Something that no exercise needs",
         "The solution starts a process, opens a connection, calls C or reaches for files that are "
         "not its own. The judge does not let it.",
-        "Everything that is needed comes in as arguments.",
+        "Everything you need comes in as arguments.",
     ),
     (
         "tampered",

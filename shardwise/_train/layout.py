@@ -97,14 +97,17 @@ def _whole_mesh(axis: str) -> Mesh:
 
 def count_rows(batch: Any) -> int:
     """The number of rows of a batch, the same for all of its leaves."""
+    shapes = [leaf.shape if _is_rows(leaf) else () for leaf in jax.tree.leaves(batch)]
+    if shapes and all(shapes):
+        rows = shapes[0][0]
+        if rows and all(shape[0] == rows for shape in shapes):
+            return rows
     leaves = jax.tree_util.tree_leaves_with_path(batch)
     _refuse_leaves(leaves)
     lengths = {
         "batch" + jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else None
         for path, leaf in leaves
     }
-    if len(set(lengths.values())) == 1 and (rows := next(iter(lengths.values()))):
-        return rows
     found = "\n    - ".join(
         f"{name}: {'a scalar' if length is None else f'{length} rows'}"
         for name, length in lengths.items()
@@ -128,7 +131,7 @@ def count_rows(batch: Any) -> int:
 
 def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
     for path, leaf in leaves:
-        if hasattr(leaf, "shape") and not _is_text(leaf):
+        if _is_rows(leaf):
             continue
         if isinstance(leaf, bool | int | float | complex) and not _in_list(path):
             continue
@@ -140,6 +143,10 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
                 remedy="np.asarray(...) of a list of rows; text has to be made numbers first.",
             )
         )
+
+
+def _is_rows(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and not _is_text(leaf)
 
 
 def _is_text(leaf: Any) -> bool:

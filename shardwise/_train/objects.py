@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
-from .placing import copied, no_mesh, refuse_deleted
+from .placing import Made, no_mesh
 from .statistics import Statistics
 from .step import (
     Options,
@@ -79,9 +78,10 @@ class ObjectStep:
         self.__name__ = step_name(loss)
         check_loss(loss, options.rng)
         self._loss, self._options, self._statistics = loss, options, statistics
-        self._runner = Runner(self._program, options)
+        lost = "the model", "build it anew, or use donate=False"
+        self._runner = Runner(self._program, options, lost)
         self._kinds: dict[Any, Kind] = {}
-        self._made: dict[int, weakref.ref[Any]] = {}
+        self._made = Made()
 
     @property
     def mesh(self) -> Mesh | AbstractMesh:
@@ -102,13 +102,14 @@ class ObjectStep:
         """
         kind, held = self._taken_apart(model, optimizer)
         *arrays, streams = (part.arrays for part in held)
-        if self._options.donate and mesh is None:
-            with no_mesh():
-                arrays = [self._owned(part) for part in arrays]
-        *new, metrics = self._runner(kind, arrays, streams, batch, mesh)
+        settled = self._made.are([leaf for part in arrays for leaf in part])
+        if self._options.donate and mesh is None and not settled:
+            with no_mesh():  # a model may begin with arrays that somebody else holds too
+                arrays = [self._made.owned(part) for part in arrays]
+        new, (streams, metrics) = self._runner(kind, arrays, streams, batch, mesh, settled)
         if mesh is None:
-            self._made = {id(leaf): weakref.ref(leaf) for leaf in jax.tree.leaves(new[:3])}
-        for part, values in zip(held, new, strict=True):
+            self._made.remember([leaf for part in new for leaf in part])
+        for part, values in zip(held, [*new, streams], strict=True):
             part.write(values)
         return metrics
 
@@ -131,22 +132,7 @@ class ObjectStep:
             with no_mesh():
                 _check_match(optimizer, params)
             kind = self._kinds[key] = Kind(graph, own, held)
-        refuse_deleted(
-            [part.arrays for part in held], "the model", "build it anew, or use donate=False"
-        )
         return kind, held
-
-    def _owned(self, arrays: list[Any]) -> list[Any]:
-        """Arrays whose memory may be given away: those of the step before, and copies of others.
-
-        A model may begin with arrays that somebody else holds too.
-        """
-
-        def own(leaf: Any) -> Any:
-            made = self._made.get(id(leaf))
-            return leaf if made is not None and made() is leaf else copied(leaf)
-
-        return [own(leaf) for leaf in arrays]
 
     @property
     def shared(self) -> bool:
@@ -214,7 +200,8 @@ class ObjectStep:
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new = choose(reduced, new, (params, rest, state))
         metrics = report(self._options, reduced, new[0])
-        return *kind.flat(*new, _advanced(keys)), metrics
+        *arrays, streams = kind.flat(*new, _advanced(keys))
+        return arrays, (streams, metrics)
 
     def _call_loss(self, graph: Any, wrt: Any) -> Callable[..., Any]:
         def loss(params: Any, state: Any, batch: Any, place: Place) -> Any:

@@ -15,7 +15,7 @@ from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
-from .placing import copied, no_mesh, on_mesh, refuse_deleted
+from .placing import copied, no_mesh, on_mesh
 from .state import TrainState
 from .statistics import Statistics, shapes_of
 from .step import (
@@ -118,6 +118,25 @@ def data_parallel(
     return DataParallel(loss, optimizer, options, tuple(names), Statistics(statistics))
 
 
+class _Kind:
+    """The structure of a state: what a step is compiled for, compared by identity.
+
+    Attributes:
+        step: The step.
+        structure: That of the state given.
+        after: That of the state made of it, known once the step was traced.
+        lasting: Whether the two are the same, as for every optimizer that keeps to itself.
+    """
+
+    def __init__(self, step: DataParallel, structure: Any) -> None:
+        self.step, self.structure = step, structure
+        self.made(structure)
+
+    def made(self, after: Any) -> None:
+        """Note the structure of the state that a step makes."""
+        self.after, self.lasting = after, after == self.structure
+
+
 class DataParallel:
     """A data-parallel training step; made by `data_parallel`."""
 
@@ -144,9 +163,10 @@ class DataParallel:
         check_loss(loss, options.rng)
         self._loss, self._mutable, self._options = loss, mutable, options
         self._optimizer = optimizer
-        self._known: set[Any] = set()
+        self._kinds: dict[Any, _Kind] = {}
         self._objective = Objective(self._call_loss, options.has_aux, statistics)
-        self._runner = Runner(self._program, options)
+        lost = "the state", "go on with the state that the last step gave"
+        self._runner = Runner(self._program, options, lost)
 
     @property
     def mesh(self) -> Mesh | AbstractMesh:
@@ -218,13 +238,21 @@ class DataParallel:
                     remedy="state = step.init(params)",
                 )
             )
-        self._check_state(state)
-        return self._runner(None, state, (), batch, mesh)
+        leaves, structure = jax.tree.flatten(state)
+        kind = state.recall(leaves)
+        settled = kind is not None and kind.step is self and kind.structure == structure
+        if not settled:
+            kind = self._kind(state, structure)
+        new, metrics = self._runner(kind, leaves, (), batch, mesh, settled)
+        made: TrainState = jax.tree.unflatten(kind.after, new)
+        if mesh is None and kind.lasting:
+            made.remember(kind, new)
+        return made, metrics
 
-    def _check_state(self, state: TrainState) -> None:
-        """Refuse a state of another optimizer, and one whose memory was given away."""
-        kind = jax.tree.structure(state)
-        if kind not in self._known:
+    def _kind(self, state: TrainState, structure: Any) -> _Kind:
+        """What a state is besides its arrays; one of another optimizer is refused."""
+        kind = self._kinds.get(structure)
+        if kind is None:
             with no_mesh():
                 shapes = shapes_of(state.params)
                 want = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
@@ -237,8 +265,8 @@ class DataParallel:
                         remedy="state = step.init(state.variables) begins anew with these params.",
                     )
                 )
-            self._known.add(kind)
-        refuse_deleted(state, "the state", "go on with the state that the last step gave")
+            kind = self._kinds[structure] = _Kind(self, structure)
+        return kind
 
     def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
         """The step lowered for these arguments: for its text, its memory and its cost.
@@ -247,7 +275,8 @@ class DataParallel:
             state: A state, or its shapes: `jax.eval_shape(step.init, params)`.
             batch: A batch, or its shapes.
         """
-        return self._runner.lower(None, state, (), batch)
+        leaves, structure = jax.tree.flatten(state)
+        return self._runner.lower(self._kind(state, structure), leaves, (), batch)
 
     @property
     def shared(self) -> bool:
@@ -275,12 +304,13 @@ class DataParallel:
         self,
         layout: Layout,
         padded: bool,
-        _static: None,
-        state: TrainState,
+        kind: _Kind,
+        leaves: list[Any],
         _kept: tuple[()],
         batch: Any,
         count: Any,
-    ) -> tuple[TrainState, dict[str, Any]]:
+    ) -> tuple[list[Any], dict[str, Any]]:
+        state: TrainState = jax.tree.unflatten(kind.structure, leaves)
         reduced = reduce_gradients(
             self._objective,
             layout,
@@ -305,7 +335,10 @@ class DataParallel:
         )
         params, opt_state, collections = new
         metrics = report(self._options, reduced, params)
-        return TrainState(params, opt_state, state.step + 1, collections), metrics
+        new = TrainState(params, opt_state, state.step + 1, collections)
+        leaves, after = jax.tree.flatten(new)
+        kind.made(after)
+        return leaves, metrics
 
     def _call_loss(self, params: Any, collections: Any, batch: Any, place: Place) -> Any:
         variables = TrainState(params, None, None, collections).variables

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from operator import is_
 from typing import Any
 
 import jax
@@ -29,6 +30,24 @@ class TrainState:
     opt_state: Any
     step: Any
     collections: Any = None
+
+    def remember(self, kind: Any, leaves: list[Any]) -> None:
+        """Note of what kind the step that made the state found it, and its leaves, all of them."""
+        object.__setattr__(self, "_made", (kind, leaves))
+
+    def recall(self, leaves: list[Any]) -> Any:
+        """The kind that was noted, if these are the leaves that were, and still there; or None.
+
+        Params may be replaced in a state that was made, so all are compared, by identity. A step
+        gives all memory of a state away or none, so one is asked whether it is gone.
+        """
+        kind, made = self.__dict__.get("_made", (None, ()))
+        same = len(leaves) == len(made) and all(map(is_, leaves, made))
+        return kind if same and not (leaves and leaves[0].is_deleted()) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled and copied: without what a step has noted."""
+        return {key: value for key, value in self.__dict__.items() if key != "_made"}
 
     @property
     def variables(self) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
@@ -19,7 +20,7 @@ from .hosts import Feed, check_feed
 from .layout import Layout, count_rows, fill_up, lay_out
 from .losses import accumulator
 from .part import Place
-from .placing import apart, no_mesh, put
+from .placing import apart, no_mesh, put, put_rows, refuse_deleted
 
 RNG = (None, "shard", "example")
 
@@ -92,22 +93,37 @@ def _is_number(seed: Any) -> bool:
 
 
 Program = Callable[..., Any]
-"""`program(layout, padded, static, arrays, kept, batch, count)`, a function of the last four."""
+"""`program(layout, padded, static, arrays, kept, batch, count)`, a function of the last four.
+
+It returns a pair: the new arrays, in the structure of the old ones, and whatever else.
+"""
 
 
 class Runner:
-    """Runs the program of a step: compiled, on the step's mesh, with its state donated."""
+    """Runs the program of a step: compiled, on the step's mesh, with its state donated.
 
-    def __init__(self, program: Program, options: Options):
-        self.program, self.options = program, options
+    Args:
+        program: What a step computes.
+        options: How it is to run.
+        lost: What it is and what to do, for a state whose memory was given away.
+    """
+
+    def __init__(self, program: Program, options: Options, lost: tuple[str, str]):
+        self.program, self.options, self._lost = program, options, lost
         self.layout = options.layout()
         self._feed = Feed(self.layout, options.feed)
-        donate = ("arrays",) if options.donate else ()
+        self._parts = self.layout.parts
+        self._rows = P(self.layout.axis)
+        mesh, lies = self.layout.mesh, {}
+        if isinstance(mesh, Mesh) and not self._feed.shared:
+            lies = {"in_shardings": (None, None, NamedSharding(mesh, self._rows), None)}
         self._compiled = jax.jit(
-            self._run, static_argnames=("padded", "static"), donate_argnames=donate
+            self._run, static_argnums=(0, 1), donate_argnums=2 if options.donate else (), **lies
         )
 
-    def __call__(self, static: Any, arrays: Any, kept: Any, batch: Any, mesh: Any) -> Any:
+    def __call__(
+        self, static: Any, arrays: Any, kept: Any, batch: Any, mesh: Any, settled: bool = False
+    ) -> Any:
         """Run a step.
 
         Args:
@@ -116,14 +132,23 @@ class Runner:
             kept: Arrays that stay the caller's.
             batch: The rows.
             mesh: Another mesh than the step's own, to write the program for: it is not compiled.
+            settled: The arrays are those that a step gave, all of them and in their order.
         """
+        if not settled:
+            refuse_deleted(jax.tree.leaves(arrays), *self._lost)
         rows = count_rows(batch)
         if mesh is not None:
             layout = self.options.layout(mesh)
             batch, padded = fill_up(batch, rows, layout.parts)
             return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
         with no_mesh():
-            return self._compiled(**self._placed(static, arrays, kept, batch, rows))
+            given = self._placed(static, arrays, kept, batch, rows, settled)
+            try:
+                return self._compiled(*given)
+            except (RuntimeError, ValueError) as error:
+                if settled and "deleted" in str(error):  # one of them, by somebody else
+                    refuse_deleted(jax.tree.leaves(arrays), *self._lost)
+                raise
 
     @property
     def shared(self) -> bool:
@@ -139,10 +164,15 @@ class Runner:
         """The step lowered for these arguments, or their shapes, as `jax.jit(f).lower` does."""
         rows = count_rows(batch)
         with no_mesh():
-            return self._compiled.lower(**self._placed(static, arrays, kept, batch, rows))
+            return self._compiled.lower(*self._placed(static, arrays, kept, batch, rows))
 
-    def _placed(self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int) -> dict[str, Any]:
-        arrays, kept = self.place(arrays), self.place(kept)
+    def _placed(
+        self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int, settled: bool = False
+    ) -> tuple[Any, ...]:
+        kept = self.place(kept) if kept else kept
+        if not settled:
+            arrays = self.place(arrays)
+            arrays = apart(arrays) if self.options.donate else arrays
         if self._feed.shared:
 
             def fits(padded: bool, batch: Any, count: Any) -> None:
@@ -153,24 +183,21 @@ class Runner:
 
             batch, count, padded = self._feed(batch, rows, fits)
         else:
-            batch, padded = fill_up(batch, rows, self.layout.parts)
-            batch, count = put(batch, self.layout.mesh, P(self.layout.axis)), rows
-        return {
-            "padded": padded,
-            "static": static,
-            "arrays": apart(arrays) if self.options.donate else arrays,
-            "kept": kept,
-            "batch": batch,
-            "count": count,
-        }
+            batch, padded = fill_up(batch, rows, self._parts)
+            batch = put_rows(batch, self.layout.mesh, self._rows)
+            count = rows if padded else None  # a number less to bring to the device
+        return padded, static, arrays, kept, batch, count
 
     def place(self, arrays: Any) -> Any:
         """Put arrays on every device of the mesh, unless they are there already."""
         return put(arrays, self.layout.mesh, P())
 
     def _run(
-        self, *, padded: bool, static: Any, arrays: Any, kept: Any, batch: Any, count: Any
+        self, padded: bool, static: Any, arrays: Any, kept: Any, batch: Any, count: Any
     ) -> Any:
+        if count is None:
+            count = jnp.int32(count_rows(batch))
+
         def run(arrays: Any, kept: Any, batch: Any, count: Any) -> Any:
             return self.program(self.layout, padded, static, arrays, kept, batch, count)
 

@@ -68,7 +68,7 @@ def test_indivisible_batch():
 @pitfall(
     "A mean of means is not the mean when the shards are unequal (masked, padded).",
     "`SW405`: a division by a share, at the count; the remedy sums numerators and denominators "
-    "apart.",
+    "separately.",
 )
 def test_mean_of_means():
     def mean(x, mask, *, mesh):
@@ -117,8 +117,8 @@ def test_wrong_count():
 
 
 @pitfall(
-    "The parts are put together along another dimension than they were split along.",
-    "`SW108`: another shape than on one device; `SW109` where the shape happens to fit.",
+    "The parts are joined along a different dimension from the one they were split along.",
+    "`SW108`: a different shape than on one device; `SW109` where the shape happens to fit.",
 )
 def test_other_dimension():
     def double(x, *, mesh):
@@ -209,7 +209,7 @@ def test_vmap_is_no_stand_in():
 
 
 @pitfall(
-    "A collective under a condition that some devices do not meet: the others wait for ever.",
+    "A collective under a condition that some devices do not meet: the others wait forever.",
     "`SW301`: who waits at which line, and who never comes. `SW202` where it may happen.",
 )
 def test_deadlock():
@@ -293,7 +293,7 @@ def nnx_step(body):
 
 @pitfall(
     "The textbook recipe, `pmean` of the gradients inside `shard_map`, as printed.",
-    "`ShardingError`: its loss is returned as `P()` and never reduced. With that mended, `SW401`: "
+    "`ShardingError`: its loss is returned as `P()` and never reduced. With that fixed, `SW401`: "
     "the gradient is n times what it should be, since autodiff has summed it already.",
 )
 def test_textbook_recipe():
@@ -303,12 +303,12 @@ def test_textbook_recipe():
         optimizer.update(model, grads)
         return loss
 
-    def mended(model, optimizer, x):
+    def fixed(model, optimizer, x):
         return lax.pmean(as_printed(model, optimizer, x), "data")
 
     with pytest.raises(sw.ShardingError, match="out_specs"):
         check(nnx_step(as_printed), *make(), X)
-    verdict = check(nnx_step(mended), *make(), X)
+    verdict = check(nnx_step(fixed), *make(), X)
     assert codes(verdict) == {"SW401"}
     assert "autodiff sums this gradient over 'data'" in str(verdict)
 
@@ -367,10 +367,10 @@ def test_without_wrt():
 
 
 @pitfall(
-    "The optimizer is made anew inside the step, so its momentum is lost.",
+    "The optimizer is made again inside the step, so its momentum is lost.",
     "Wrong alike on every mesh, so only `reference=` can show it: `SW109`.",
 )
-def test_optimizer_made_anew():
+def test_optimizer_made_again():
     tx = optax.sgd(0.1, momentum=0.9)
 
     def mean_loss(w, x):

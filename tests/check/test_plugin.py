@@ -12,6 +12,8 @@ import pytest
 # The inner runs forget what they import; JAX cannot be imported twice.
 import shardwise._check
 
+from ..optional import needed
+
 pytest_plugins = ["pytester"]
 
 PROGRAM = """
@@ -257,7 +259,7 @@ def test_raise_if_wrong_shows_the_line_of_the_test(run):
 
 
 def test_it_works_under_xdist(run):
-    pytest.importorskip("xdist")
+    needed("xdist", "that the plugin works under it")
     code = PROGRAM + (
         "@pytest.mark.mesh(data=[1, 2])\ndef test_mesh(mesh):\n    assert mesh.size < 3\n\n"
         "def test_it():\n    assert verdict()\n"

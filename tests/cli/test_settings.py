@@ -191,6 +191,73 @@ def test_sarif_is_whole(project):
     assert "broken.py:rows could not be run: ZeroDivisionError" in note["message"]["text"]
 
 
+STANDARD = {
+    "log": {"$schema": str, "version": str, "runs": ["run"]},
+    "run": {
+        "tool": "tool",
+        "invocations": ["invocation"],
+        "results": ["result"],
+        "columnKind": str,
+    },
+    "tool": {"driver": "driver"},
+    "driver": {"name": str, "semanticVersion": str, "rules": ["rule"]},
+    "rule": {"id": str, "shortDescription": "text", "fullDescription": "text", "help": "text"},
+    "text": {"text": str, "markdown": str},
+    "invocation": {"executionSuccessful": bool, "toolExecutionNotifications": ["notification"]},
+    "notification": {"level": str, "message": "text", "locations": ["location"]},
+    "result": {
+        "ruleId": str,
+        "ruleIndex": int,
+        "level": str,
+        "message": "text",
+        "locations": ["location"],
+        "suppressions": ["suppression"],
+    },
+    "suppression": {"kind": str},
+    "location": {"physicalLocation": "place"},
+    "place": {"artifactLocation": "file", "region": "region"},
+    "file": {"uri": str},
+    "region": {"startLine": int, "startColumn": int},
+}
+"""The part of the SARIF 2.1.0 schema that is used: objects, their fields, and what those hold."""
+
+ALLOWED = {
+    "version": {"2.1.0"},
+    "columnKind": {"unicodeCodePoints"},
+    "level": {"none", "note", "warning", "error"},
+    "kind": {"inSource", "external"},
+}
+
+
+def assert_standard(value, kind="log"):
+    if isinstance(kind, list):
+        for one in value:
+            assert_standard(one, kind[0])
+    elif isinstance(kind, str):
+        assert set(value) <= set(STANDARD[kind]), kind
+        assert kind != "text" or "text" in value
+        for name, one in value.items():
+            assert_standard(one, STANDARD[kind][name])
+            assert name not in ALLOWED or one in ALLOWED[name]
+    else:
+        assert type(value) is kind
+        assert kind is not int or value >= 0
+
+
+def test_sarif_keeps_to_the_standard(project):
+    (project / "broken.py").write_text(CASE.replace("return mean,", "return 1 / 0,"))
+    (project / "my steps.py").write_text(CASE)
+    (project / "unused.py").write_text("# shardwise: ignore[SW101]\n" + CASE)
+    settings(project, 'ignore = ["SW401"]')
+    log = json.loads(run("check", ".", "--format", "sarif").stdout)
+    assert_standard(log)
+    (one,) = log["runs"]
+    places = [found["locations"][0]["physicalLocation"] for found in one["results"]]
+    assert "my%20steps.py" in {place["artifactLocation"]["uri"] for place in places}
+    # Links between our pages lead nowhere in somebody else's.
+    assert not any("](../" in rule["help"]["markdown"] for rule in one["tool"]["driver"]["rules"])
+
+
 @pytest.mark.parametrize("command", ["check", "prove", "explain", "inspect"])
 def test_an_interrupt_in_the_program_is_one_line_and_130(project, command):
     (project / "steps.py").write_text(CASE.replace("return mean,", "raise KeyboardInterrupt  #"))

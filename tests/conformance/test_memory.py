@@ -149,7 +149,7 @@ def test_auto_says_what_it_chose_and_takes_a_part_of_the_memory():
     assert f"{loop.at_once} of {SHARDS} shards over 'x' at once" in str(loop)
 
 
-def test_a_large_program_is_computed_a_fifth_at_a_time():
+def test_a_large_program_is_computed_a_quarter_at_a_time():
     """From shapes alone: a program of many gigabytes."""
 
     def f(x, *, mesh):
@@ -158,7 +158,7 @@ def test_a_large_program_is_computed_a_fifth_at_a_time():
 
     x = jax.ShapeDtypeStruct((1 << 20, 1024), jnp.float32)
     (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x).loops
-    assert 1 <= loop.at_once <= 64 // 5
+    assert 1 <= loop.at_once <= 64 // 4
 
 
 def test_eager_calls_compile_once():

@@ -83,7 +83,7 @@ def test_refused_by_name_and_line(body, jit):
 
 def test_sending_and_receiving_are_refused():
     if "psend" not in dir(lax):
-        pytest.skip("this JAX deprecates psend and precv")
+        pytest.skip("This JAX has no psend and precv: their refusal is not tried.")
 
     def body(x):
         return lax.precv(lax.psend(x, "x", [(0, 1)]), x, "x", [(0, 1)])

@@ -10,6 +10,7 @@ from shardwise import ShardingError, UnsupportedError
 from shardwise._evaluate import Sum
 from shardwise._evaluate.reading import kinds
 
+from ..optional import needed
 from ..support import normal
 from .helpers import Lazy, devices, evaluate, linear_data, squared_error
 
@@ -122,7 +123,7 @@ class TestKinds:
         assert run({name: array.astype(">f4") for name, array in DATA.items()}) == want
 
     def test_tensorstore(self, want):
-        tensorstore = pytest.importorskip("tensorstore")
+        tensorstore = needed("tensorstore", "that its arrays are read")
         assert run({name: tensorstore.array(array) for name, array in DATA.items()}) == want
 
     def test_jax_arrays(self, want):
@@ -164,14 +165,14 @@ class TestKinds:
         assert evaluate(squared_error, W, batches(10)).batch == 10
 
     def test_hdf5(self, tmp_path, want):
-        h5py = pytest.importorskip("h5py")
+        h5py = needed("h5py", "that HDF5 files are read")
         with h5py.File(tmp_path / "data.h5", "w") as file:
             for name, array in DATA.items():
                 file[name] = array
             assert run({"x": file["x"], "y": file["y"]}) == want
 
     def test_zarr(self, tmp_path, want):
-        zarr = pytest.importorskip("zarr")
+        zarr = needed("zarr", "that its arrays are read")
         stored = {}
         for name, array in DATA.items():
             chunks = (25, 3)[: array.ndim]
@@ -182,7 +183,7 @@ class TestKinds:
         assert run(stored) == want
 
     def test_torch(self, want):
-        torch = pytest.importorskip("torch")
+        torch = needed("torch", "that its tensors, datasets and loaders are read")
         tensors = {name: torch.from_numpy(array) for name, array in DATA.items()}
         assert run(tensors) == want
         dataset = torch.utils.data.TensorDataset(tensors["x"], tensors["y"])
@@ -195,13 +196,13 @@ class TestKinds:
             assert evaluate(fn, W, data, batch=16)["mean"] == want
 
     def test_grain(self, want):
-        grain = pytest.importorskip("grain")
+        grain = needed("grain", "that its datasets are read")
         source = grain.MapDataset.source(examples())
         assert run(source) == want
         assert run(source.batch(10).to_iter_dataset()) == want
 
     def test_hugging_face(self, want):
-        datasets = pytest.importorskip("datasets")
+        datasets = needed("datasets", "that Hugging Face's datasets are read")
         data = datasets.Dataset.from_dict({k: v.tolist() for k, v in DATA.items()})
         assert run(data.with_format("numpy")) == want
 

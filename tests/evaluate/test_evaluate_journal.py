@@ -267,7 +267,10 @@ class TestDisks:
         path.write_bytes(b"not a database at all" * 100)
         self.untouched(path, "the file is not a journal")
 
-    @pytest.mark.skipif(not Path("/sys/kernel").exists(), reason="needs a read-only file system")
+    @pytest.mark.skipif(
+        not Path("/sys/kernel").exists(),
+        reason="There is no /sys: a journal on a read-only file system is not tried.",
+    )
     def test_a_read_only_file_system(self):
         self.untouched(Path("/sys/kernel/journal.db"), "cannot be written")
 

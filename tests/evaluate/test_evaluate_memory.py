@@ -170,9 +170,11 @@ class TestHalving:
 
         overcommit = Path("/proc/sys/vm/overcommit_memory")
         if memory._host_memory() > 64 << 30 or not overcommit.exists():
-            pytest.skip("this machine may have more")
+            pytest.skip("This machine has too much memory: backing off is not tried for real.")
         if overcommit.read_text().strip() == "1":
-            pytest.skip("this machine promises memory that it does not have")
+            pytest.skip(
+                "This machine promises memory that it lacks: backing off is not tried for real."
+            )
         with pytest.raises(ShardwiseError, match="a step of 256 examples does not fit"):
             evaluate(fn, None, np.ones(256, np.float32), batch=256, mesh=devices(1))
 

@@ -11,6 +11,7 @@ import pytest
 
 from shardwise import ShardingError
 
+from ..optional import needed
 from ..support import normal
 from .helpers import Average, close, devices, evaluate, exact_mean
 
@@ -140,7 +141,7 @@ def test_padding_needs_a_mask():
 
 
 def test_clu():
-    metrics = pytest.importorskip("clu.metrics")
+    metrics = needed("clu.metrics", "that its metrics are added up")
     logits, labels = normal(1003, 5), np.arange(1003, dtype=np.int32) % 5
     average = metrics.Average.from_output("loss")
     both = metrics.Collection.create(accuracy=metrics.Accuracy, loss=average)
@@ -156,7 +157,7 @@ def test_clu():
 
 
 def test_metrax():
-    metrax = pytest.importorskip("metrax")
+    metrax = needed("metrax", "that its metrics are added up")
     logits, labels = normal(1003), (np.arange(1003) % 2).astype(np.int32)
 
     def fn(_, batch, mask):

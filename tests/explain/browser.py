@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 FLAGS = (
@@ -37,6 +39,15 @@ def _pipe() -> tuple[int, int]:
     for end in ends:
         os.close(end)
     return moved[0], moved[1]
+
+
+def start(folder: Path) -> Browser:
+    """A browser that keeps its files in the folder; the tests are skipped where there is none."""
+    if CHROMIUM is None:
+        pytest.skip(
+            "chromium is not installed (on Debian: apt install chromium): no page is looked at."
+        )
+    return Browser(folder)
 
 
 class Browser:

@@ -17,6 +17,7 @@ from shardwise._explain import page, units
 from shardwise._explain.figures import FIGURES, draw, mesh, png, svg
 from shardwise._explain.figures.draw import COLORS, part_color
 
+from ..optional import needed
 from ..support import real_mesh
 from .pages import KINDS, alone, numbers_of
 from .support import shaped
@@ -57,7 +58,7 @@ def test_an_unknown_figure(reports):
 
 
 def test_png(reports, tmp_path):
-    pytest.importorskip("resvg_py", reason="needs the extra png")
+    needed("resvg_py", "that figures are written as PNG")
     path = reports["block"].save(tmp_path / "step.traffic.png")
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")

@@ -19,7 +19,7 @@ import shardwise as sw
 from shardwise._explain import page, units
 from shardwise._explain.figures import svg
 
-from .browser import CHROMIUM, Browser
+from .browser import start
 from .pages import KINDS, numbers_of
 from .support import shaped
 
@@ -258,9 +258,7 @@ def test_characters_that_no_page_may_hold_are_replaced(reports):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("needs chromium; on Debian: apt install chromium")
-    one = Browser(tmp_path_factory.mktemp("browser"))
+    one = start(tmp_path_factory.mktemp("browser"))
     yield one
     one.close()
 

@@ -111,7 +111,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
         kinds={a.name: a.values for a in arguments},
     )
     _opened(s, arguments)
-    for _ in range(draw.integer(3, length)):
+    for _ in range(draw.integer(max(1, length // 3), length)):
         statement(s)
     if hangs:
         draw.pick([hang, hang_in_a_loop])(s)

@@ -76,7 +76,7 @@ def attempt_to_hang(program: Program) -> Outcome:
         return Outcome("found") if told else Outcome("wrong", f"no line in: {error}")
     except Exception as error:
         try:
-            jax.make_jaxpr(eval(program.real, functions))(*args)
+            jax.make_jaxpr(_real(program, functions))(*args)
         except Exception as own:  # JAX does not even trace it
             return Outcome("refused", f"{type(own).__name__}: {own}")
         return Outcome("wrong", f"{type(error).__name__}: {error}")
@@ -112,12 +112,16 @@ def run_real(program: Program, functions: dict[str, Any], args: Any) -> Any:
             a if isinstance(a, float) else jax.device_put(a, NamedSharding(mesh, spec))
             for a, spec in zip(args, specs, strict=True)
         ]
-    call = eval(program.real, functions)
-    # A simulated function is traced before it is transformed, as one inside `jit` is.
-    call = functions["transform"](jax.jit(call)) if program.outside else call
+    call = _real(program, functions)
     functions["REAL"][0] = True
     with jax.set_mesh(mesh) if program.explicit else contextlib.nullcontext():
         return plain(jax.jit(call)(*args))
+
+
+def _real(program: Program, functions: dict[str, Any]) -> Callable[..., Any]:
+    call = eval(program.real, functions)
+    # A simulated function is traced before it is transformed, as one inside `jit` is.
+    return functions["transform"](jax.jit(call)) if program.outside else call
 
 
 def run_simulated(program: Program, functions: dict[str, Any], args: Any) -> Any:

@@ -16,7 +16,9 @@ from shardwise._launch.job import Job, deal_devices, parse_address
 
 from .launching import KILL, LIMIT, free_port, is_alive, launch, launched, script, wait_for
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="There is no /proc: shardwise launch is not tried."
+)
 
 WHO = """
     import os, sys, time

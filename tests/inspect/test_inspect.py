@@ -93,7 +93,7 @@ def test_a_loop_is_shown_turn_by_turn():
             np.testing.assert_array_equal(
                 one.at(data=device), parts[(device - one.turn[0] - 1) % 4]
             )
-    assert "of this loop the first 4 and the last turns are shown" in str(found)
+    assert "only the first 4 and the last turns of this loop are shown" in str(found)
 
 
 def test_a_while_loop_is_followed():

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import shardwise as sw
 from shardwise._cli import app
 
-from ..explain.browser import CHROMIUM, Browser
+from ..explain.browser import start
 from ..support import normal
 from .programs import line_of, norm, ring
 
@@ -74,9 +74,7 @@ def test_what_comes_from_the_program_is_escaped(tmp_path):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    made = Browser(tmp_path_factory.mktemp("browser"))
+    made = start(tmp_path_factory.mktemp("browser"))
     yield made
     made.close()
 

@@ -1,15 +1,18 @@
 """Random programs, read and run: `python -m tests.meaning --count 5000 --seed 1 --tally FILE`.
 
 Each program is proved (or not) against itself on one device, and run. What is proved has to be the
-same in numbers, and every value that has a meaning has to be what the devices hold. `--kind fuzz`
-takes the programs of `tests.fuzz`, `--kind rules` small ones for each rule. Programs run in worker
-processes of a few dozen each; a worker that dies is reported with its numbers. The tally is JSON.
+same in numbers, and every value that has a meaning has to be what the devices hold. `--kind
+results` looks at the results only and is ten times as quick, `--kind fuzz` takes the programs of
+`tests.fuzz`, `--kind rules` small ones for each rule. Programs run in worker processes of a few
+dozen each; a worker that dies is reported with its numbers. The tally is JSON; with the same tally,
+the same command goes on with the programs that come next.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -18,8 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..devices import request_devices
+from ..fuzz.flags import environment
 
-PER_WORKER = 25
+PER_WORKER = 100
 PATIENCE = 3600.0
 
 
@@ -29,18 +33,21 @@ def main(argv: list[str] | None = None) -> int:
     if options.worker:
         return _work(options)
     started = shown = time.monotonic()
-    total: Counter = Counter()
-    failures: list[str] = []
+    held = _read(options)
+    total, failures = Counter(held["counts"]), list(held["failures"])
+    options.start, started = max(options.start, held["next"]), started - held["seconds"]
     stop = options.start + options.count
     chunks = [(n, min(PER_WORKER, stop - n)) for n in range(options.start, stop, PER_WORKER)]
     with ThreadPoolExecutor(options.workers) as pool:
-        for found in pool.map(lambda chunk: _chunk(options, *chunk), chunks):
+        told = pool.map(lambda chunk: _chunk(options, *chunk), chunks)
+        for (start, count), found in zip(chunks, told, strict=True):
             total.update(found["counts"])
             failures += found["failures"]
             for one in found["failures"]:
                 print(one, flush=True)
             if options.tally:
-                _write(options, total, failures, time.monotonic() - started)
+                seconds = time.monotonic() - started
+                _write(options, start + count, total, failures, seconds)
             if time.monotonic() - shown > 30:
                 shown = time.monotonic()
                 print(f"{dict(total)}, {shown - started:.0f} s", flush=True)
@@ -51,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.meaning", description=__doc__)
-    parser.add_argument("--kind", choices=["random", "fuzz", "rules"], default="random")
+    parser.add_argument("--kind", choices=["random", "results", "fuzz", "rules"], default="random")
     parser.add_argument("--count", type=int, default=500, help="how many programs")
     parser.add_argument("--seed", type=int, default=0, help="which programs")
     parser.add_argument("--start", type=int, default=0, help="the number of the first program")
@@ -61,12 +68,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _read(options: argparse.Namespace) -> dict[str, Any]:
+    """What a tally of the same programs holds."""
+    new = {"counts": {}, "failures": [], "next": 0, "seconds": 0}
+    if not options.tally or not os.path.exists(options.tally):
+        return new
+    with open(options.tally) as file:
+        held = json.load(file)
+    own = (options.kind, options.seed)
+    if (held["kind"], held["seed"]) != own or "next" not in held:
+        raise SystemExit(f"{options.tally} is of other programs than {own}: name another file")
+    return held
+
+
 def _write(
-    options: argparse.Namespace, total: Counter, failures: list[str], seconds: float
+    options: argparse.Namespace, after: int, total: Counter, failures: list[str], seconds: float
 ) -> None:
     found = {
         "kind": options.kind,
         "seed": options.seed,
+        "next": after,
         "counts": dict(sorted(total.items())),
         "failures": failures,
         "seconds": round(seconds),
@@ -79,7 +100,7 @@ def _chunk(options: argparse.Namespace, start: int, count: int) -> dict[str, Any
     command = [sys.executable, "-m", "tests.meaning", "--worker", "--kind", options.kind]
     command += ["--seed", str(options.seed), "--start", str(start), "--count", str(count)]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    process = subprocess.Popen(command, **quiet)
+    process = subprocess.Popen(command, env=environment(), **quiet)
     try:
         text, _ = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ from shardwise._practice.web.markdown import to_html
 from shardwise._practice.web.server import Live, Server
 from shardwise._practice.workshop import Workshop
 
-from ..explain.browser import CHROMIUM, Browser
+from ..explain.browser import start
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,7 @@ class Address:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    made = Browser(tmp_path_factory.mktemp("browser"))
+    made = start(tmp_path_factory.mktemp("browser"))
     yield made
     made.close()
 

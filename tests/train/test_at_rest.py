@@ -23,6 +23,7 @@ import shardwise as sw
 from shardwise._durable import Lock
 from shardwise._train.curves import is_wide, running_mean, stretches
 
+from ..optional import needed
 from .fitting import Counted, Rows, digest
 from .test_fit import fit, rows_of
 
@@ -207,7 +208,7 @@ def load_example(name):
 
 
 def test_tensorboard_can_follow(tmp_path):
-    pytest.importorskip("tensorboard")
+    needed("tensorboard", "that it can follow a run")
     example = load_example("follow_training")
     worst = example.Worst()
     callbacks = [example.to_tensorboard(tmp_path / "events"), worst]

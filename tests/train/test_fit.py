@@ -15,6 +15,8 @@ import pytest
 
 import shardwise as sw
 
+from .. import compiled
+from ..optional import needed
 from .fitting import EVERY, STEPS, Counted, Rows, begin, digest
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +39,7 @@ def run_and_die(kind, folder, die_at, devices=8, steps=STEPS):
     words = [kind, str(folder), str(die_at), str(steps)]
     command = [sys.executable, "-m", "tests.train.fitting", *words]
     flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags} | compiled.shared()
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -85,7 +87,7 @@ def test_an_iterator_that_remembers_is_not_drained(tmp_path, as_bytes):
 
 
 def test_a_grain_iterator_goes_on_where_it_was(tmp_path):
-    grain = pytest.importorskip("grain.python")
+    grain = needed("grain.python", "that its iterators are resumed")
 
     def batches():
         x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
@@ -322,7 +324,7 @@ def test_the_log_has_every_step_and_every_evaluation(tmp_path):
     assert evaluated == [5, 10, 15, 20, 23]
     assert rows[-1]["train/mean"] == pytest.approx(evaluation(state)["mean"])
     assert rows[-1]["loss"] < rows[0]["loss"] / 2
-    pytest.importorskip("matplotlib")
+    needed("matplotlib", "that curves are drawn")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,6 +1,7 @@
 """What a step promises of losses, weights, randomness and collectives."""
 
 import functools
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -306,3 +307,77 @@ def test_a_scan_with_a_carry_of_zeros_is_no_matter():
 
     got, _ = gradient(loss, REAL)
     assert_same(got, plain_gradient(loss))
+
+
+class TestStatesThatAStepMade:
+    """They are known by identity and not looked at again; anything else is."""
+
+    def test_nothing_is_put_anywhere_again(self, monkeypatch):
+        step = sw.data_parallel(_square, optax.adam(0.1))
+        state = step.init({"w": jnp.ones(3)})
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = step(state, batch)
+
+        def refuse(*_: object, **__: object) -> None:
+            raise AssertionError("a state that was in its place was put there again")
+
+        monkeypatch.setattr("shardwise._train.step.put", refuse)
+        monkeypatch.setattr("shardwise._train.step.apart", refuse)
+        for _ in range(3):
+            state, _ = step(state, batch)
+        assert int(state.step) == 4
+
+    def test_params_replaced_in_a_state_count(self):
+        step = sw.data_parallel(_square, optax.sgd(0.0))
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = step(step.init({"w": jnp.ones(3)}), batch)
+        state.params["w"] = np.full(3, 5.0, np.float32)  # not an array of JAX, and elsewhere
+        state, metrics = step(state, batch)
+        assert float(metrics["loss"]) == 225.0
+        assert state.params["w"].tolist() == [5.0] * 3
+
+    def test_one_array_for_two_params_is_copied(self):
+        step = sw.data_parallel(lambda p, b: b["x"] @ p["v"] + b["x"] @ p["w"], optax.sgd(1.0))
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = step(step.init({"v": jnp.ones(3), "w": jnp.zeros(3)}), batch)
+        state.params["v"] = state.params["w"]
+        state, _ = step(state, batch)
+        assert state.params["v"].tolist() == state.params["w"].tolist() == [-2.0] * 3
+
+    def test_a_state_given_twice_is_refused(self):
+        step = sw.data_parallel(_square, optax.sgd(0.1))
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = step(step.init({"w": jnp.ones(3), "v": jnp.ones(3)}), batch)
+        step(state, batch)
+        with pytest.raises(sw.ShardingError, match="given their memory to its result"):
+            step(state, batch)
+
+    def test_one_array_that_somebody_else_deleted_is_named(self):
+        step = sw.data_parallel(_square, optax.sgd(0.1))
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = step(step.init({"v": jnp.ones(3), "w": jnp.ones(3)}), batch)
+        state.params["w"].delete()
+        with pytest.raises(sw.ShardingError, match="its arrays are gone"):
+            step(state, batch)
+
+    def test_another_step_looks_for_itself(self):
+        first = sw.data_parallel(_square, optax.sgd(0.1))
+        second = sw.data_parallel(_square, optax.sgd(0.1), mesh=sw.mesh(data=4))
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = first(first.init({"w": jnp.ones(3)}), batch)
+        state, _ = second(state, batch)
+        want, _ = first(first.init({"w": jnp.ones(3)}), batch)
+        want, _ = first(want, batch)
+        np.testing.assert_allclose(state.params["w"], want.params["w"], rtol=1e-6)
+
+    def test_what_a_step_noted_is_not_pickled(self):
+        step = sw.data_parallel(_square, optax.sgd(0.1))
+        batch = {"x": np.ones((8, 3), np.float32)}
+        state, _ = step(step.init({"w": jnp.ones(3)}), batch)
+        again = pickle.loads(pickle.dumps(state))
+        assert "_made" not in vars(again)
+        assert step(again, batch)[1]["loss"] == step(state, batch)[1]["loss"]
+
+
+def _square(params, batch):
+    return (batch["x"] @ params["w"]) ** 2

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..lanes import Lanes
+from ..reading.direct import stream as open_stream
 from ..reading.source import Source
 from ..reading.stream import Staged, Stream
 from ..spans import Span
@@ -44,7 +45,7 @@ def compute(
     """
     rows = _Rows(lanes)
     fetching: deque[tuple[list[Span], jax.Array]] = deque()
-    with Stream(source, spans, batch, lanes, asked_to_end) as stream:
+    with open_stream(source, spans, batch, lanes, asked_to_end) as stream:
         while staged := stream.take():
             fetching.append(_start(step, arrays, staged, rows, lanes, source, batch))
             del staged
@@ -81,12 +82,19 @@ def _start(
     parts = [s.copies for s in staged]
     for devices in lanes.devices[len(parts) :]:  # lanes with nothing left to do repeat a step
         parts.append([jax.device_put(parts[0][0], device) for device in devices])
-    leaves = [
-        lanes.join([[copy[k] for copy in part] for part in parts]) for k in range(len(parts[0][0]))
-    ]
+    guard: Any = nullcontext()
+    if isinstance(parts[0][0][0], np.ndarray):  # not put anywhere yet, and there is one place
+        leaves = parts[0][0]
+        guard = jax.transfer_guard_host_to_device("allow")  # as explicit as `device_put`
+    else:
+        leaves = [
+            lanes.join([[copy[k] for copy in part] for part in parts])
+            for k in range(len(parts[0][0]))
+        ]
     counts = rows(tuple(span.rows for span in spans))
     with _noted(spans, source, batch):  # on some platforms a program runs when it is called
-        out = step(arrays, leaves, counts)
+        with guard:
+            out = step(arrays, leaves, counts)
         with jax.transfer_guard_device_to_host("allow"):  # as explicit as `device_get`
             out.copy_to_host_async()
     return spans, out

@@ -44,6 +44,7 @@ class ArraySource(Source):
         self._leaves = [_readable(leaf) for leaf in leaves]
         self._files = [file for x in self._leaves if (file := mapped_file(x)) is not None]
         self.on_devices = any(map(_is_on_accelerator, leaves))
+        self.at_hand = not self._files and all(type(leaf) is np.ndarray for leaf in leaves)
         described = ", ".join(f"{row.label}: {row}" for row in self.rows)
         self.label = f"{self.length} examples of {described}"
 

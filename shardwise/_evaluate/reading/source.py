@@ -60,6 +60,7 @@ class Source:
         label: What it is, for messages.
         chunk: The natural size of a step, if the source has one.
         on_devices: Whether reading takes memory of the devices.
+        at_hand: Whether all of it is in ordinary memory, so that reading gives views at once.
         reading: Held while a thread reads; one that was left behind may still be at it.
         failure: What reading raised. An iterator that has raised looks as if it had ended.
         retains: Whether what was read may have to be read again, in smaller pieces.
@@ -72,6 +73,7 @@ class Source:
     label: str
     chunk: int | None = None
     on_devices: bool = False
+    at_hand: bool = False
 
     def __init__(self) -> None:
         self.reading = threading.Lock()

@@ -204,19 +204,22 @@ class Stream:
         while (item := self._read.get()) is not None and not self._stopping:
             number, span, leaves = item
             del item
-            step = f"putting step {span.start // self._batch} ({span}) of {self._source.label}"
-            with noted(f"{step} on its device"):
-                staged = self._transfer(number % len(self._lanes), span, leaves)
+            staged = self._put(number % len(self._lanes), span, leaves)
             del leaves
             with self._changed:
                 self._staged[number] = staged
                 self._changed.notify_all()
 
-    def _transfer(self, lane: int, span: Span, leaves: list[Any]) -> Staged:
-        host = [
-            fit(leaf, row, self._batch, self._source.rounded)
-            for leaf, row in zip(leaves, self._source.rows, strict=True)
-        ]
+    def _put(self, lane: int, span: Span, leaves: list[Any]) -> Staged:
+        step = f"putting step {span.start // self._batch} ({span}) of {self._source.label}"
+        with noted(f"{step} on its device"):
+            host = [
+                fit(leaf, row, self._batch, self._source.rounded)
+                for leaf, row in zip(leaves, self._source.rows, strict=True)
+            ]
+            return self._transfer(lane, span, host)
+
+    def _transfer(self, lane: int, span: Span, host: list[Any]) -> Staged:
         copies = [jax.device_put(host, device) for device in self._lanes.devices[lane]]
         return Staged(span, jax.block_until_ready(copies))
 

@@ -26,7 +26,7 @@ def mistakes(sizes, params, x, y):
     own = _step(params, x[:k], y[:k])[0], _step(params, x, y)[1]
     return {
         "n-times-the-step": _step(params, x, y, n, n),
-        "half-mended": _step(params, x, y, 1, n),
-        "half-mended--other": _step(params, x, y, n, 1),
+        "half-fixed": _step(params, x, y, 1, n),
+        "half-fixed--other": _step(params, x, y, n, 1),
         "missing-reduction": own,
     }

@@ -1,0 +1,71 @@
+"""How the tests compile, which takes half of their time.
+
+Most programs run once on a few numbers: four of five tests do without LLVM's optimizations. And
+many tests compile the same: what one run of the tests compiles is kept for as long as it runs, in
+JAX's own persistent cache, in a folder of each worker. Nothing is kept between runs.
+Processes that tests start do not share it by themselves: JAX writes files in place, and two
+at once could read half of one. A test that starts one process at a time may hand it `shared()`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+FULLY = (
+    "tests/campaigns",
+    "tests/conformance/test_memory.py",
+    "tests/evaluate",
+    "tests/hosts",
+    "tests/train/test_at_rest.py",
+    "tests/train/test_fit.py",
+)
+"""Tests of what XLA makes of a program, and of bits that must not depend on it."""
+
+_folder: list[str] = []
+
+
+def begin() -> None:
+    """Keep what is compiled from here on, in this process."""
+    import jax
+
+    _folder.append(tempfile.mkdtemp(prefix="shardwise-compiled-"))
+    jax.config.update("jax_compilation_cache_dir", _folder[-1])
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+def end() -> None:
+    """Forget it."""
+    while _folder:
+        shutil.rmtree(_folder.pop(), ignore_errors=True)
+
+
+def shared() -> dict[str, str]:
+    """The environment of a process that takes part."""
+    if not _folder:
+        return {}
+    return {
+        "JAX_COMPILATION_CACHE_DIR": _folder[-1],
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+
+
+@contextmanager
+def quickly(test: str) -> Iterator[None]:
+    """Compile without LLVM's optimizations, unless the test is one of those that have them."""
+    import jax
+
+    if test.startswith(FULLY) or zlib.crc32(test.encode()) % 5 == 0:
+        yield
+        return
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
