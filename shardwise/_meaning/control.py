@@ -79,7 +79,7 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
         coef, scaled = 1, frozenset()
     factors = [T.tidy(Fraction(coef) ** (power or 0)) for power in powers]
     base = (
-        tuple(v.scaled for v in outs),
+        tuple(v.scaled for v in carried),
         tuple(
             (T.over(c, coef) if symbol in scaled else c, t)
             for (c, t), symbol in zip(starts, symbols, strict=True)
@@ -108,7 +108,9 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
             spots = [d for d in range(len(shape)) if d != at]
             made = T.bcast(v.scaled, shape, spots)
         else:
-            made = _looped((op.carry + j, at), base, shape, factors[op.carry + j])
+            own = (*base[0], (1, v.term))
+            factor = T.tidy(factors[op.carry + j] * v.coef)
+            made = _looped((op.carry, at), (own, *base[1:]), shape, factor)
         results.append(v.having(made, dims=dims))
     return results
 
