@@ -227,7 +227,7 @@ def _status(row: _Row, numbers: Numbers) -> str:
 
 def _decided(row: _Row) -> bool:
     """Whether its meaning alone proves or refutes a result."""
-    return all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
+    return all((gap.kind == "times" and gap.sure) or _lacks(gap, row.passed_on) for gap in row.gaps)
 
 
 def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
