@@ -410,3 +410,14 @@ def test_a_backward_derivative_of_nested_shard_maps_is_refused_by_name():
     call = sw.simulate(nested, mesh=sw.mesh(x=2, y=2))
     with pytest.raises(sw.UnsupportedError, match=r"names mesh axis 'x'.*the outer one has taken"):
         jax.grad(lambda x: call(x).sum())(normal(8))
+
+
+def test_a_backward_derivative_of_nested_shard_maps_over_one_device():
+    """An axis of size 1 may be named again: there is nothing to split, and JAX runs it."""
+    x, sizes = normal(8), {"x": 1, "y": 2}
+
+    def slope(f):
+        return jax.grad(lambda x: f(x).sum())
+
+    want = jax.device_get(jax.jit(slope(jax.jit(partial(nested, mesh=real_mesh(**sizes)))))(x))
+    assert_same(slope(sw.simulate(nested, mesh=sw.mesh(**sizes)))(x), want)
