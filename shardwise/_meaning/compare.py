@@ -38,6 +38,8 @@ class Gap:
     stray: Op | None = None
     """The operation since which no rule relates the two; for `first` and `moved`, the result."""
     axes: tuple[Axis, ...] = ()
+    whole: bool = True
+    """For `times`: whether the result is that many times, or only something it is made of."""
     sure: bool = True
     """Whether a factor is one of the result: within a loop it may be lost on the way."""
 
@@ -57,7 +59,10 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     parted = list(_parting(want.scaled, got.scaled))
     times = [gap for gap in parted if gap.kind == "times"]
     if len(times) == len(parted):
-        return [dataclasses.replace(gap, steps=tuple(steps_of(w, gap.term))) for gap in times]
+        return [
+            dataclasses.replace(gap, steps=tuple(steps_of(w, gap.term)), whole=gap.term is got.term)
+            for gap in times
+        ]
     if got.term in w.joined:
         kind, op, axes = w.joined[got.term]
         return [Gap(kind, got.term, stray=op, axes=axes)]

@@ -282,15 +282,15 @@ def _proof(
 def _reason(row: _Row, causes: Sequence[Finding]) -> str:
     if causes:
         return causes[0].message.removeprefix(f"{row.path} ")
-    return "it may wait for ever" if row.waits else ""
+    return "it may wait forever" if row.waits else ""
 
 
 def _waits(reading: _Reading) -> Finding:
     site = reading.traced.program.watch.sites[0]
     return Finding(
         "SW408",
-        "a collective stands under a decision that may differ between devices; where it does, some "
-        "wait for ever",
+        "a collective is under a decision that may differ between devices; where it does, some "
+        "wait forever",
         site.where,
         remedy="compute the collective on every device and select with jnp.where, or take the "
         "decision from a reduced value.",
