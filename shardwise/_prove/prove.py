@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -204,8 +205,9 @@ class _Reading:
 
     def apart(self, plain: _Reading, found: list[list[Gap]]) -> list[list[Gap]]:
         """The same with the devices along one axis kept apart, for what is not proved so far."""
-        for axis in speaks_of(self.body):
-            if axis.size > FEW or not any(found):
+        alone = math.prod(self.mesh.shape.values()) == 1
+        for axis in [None] if alone else speaks_of(self.body):
+            if (axis is not None and axis.size > FEW) or not any(found):
                 continue
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base)
