@@ -27,7 +27,7 @@ $(READY): pyproject.toml
 	  echo "Name another one: make setup PYTHON=python3.12" >&2; \
 	  exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(READY)  ## Show what shardwise is for, in about a minute.
