@@ -27,7 +27,7 @@ $(READY): pyproject.toml
 	  echo "Name another one: make setup PYTHON=python3.12" >&2; \
 	  exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(READY)  ## Show what shardwise is for, in about a minute.
@@ -41,15 +41,8 @@ lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(READY)  ## Measure simulate, check, prove, evaluate and train.
-	$(BIN)/python benchmarks/simulate.py $(ARGS)
-	$(BIN)/python benchmarks/transformer.py
-	$(BIN)/python benchmarks/check.py
-	$(BIN)/python benchmarks/prove.py
-	$(BIN)/python benchmarks/evaluate.py
-	$(BIN)/python benchmarks/train.py
-	$(BIN)/python benchmarks/train_small.py
-	$(BIN)/python benchmarks/hosts.py
+bench: $(READY)  ## Every ratio with its target and verdict; ARGS=--quick in two minutes.
+	$(BIN)/python benchmarks/all.py $(ARGS)
 
 wheel: $(READY)  ## Build wheel and sdist into dist/, and try the wheel in a fresh environment, without Flax.
 	rm -rf dist

@@ -13,7 +13,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from . import _jax
-from ._errors import ShardingError, ShardwiseError, UnsupportedError, explain_error
+from ._errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    UnsupportedError,
+    explain_error,
+)
 from ._mesh import AbstractMesh, Mesh, near
 from ._program.where import choose
 
@@ -50,6 +56,8 @@ class _Reader:
             return None
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
+        if _jax.TRACED_STATIC.search(self.text):
+            return ArgumentError(self._traced_static())
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
 
@@ -161,6 +169,16 @@ class _Reader:
             remedy="use mesh.shape and mesh.size, jax.set_mesh(mesh) for a mesh around, and "
             "jax.sharding.get_abstract_mesh() to find it; make arrays and compile outside the "
             "function.",
+        )
+
+    def _traced_static(self) -> str:
+        return explain_error(
+            "an argument that is static in a jit or pmap is traced here",
+            where=self.where,
+            rule="The whole function is traced, and with it every argument that is not said to be "
+            "static: numbers, too.",
+            remedy="name it here as well: static_argnums=(1,) or static_argnames=(...), which "
+            "sw.simulate, sw.check and sw.explain take as jax.jit does.",
         )
 
     # --- where

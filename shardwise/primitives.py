@@ -219,7 +219,7 @@ def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
         - The axis name must be one of the mesh's.
         - After a `psum` all devices have the same value, so the output is replicated: `P()`.
         - Every device must reach a collective. If a condition keeps one of them away, the others
-          wait for ever.
+          wait forever.
 
     Args:
         x: Numbers, `(N,)`.

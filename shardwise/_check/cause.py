@@ -49,12 +49,17 @@ def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
         where = gap.steps[-1].op if gap.steps else gap.stray
         return Finding(
             "SW401",
-            f"is {_number(ratio)} times what it is on one device",
+            f"{_made_of(gap)}is {_number(ratio)} times what it is on one device",
             where.where if where is not None else _nowhere(),
             remedy="look at what is counted, summed and averaged on the way, over which axes.",
         )
     own, up = found
     return _too_large(gap, ratio, own) if up else _too_small(gap, ratio, own)
+
+
+def _made_of(gap: Gap) -> str:
+    """New params are not n times what they should be: the gradient in them is."""
+    return "" if gap.whole else "is made from a value that "
 
 
 def _steps(gap: Gap, kind: str, axes: Sequence[Axis] = ()) -> list[Step]:
@@ -63,7 +68,7 @@ def _steps(gap: Gap, kind: str, axes: Sequence[Axis] = ()) -> list[Step]:
 
 
 def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
-    head = f"is {_number(ratio)} times what it is on one device: "
+    head = f"{_made_of(gap)}is {_number(ratio)} times what it is on one device: "
     over = names(axes)
     paid, again = _steps(gap, "paid", axes), _steps(gap, "times", axes)
     paid = paid or _steps(gap, "blocks", axes)  # each device has one element: nothing to add up
@@ -117,7 +122,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
 
 def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     over = names(axes)
-    head = f"is 1/{_number(1 / ratio)} of what it is on one device: "
+    head = f"{_made_of(gap)}is 1/{_number(1 / ratio)} of what it is on one device: "
     scaled, paid = _steps(gap, "scaled"), _steps(gap, "paid", axes)
     averaged = [step for step in paid if within(step.op.source, "pmean")]
     by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
@@ -172,7 +177,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if mistake.reason.startswith("division by"):
         remedy = (
-            "sum numerator and denominator apart, and divide once: "
+            "sum numerator and denominator separately, and divide once: "
             f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
         )
     used = f" at {mistake.op.where}" if mistake.op.where.line != where.line else ""
@@ -251,7 +256,9 @@ def grouped(findings: Sequence[Finding]) -> list[Finding]:
         kept.setdefault((finding.code, finding.where, finding.certain), []).append(finding)
     told = []
     for same in kept.values():
-        others = len({finding.leaf for finding in same}) - 1
-        more = f"; {others} more result{'s' * (others != 1)} likewise" if others else ""
-        told.append(dataclasses.replace(same[0], message=same[0].message + more))
+        leaves = dict.fromkeys(finding.leaf for finding in same)
+        others = tuple(leaf for leaf in leaves if leaf != same[0].leaf)
+        count = len(others)
+        more = f"; {count} more result{'s' * (count != 1)} likewise" if others else ""
+        told.append(dataclasses.replace(same[0], message=same[0].message + more, likewise=others))
     return told

@@ -85,6 +85,11 @@ class Movement:
         moved, lean = self.moved + other.moved, self.lean + other.lean
         return Movement(moved, lean, self.seen or other.seen)
 
+    def __or__(self, other: Movement) -> Movement:
+        """Two measurements of the same rounding: the further of them."""
+        moved, lean = np.maximum(self.moved, other.moved), max(self.lean, other.lean)
+        return Movement(moved, lean, self.seen or other.seen)
+
     def further(self, sample: np.ndarray, want: np.ndarray) -> Movement:
         """The same with one more run with other roundings taken into account."""
         if not _inexact(want):

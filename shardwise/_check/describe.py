@@ -35,7 +35,9 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
     if len(group) == 1:
         return finding
     return dataclasses.replace(
-        finding, message=f"{finding.message} (and {len(group) - 1} more results likewise)"
+        finding,
+        message=f"{finding.message} (and {len(group) - 1} more results likewise)",
+        likewise=tuple(other.leaf for _, other in group[1:]),
     )
 
 
@@ -141,7 +143,7 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
         return (
             "SW103",
             f"is a mean of unequal means ({much(one)})",
-            "sum numerators and denominators apart and divide once: "
+            "sum numerators and denominators separately, and divide once: "
             "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
         )
     return None

@@ -62,8 +62,8 @@ def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
         inside = next(c for b in op.bodies for c in collectives_in(b.ops))
         yield Finding(
             "SW202",
-            f"{inside} stands under a decision that may differ between the devices; where it "
-            "does, some wait for ever",
+            f"{inside} is under a decision that may differ between the devices; where it "
+            "does, some wait forever",
             op.where,
             remedy="compute the collective on every device and select with jnp.where, or take the "
             "decision from a reduced value.",

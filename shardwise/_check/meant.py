@@ -107,7 +107,7 @@ class Meant:
 
 
 def _is_certain(gaps: list[Gap]) -> bool:
-    return any(gap.kind in ("times", "mistake") for gap in gaps)
+    return any(gap.kind in ("times", "mistake") and gap.sure for gap in gaps)
 
 
 def _read(run: Run, plain: Reading | None) -> Reading | None:

@@ -31,6 +31,8 @@ class Finding:
     """Whether it fails the verdict. What was read off the program and may be right does not."""
     mesh: str = ""
     """The mesh on which it shows."""
+    likewise: tuple[str, ...] = ()
+    """The paths of further results that are wrong for the same reason."""
 
     @property
     def doubt(self) -> str:
@@ -49,6 +51,7 @@ class Finding:
             "message": self.message,
             "certain": self.certain,
             "leaf": self.leaf,
+            "likewise": list(self.likewise),
             "mesh": self.mesh,
             "remedy": self.remedy,
             "where": self.where.to_dict(),

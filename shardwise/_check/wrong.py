@@ -261,4 +261,4 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
     if run is not base:
         here = run.movement(index, MANY)
         if np.shape(here.moved) == want.value.shape:
-            yield base.movement(index, MANY) + want.movement(MANY) + here
+            yield (base.movement(index, MANY) | here) + want.movement(MANY)

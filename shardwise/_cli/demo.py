@@ -123,7 +123,7 @@ def _show_deadlock(console: Console, programs: Any) -> None:
     from .._simulate import simulate
 
     console.rule("3. A deadlock, at once")
-    console.print("\nOnly the first device reaches the psum. A real mesh waits for ever.\n")
+    console.print("\nOnly the first device reaches the psum. A real mesh waits forever.\n")
     _show_code(console, programs.only_the_first, lines=True)
     try:
         simulate(programs.only_the_first, mesh=mesh(data=4))(jnp.arange(8.0))

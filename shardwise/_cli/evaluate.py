@@ -106,7 +106,7 @@ def _interrupts(journal: Path | None) -> Iterator[None]:
     except KeyboardInterrupt as error:
         if was_told(error):
             raise
-        kept = f"{str(journal)!r} has what is finished, and the same command goes on from there"
+        kept = f"{str(journal)!r} has what is finished, and the same command resumes from there"
         lost = "nothing was kept; --journal FILE keeps what is finished"
         line = f"interrupted: {lost if journal is None else kept}"
         typer.echo(line, err=True)

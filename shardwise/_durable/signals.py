@@ -85,9 +85,10 @@ class Signals:
         said = bool(line) and not self.nested
         if said:
             print(line, file=sys.stderr, flush=True)
+        # What was going on when the signal came is of no interest to whoever sent it.
         if self.signum == signal.SIGINT:
-            raise interrupted(line) if said else KeyboardInterrupt
-        raise SystemExit(128 + self.signum)
+            raise (interrupted(line) if said else KeyboardInterrupt()) from None
+        raise SystemExit(128 + self.signum) from None
 
     def handle(self, signum: int, frame: Any) -> None:
         """What Python calls in the main thread."""

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._errors import ShardingError, UnsupportedError, explain_error
+from .._hosts.find import require_joined
 from .._mesh import one_mesh
 
 _COPIERS = 16
@@ -113,6 +114,7 @@ def find_lanes(mesh: Any = None) -> Lanes:
         _check_virtual(mesh)
         mesh = None
     if mesh is None:
+        require_joined("sw.evaluate")
         mesh = Mesh(np.array(jax.devices()), ("data",))
     axis = data_axis(mesh)
     place = mesh.axis_names.index(axis)

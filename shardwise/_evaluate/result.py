@@ -110,9 +110,11 @@ class Evaluation(Mapping[str, Any]):
         if self.processes > 1:
             devices += f" of {self.processes} processes"
         resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
+        # Where all of them are from the journal, nothing was computed, at no speed.
+        speed = f"{self.examples_per_second:.3g} examples/s, " * (self.resumed != self.count)
         return (
             f"{self.count} examples{resumed}, {self.seconds:.3g} s, "
-            f"{self.examples_per_second:.3g} examples/s, batch {self.batch} on {devices}"
+            f"{speed}batch {self.batch} on {devices}"
         )
 
     def _remarks(self) -> list[str]:

@@ -73,7 +73,7 @@ def evaluate(
         mesh: The devices, those of all processes if left out: a real mesh, or a virtual one
             (`sw.mesh(data=8)`, `{"data": 8}`). Steps are dealt out along the axis `data`, or the
             first. A mesh of local devices makes a run of this process alone.
-        journal: A file that records finished steps. A run with the same journal goes on from there,
+        journal: A file that records finished steps. A run with the same journal resumes from there,
             after a kill too. What it holds is checked; damaged rows are told and computed again.
             On several processes it is in a folder that all share, with a file beside it for each.
         progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
@@ -180,7 +180,7 @@ class _Run:
                 self._journal.reserve(left, self._plan(self._batch).layout.size)
             if say and self._resumed:
                 what = f"{self._amount()} are in the journal {str(self._journal.path)!r}"
-                print(f"evaluate: goes on: {what}", file=sys.stderr, flush=True)
+                print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
 
     def leave(self) -> str:
         """Record what is finished; says in one line what is, and how to go on."""
@@ -190,7 +190,7 @@ class _Run:
         self._journal.flush()
         return (
             f"{self._amount()} are in the journal {str(self._journal.path)!r}. "
-            "The same call goes on from there."
+            "The same call resumes from there."
         )
 
     def _amount(self) -> str:

@@ -275,6 +275,7 @@ def _redundant(report: Facts) -> Iterator[RenderableType]:
         kept = f", for {units.size(one.memory)} of memory" if one.memory else ""
         yield Text(f"  {units.size(one.bytes)} at {one.where}{kept}: {one.reason}")
         yield Text(f"    {one.remedy}", style="dim")
+    yield Text("  These edits keep the result as it is, right or wrong: sw.check says which.")
     yield Text("")
 
 

@@ -7,6 +7,8 @@ import os
 import warnings
 from dataclasses import dataclass, replace
 
+import jax
+
 from .. import _jax
 from .._errors import ShardwiseError, explain_error
 
@@ -57,6 +59,26 @@ def find_seat(
         _refuse_unrecognised()
         return None
     return None if seat.processes == 1 else _checked(seat)
+
+
+def require_joined(where: str) -> None:
+    """Refuse to take the devices here for all of them where the launcher started several processes.
+
+    A script that never joins the others does the whole work once in every process, without a word.
+    """
+    count = _number(os.environ.get(LAUNCH[1]))
+    if count < 2 or jax.distributed.is_initialized():
+        return
+    raise ShardwiseError(
+        explain_error(
+            f"shardwise launch started {count} processes, and this one has not joined the others.",
+            where=where,
+            rule="Without a mesh, the devices of all processes are taken; alone, each process "
+            "would do the whole work by itself.",
+            remedy="call sw.connect() at the top of the script, before JAX is used; or give a "
+            "mesh of this process's own devices: mesh=jax.make_mesh((n,), ('data',)).",
+        )
+    )
 
 
 def _launched() -> Seat | None:

@@ -56,6 +56,7 @@ from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT
 from .messages import SPEC_MISMATCH as SPEC_MISMATCH
 from .messages import STATELESS_AXES as STATELESS_AXES
+from .messages import TRACED_STATIC as TRACED_STATIC
 from .messages import UNBOUND_AXIS as UNBOUND_AXIS
 from .messages import is_about_types as is_about_types
 from .processes import Cluster as Cluster

@@ -57,6 +57,10 @@ NO_DEVICES = re.compile(
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
 
 
+TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
+"""JAX's message where a static argument of a `jit` or `pmap` is a value that is being traced."""
+
+
 def is_about_types(error: Exception) -> bool:
     """Whether JAX refuses the way arrays lie on an explicit mesh."""
     if type(error).__name__ == "ShardingTypeError":

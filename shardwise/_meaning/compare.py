@@ -38,6 +38,10 @@ class Gap:
     stray: Op | None = None
     """The operation since which no rule relates the two; for `first` and `moved`, the result."""
     axes: tuple[Axis, ...] = ()
+    whole: bool = True
+    """For `times`: whether the result is that many times, or only something it is made of."""
+    sure: bool = True
+    """Whether a factor is one of the result: within a loop it may be lost on the way."""
 
 
 def equal(a: Value, b: Value) -> bool:
@@ -55,7 +59,10 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     parted = list(_parting(want.scaled, got.scaled))
     times = [gap for gap in parted if gap.kind == "times"]
     if len(times) == len(parted):
-        return [dataclasses.replace(gap, steps=tuple(steps_of(w, gap.term))) for gap in times]
+        return [
+            dataclasses.replace(gap, steps=tuple(steps_of(w, gap.term)), whole=gap.term is got.term)
+            for gap in times
+        ]
     if got.term in w.joined:
         kind, op, axes = w.joined[got.term]
         return [Gap(kind, got.term, stray=op, axes=axes)]
@@ -97,15 +104,17 @@ def _first_stray(w: Notes, t: Term) -> Op | None:
 def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
     """The pairs of terms at which two terms part."""
     seen: set[tuple[Scaled, Scaled]] = set()
-    stack = [(want, got)]
+    stack, looped = [(want, got)], False
     while stack:
         (a, s), (b, t) = pair = stack.pop()
         if pair in seen or pair[0] == pair[1]:
             continue
         seen.add(pair)
         if s is t:
-            yield Gap("times", t, T.over(b, a) if a else None, b)
-        elif len(seen) > DEEP:
+            yield Gap("times", t, T.over(b, a) if a else None, b, sure=not looped)
+            continue
+        looped = looped or s.op in ("loop", "while")
+        if len(seen) > DEEP:
             yield Gap("other", t)
         elif s.op == t.op == "sum":
             stack += _sums(want=(a, s), got=(b, t))

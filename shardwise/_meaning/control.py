@@ -8,13 +8,16 @@ changes.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from .._program import Body, Cond, Scan, While
 from . import term as T
 from .align import align, spread
 from .elementwise import choose
+from .homogeneous import degree, lead
 from .independent import all_at_once
 from .notes import Notes
-from .term import Scaled, Shape, Term
+from .term import Coef, Scaled, Shape, Term
 from .value import (
     Dims,
     Owed,
@@ -32,7 +35,7 @@ from .value import (
     with_hidden,
 )
 
-ROUNDS = 6
+ROUNDS = 8
 
 
 def symbol_like(v: Value, *name: object) -> Value:
@@ -68,9 +71,19 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     finally:
         w.depth -= 1
     carried, stacked = outs[: op.carry], outs[op.carry :]
+    symbols = [v.term for v in given]
+    starts = [v.scaled for v in carry]
+    coef, scaled = lead(starts, symbols, [v.scaled for v in carried])
+    powers = [degree(v.scaled, scaled) for v in outs]
+    if not op.length or any(power is None for power in powers):
+        coef, scaled = 1, frozenset()
+    factors = [T.tidy(Fraction(coef) ** (power or 0)) for power in powers]
     base = (
-        tuple(v.scaled for v in outs),
-        tuple(v.scaled for v in carry),
+        tuple(v.scaled for v in carried),
+        tuple(
+            (T.over(c, coef) if symbol in scaled else c, t)
+            for (c, t), symbol in zip(starts, symbols, strict=True)
+        ),
         tuple(v.scaled for v in xs),
         op.length,
         op.reverse,
@@ -81,19 +94,23 @@ def loop(w: Notes, op: Scan, ins: list[Value]) -> list[Value]:
     for i, (start, symbol, out) in enumerate(zip(carry, given, carried, strict=False)):
         if out.scaled == symbol.scaled:
             results.append(start)
+        elif not out.coef and op.length:
+            results.append(out)
         else:
-            results.append(out.having(_looped(i, base, out.term.shape)))
+            results.append(out.having(_looped(i, base, out.term.shape, factors[i])))
     lead_of = [len(v.hidden) for v in stacked]
-    for j, (v, lead) in enumerate(zip(stacked, lead_of, strict=True)):
-        shape = (*v.term.shape[:lead], op.length, *v.term.shape[lead:])
+    for j, (v, at) in enumerate(zip(stacked, lead_of, strict=True)):
+        shape = (*v.term.shape[:at], op.length, *v.term.shape[at:])
         dims = (uncut(op.length), *v.dims)
         if not v.coef:
             made = T.zero(shape)
         elif not free_in(v.term, w.depth + 1):
-            spots = [d for d in range(len(shape)) if d != lead]
+            spots = [d for d in range(len(shape)) if d != at]
             made = T.bcast(v.scaled, shape, spots)
         else:
-            made = _looped((op.carry + j, lead), base, shape)
+            own = (*base[0], (1, v.term))
+            factor = T.tidy(factors[op.carry + j] * v.coef)
+            made = _looped((op.carry, at), (own, *base[1:]), shape, factor)
         results.append(v.having(made, dims=dims))
     return results
 
@@ -126,9 +143,17 @@ def _fixed(
         else:
             symbol = T.symbol("step", depth, i, shape=shape)
             slices.append(x.having((x.coef, symbol[1]), dims=x.dims[1:]))
+    zeros = {i for i, v in enumerate(carry) if v.zero}
     for _ in range(ROUNDS):
-        given = [symbol_like(v, "carry", depth, i) for i, v in enumerate(carry)]
+        given = [
+            v if i in zeros else symbol_like(v, "carry", depth, i) for i, v in enumerate(carry)
+        ]
         outs = w.run(body, [*consts, *given, *slices])
+        # What begins as zero stays so only if a step that finds zeros leaves zeros.
+        grown = {i for i in zeros if not outs[i].zero}
+        if grown:
+            zeros -= grown
+            continue
         new = [meet_readings(w, v, out) for v, out in zip(carry, outs, strict=False)]
         if all(_reading(v) == _reading(grown) for v, (grown, _) in zip(carry, new, strict=True)):
             return carry, given, [*(out for _, out in new), *outs[count:]]
@@ -162,12 +187,13 @@ def free_in(t: Term, depth: int, seen: dict[Term, bool] | None = None) -> bool:
     return known[t]
 
 
-def _looped(index: object, base: tuple, shape: Shape) -> Scaled:
+def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:
     # Depth and leads belong to the term: without them two loops that step along different
     # dimensions of one array, or bind different symbols, would be one.
     outs, carry, xs, *how = base
     kids = (*outs, *carry, *xs)
-    return T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
+    made = T.function("loop", (index, len(outs), len(carry), *how), kids, shape)
+    return T.tidy(coef * made[0]), made[1]
 
 
 def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:

@@ -26,11 +26,10 @@ from .blocks import Cutter, Seams, contraction
 from .compare import below
 from .elementwise import COMMUTE, choose
 from .evaluate import LARGE, numbers
+from .factors import Factors, factors, moved, ordered, positive, quotient_of, same_along
 from .pieces import BY_ELEMENT
 from .term import Scaled, Shape, Term
 from .value import Value
-
-Factors = Counter[Term]
 
 
 class Normal:
@@ -201,7 +200,8 @@ class Normal:
         # What is not finite is minus infinity only as it stands, not with a sign.
         if any(one is not True and coef <= 0 for one, (coef, _) in zip(own, t.kids, strict=True)):
             return None
-        if any(one is None for one in own):
+        told = [one for one in own if one is not None]
+        if len(told) < len(own):
             return None
         if t.op == "max" and any(one is True for one in own):
             return True
@@ -209,7 +209,7 @@ class Normal:
             return False
         if np.prod(t.shape, dtype=float) > LARGE:
             return None
-        wide = [np.broadcast_to(x, kid.shape) for x, (_, kid) in zip(own, t.kids, strict=True)]
+        wide = [np.broadcast_to(x, kid.shape) for x, (_, kid) in zip(told, t.kids, strict=True)]
         found = self._finite_in(t, wide)
         return True if found is not None and found.all() else found
 
@@ -226,7 +226,7 @@ class Normal:
             case "max":
                 return own[0] | own[1]
             case "reduce_max":
-                return own[0].any(axis=t.params)
+                return np.asarray(own[0].any(axis=t.params))
             case "sum":
                 return np.logical_and.reduce(own)
             case "exp":
@@ -266,7 +266,7 @@ class Normal:
             for (c, _), own in zip(t.kids, rows, strict=True)
         ]
         inner = self.sum(left, shape)
-        return self.product([(coef, inner[1]), (inner[0], _made(over, under, shape))], shape)
+        return self.product([(coef, inner[1]), (inner[0], quotient_of(over, under, shape))], shape)
 
     def total(self, t: Term) -> Scaled:
         """A sum along dimensions: by blocks, and without what is the same along them."""
@@ -278,11 +278,11 @@ class Normal:
                 return self.sum(map(self, cut), t.shape)
         coef, x = self(kid)
         over, under = factors(x)
-        front = _along(over, {*along}), _along(under, {*along})
+        front = same_along(over, {*along}), same_along(under, {*along})
         rest = self.quotient(coef, over - front[0], under - front[1], x.shape)
         inner = T.reduce("sum", rest, along)
         places = [e for e in range(len(x.shape)) if e not in along]
-        return self.product([inner, *_moved(front, {*along}, t.shape, range(len(places)))], t.shape)
+        return self.product([inner, *moved(front, {*along}, t.shape, range(len(places)))], t.shape)
 
     def contracted(self, t: Term) -> Scaled:
         """A contraction: by blocks, and without what is the same along what is summed."""
@@ -302,109 +302,15 @@ class Normal:
         for own, c, b in ((x, cx, bx), (y, cy, by)):
             coef, u = self(own)
             over, under = factors(u)
-            front = _along(over, {*c}), _along(under, {*c})
+            front = same_along(over, {*c}), same_along(under, {*c})
             rests.append(self.quotient(coef, over - front[0], under - front[1], u.shape))
             kept = [e for e in range(len(u.shape)) if e not in c]
             loose = [e for e in kept if e not in b]
             place = {e: b.index(e) if e in b else free + loose.index(e) for e in kept}
-            fronts += _moved(front, {*c}, t.shape, [place[e] for e in kept])
+            fronts += moved(front, {*c}, t.shape, [place[e] for e in kept])
             free += len(loose)
         inner = ordered(t.params, rests[0], rests[1], t.shape)
         return self.product([inner, *fronts], t.shape)
-
-
-def factors(t: Term) -> tuple[Factors, Factors]:
-    """What a term is a product of, and what it is divided by."""
-    over, under = Counter(), Counter()
-    inner = t.kids[0][1] if t.op == "bcast" else t
-    if inner.op == "product":
-        rows = [(kid, n) for (_, kid), n in zip(inner.kids, inner.params, strict=True)]
-    else:
-        rows = [(inner, 1)]
-    for kid, n in rows:
-        wide = T.bcast((1, kid), t.shape, t.params)[1] if inner is not t else kid
-        core = wide.kids[0][1] if wide.op == "bcast" else wide
-        if core.op == "reciprocal" and core.kids[0][0] == 1:
-            base = core.kids[0][1]
-            if core is not wide:
-                base = T.bcast((1, base), wide.shape, wide.params)[1]
-            under[base] += n
-        elif not T.is_one(wide):
-            over[wide] += n
-    return over, under
-
-
-def positive(t: Term) -> bool:
-    """Whether a term is an exponential, which is never zero."""
-    return T.core(t).op == "exp"
-
-
-def _along(own: Factors, dims: set[int]) -> Factors:
-    """The factors in which nothing changes along some dimensions."""
-    return Counter({base: n for base, n in own.items() if dims <= T.uniform_dims(base)})
-
-
-def _moved(
-    front: tuple[Factors, Factors], gone: set[int], shape: Shape, places: Sequence[int]
-) -> list[Scaled]:
-    """Factors without some dimensions, spread over the shape of a result."""
-    out: list[Scaled] = []
-    for base in front[0].elements():
-        out.append(T.bcast((1, T.strip(base, gone)), shape, places))
-    for base in front[1].elements():
-        out.append(T.reciprocal(T.bcast((1, T.strip(base, gone)), shape, places)))
-    return out
-
-
-def _made(over: Factors, under: Factors, shape: Shape) -> Term:
-    below = [T.reciprocal((1, base)) for base in under.elements()]
-    return T.multiply([*((1, base) for base in over.elements()), *below], shape)[1]
-
-
-def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
-    """A contraction with its operands in one order, and no transposes inside."""
-    (cx, cy), (bx, by) = params
-    x, cx, bx, fx = _upright(x, cx, bx)
-    y, cy, by, fy = _upright(y, cy, by)
-    lead = len(bx)
-    # The dimensions of the result, by what they are: a batch, or free in x or in y.
-    names = [*(("b", i) for i in range(lead)), *(("x", e) for e in fx), *(("y", e) for e in fy)]
-    if y[1].number < x[1].number:
-        x, y, cx, cy, bx, by, fx, fy = y, x, cy, cx, by, bx, fy, fx
-        first, second = "y", "x"
-    else:
-        first, second = "x", "y"
-    pairs = sorted(zip(cx, cy, strict=True))
-    batch = sorted(range(lead), key=lambda i: bx[i])
-    new = [
-        *(("b", i) for i in batch),
-        *((first, e) for e in sorted(fx)),
-        *((second, e) for e in sorted(fy)),
-    ]
-    order = [new.index(name) for name in names]
-    numbers = (
-        (tuple(i for i, _ in pairs), tuple(j for _, j in pairs)),
-        (tuple(bx[i] for i in batch), tuple(by[i] for i in batch)),
-    )
-    turned = [0] * len(shape)
-    for d, at in enumerate(order):
-        turned[at] = shape[d]
-    return T.transpose(contraction(numbers, x, y, tuple(turned)), order)
-
-
-def _upright(x: Scaled, c: Sequence[int], b: Sequence[int]):
-    """An operand before it was transposed, with the numbers of its dimensions."""
-    coef, t = x
-    free = [e for e in range(len(t.shape)) if e not in c and e not in b]
-    if t.op != "transpose":
-        return x, c, b, free
-    at = t.params
-    return (
-        (T.tidy(coef * t.kids[0][0]), t.kids[0][1]),
-        tuple(at[e] for e in c),
-        tuple(at[e] for e in b),
-        [at[e] for e in free],
-    )
 
 
 MANY = 256

@@ -189,7 +189,7 @@ class Watch:
         """A word on leaving."""
         done, all_of = len(self.shop.folder.solved), len(self.shop.folder.exercises)
         self.screen.line()
-        self.screen.line(f"{done} of {all_of} done. `shardwise practice` goes on from here.")
+        self.screen.line(f"{done} of {all_of} done. `shardwise practice` continues from here.")
         self.screen.flush()
 
     # --- keys

@@ -190,9 +190,10 @@ class _Walk:
         inner = dataclasses.replace(self, scope=ordered, calls=(*self.calls, eqn))
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
+        taken = {name for name, axis in self.scope.items() if axis.size > 1} - new.keys()
         for spec in [*params["in_specs"], *params["out_specs"]]:
             checks.spec(spec, self.where(eqn))
-            checks.nested(spec, self.scope.keys() - new, self.where(eqn))
+            checks.nested(spec, taken, self.where(eqn))
         for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
             place = placement(spec, len(v.aval.shape), new)
             parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)

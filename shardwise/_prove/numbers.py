@@ -125,7 +125,7 @@ def _run(
     seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
     if not seen:
         return Numbers(True, frozenset(), f"{where}, every result is right.")
-    wrong = frozenset(found.leaf for found in seen)
+    wrong = frozenset(leaf for found in seen for leaf in (found.leaf, *found.likewise))
     static = Static.of(options["static_argnums"], options["static_argnames"])
     example = _example(f, args, mesh, wrong, (options["in_specs"], static))
     return Numbers(True, wrong, f"{where}: {example}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -205,8 +206,9 @@ class _Reading:
 
     def apart(self, plain: _Reading, found: list[list[Gap]]) -> list[list[Gap]]:
         """The same with the devices along one axis kept apart, for what is not proved so far."""
-        for axis in speaks_of(self.body):
-            if axis.size > FEW or not any(found):
+        alone = math.prod(self.mesh.shape.values()) == 1
+        for axis in [None] if alone else speaks_of(self.body):
+            if (axis is not None and axis.size > FEW) or not any(found):
                 continue
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base)
@@ -228,7 +230,7 @@ def _status(row: _Row, numbers: Numbers) -> str:
 
 def _decided(row: _Row) -> bool:
     """Whether its meaning alone proves or refutes a result."""
-    return all(gap.kind == "times" or _lacks(gap, row.passed_on) for gap in row.gaps)
+    return all((gap.kind == "times" and gap.sure) or _lacks(gap, row.passed_on) for gap in row.gaps)
 
 
 def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
@@ -281,15 +283,15 @@ def _proof(
 def _reason(row: _Row, causes: Sequence[Finding]) -> str:
     if causes:
         return causes[0].message.removeprefix(f"{row.path} ")
-    return "it may wait for ever" if row.waits else ""
+    return "it may wait forever" if row.waits else ""
 
 
 def _waits(reading: _Reading) -> Finding:
     site = reading.traced.program.watch.sites[0]
     return Finding(
         "SW408",
-        "a collective stands under a decision that may differ between devices; where it does, some "
-        "wait for ever",
+        "a collective is under a decision that may differ between devices; where it does, some "
+        "wait forever",
         site.where,
         remedy="compute the collective on every device and select with jnp.where, or take the "
         "decision from a reduced value.",

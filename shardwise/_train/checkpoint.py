@@ -186,7 +186,7 @@ class Checkpoints:
                     f"it {lost} while the training ran",
                     where=str(self.folder),
                     rule="What was stored went with it, and nothing more can be stored.",
-                    remedy="put it back if it was moved, and run it again: it goes on from the "
+                    remedy="put it back if it was moved, and run it again: it resumes from the "
                     "newest checkpoint there, or from the start.",
                 )
             )
@@ -242,7 +242,7 @@ class Checkpoints:
             told.append(f"checkpoint {step} is damaged ({why}); it is kept as {aside.name}")
         self._manager.reload()
         warnings.warn(
-            f"{self.folder}: {'; '.join(told)}. The training goes on from step {taken}: "
+            f"{self.folder}: {'; '.join(told)}. The training resumes from step {taken}: "
             f"{max(damaged) - taken} steps are done again.",
             stacklevel=4,
         )
@@ -325,7 +325,7 @@ class Checkpoints:
                     f"a checkpoint could not be written: {type(error).__name__}: {error}"[:500],
                     where=str(self.folder),
                     rule="The checkpoints before it are whole.",
-                    remedy="make room or repair the folder, and run it again: it goes on from the "
+                    remedy="make room or repair the folder, and run it again: it resumes from the "
                     "newest of them.",
                 )
             ) from error

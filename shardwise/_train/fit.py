@@ -161,8 +161,9 @@ class _Session:
                 stacklevel=4,
             )
         elif progress is not False:
+            how = "resumes from" if self._done < self._steps else "is finished already, at"
             where = f"step {self._done} of {self._steps}, in {self.store.folder}"
-            print(f"fit: goes on from {where}", file=sys.stderr, flush=True)
+            print(f"fit: {how} {where}", file=sys.stderr, flush=True)
 
     def train(
         self,
@@ -205,7 +206,7 @@ class _Session:
             return ""
         if loop is None or (store is not None and store.newest is None):
             begun = store is not None and store.newest is not None
-            how = f"goes on from step {store.newest}" if store and begun else "begins again"
+            how = f"resumes from step {store.newest}" if store and begun else "begins again"
             return f"fit: {name}: ended before a step was taken. The same call {how}."
         if store is None:
             rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
@@ -214,7 +215,7 @@ class _Session:
         lost = f"; {again} steps after it are done again" if again else ""
         return (
             f"fit: {name}: saved at step {store.newest} of {self._steps}, in {store.folder}{lost}. "
-            "The same call goes on from there."
+            "The same call resumes from there."
         )
 
     def close(self) -> None:

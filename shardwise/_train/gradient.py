@@ -10,7 +10,7 @@ have collectives over the data axis, and the gradient is still that of the sum o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -97,6 +97,8 @@ def reduce_gradients(
         def total(params: Any) -> Any:
             output, new = objective.loss(params, state, batch, place)
             loss, metrics = read_loss(output, objective.has_aux, rows)
+            if rows in loss.values.shape[1:]:
+                _refuse_rows_crossed(objective, params, state, batch, place, rows)
             if loss.weights is not None:
                 _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
@@ -196,6 +198,34 @@ def _refuse_trained_weights(
                 "they come from the batch.",
                 remedy="has_aux=True and return losses, {'accuracy': hits} for a metric; "
                 "jax.lax.stop_gradient(weights) where weights are meant to follow the params.",
+            )
+        )
+
+
+def _refuse_rows_crossed(
+    objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
+) -> None:
+    """Raise if a row has more losses the more rows there are: a mean over others on every mesh."""
+
+    def losses_for(count: int) -> Any:
+        more = jax.tree.map(lambda x: jnp.concatenate([x] * (count // rows)), batch)
+        wider = replace(place, rows=count, count=None, shift=None)
+        output, _ = objective.loss(params, state, more, wider)
+        return read_loss(output, objective.has_aux, count)[0].values
+
+    try:
+        shapes = [list(jax.eval_shape(lambda n=n: losses_for(n)).shape) for n in (rows, 2 * rows)]
+    except Exception:
+        return  # a loss that takes one number of rows only
+    if shapes[0][1:] != shapes[1][1:]:
+        raise ShardingError(
+            explain_error(
+                f"it has shape {shapes[0]} for {rows} rows and {shapes[1]} for {2 * rows}",
+                where="the loss",
+                rule="The loss of a row must not depend on how many rows are with it on a device. "
+                "The usual cause is [rows, 1] - [rows], which is [rows, rows].",
+                remedy="give both the same shape: predictions[:, 0] - targets, or "
+                "targets[:, None].",
             )
         )
 

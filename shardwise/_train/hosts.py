@@ -78,11 +78,13 @@ class Feed:
         if self.kind is None:
             raise ShardingError(
                 explain_error(
-                    f"it is not said what the {others.count()} processes hand over",
-                    where="a data-parallel step on several processes",
+                    f"feed= is missing: the step cannot know what each of the {others.count()} "
+                    "processes hands over",
+                    where="sw.data_parallel or sw.nnx.data_parallel, on several processes",
                     rule="Each process hands over its own rows, or all of them the same batch.",
-                    remedy="feed='own' for readers that split the data by process, feed='whole' "
-                    "where every process has the same batch; or jax arrays on the whole mesh.",
+                    remedy="sw.data_parallel(..., feed='own') for readers that split the data by "
+                    "process, feed='whole' where every process has the same batch; or jax arrays "
+                    "on the whole mesh.",
                 )
             )
         batch, padded = fill_up(batch, rows, self._layout.parts)

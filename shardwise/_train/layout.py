@@ -18,6 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
 from .._errors import ShardingError, a_type, explain_error
+from .._hosts.find import require_joined
 from .._mesh import MeshLike, is_count, near, one_mesh
 
 
@@ -65,6 +66,7 @@ class Layout:
 def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
     """The layout for the arguments of a step; without a mesh, all devices of all processes."""
     if mesh is None:
+        require_joined("data_parallel")
         mesh = _whole_mesh(axis if isinstance(axis, str) else "data")
     mesh = one_mesh(mesh)
     names = list(mesh.axis_names)
@@ -97,6 +99,7 @@ def _whole_mesh(axis: str) -> Mesh:
 
 def count_rows(batch: Any) -> int:
     """The number of rows of a batch, the same for all of its leaves."""
+    shapes: list[tuple[int, ...]]
     shapes = [leaf.shape if _is_rows(leaf) else () for leaf in jax.tree.leaves(batch)]
     if shapes and all(shapes):
         rows = shapes[0][0]

@@ -195,7 +195,7 @@ class Log:
                 f"it cannot be written: {error.strerror or error}",
                 where=f"log {str(self.path)!r}",
                 rule="The checkpoints, if there are any, are whole.",
-                remedy="make room or repair the folder, and run it again: it goes on from the "
+                remedy="make room or repair the folder, and run it again: it resumes from the "
                 "newest checkpoint.",
             )
         )

@@ -239,10 +239,11 @@ class DataParallel:
                 )
             )
         leaves, structure = jax.tree.flatten(state)
-        kind = state.recall(leaves)
-        settled = kind is not None and kind.step is self and kind.structure == structure
-        if not settled:
-            kind = self._kind(state, structure)
+        noted = state.recall(leaves)
+        if noted is not None and noted.step is self and noted.structure == structure:
+            kind, settled = noted, True
+        else:
+            kind, settled = self._kind(state, structure), False
         new, metrics = self._runner(kind, leaves, (), batch, mesh, settled)
         made: TrainState = jax.tree.unflatten(kind.after, new)
         if mesh is None and kind.lasting:

@@ -114,7 +114,8 @@ class Runner:
         self._feed = Feed(self.layout, options.feed)
         self._parts = self.layout.parts
         self._rows = P(self.layout.axis)
-        mesh, lies = self.layout.mesh, {}
+        mesh = self.layout.mesh
+        lies: dict[str, Any] = {}
         if isinstance(mesh, Mesh) and not self._feed.shared:
             lies = {"in_shardings": (None, None, NamedSharding(mesh, self._rows), None)}
         self._compiled = jax.jit(

@@ -83,6 +83,26 @@ def test_the_factor_is_that_of_the_largest_mesh():
     assert "is 4 times what it is on one device" in finding.message
 
 
+def test_new_params_are_made_of_a_gradient_that_is_too_large():
+    """They are not 4 times what they should be themselves, and every one of them is named."""
+
+    def step(params, x, *, mesh):
+        def body(params, x):
+            grads = jax.grad(lambda p: jnp.mean((x * p["w"] + p["b"]) ** 2))(params)
+            grads = lax.pmean(grads, "data")
+            return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(params, x)
+
+    params = {"b": jnp.float32(0.5), "w": jnp.float32(2.0)}
+    (finding,) = sw.check(step, params, X, mesh={"data": [1, 4]}).findings
+    assert "is made from a value that is 4 times what it is on one device" in finding.message
+    assert {finding.leaf, *finding.likewise} == {"result['b']", "result['w']"}
+    proof = sw.prove(step, params, X, mesh=sw.mesh(data=4))
+    assert [row.status for row in proof.results] == ["refuted", "refuted"]
+    assert all(found.certain for found in proof.findings)
+
+
 def test_a_single_element_on_each_device_hides_a_share():
     """On four devices there is nothing to add up; on two the share shows."""
     (finding,) = check(lambda x: jnp.sum(x), X[:4])

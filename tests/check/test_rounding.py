@@ -1,5 +1,7 @@
 """Tolerance by element: what rounding can do is forgiven, and nothing else is."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +10,8 @@ from jax import P, lax
 
 import shardwise as sw
 from shardwise._check.rounding import shaken
-from shardwise._check.running import Run
+from shardwise._check.running import Run, Wanted
+from shardwise._check.wrong import judge
 from shardwise._program import Leaf, walk
 from shardwise._simulate import Tracing
 from tests.support import normal
@@ -183,6 +186,28 @@ def test_a_shaken_program_moves_by_its_last_bits():
         moved = run.movement(index, 8).moved / np.abs(want)
         assert (moved > 0).all()
         assert moved.max() < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_what_is_measured_on_one_device_and_on_the_mesh_counts_once(dtype):
+    """Both are what rounding does to the one program: an error is forgiven up to 4 times that."""
+
+    def body(x, w):
+        h = jax.nn.gelu(x.astype(dtype) @ w.astype(dtype))
+        return h - lax.pmean(h.mean(0), "data")
+
+    program = split(body, P("data"), (P("data"), P()))
+    args = normal(8, 16), normal(16, 4)
+    base, run = (Run(Tracing(program, sw.mesh(data=n)), args) for n in (1, 4))
+    (want,), (limit,) = base.results(), base.limits(4, None, None)
+    moved = np.maximum(base.movement(0, 8).moved, run.movement(0, 8).moved)
+    at = tuple(np.argwhere(want == want.max())[0])
+    (value,) = run.values
+    for times, right in ((2, True), (6, False)):
+        wrong = np.asarray(want, "float64")
+        wrong[at] += max(times * moved[at], (times // 6) * 2e-4 * wrong[at])
+        held = dataclasses.replace(value, array=wrong.astype(want.dtype), axes=())
+        assert judge(run, base, 0, held, Wanted(want), limit).right == right
 
 
 # --- planted

@@ -28,7 +28,7 @@ from .network import Network
 PORT = 9400
 HOSTS = 3
 HEARTBEAT = 10.0
-AGAIN = r"^\[0\] (fit: goes on from step|final)"
+AGAIN = r"^\[0\] (fit: resumes from step|final)"
 SURVIVED = {"link down 2 s", "slow link 50 ms for 8 s", "stopped 3 s"}
 
 

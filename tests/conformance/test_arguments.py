@@ -103,6 +103,15 @@ WORDS = {
     )(X, "sum"),
     "'how' is of type str": lambda: sw.simulate(scaled, static_argnums=["how"]),
     "1 is of type int": lambda: sw.simulate(scaled, static_argnames=[1]),
+    "static in a jit or pmap is traced here\n.*\n.*static_argnums": lambda: sw.simulate(
+        jax.jit(lambda x, n: x**n, static_argnums=1)
+    )(X, 3),
+    "static in a jit or pmap is traced here.*": lambda: sw.simulate(
+        jax.jit(lambda x, n: x**n, static_argnames="n")
+    )(X, n=3),
+    "an argument that is static in a jit or pmap": lambda: sw.simulate(
+        jax.pmap(lambda x, n: x**n, static_broadcasted_argnums=1)
+    )(X, 3),
 }
 
 

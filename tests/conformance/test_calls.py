@@ -410,3 +410,24 @@ def test_a_backward_derivative_of_nested_shard_maps_is_refused_by_name():
     call = sw.simulate(nested, mesh=sw.mesh(x=2, y=2))
     with pytest.raises(sw.UnsupportedError, match=r"names mesh axis 'x'.*the outer one has taken"):
         jax.grad(lambda x: call(x).sum())(normal(8))
+
+
+def test_a_backward_derivative_of_nested_shard_maps_over_one_device():
+    """An axis of size 1 may be named again: there is nothing to split, and JAX runs it."""
+    x, sizes = normal(4), {"x": 1, "y": 2}
+
+    def stacked(x, *, mesh):
+        def inner(x):
+            return lax.scan(lambda c, _: (c, x), jnp.sum(x) * 0, jnp.arange(3))[1].mean(0)
+
+        def outer(x):
+            return jax.shard_map(inner, in_specs=P(), out_specs=P(), axis_names={"y"})(x)
+
+        specs = {"in_specs": P("x"), "out_specs": P("x"), "axis_names": {"x"}}
+        return jax.shard_map(outer, mesh=mesh, **specs)(x)
+
+    def slope(f):
+        return jax.grad(lambda x: (f(x) ** 2).sum())
+
+    want = jax.device_get(jax.jit(slope(jax.jit(partial(stacked, mesh=real_mesh(**sizes)))))(x))
+    assert_same(slope(sw.simulate(stacked, mesh=sw.mesh(**sizes)))(x), want)

@@ -136,11 +136,11 @@ class TestSignals:
         name = signal.Signals(signum).name
         assert said.startswith(f"evaluate: {name}: ")
         assert "of 1000 examples are in the journal" in said
-        assert "The same call goes on from there." in said
+        assert "The same call resumes from there." in said
         result = sw.evaluate(identity, None, Lazy(1000), batch=10, journal=path)
         assert result.resumed == int(said.split()[2])
         assert result["mean"] == 499.5
-        assert "evaluate: goes on: " in capsys.readouterr().err
+        assert "evaluate: resumes: " in capsys.readouterr().err
 
     def test_without_a_journal_nothing_is_kept(self, capsys, monkeypatch):
         said = self.interrupted(Lazy(1000), None, signal.SIGTERM, capsys, monkeypatch)

@@ -199,7 +199,7 @@ class TestCommand:
             ([], "interrupted: nothing was kept; --journal FILE keeps what is finished\n"),
             (
                 ["--journal", "j.db"],
-                "interrupted: 'j.db' has what is finished, and the same command goes on from "
+                "interrupted: 'j.db' has what is finished, and the same command resumes from "
                 "there\n",
             ),
         ],

@@ -427,3 +427,14 @@ class TestRefusals:
         assert evaluate(identity, None, np.float32([1, 2]), mesh=mesh(data=64))["mean"] == 1.5
         with pytest.raises(UnsupportedError, match="'model': 2"):
             evaluate(identity, None, normal(4), mesh=mesh(data=4, model=2))
+
+
+def test_values_that_cross_examples_are_refused():
+    """[rows, 1] - [rows] is [rows, rows]: each example's value would depend on its neighbours."""
+    data = {"x": normal(12, 3), "y": normal(12)}
+
+    def crossed(w, batch):
+        return (batch["x"] @ w - batch["y"]) ** 2
+
+    with pytest.raises(ShardingError, match=r"'mean' has shape \[4, 4\] for 4 rows and \[8, 8\]"):
+        evaluate(crossed, normal(3, 1), data, batch=4)

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import sys
 
+import numpy as np
+import optax
 import pytest
 
 import shardwise as sw
@@ -35,6 +37,20 @@ def test_alone_it_does_nothing():
     me = sw.connect()
     assert (me.process, me.processes, me.first) == (0, 1, True)
     assert str(me) == "one process, alone"
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: sw.evaluate(lambda _, x: x, None, np.ones(8, np.float32), batch=4),
+        lambda: sw.data_parallel(lambda p, b: (p * b) ** 2, optax.sgd(0.1)),
+    ],
+)
+def test_a_launched_script_that_never_joins_is_refused(monkeypatch, run):
+    """Two processes would each do the whole work, and nobody would know."""
+    monkeypatch.setenv("SHARDWISE_PROCESSES", "2")
+    with pytest.raises(sw.ShardwiseError, match=r"has not joined the others(.|\n)*sw\.connect\(\)"):
+        run()
 
 
 SLURM = {

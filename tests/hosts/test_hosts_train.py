@@ -87,7 +87,7 @@ def test_terminated_killed_and_resumed_with_the_same_bits(tmp_path):
         out, err = process.communicate(timeout=90)
     assert process.returncode == 0, err
     assert noticed < 5
-    assert "goes on from step" in err
+    assert "resumes from step" in err
     assert set(finals(out)) == wanted
     assert logged(broken) == [*range(1, 41)]
 

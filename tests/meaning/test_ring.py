@@ -117,7 +117,8 @@ def test_a_running_softmax_is_the_softmax(name):
         return plain(q, k, v, options.get("causal", True))
 
     if name != "masked by a large number":  # a large number is not infinite
-        proof = sw.prove(ring(**options), *arguments(), mesh=MESH, reference=reference, run=False)
+        sizes = {"s": [1, 3]} if name == "causal" else MESH
+        proof = sw.prove(ring(**options), *arguments(), mesh=sizes, reference=reference, run=False)
         assert proof, proof
     assert sw.prove(ring(**options), *arguments(), mesh=MESH, run=False)
 

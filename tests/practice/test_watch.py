@@ -103,7 +103,7 @@ def test_saving_a_file_shows_the_verdict_and_goes_on(folder, terminal):
     terminal.press("l")
     assert "[x] 01 shard_map_psum" in terminal.until("35 bytes_of_a_layer")
     terminal.process.send_signal(signal.SIGINT)
-    seen = terminal.until("goes on from here.")
+    seen = terminal.until("continues from here.")
     assert "1 of 35 done." in seen
     assert "Traceback" not in seen
     assert terminal.process.wait(30) == 0

@@ -306,11 +306,11 @@ def test_a_signal_saves_and_says_so(tmp_path, capsys, signum):
     said = capsys.readouterr().err
     name = signal.Signals(signum).name
     assert said == (
-        f"fit: {name}: saved at step 4 of 12, in {tmp_path}. The same call goes on from there.\n"
+        f"fit: {name}: saved at step 4 of 12, in {tmp_path}. The same call resumes from there.\n"
     )
     assert not (tmp_path / "curves.png").exists()
     state = fit(progress=None, **options)
-    assert f"fit: goes on from step 4 of 12, in {tmp_path}" in capsys.readouterr().err
+    assert f"fit: resumes from step 4 of 12, in {tmp_path}" in capsys.readouterr().err
     assert digest("pure", state) == digest("pure", fit(steps=12))
 
 

@@ -192,11 +192,13 @@ def test_a_row_that_was_cut_off_is_dropped(tmp_path):
         assert [int(row["step"]) for row in csv.DictReader(file)] == list(range(1, 8))
 
 
-def test_a_finished_training_is_not_done_again(tmp_path):
+def test_a_finished_training_is_not_done_again(tmp_path, capsys):
     first = fit(batches=Counted(), checkpoint=tmp_path)
     again = Counted()
     assert digest("pure", fit(batches=again, checkpoint=tmp_path)) == digest("pure", first)
     assert again.asked == 0
+    fit(batches=again, checkpoint=tmp_path, progress=lambda _: None)
+    assert f"fit: is finished already, at step {STEPS} of {STEPS}" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
@@ -248,7 +250,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_taken(tmp_path):
             path.write_bytes(b"")
     with pytest.warns(UserWarning, match="checkpoint 4 is damaged") as told:
         state = fit(checkpoint=tmp_path, steps=6, every=2)
-    assert "kept as 4.damaged. The training goes on from step 2: 2 steps are done again" in str(
+    assert "kept as 4.damaged. The training resumes from step 2: 2 steps are done again" in str(
         told[0].message
     )
     assert digest("pure", state) == want

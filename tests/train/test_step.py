@@ -381,3 +381,30 @@ class TestStatesThatAStepMade:
 
 def _square(params, batch):
     return (batch["x"] @ params["w"]) ** 2
+
+
+@pytest.mark.parametrize("rows", [16, 19])
+def test_a_loss_that_crosses_rows_is_refused(rows):
+    """[rows, 1] - [rows] is [rows, rows]: another mean on every mesh, and nothing looks wrong."""
+    batch = {"x": normal(rows, 3), "y": normal(rows)}
+
+    def crossed(params, batch):
+        return (batch["x"] @ params - batch["y"]) ** 2
+
+    def straight(params, batch):
+        return (batch["x"] @ params - batch["y"][:, None]) ** 2 * jnp.ones((1, 2))
+
+    step = sw.data_parallel(crossed, optax.sgd(0.1), mesh=sw.mesh(data=8))
+    with pytest.raises(sw.ShardingError, match=r"the loss: it has shape \[(2, 2|3, 3)\] for"):
+        step(step.init(normal(3, 1)), batch)
+    # As many values per row as there are rows on a device is nothing bad by itself.
+    step = sw.data_parallel(straight, optax.sgd(0.1), mesh=sw.mesh(data=8))
+    assert step(step.init(normal(3, 1)), batch)[1]["weight"] == 2 * rows
+
+
+def test_a_loss_of_objects_that_crosses_rows_is_refused():
+    model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    step = sw.nnx.data_parallel(lambda m, b: (m(b["x"]) - b["y"]) ** 2, mesh=sw.mesh(data=4))
+    with pytest.raises(sw.ShardingError, match="the loss: it has shape"):
+        step(model, optimizer, {"x": normal(16, 3), "y": normal(16)})

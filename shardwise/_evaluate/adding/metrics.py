@@ -175,6 +175,33 @@ def check_shapes(metrics: dict[str, Any], batch: int) -> None:
         )
 
 
+def check_rows(once: dict[str, Any], twice: dict[str, Any], batch: int) -> None:
+    """Raise if the values of an example grow with the batch.
+
+    Args:
+        once: What `named` gave for a batch, on shapes.
+        twice: The same for twice the batch.
+        batch: The number of rows of the first.
+    """
+    for name, metric in twice.items():
+        own = once.get(name)
+        if not (isinstance(metric, Reduction) and isinstance(own, Reduction)):
+            continue
+        if own.values.shape[1:] != metric.values.shape[1:]:
+            shapes = [list(each.values.shape) for each in (own, metric)]
+            raise ShardingError(
+                explain_error(
+                    f"{name!r} has shape {shapes[0]} for {batch} rows and {shapes[1]} for "
+                    f"{2 * batch}.",
+                    where="fn",
+                    rule="What is returned for one example must not depend on how many are with "
+                    "it in a step. The usual cause is [rows, 1] - [rows], which is [rows, rows].",
+                    remedy="give both the same shape: predictions[:, 0] - targets, or "
+                    "targets[:, None].",
+                )
+            )
+
+
 def _problem(metric: Reduction, batch: int) -> str:
     values, weights = metric.values, metric.weights
     if not values.shape:

@@ -1,10 +1,10 @@
 """Choosing a batch that fits, and knowing when one does not.
 
-With `batch=None` the step is as large as is of use: up to 64 MiB of input, beyond which a copy is
-not faster, and small enough that all but small data makes 16 steps, so that transfer and compute
-overlap. It is compiled, and if the compiled program's own figures say that it does not fit, it is
-made as much smaller as they say. None of this looks at the number of devices, since the bits of the
-result follow the batch.
+With `batch=None` the step is as large as is of use: up to 64 MiB of each array, since they are
+copied one by one and a copy of more is not faster, 128 MiB in all, and small enough that all but
+small data makes 16 steps, so that transfer and compute overlap. It is compiled, and if the compiled
+program's own figures say that it does not fit, it is made as much smaller as they say. None of this
+looks at the number of devices, since the bits of the result follow the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ..._errors import ShardwiseError, explain_error
 from ..lanes import Lanes
 from ..reading.source import Row
 
-_INPUT_BYTES = 64 << 20
+_LEAF_BYTES = 64 << 20
+_INPUT_BYTES = 128 << 20
 _EXAMPLES = 1 << 20
 _STEPS = 16
 _LEAST = 64
@@ -27,10 +28,10 @@ _SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compil
 
 
 def largest_useful(rows: list[Row], length: int) -> int:
-    """The largest batch worth having: a power of two, or all of small data."""
-    size = max(1, sum(row.size for row in rows))
-    useful = min(_EXAMPLES, max(1, _INPUT_BYTES // size))
-    return min(_floor(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
+    """The largest batch worth having: a multiple of 64 if it is large, or all of small data."""
+    most = _LEAF_BYTES // max(1, *(row.size for row in rows))
+    useful = min(_EXAMPLES, most, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
+    return min(_even(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
 
 
 def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[int], Any]) -> int:
@@ -103,6 +104,11 @@ def too_large(batch: int, error: BaseException) -> ShardwiseError:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _even(n: int) -> int:
+    """The largest size of a batch that is at most n and divides well."""
+    return n // _LEAST * _LEAST if n >= 4 * _LEAST else _floor(max(1, n))
 
 
 def _floor(n: int) -> int:

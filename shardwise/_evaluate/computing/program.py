@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from ..._errors import ShardingError, explain_error
-from ..adding.metrics import check_shapes, named
+from ..adding.metrics import check_rows, check_shapes, named
 from ..adding.plan import Plan, make_plan
 from ..lanes import Lanes
 from ..reading.source import Row, Source
@@ -112,7 +112,9 @@ def _trace(function: Function, batch: int) -> Plan:
         error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
         raise
     made = make_plan(output, batch)
-    check_shapes(_metrics_of_twice(function, batch), 2 * batch)
+    twice = _metrics_of_twice(function, batch)
+    check_shapes(twice, 2 * batch)
+    check_rows(named(output), twice, batch)
     return made
 
 

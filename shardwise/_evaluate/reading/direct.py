@@ -14,7 +14,7 @@ from ..spans import Span
 from .source import Source
 from .stream import Staged, Stream
 
-SMALL = 1 << 18
+SMALL = 1 << 21
 """Bytes of a step up to which it is not worth a thread."""
 
 

@@ -1,0 +1,123 @@
+"""Every ratio with its target and verdict, for the machine this runs on.
+
+    make bench                       # in about ten minutes on two idle cores
+    make bench ARGS=--quick          # in two: smaller sizes, which say less
+    make bench ARGS="--only train"   # the scripts whose names contain it
+
+Each script of this folder runs in a process of its own and prints its tables; the ratios of all are
+printed together at the end. What depends on the clock is only as good as the machine is idle. A
+script that fails, or takes more than its time, is named and makes the exit status 1; a target that
+is not reached does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import report
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Script:
+    """A benchmark: its arguments in full and in short, and how long the latter and former may take.
+
+    `quick` is None for one that is left out where it is to be quick.
+    """
+
+    name: str
+    full: tuple[str, ...] = ()
+    quick: tuple[str, ...] | None = ()
+    seconds: int = 180
+
+
+ON_HOST = (
+    Script("simulate", ("--rounds", "2"), None, 300),
+    Script("transformer", ("--rounds", "3"), ("--size", "tiny", "--rounds", "5")),
+    Script("check", (), ("--size", "tiny")),
+    Script("prove", (), None),
+    Script("tracing", (), ("--quick",)),
+    Script("evaluate", ("--count", "10000000"),
+           ("--rows", "40000", "--rounds", "2", "--steps", "200", "--count", "1000000")),
+    Script("train", ("--rounds", "6"), None),
+    Script("train_small", (), ("--rounds", "60")),
+    Script("at_rest", (), None),
+    Script("hosts", (), None, 240),
+)  # fmt: skip
+
+ON_GPU = (
+    Script("simulate_gpu", ("--rounds", "10"), None, 240),
+    Script("transformer", ("--size", "large"), ("--size", "medium", "--rounds", "3"), 240),
+    Script("evaluate_gpu", ("--skip-chosen",), ("--bus-only", "--gib", "4")),
+    Script("train", ("--gpu",), None),
+)
+
+
+def run(script: Script, quick: bool, verdicts: Path) -> str:
+    """Run one; says what became of it, or nothing if all is well."""
+    arguments = script.quick if quick else script.full
+    assert arguments is not None
+    command = [sys.executable, str(HERE / f"{script.name}.py"), *arguments]
+    print(f"\n=== {script.name} {' '.join(arguments)}\n", flush=True)
+    try:
+        made = subprocess.run(
+            command, env=os.environ | {report.KEPT: str(verdicts)}, timeout=script.seconds
+        )
+    except subprocess.TimeoutExpired:
+        return f"was ended after {script.seconds} s"
+    return f"failed with exit status {made.returncode}" if made.returncode else ""
+
+
+def read(verdicts: Path) -> list[report.Target]:
+    if not verdicts.exists():
+        return []
+    return [report.Target(**json.loads(line)) for line in verdicts.read_text().splitlines()]
+
+
+def has_gpu() -> bool:
+    """Asked in a process of its own: this one is to hold no device."""
+    question = "import jax, sys; sys.exit(jax.devices()[0].platform != 'gpu')"
+    return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, in two minutes")
+    parser.add_argument("--only", metavar="NAME", help="scripts whose names contain this")
+    asked = parser.parse_args()
+    scripts = [
+        script
+        for script in (ON_GPU if has_gpu() else ON_HOST)
+        if (not asked.quick or script.quick is not None) and (asked.only or "") in script.name
+    ]
+    if not scripts:
+        parser.error(f"no script has {asked.only!r} in its name")
+    began = time.monotonic()
+    rows, failed = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for script in scripts:
+            verdicts = Path(folder) / script.name
+            if trouble := run(script, asked.quick, verdicts):
+                failed.append(f"{script.name} {trouble}")
+            rows += [[script.name, *target.row()] for target in read(verdicts)]
+    reached = sum(row[-1] == "reached" for row in rows)
+    print("\n=== all ratios\n")
+    print(report.table(["script", "ratio", "measured", "target", "verdict"], rows))
+    print(f"\n{reached} of {len(rows)} reached, in {time.monotonic() - began:.0f} s")
+    if failed:
+        raise SystemExit("\n".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Factors of terms, and contractions with their operands in one order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from . import term as T
+from .blocks import contraction
+from .term import Scaled, Shape, Term
+
+Factors = Counter[Term]
+
+
+def factors(t: Term) -> tuple[Factors, Factors]:
+    """What a term is a product of, and what it is divided by."""
+    over, under = Counter(), Counter()
+    inner = t.kids[0][1] if t.op == "bcast" else t
+    if inner.op == "product":
+        rows = [(kid, n) for (_, kid), n in zip(inner.kids, inner.params, strict=True)]
+    else:
+        rows = [(inner, 1)]
+    for kid, n in rows:
+        wide = T.bcast((1, kid), t.shape, t.params)[1] if inner is not t else kid
+        core = wide.kids[0][1] if wide.op == "bcast" else wide
+        if core.op == "reciprocal" and core.kids[0][0] == 1:
+            base = core.kids[0][1]
+            if core is not wide:
+                base = T.bcast((1, base), wide.shape, wide.params)[1]
+            under[base] += n
+        elif not T.is_one(wide):
+            over[wide] += n
+    return over, under
+
+
+def positive(t: Term) -> bool:
+    """Whether a term is an exponential, which is never zero."""
+    return T.core(t).op == "exp"
+
+
+def same_along(own: Factors, dims: set[int]) -> Factors:
+    """The factors in which nothing changes along some dimensions."""
+    return Counter({base: n for base, n in own.items() if dims <= T.uniform_dims(base)})
+
+
+def moved(
+    front: tuple[Factors, Factors], gone: set[int], shape: Shape, places: Sequence[int]
+) -> list[Scaled]:
+    """Factors without some dimensions, spread over the shape of a result."""
+    out: list[Scaled] = []
+    for base in front[0].elements():
+        out.append(T.bcast((1, T.strip(base, gone)), shape, places))
+    for base in front[1].elements():
+        out.append(T.reciprocal(T.bcast((1, T.strip(base, gone)), shape, places)))
+    return out
+
+
+def quotient_of(over: Factors, under: Factors, shape: Shape) -> Term:
+    below = [T.reciprocal((1, base)) for base in under.elements()]
+    return T.multiply([*((1, base) for base in over.elements()), *below], shape)[1]
+
+
+def ordered(params: tuple, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
+    """A contraction with its operands in one order, and no transposes inside."""
+    (cx, cy), (bx, by) = params
+    x, cx, bx, fx = _upright(x, cx, bx)
+    y, cy, by, fy = _upright(y, cy, by)
+    lead = len(bx)
+    # The dimensions of the result, by what they are: a batch, or free in x or in y.
+    names = [*(("b", i) for i in range(lead)), *(("x", e) for e in fx), *(("y", e) for e in fy)]
+    if y[1].number < x[1].number:
+        x, y, cx, cy, bx, by, fx, fy = y, x, cy, cx, by, bx, fy, fx
+        first, second = "y", "x"
+    else:
+        first, second = "x", "y"
+    pairs = sorted(zip(cx, cy, strict=True))
+    batch = sorted(range(lead), key=lambda i: bx[i])
+    new = [
+        *(("b", i) for i in batch),
+        *((first, e) for e in sorted(fx)),
+        *((second, e) for e in sorted(fy)),
+    ]
+    order = [new.index(name) for name in names]
+    numbers = (
+        (tuple(i for i, _ in pairs), tuple(j for _, j in pairs)),
+        (tuple(bx[i] for i in batch), tuple(by[i] for i in batch)),
+    )
+    turned = [0] * len(shape)
+    for d, at in enumerate(order):
+        turned[at] = shape[d]
+    return T.transpose(contraction(numbers, x, y, tuple(turned)), order)
+
+
+def _upright(x: Scaled, c: Sequence[int], b: Sequence[int]):
+    """An operand before it was transposed, with the numbers of its dimensions."""
+    coef, t = x
+    free = [e for e in range(len(t.shape)) if e not in c and e not in b]
+    if t.op != "transpose":
+        return x, c, b, free
+    at = t.params
+    return (
+        (T.tidy(coef * t.kids[0][0]), t.kids[0][1]),
+        tuple(at[e] for e in c),
+        tuple(at[e] for e in b),
+        [at[e] for e in free],
+    )

@@ -1,0 +1,96 @@
+"""Loops that are linear in what they carry: a factor of the start is a factor of the end.
+
+The backward pass of a `scan` over layers carries a gradient from layer to layer. Each device's own
+mean begins it with another factor than the mean over all devices does, and the average comes after
+the loop. So the factor has to go through the loop: it does where every step multiplies with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .term import Coef, Scaled, Term
+
+ZERO = -1
+"""The degree of what is zero, which fits any."""
+
+LINEAR = {
+    *("bcast", "reshape", "transpose", "slice", "reduce_sum", "concatenate", "sum"),
+    *("cumsum", "rev"),
+}
+
+
+class Mixed(Exception):
+    """A term that a factor does not come out of."""
+
+
+def lead(
+    starts: Sequence[Scaled], symbols: Sequence[Term], carried: Sequence[Scaled]
+) -> tuple[Coef, frozenset[Term]]:
+    """The factor that comes out of a loop, and the symbols of what it is carried by."""
+    own = frozenset(symbols)
+    while own:
+        degrees = [_degree(one, own) for one in carried]
+        rows = [*zip(symbols, degrees, strict=True)]
+        # What is carried with the factor has to come out with it, and nothing else may.
+        if any(d not in (0, ZERO) for symbol, d in rows if symbol not in own):
+            return 1, frozenset()
+        kept = frozenset(symbol for symbol, d in rows if symbol in own and d in (1, ZERO))
+        if kept == own:
+            break
+        own = kept
+    coefs = [c for (c, _), symbol in zip(starts, symbols, strict=True) if symbol in own and c]
+    return (coefs[0], own) if coefs else (1, frozenset())
+
+
+def degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
+    """How often a common factor of symbols comes out of a term; None if it does not."""
+    found = _degree(x, symbols)
+    return 0 if found == ZERO else found
+
+
+def _degree(x: Scaled, symbols: frozenset[Term]) -> int | None:
+    if not x[0]:
+        return ZERO
+    known: dict[Term, int] = {}
+    stack = [x[1]]
+    try:
+        while stack:
+            t = stack[-1]
+            waiting = [kid for c, kid in t.kids if c and kid not in known]
+            if t in known or not waiting:
+                if t not in known:
+                    known[t] = _own(t, symbols, known)
+                stack.pop()
+            else:
+                stack += waiting
+    except Mixed:
+        return None
+    return known[x[1]]
+
+
+def _own(t: Term, symbols: frozenset[Term], known: Mapping[Term, int]) -> int:
+    if t in symbols:
+        return 1
+    kids = [known[kid] if c else ZERO for c, kid in t.kids]
+    if all(d in (0, ZERO) for d in kids):
+        return 0
+    match t.op:
+        case "product":
+            return sum(d * n for d, n in zip(kids, t.params, strict=True))
+        case "dot":
+            return sum(kids)
+        case "select" if kids[0] == 0:
+            return _alike(kids[1:])
+        case "scatter_add" if kids[0] == 0:
+            return kids[1]
+    if t.op in LINEAR or (t.op == "pad" and len(kids) == 1):
+        return _alike(kids)
+    raise Mixed
+
+
+def _alike(degrees: Sequence[int]) -> int:
+    found = {d for d in degrees if d != ZERO}
+    if len(found) > 1:
+        raise Mixed
+    return found.pop() if found else ZERO
