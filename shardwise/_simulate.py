@@ -355,11 +355,12 @@ def _refuse_refs() -> UnsupportedError:
 
 def _refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Say that a function that takes a mesh is not given one, before Python does."""
-    wanted = _mesh_parameter(f)
-    if wanted is None or wanted.default is not wanted.empty or "mesh" in kwargs:
-        return
-    before = list(_parameters(f, follow_wrapped=True) or ()).index("mesh")
-    if wanted.kind is wanted.POSITIONAL_OR_KEYWORD and len(args) > before:
+    found = _mesh_parameter(f)
+    if found is None or "mesh" in kwargs or _hands_on(_parameters(f, follow_wrapped=False) or {}):
+        return  # a decorator may name the mesh itself
+    index, wanted = found
+    by_position = wanted.kind is wanted.POSITIONAL_OR_KEYWORD and len(args) > index
+    if by_position or wanted.default is not wanted.empty:
         return
     raise ArgumentError(
         explain_error(
@@ -375,14 +376,20 @@ def _takes_mesh(f: Callable[..., Any]) -> bool:
     return _mesh_parameter(f) is not None
 
 
-def _mesh_parameter(f: Callable[..., Any]) -> inspect.Parameter | None:
+def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
+    """The parameter `mesh` that a function can be given by name, and its position."""
     own = _parameters(f, follow_wrapped=False)
-    passes_on = own is None or any(p.kind is p.VAR_KEYWORD for p in own.values())
-    if passes_on:
+    if own is None or _hands_on(own):
         # A decorator that hands on what it is given takes what the function inside takes.
         own = _parameters(f, follow_wrapped=True)
-    mesh = (own or {}).get("mesh")
-    return None if mesh is None or mesh.kind is mesh.POSITIONAL_ONLY else mesh
+    for index, (name, one) in enumerate((own or {}).items()):
+        if name == "mesh" and one.kind is not one.POSITIONAL_ONLY:
+            return index, one
+    return None
+
+
+def _hands_on(own: Mapping[str, inspect.Parameter]) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in own.values())
 
 
 def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:

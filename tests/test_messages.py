@@ -3,6 +3,7 @@
 The tests name the facts, not the wording.
 """
 
+import functools
 import re
 from pathlib import Path
 
@@ -397,6 +398,14 @@ def test_a_mesh_by_position_is_none_that_is_missing():
 
     found = sw.simulate(total, static_argnums=1)(X, sw.mesh(data=2))
     assert found.shape == (6, 4)
+
+
+def test_a_mesh_that_a_decorator_names_is_none_that_is_missing():
+    @functools.wraps(sum_of_all)
+    def decorated(*args, **kwargs):
+        return sum_of_all(*args, mesh=sw.mesh(data=2), **kwargs)
+
+    assert sw.simulate(decorated)(X).shape == (6, 4)
 
 
 @pytest.mark.parametrize("called", [sw.check, sw.prove])

@@ -332,7 +332,7 @@ def sums():
 def test_prove_on_a_mesh_takes_the_arguments_to_explain(project):
     (project / "large.py").write_text(LARGE)
     small = run("prove", "large.py")
-    assert "sums: PROVED on" in small.stdout
+    assert "sums: proved on 2 meshes" in small.stdout
     assert "explain" not in small.stdout
     found = run("prove", "large.py", "--mesh", "data=64")
     assert found.exit_code == ExitCode.OK, found.output
