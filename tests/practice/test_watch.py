@@ -127,17 +127,18 @@ def test_work_done_while_nobody_watched_is_judged_first(folder, capsys):
     for one in (first, third, fifth):
         folder.file(one).write_text(one.solution)
     shop = Workshop(folder)
-    shop.judge = Marked({first.name, third.name})  # pyright: ignore[reportAttributeAccessIssue]
+    marked = Marked({first.name, third.name})
+    shop.judge = marked
     watch = Watch(shop)
     watch._catch_up()
-    assert shop.judge.asked == [first.name, third.name, fifth.name]
+    assert marked.asked == [first.name, third.name, fifth.name]
     assert set(Folder.find(folder.path).solved) == {first.name, third.name}
     assert watch.at is second
     shown = capsys.readouterr().out
     assert f"Right already: {first.file_name}, {third.file_name}" in shown
-    shop.judge.asked.clear()
+    marked.asked.clear()
     watch._catch_up()
-    assert shop.judge.asked == [fifth.name]
+    assert marked.asked == [fifth.name]
 
 
 def test_without_a_terminal_it_prints_one_verdict_after_the_other(folder):
