@@ -20,10 +20,11 @@ FULLY = (
     "tests/conformance/test_memory.py",
     "tests/evaluate",
     "tests/hosts",
+    "tests/test_examples.py::test_digits",
     "tests/train/test_at_rest.py",
     "tests/train/test_fit.py",
 )
-"""Tests of what XLA makes of a program, and of bits that must not depend on it."""
+"""Tests of what XLA makes of a program, of bits that must not depend on it, and long runs."""
 
 _folder: list[str] = []
 

@@ -79,7 +79,7 @@ def refused(words, call):
 
 if me.processes > 1:
     step = sw.data_parallel(loss, adam)
-    assert refused("feed='own' for readers", lambda: step(step.init(params), own))
+    assert refused("feed='own') for readers", lambda: step(step.init(params), own))
     assert refused("differs between process 0 and process 1",
                    lambda: step.init({**params, "b": jnp.float32(me.process)}))  # fmt: skip
     mean = sw.data_parallel(lambda p, b: loss(p, b).mean(), adam, feed="own")
