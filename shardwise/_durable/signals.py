@@ -16,6 +16,7 @@ handles signals already, everything is as it would be without this file.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -177,20 +178,26 @@ class _Watch:
                     self._again(number)
 
     def _wait(self, number: int) -> None:
-        """Answer for a run that does not answer by itself."""
+        """Answer for a run that does not answer by itself.
+
+        More than once: on a busy machine the main thread may not even have run its handler yet.
+        """
         if self._over.wait(GRACE):
             return
-        if self._signals.signum is not None:
-            self._own += 1
-            self._signals.press()
-        if not self._over.wait(PATIENCE - GRACE):
-            name = signal.Signals(number).name
-            print(
-                f"{self._title}: {name}: it ends after the step under way, and saves first; "
-                "Ctrl-C again ends it at once.",
-                file=sys.stderr,
-                flush=True,
-            )
+        for told in itertools.count():
+            if self._signals.signum is not None and not self._own:
+                self._own += 1
+                self._signals.press()
+            if self._over.wait(PATIENCE - GRACE):
+                return
+            if told == 0:
+                name = signal.Signals(number).name
+                print(
+                    f"{self._title}: {name}: it ends after the step under way, and saves first; "
+                    "Ctrl-C again ends it at once.",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _again(self, number: int) -> None:
         """End the process, unless somebody has more in it than this run."""

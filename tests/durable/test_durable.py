@@ -223,3 +223,28 @@ class TestSignals:
         _, err = process.communicate(timeout=50)
         assert process.returncode == 130
         assert "ended at once" in err
+
+
+def test_a_wait_is_broken_though_the_handler_runs_late(monkeypatch):
+    """On a busy machine the grace may be over before the main thread has run its handler."""
+    from shardwise._durable import signals
+
+    monkeypatch.setattr(signals, "GRACE", 0.02)
+    monkeypatch.setattr(signals, "PATIENCE", 0.04)
+    pressed = threading.Event()
+
+    class Late(signals.Signals):
+        def press(self):
+            pressed.set()
+
+    late = Late()
+    watch = signals._Watch(late, "run")
+    waiting = threading.Thread(target=watch._wait, args=(signal.SIGTERM,))
+    waiting.start()
+    time.sleep(0.1)
+    assert not pressed.is_set()
+    late.signum = signal.SIGTERM
+    assert pressed.wait(5)
+    watch._over.set()
+    waiting.join()
+    watch._close()

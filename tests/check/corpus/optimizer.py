@@ -201,7 +201,11 @@ class rate_scaled_by_devices:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=lambda: (normal(4, 2), normal(16, 4), normal(16, 2)), codes={"SW102"})
+@pair(
+    mesh=DATA,
+    args=lambda: (normal(4, 2), normal(16, 4), normal(16, 2)),
+    codes={"SW102", "SW402"},
+)
 class accumulated_by_a_fixed_count:
     """The number of microbatches is taken to be that of one device."""
 
