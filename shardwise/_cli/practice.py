@@ -228,10 +228,10 @@ def judge(
         )
     folder = _folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
     one = find(folder.exercises if folder else load_all(exercises), name)
-    file = file or folder.file(one)
-    source = read(file)
+    solution: Path = file or folder.file(one)
+    source = read(solution)
     with Judge(_limits(seconds)) as made:
-        found = made.judge(one, source, str(file), seed)
+        found = made.judge(one, source, str(solution), seed)
     _say(found, output)
     onward = _note(folder, one, found)
     if onward and output is Format.TEXT:
