@@ -98,7 +98,7 @@ def reduce_gradients(
             output, new = objective.loss(params, state, batch, place)
             loss, metrics = read_loss(output, objective.has_aux, rows)
             if rows in loss.values.shape[1:]:
-                _refuse_rows_crossed(objective, params, state, batch, place, rows)
+                _refuse_rows_crossed(objective, loss, params, state, batch, place)
             if loss.weights is not None:
                 _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
@@ -203,24 +203,26 @@ def _refuse_trained_weights(
 
 
 def _refuse_rows_crossed(
-    objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
+    objective: Objective, loss: Term, params: Any, state: Any, batch: Any, place: Place
 ) -> None:
     """Raise if a row has more losses the more rows there are: a mean over others on every mesh."""
+    rows = place.rows
+    wider = replace(place, rows=2 * rows, count=None, shift=None)
 
-    def losses_for(count: int) -> Any:
-        more = jax.tree.map(lambda x: jnp.concatenate([x] * (count // rows)), batch)
-        wider = replace(place, rows=count, count=None, shift=None)
+    def twice() -> Any:
+        more = jax.tree.map(lambda x: jnp.concatenate([x, x]), batch)
         output, _ = objective.loss(params, state, more, wider)
-        return read_loss(output, objective.has_aux, count)[0].values
+        return read_loss(output, objective.has_aux, 2 * rows)[0].values
 
     try:
-        shapes = [list(jax.eval_shape(lambda n=n: losses_for(n)).shape) for n in (rows, 2 * rows)]
+        found = jax.eval_shape(twice).shape
     except Exception:
         return  # a loss that takes one number of rows only
-    if shapes[0][1:] != shapes[1][1:]:
+    if found[1:] != loss.values.shape[1:]:
         raise ShardingError(
             explain_error(
-                f"it has shape {shapes[0]} for {rows} rows and {shapes[1]} for {2 * rows}",
+                f"it has shape {list(loss.values.shape)} for {rows} rows and {list(found)} for "
+                f"{2 * rows}",
                 where="the loss",
                 rule="The loss of a row must not depend on how many rows are with it on a device. "
                 "The usual cause is [rows, 1] - [rows], which is [rows, rows].",
