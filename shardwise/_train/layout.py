@@ -115,19 +115,22 @@ def count_rows(batch: Any) -> int:
         f"{name}: {'a scalar' if length is None else f'{length} rows'}"
         for name, length in lengths.items()
     )
+    what = f"its leaves do not have one length:\n    - {found}"
+    remedy = (
+        "what changes from step to step goes into the batch once per row, np.full(rows, value); "
+        "what never changes may be closed over, functools.partial(loss, ...), and is read when the "
+        "step is compiled."
+    )
     if not lengths or set(lengths.values()) == {0}:
         what = "it has no rows" if lengths else "it has no leaves"
-    else:
-        what = f"its leaves do not have one length:\n    - {found}"
+        remedy = "leave empty batches out, and check the path or the filter the data comes from."
     raise ShardingError(
         explain_error(
             what,
             where="the batch",
             rule="Every leaf of a batch has one row per example, at least one, "
             "along its first dimension.",
-            remedy="what changes from step to step goes into the batch once per row, "
-            "np.full(rows, value); what never changes may be closed over, "
-            "functools.partial(loss, ...), and is read when the step is compiled.",
+            remedy=remedy,
         )
     )
 
