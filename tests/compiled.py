@@ -29,12 +29,14 @@ FULLY = (
 _folder: list[str] = []
 
 
-def begin() -> None:
-    """Keep what is compiled from here on, in this process."""
+def begin(folder: str | None = None) -> None:
+    """Keep what is compiled from here on, in this process: in a folder of its own, or in this."""
     import jax
 
-    _folder.append(tempfile.mkdtemp(prefix="shardwise-compiled-"))
-    jax.config.update("jax_compilation_cache_dir", _folder[-1])
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="shardwise-compiled-")
+        _folder.append(folder)
+    jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
@@ -43,6 +45,11 @@ def end() -> None:
     """Forget it."""
     while _folder:
         shutil.rmtree(_folder.pop(), ignore_errors=True)
+
+
+def folder() -> str | None:
+    """Where it is kept."""
+    return _folder[-1] if _folder else None
 
 
 def shared() -> dict[str, str]:
