@@ -28,7 +28,7 @@ RNG = (None, "shard", "example")
 AHEAD = 8
 """How many steps may wait for CPU devices that share a process.
 
-With more than 32, XLA can start one on the thread that an earlier one needs, and both wait for ever.
+With more than 32, XLA can start one on the thread that an earlier one needs: both wait for ever.
 """
 
 
