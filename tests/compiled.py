@@ -25,7 +25,7 @@ from jax._src import compiler
 FULLY = (
     "tests/campaigns",
     "tests/conformance/test_memory.py",
-    "tests/evaluate",
+    "tests/evaluate/test_evaluate_sums.py::test_a_billion_values",
     "tests/hosts",
     "tests/test_examples.py::test_digits",
     "tests/train/test_at_rest.py",
