@@ -57,6 +57,8 @@ def outermost(ops: Sequence[Op], axes: Sequence[Axis]) -> Axis:
     Its loop then holds the loops of the others, so that a training step split over data and model
     keeps the activations of one data shard, not of all.
     """
+    if len(axes) == 1:
+        return axes[0]
     return min(axes, key=lambda axis: sum(bool(stage.meetings) for stage in stages(ops, axis)))
 
 

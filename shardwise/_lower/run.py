@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from .. import _collectives, _jax
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from . import flat
 from .apart import apart
 from .block import sum_block
 from .context import Context, Env, read
@@ -28,6 +29,7 @@ from .control import control
 from .loop import Loop
 from .pace import Pace
 from .plan import BlockSum, concerned, count_uses, folds, outermost, stages
+from .straight import Straight, straight
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
 
@@ -63,8 +65,12 @@ def run(
     """Run `ops`; afterwards `env` holds the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
-        for op in ops:
-            _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
+        for part in [ops] if cx.batched else straight(ops, keep):
+            if isinstance(part, Straight):
+                part.write(env)
+                continue
+            for op in part:
+                _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
         return
     axis = outermost(ops, axes)
     rest = [other for other in axes if other != axis]
@@ -72,7 +78,13 @@ def run(
     for stage in stages(ops, axis):
         run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
         inside = list(stage.inside)
-        folded = folds(stage, axis, inside, uses)
+        if inside and not cx.batched and flat.is_flat(stage, uses, axes):
+            for op in inside:
+                with _jax.same_place(op.source):
+                    _write(op, [flat.apply(op, [read(env, atom) for atom in op.ins])], env)
+            inside, folded = [], []
+        else:
+            folded = folds(stage, axis, inside, uses)
         if inside:
             kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
             Loop(axis, rest, inside, folded, kept, env, cx).run()

@@ -347,7 +347,8 @@ class _Walk:
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = partial(_jax.bind, eqn.primitive, params)
         effect = bool(eqn.effects)
-        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        plain = None if effect else _jax.as_equation(eqn.primitive)
+        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect, plain))
         return owed.results(self, eqn, name, outs)
 
     def add(self, eqn: Any, op: Op) -> list[Any]:

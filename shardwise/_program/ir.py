@@ -113,6 +113,8 @@ class Leaf(Op):
     run: Callable[..., list[Any]]
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
     effect: bool = False
+    primitive: Any = None
+    """For what is one equation of JAX and does nothing else: its primitive."""
 
     @property
     def effectful(self) -> bool:
