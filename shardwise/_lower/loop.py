@@ -175,8 +175,8 @@ def _join(old: Trouble | None, new: Trouble | None) -> Trouble | None:
 
 
 def _in_front(out: Value) -> Value:
-    return Value(out.array[None], out.dims)
+    return Value(lax.expand_dims(out.array, (0,)), out.dims)
 
 
 def _flat(array: Any) -> Any:
-    return array.reshape((array.shape[0] * array.shape[1],) + array.shape[2:])
+    return lax.reshape(array, (array.shape[0] * array.shape[1], *array.shape[2:]))

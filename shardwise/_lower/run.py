@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import _collectives, _jax
+from .._jax.shapes import reshaped
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
 from . import flat
@@ -136,7 +137,9 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     count = 1
     for axis in op.axes:
         count *= axis.size
-    ins = [Value(jnp.asarray(x.array), x.dims) for x in ins]
+    ins = [
+        x if isinstance(x.array, jax.Array) else Value(jnp.asarray(x.array), x.dims) for x in ins
+    ]
     if rule.same and all(axis.size == 1 for axis in op.scope):
         # On a single device XLA leaves it out.
         return functools.reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
@@ -147,7 +150,7 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
 
     def stack(x: Value) -> Any:
         array = x.spread([*others, *op.axes])
-        return array.reshape((*lead, count, *array.shape[len(lead) + len(op.axes) :]))
+        return reshaped(array, (*lead, count, *array.shape[len(lead) + len(op.axes) :]))
 
     def apply(*stacks: Any) -> Any:
         return _collectives.apply(op.name, op.groups, *stacks, **op.params)
@@ -158,7 +161,8 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     if rule.agrees and op.groups is None:
         return stacked(out, others)
     sizes = [axis.size for axis in op.axes]
-    return stacked(out.reshape((*lead, *sizes, *out.shape[len(lead) + 1 :])), [*others, *op.axes])
+    out = reshaped(out, (*lead, *sizes, *out.shape[len(lead) + 1 :]))
+    return stacked(out, [*others, *op.axes])
 
 
 def _write(op: Op, outs: Sequence[Value], env: Env) -> None:

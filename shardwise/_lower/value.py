@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .._jax.shapes import ordered, reshaped
 from .._mesh import Axis, Placement
 
 
@@ -112,16 +113,6 @@ def put_together(value: Value, place: Placement) -> Value:
 def in_front(array: Any, dims: Sequence[int]) -> Any:
     """An array with these dimensions in front, in this order."""
     return ordered(array, [*dims, *(d for d in range(np.ndim(array)) if d not in dims)])
-
-
-def ordered(array: Any, order: Sequence[int]) -> Any:
-    """An array with its dimensions in this order."""
-    return array if list(order) == sorted(order) else lax.transpose(array, order)
-
-
-def reshaped(array: Any, shape: Sequence[int]) -> Any:
-    """An array of this shape."""
-    return array if np.shape(array) == tuple(shape) else lax.reshape(array, shape)
 
 
 def is_extended(dtype: Any) -> bool:
