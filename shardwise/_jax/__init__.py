@@ -65,3 +65,6 @@ from .processes import distributed_client as distributed_client
 from .processes import distributed_place as distributed_place
 from .processes import find_cluster as find_cluster
 from .processes import leave_distributed as leave_distributed
+from .straight import Straight as Straight
+from .straight import as_equation as as_equation
+from .straight import copies_equations as copies_equations
