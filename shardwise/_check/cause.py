@@ -76,7 +76,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     summed_again = [step for step in again if not within(step.op.source, "pmean")]
     if auto is not None and not summed_again:
         idle = next((step for step in again if step.order > auto.order), None)
-        tail = f"; the average at {idle.op.where} finds it the same on every device" if idle else ""
+        tail = f"; the pmean at {idle.op.where} averages equal values" if idle else ""
         return Finding(
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
