@@ -16,7 +16,7 @@ from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
 from .._program import Collective, Join, Leaf, Op, Where, within
 from .diagnose import line_of
-from .lint import TWO_WAYS
+from .two_ways import two_ways
 from .verdict import Finding
 
 
@@ -81,8 +81,8 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
             f"its own part{tail}",
-            line_of(auto.op),
-            remedy=TWO_WAYS.replace("'data'", over),
+            place := line_of(auto.op),
+            remedy=two_ways(place, over),
         )
     if summed_again:
         return Finding(

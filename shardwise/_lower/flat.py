@@ -59,7 +59,7 @@ def apply(op: Op, ins: Sequence[Value]) -> Value:
     """One operation for all devices."""
     assert isinstance(op, Leaf)
     if op.name in ELEMENTWISE:
-        arrays, dims = _aligned(op.outs[0].shape, ins)
+        arrays, dims = _aligned(op.outs[0].shape, ins, numbers=op.name != "select_n")
         return Value(_bind(op, op.params, arrays), dims)
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
     lead = tuple(axis.size for axis in axes)
@@ -67,9 +67,15 @@ def apply(op: Op, ins: Sequence[Value]) -> Value:
     return stacked(_bind(op, params, [x.spread(axes) for x in ins]), axes)
 
 
-def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], Mapping[Axis, int]]:
-    """Operands that have one layout, but for numbers that are the same for all devices."""
-    full = [x for x in ins if x.dims or np.shape(x.array)]
+def _aligned(
+    shape: tuple[int, ...], ins: Sequence[Value], *, numbers: bool
+) -> tuple[list[Any], Mapping[Axis, int]]:
+    """Operands that have one layout; with `numbers`, but for those that are the same everywhere."""
+
+    def is_number(x: Value) -> bool:
+        return numbers and not x.dims and not np.shape(x.array)
+
+    full = [x for x in ins if not is_number(x)]
     rank = len(shape) + len(full[0].dims)
     if all(x.dims == full[0].dims and np.ndim(x.array) == rank for x in full):
         return [x.array for x in ins], full[0].dims
@@ -77,7 +83,7 @@ def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], M
     lead = tuple(axis.size for axis in axes)
 
     def align(x: Value) -> Any:
-        if not x.dims and not np.shape(x.array):
+        if is_number(x):
             return x.array
         array = x.spread(axes)
         if np.ndim(array) == len(lead) + len(shape):
