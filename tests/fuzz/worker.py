@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from ..devices import request_devices
+from .flags import verify_alone
 from .language import Program
 from .programs import make
 
@@ -27,6 +28,7 @@ def work(seed: int, groups: list[list[int]], shrink: bool = False) -> int:
 
     from . import trial
 
+    verify_alone()
     gc.freeze()
     with jax.numpy_dtype_promotion("strict"):
         for numbers in groups:
