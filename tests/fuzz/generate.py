@@ -64,7 +64,7 @@ NESTING = [
 
 
 def statement(s: Scope) -> None:
-    deep = s.depth >= 2 or next(s.names) > 90
+    deep = s.depth >= s.deepest or next(s.names) > 90
     s.draw.weighted(PLAIN if deep else PLAIN + NESTING)(s)
 
 
@@ -111,6 +111,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
         rough=draw.pick(["float16", "bfloat16"]) if draw.chance(6) else None,
         kinds={a.name: a.values for a in arguments},
         most=min(length, 3),
+        deepest=2 if length > 2 else 1,
     )
     _opened(s, arguments)
     for _ in range(draw.integer(max(1, length // 3), length)):

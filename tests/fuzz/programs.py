@@ -19,7 +19,7 @@ def make(seed: int, number: int) -> Program:
     Most are short: what breaks a long program nearly always breaks a short one too, and the time
     of one long program tries ten of them.
     """
-    length = LONG if number % 16 == 0 else MIDDLE if number % 4 == 0 else SHORT
+    length = LONG if number % 32 == 0 else MIDDLE if number % 8 == 0 else SHORT
     return generate(Draw(f"{seed}:{number}"), length, hangs=number % 20 == 9)
 
 

@@ -30,6 +30,7 @@ class Scope:
         absent: The axes along which some devices may be elsewhere.
         branches: Whether it is part of a branch.
         most: How many statements a function inside it has at most.
+        deepest: How deep functions are written inside one another.
     """
 
     draw: Draw
@@ -51,6 +52,7 @@ class Scope:
     depth: int = 0
     branches: bool = False
     most: int = 3
+    deepest: int = 2
 
     @property
     def split(self) -> bool:
