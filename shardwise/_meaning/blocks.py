@@ -18,6 +18,9 @@ from .term import Scaled, Term
 Cuts = frozenset[int]
 NONE: Cuts = frozenset()
 
+NEAR = 128
+"""Among so many terms a padded one is looked for."""
+
 
 class Seams:
     """Where terms are cut: the places at which any of them takes a slice of an argument."""
@@ -113,6 +116,20 @@ def sources(t: Term, d: int) -> list[tuple[int, int]]:
     fy = [e for e in range(len(t.kids[1][1].shape)) if e not in cy and e not in by]
     at = d - len(bx)
     return [(0, fx[at])] if at < len(fx) else [(1, fy[at - len(fx)])]
+
+
+def padded(t: Term, d: int) -> bool:
+    """Whether a term is padded along a dimension, or computed by element from one that is."""
+    stack, seen = [t], {t}
+    while stack and len(seen) < NEAR:
+        top = stack.pop()
+        if top.op == "pad" and any(entry[0] == d for entry in top.params):
+            return True
+        if top.op in BY_ELEMENT or top.op in ("sum", "product"):
+            new = {kid for _, kid in top.kids if kid.shape == t.shape} - seen
+            seen |= new
+            stack += new
+    return False
 
 
 class Cutter:

@@ -183,6 +183,7 @@ LINEAR = {
     "rev",
     "permute",
     "device",
+    "fft",
 }
 
 MIXES = {"sum", "product", "dot", "conv", "concatenate", "scatter_add", "add_rows"}

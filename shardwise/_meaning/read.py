@@ -72,13 +72,18 @@ def _says(found: list[Gap]) -> bool:
 
 
 def read_apart(
-    body: Body, constants: Sequence[Any], axis: Axis | None, reference: Meaning | None = None
+    body: Body,
+    constants: Sequence[Any],
+    axis: Axis | None,
+    reference: Meaning | None = None,
+    entirely: bool = False,
 ) -> Meaning | None:
     """Read a program with the devices along an axis kept apart and with its loops unrolled.
 
-    None if it is too long for that.
+    `entirely`: what is split along the axis is kept apart from the start, not only where devices
+    do different things. None if it is too long for that.
     """
-    own = DeviceWalk(axis, reference.walk if reference is not None else None)
+    own = DeviceWalk(axis, reference.walk if reference is not None else None, entirely)
     try:
         return _walked(own, body, constants)
     except TooLong:

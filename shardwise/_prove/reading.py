@@ -109,13 +109,15 @@ class ReadProgram:
         """The same with the devices along one axis kept apart, for what is not proved so far."""
         alone = math.prod(self.mesh.shape.values()) == 1
         for axis in [None] if alone else speaks_of(self.body):
-            if (axis is not None and axis.size > FEW) or not any(found):
+            if axis is not None and axis.size > FEW:
                 continue
             base = read_apart(plain.body, plain.constants, None)
-            own = base and read_apart(self.body, self.constants, axis, base)
-            if base and own:
-                rows = zip(found, base.results, own.results, strict=True)
+            for entirely in (False, True) if base and axis is not None else (False,) * bool(base):
+                if not any(found):
+                    break
+                own = read_apart(self.body, self.constants, axis, base, entirely)
+                rows = zip(found, base.results, own.results, strict=True) if own else ()
                 found = [
                     [] if any(same(want, got) for same in SAME) else old for old, want, got in rows
-                ]
+                ] or found
         return found

@@ -74,6 +74,10 @@ def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
         return cut(inner, t.params[0], t.params[1], t.shape[t.params[0]], t.params[2])
     if t.op == "concatenate" and t.params == d and stride == 1:
         return _cut_pieces(x, d, start, size, shape)
+    if t.op == "pad" and len(t.kids) == 1 and stride == 1:
+        found = _cut_padding(x, d, start, size, shape)
+        if found is not None:
+            return found
     if t.op == "reshape" and stride == 1:
         found = _cut_reshape(t, d, start, size, shape)
         if found is not None:
@@ -90,6 +94,23 @@ def _cut_pieces(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scale
             pieces.append(cut((tidy(coef * c), kid), d, low - at, high - low))
         at += kid.shape[d]
     return concatenate(pieces, d, shape)
+
+
+def _cut_padding(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scaled | None:
+    """A slice of what is padded with zeros at its ends: zeros, a slice of it, zeros."""
+    coef, t = x
+    if len(t.params) != 1 or t.params[0][0] != d or t.params[0][3] or min(t.params[0][1:3]) < 0:
+        return None
+    inner, first = t.kids[0][1], t.params[0][1]
+    low, high = max(start, first), min(start + size, first + inner.shape[d])
+    if low >= high:
+        return zero(shape)
+    pieces = [
+        zero((*shape[:d], low - start, *shape[d + 1 :])),
+        cut((coef, inner), d, low - first, high - low),
+        zero((*shape[:d], start + size - high, *shape[d + 1 :])),
+    ]
+    return concatenate([one for one in pieces if one[1].shape[d]], d, shape)
 
 
 def _cut_reshape(t: Term, d: int, start: int, size: int, shape: Shape) -> Term | None:
