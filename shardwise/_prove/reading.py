@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from .._check import words
@@ -14,17 +15,22 @@ from .._meaning import (
     equal,
     equal_in_blocks,
     equal_in_pieces,
+    equal_merged,
+    has_mistakes,
     read_apart,
     speaks_of,
 )
-from .._mesh import AbstractMesh, Axis
+from .._mesh import AbstractMesh, Axis, axes_of
 from .._program import Body, collectives_in, walk
 from .._simulate import Traced, Tracing
 
 FEW = 16
 """Up to so many devices along an axis are kept apart."""
 
-SAME = (equal, equal_in_pieces, equal_in_blocks)
+SHORT = 20_000
+"""Axes of which a program does not speak are kept apart if it has fewer operations, on all."""
+
+SAME = (equal, equal_merged, equal_in_pieces, equal_in_blocks)
 """The ways in which two results are seen to be the same, the quickest first."""
 
 
@@ -107,17 +113,30 @@ class ReadProgram:
 
     def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
         """The same with the devices along one axis kept apart, for what is not proved so far."""
-        alone = math.prod(self.mesh.shape.values()) == 1
-        for axis in [None] if alone else speaks_of(self.body):
-            if axis is not None and axis.size > FEW:
+        followed: set[Axis | None] = set()
+        for axis, entirely in self._ways():
+            if not any(found) or axis in followed:
                 continue
             base = read_apart(plain.body, plain.constants, None)
-            for entirely in (False, True) if base and axis is not None else (False,) * bool(base):
-                if not any(found):
-                    break
-                own = read_apart(self.body, self.constants, axis, base, entirely)
-                rows = zip(found, base.results, own.results, strict=True) if own else ()
+            own = base and read_apart(self.body, self.constants, axis, base, entirely)
+            if base and own:
+                rows = list(zip(found, base.results, own.results, strict=True))
                 found = [
                     [] if any(same(want, got) for same in SAME) else old for old, want, got in rows
-                ] or found
+                ]
+                left = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
+                if not any(has_mistakes(own, got) for got in left):
+                    followed.add(axis)  # to keep more apart would say nothing new
         return found
+
+    def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
+        """The axes to keep apart, and whether entirely: those first that the program speaks of."""
+        if math.prod(self.mesh.shape.values()) == 1:
+            yield None, False
+            return
+        spoken = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
+        yield from ((axis, False) for axis in spoken)
+        others = [axis for axis in axes_of(self.mesh).values() if axis not in spoken]
+        small = [axis for axis in others if 1 < axis.size <= FEW]
+        small = [axis for axis in small if axis.size * self.operations <= SHORT]
+        yield from ((axis, True) for axis in (*spoken, *small))

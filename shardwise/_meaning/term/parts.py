@@ -36,6 +36,10 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
         return transpose(inner, [sorted(left).index(d) for d in left])
     if t.op == "reshape" and len(axes) == len(t.shape):
         return reduce(name, (coef, t.kids[0][1]), range(len(t.kids[0][1].shape)))
+    if t.op == "reshape":
+        before = _before_reshape(t, axes)
+        if before is not None:
+            return reshape(reduce(name, (coef, t.kids[0][1]), before), shape)
     nests = name == "sum" or (name in ("max", "min") and coef > 0) or coef == 1
     if t.op == f"reduce_{name}" and nests:
         inside = t.kids[0][1]
@@ -45,6 +49,17 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     outside = coef if name == "sum" else 1
     inner = (1, t) if name == "sum" else (coef, t)
     return outside, make(f"reduce_{name}", tuple(sorted(axes)), (inner,), shape)
+
+
+def _before_reshape(t: Term, axes: set[int]) -> list[int] | None:
+    """The dimensions that a reshape has made these of, if it has made no others of them."""
+    found: list[int] = []
+    for old, new in matched(t.kids[0][1].shape, t.shape) or ():
+        own = axes.intersection(new)
+        if own and own != {d for d in new if t.shape[d] != 1 or d in axes}:
+            return None
+        found += old if own else []
+    return found or None
 
 
 def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
@@ -65,9 +80,9 @@ def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
         return add(
             [(tidy(coef * stride * spaced[0]), spaced[1]), full((coef * start, ONE), shape)], shape
         )
-    if t.op == "slice" and t.params[0] == d and stride == 1:
+    if t.op == "slice" and t.params[0] == d:
         _, first, step = t.params
-        return cut((coef, t.kids[0][1]), d, first + start * step, size, step)
+        return cut((coef, t.kids[0][1]), d, first + start * step, size, step * stride)
     if t.op == "slice" and t.params[0] > d:
         # Slices along several dimensions stand in the order of the dimensions.
         inner = cut((coef, t.kids[0][1]), d, start, size, stride)
