@@ -17,18 +17,17 @@ import doctest
 import inspect
 import io
 import linecache
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
-from . import compiled
+from . import apart
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -133,15 +132,9 @@ def test_the_page_runs_and_shows_what_it_prints(page):
     assert done.returncode == 0, done.stderr
 
 
-def run_apart(page: Path) -> subprocess.CompletedProcess[str]:
+def run_apart(page: Path) -> CompletedProcess[str]:
     """Run a page in a process of its own, as a reader would."""
-    return subprocess.run(
-        [sys.executable, "-m", "tests.test_docs", str(page)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "XLA_FLAGS": DEVICES, "JAX_PLATFORMS": "cpu", **compiled.shared()},
-    )
+    return apart.run(run_page, page, XLA_FLAGS=DEVICES, JAX_PLATFORMS="cpu")
 
 
 def test_a_block_of_the_readme_that_needs_another_fails(tmp_path):
