@@ -43,9 +43,8 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
 
 def _finding(one: Wrong) -> Finding:
     code, what, remedy = _what(one)
-    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.sizes.items()) + "}"
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
-    return Finding(code, f"{one.path} {what} on {mesh}", where, one.path, remedy, mesh=mesh)
+    return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
 
 
 def _what(one: Wrong) -> tuple[str, str, str]:
