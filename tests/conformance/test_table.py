@@ -16,6 +16,6 @@ def rows():
         yield pytest.param(row, id=str(row), marks=() if often else pytest.mark.once)
 
 
-@pytest.mark.parametrize("row", rows())
+@pytest.mark.parametrize("row", list(rows()))
 def test_simulated_is_real(row):
     table.conform(row)
