@@ -30,7 +30,9 @@ def as_equation(primitive: Any) -> Any:
     """The primitive of an equation that may be copied: applied with the parameters it shows."""
     primitive = getattr(primitive, "prim", primitive)
     plain = type(primitive).get_bind_params is _core.Primitive.get_bind_params
-    return primitive if plain else None
+    # Some are made of others before they are lowered, which JAX does where they are applied.
+    lowered = getattr(primitive.is_high, "__func__", None) is _core.Primitive.is_high
+    return primitive if plain and lowered else None
 
 
 class Straight:
