@@ -28,6 +28,9 @@ ELEMENTWISE = set(
 )
 """Primitives whose operands and results have one shape."""
 
+ALIKE = {"add_any", "clamp", "select_n"}
+"""Those that take no number beside an array."""
+
 SMALL = 1 << 20
 """Bytes that a stage may hold for all devices together besides what it takes and gives."""
 
@@ -59,7 +62,7 @@ def apply(op: Op, ins: Sequence[Value]) -> Value:
     """One operation for all devices."""
     assert isinstance(op, Leaf)
     if op.name in ELEMENTWISE:
-        arrays, dims = _aligned(op.outs[0].shape, ins, numbers=op.name != "select_n")
+        arrays, dims = _aligned(op.outs[0].shape, ins, numbers=op.name not in ALIKE)
         return Value(_bind(op, op.params, arrays), dims)
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
     lead = tuple(axis.size for axis in axes)
