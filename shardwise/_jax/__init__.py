@@ -33,7 +33,6 @@ from .jaxprs import specs_in as specs_in
 from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched
 from .jaxprs import untyped as untyped
-from .jaxprs import without_refs as without_refs
 from .lines import LIBRARIES as LIBRARIES
 from .lines import Frame as Frame
 from .lines import api_boundary as api_boundary
@@ -65,3 +64,7 @@ from .processes import distributed_client as distributed_client
 from .processes import distributed_place as distributed_place
 from .processes import find_cluster as find_cluster
 from .processes import leave_distributed as leave_distributed
+from .refs import without_refs as without_refs
+from .straight import Straight as Straight
+from .straight import as_equation as as_equation
+from .straight import copies_equations as copies_equations

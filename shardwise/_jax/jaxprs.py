@@ -9,12 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import config as _config
-from jax._src import core as _core
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _partial
 from jax._src.lax import lax as _lax
-from jax._src.state import discharge as _discharge
-from jax._src.state import types as _state
 from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
 
@@ -44,29 +41,6 @@ def inputs(jaxpr: Any) -> list[Any]:
     """The variables that a program is called with: its constants, then its arguments."""
     opened = open_jaxpr(jaxpr)
     return [*opened.constvars, *opened.invars]
-
-
-def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
-    """A closed jaxpr that holds no mutable refs: what is written to one is threaded through it.
-
-    This is what JAX does itself before it compiles, so reads and writes keep their order.
-
-    Returns:
-        The jaxpr, which takes its constants as arguments where it had refs; and which of its
-        inputs were refs, constants counted first. Their last values are further results.
-    """
-    opened = open_jaxpr(jaxpr)
-    if not any(_is_state(effect) for effect in opened.effects):
-        return jaxpr, ()
-    inner = _partial.convert_constvars_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))
-    pure = _discharge.discharge_state(jex.ClosedJaxpr(inner, ()))
-    first = len(open_jaxpr(pure).consts)
-    refs = [i for i, v in enumerate(inner.invars, first) if isinstance(v.aval, _state.AbstractRef)]
-    return pure, tuple(refs)
-
-
-def _is_state(effect: Any) -> bool:
-    return isinstance(effect, _state.RefEffect) or effect is _core.internal_mutable_array_effect
 
 
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:

@@ -256,7 +256,7 @@ def _sum(op: Op) -> Leaf:
 
 
 def _leaf(op: Op, name: str) -> Leaf:
-    return Leaf([*op.ins, *op.ins], op.outs, name, _never, {}, where=op.where, source=op.source)
+    return Leaf([*op.ins, *op.ins], op.outs, name, _never, {}, source=op.source, calls=op.calls)
 
 
 def _never(*args: Any) -> list[Any]:

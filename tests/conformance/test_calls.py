@@ -431,3 +431,89 @@ def test_a_backward_derivative_of_nested_shard_maps_over_one_device():
 
     want = jax.device_get(jax.jit(slope(jax.jit(partial(stacked, mesh=real_mesh(**sizes)))))(x))
     assert_same(slope(sw.simulate(stacked, mesh=sw.mesh(**sizes)))(x), want)
+
+
+# --- refs and derivatives of the user's own
+
+
+def _doubled(x):
+    ref = jax.new_ref(x)
+    ref[...] = ref[...] * 2.0
+    return ref[...] ** 2
+
+
+@jax.custom_vjp
+def halved(x):
+    return _doubled(x)
+
+
+halved.defvjp(lambda x: (_doubled(x), x), lambda x, ct: (0.5 * ct + x,))
+
+
+@jax.custom_jvp
+def leant(x):
+    return _doubled(x)
+
+
+leant.defjvp(lambda primals, tangents: (_doubled(primals[0]), 0.25 * tangents[0]))
+
+
+@jax.custom_vjp
+def scaled(x):
+    return jnp.sin(x)
+
+
+scaled.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (3.0 * ct * x,))
+
+PLACES = {
+    "straight": lambda f, x: f(x),
+    "scan": lambda f, x: lax.scan(lambda c, row: (c, f(row)), 0.0, x)[1],
+    "cond": lambda f, x: lax.cond(lax.axis_index("x") > 1, f, jnp.cos, x),
+    "jit": lambda f, x: jax.jit(f)(x),
+    "remat": lambda f, x: jax.checkpoint(f)(x),
+    "vmap": lambda f, x: jax.vmap(f)(x),
+}
+
+
+@pytest.mark.parametrize("own", [halved, leant, scaled], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("place", PLACES)
+def test_rules_of_derivatives_survive_refs_around_and_inside_them(own, place):
+    """JAX takes refs away when all is differentiated, and such rules with them."""
+
+    def program(x, *, mesh):
+        def body(x):
+            ref = jax.new_ref(x)
+            ref[...] = ref[...] + 1.0
+            return PLACES[place](own, ref[...])
+
+        options = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": False}
+        return jnp.sum(jax.shard_map(body, mesh=mesh, **options)(x) * x)
+
+    x = jnp.arange(1.0, 9.0) / 4
+    want = jax.jit(jax.grad(partial(program, mesh=real_mesh(**X4))))(x)
+    got = jax.grad(sw.simulate(program, mesh=sw.mesh(**X4)))(x)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_a_rule_that_takes_a_ref_is_refused_by_name():
+    @jax.custom_vjp
+    def times(x, ref):
+        return x * ref[...]
+
+    times.defvjp(lambda x, ref: (x * ref[...], ref[...]), lambda by, ct: (0.5 * ct * by, None))
+
+    def program(x, *, mesh):
+        def body(x):
+            return times(x, jax.new_ref(2.0 * x))
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    x = jnp.arange(8.0)
+    call = sw.simulate(program, mesh=sw.mesh(**X4))
+    np.testing.assert_array_equal(call(x), 2 * x**2)
+    with pytest.raises(sw.UnsupportedError, match="derivative of its own that takes a ref"):
+        jax.grad(lambda x: call(x).sum())(x)
+    inside = sw.simulate(
+        lambda x, *, mesh: jax.grad(lambda x: program(x, mesh=mesh).sum())(x), mesh=sw.mesh(**X4)
+    )
+    np.testing.assert_array_equal(inside(x), x)

@@ -29,7 +29,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.worker:
         from .worker import work
 
-        return work(options.seed, list(map(int, options.numbers.split(","))), options.shrink)
+        groups = [list(map(int, group.split(","))) for group in options.numbers.split(";")]
+        return work(options.seed, groups, options.shrink)
     if options.table:
         print(tally.table([run for path in options.table for run in tally.read(path)]))
         return 0

@@ -11,13 +11,13 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from .flags import environment
-from .programs import make
+from .programs import groups, make
 
-PER_WORKER = 200
+PER_WORKER = 300
 SILENCE = 180.0
 """Seconds without a word after which a process is given up: compiling takes a few at most."""
 
@@ -77,18 +77,25 @@ def _serve(
 
 def stretch(seed: int, numbers: list[int], shrink: bool = False) -> Iterator[dict[str, Any]]:
     """What one process after the other says of these programs, and what is said of dead ones."""
-    left = list(numbers)
+    left = groups(seed, numbers)
     while left:
         phase = "start"
         for report in _process(seed, left, shrink):
             phase = report.get("phase", phase)
             if "kind" in report:
-                left.remove(report["number"])
+                left[0].remove(report["number"])
+                left = left if left[0] else left[1:]
                 phase = "between"
             if "phase" not in report:
                 yield report
         if left and phase != "between":
-            yield _obituary(seed, left.pop(0), phase)
+            group = left.pop(0)
+            if len(group) == 1:
+                yield _obituary(seed, group[0], phase)
+            else:
+                # One of them did it.
+                half = len(group) // 2
+                left[:0] = [group[:half], group[half:]]
 
 
 def _obituary(seed: int, number: int, phase: str) -> dict[str, Any]:
@@ -102,9 +109,9 @@ def _obituary(seed: int, number: int, phase: str) -> dict[str, Any]:
     return {"number": number, **told}
 
 
-def _process(seed: int, numbers: Iterable[int], shrink: bool) -> Iterator[dict[str, Any]]:
+def _process(seed: int, groups: list[list[int]], shrink: bool) -> Iterator[dict[str, Any]]:
     command = [sys.executable, "-m", "tests.fuzz", "--worker", "--seed", str(seed)]
-    command += ["--numbers", ",".join(map(str, numbers))]
+    command += ["--numbers", ";".join(",".join(map(str, group)) for group in groups)]
     command += ["--shrink"] if shrink else []
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     process = subprocess.Popen(command, env=environment(), **quiet)

@@ -35,3 +35,14 @@ def environment() -> dict[str, str]:
         if known == flags:
             raise SystemExit(f"JAX does not start:\n{tried.stderr}")
         flags = known
+
+
+def verify_alone() -> None:
+    """Let MLIR check programs in the thread that asks for it.
+
+    A thread of its own that finds a fault waits for Python, which waits for that thread: JAX hangs
+    where it should refuse a program.
+    """
+    from jax._src.interpreters import mlir
+
+    mlir.JaxIrContext.set_thread_pool = lambda self, pool: self.enable_multithreading(False)

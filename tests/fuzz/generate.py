@@ -7,6 +7,7 @@ its devices disagree: such a program would hang on real devices.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import count
 
@@ -63,7 +64,7 @@ NESTING = [
 
 
 def statement(s: Scope) -> None:
-    deep = s.depth >= 2 or next(s.names) > 90
+    deep = s.depth >= s.deepest or next(s.names) > 90
     s.draw.weighted(PLAIN if deep else PLAIN + NESTING)(s)
 
 
@@ -92,7 +93,7 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     sizes = draw.pick([shape for shape in SHAPES if _possible(shape, form, hangs)])
     around = draw.weighted([(w, a) for w, a in AROUND if not hangs or a in VALUED])
     check = form != "pmap" and draw.chance(50)
-    arguments, registers = _arguments(draw, sizes, form, check)
+    arguments, registers = _arguments(draw, sizes, form, check, min(1 + length, 5))
     s = Scope(
         draw=draw,
         sizes=sizes,
@@ -109,6 +110,8 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
         batched=around in BATCHED,
         rough=draw.pick(["float16", "bfloat16"]) if draw.chance(6) else None,
         kinds={a.name: a.values for a in arguments},
+        most=min(length, 3),
+        deepest=2 if length > 2 else 1,
     )
     _opened(s, arguments)
     for _ in range(draw.integer(max(1, length // 3), length)):
@@ -121,8 +124,9 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     program.features = s.features | {"check_vma" if s.check else "no check_vma"}
     program.outside = around != "plain" and draw.chance(65)
     program.features |= {f"{around} of the simulated"} if program.outside else set()
-    program.at_once = draw.pick([1, 2, 3, "auto", 9])
-    program.jit = draw.chance(40)
+    program.at_once = draw.pick([1, 1, 1, 2, 3, 9, 9, "auto"])
+    # Step by step, JAX compiles every step by itself.
+    program.jit = draw.chance(92 if program.outside else 80)
     program.hangs = hangs
     program.rough = s.rough
     program.x64 = not hangs and draw.chance(5)
@@ -137,10 +141,10 @@ def _possible(sizes: dict[str, int], form: str, hangs: bool) -> bool:
 
 
 def _arguments(
-    draw: Draw, sizes: dict[str, int], form: str, check: bool
+    draw: Draw, sizes: dict[str, int], form: str, check: bool, most: int
 ) -> tuple[list[Argument], list[Register]]:
     arguments, registers = [], []
-    for number in range(draw.integer(2, 5)):
+    for number in range(draw.integer(2, most)):
         argument, register = _argument(draw, sizes, form, number)
         free = [axis for axis in sizes if axis not in register.varying]
         if form == "explicit" and check and register.real and free and draw.chance(50):
@@ -158,13 +162,16 @@ def _argument(
     kind = draw.weighted(kinds) if number > 1 else ("float", "int")[number]
     shapes = {"int": [(), (2,)], "exact": [(2,), (2, 3)], "key": [(1,)], "scalar": [()]}
     local = draw.pick(shapes.get(kind, [(2,), (2, 3), (3,), (1, 2), ()]))
-    axes = draw.subset(list(sizes)) if local else ()
+    # A pmap has to be over something.
+    mapped = form == "pmap" and number == 0
+    axes = draw.subset(list(sizes), int(mapped)) if local or mapped else ()
     name = f"{'a' if kind == 'float' else kind[0]}{number}"
-    spec = _spec(draw, axes, len(local))
-    shape = exact.whole_shape(local, spec, sizes)
     if form == "pmap":
-        spec = (axes, *[()] * len(local)) if axes else spec
+        spec: Spec = (axes, *[()] * len(local)) if axes else ((),) * len(local)
         shape = (*[sizes[a] for a in axes], *local)
+    else:
+        spec = _spec(draw, axes, len(local))
+        shape = exact.whole_shape(local, spec, sizes)
     argument = {
         "float": Argument(name, shape, "float32", spec),
         "int": Argument(name, shape, "int32", spec, "counts"),
@@ -247,8 +254,10 @@ def _unreduced(s: Scope, r: Register, axes: tuple[str, ...]) -> Register:
 
 
 def _digest(s: Scope) -> Register:
-    """A number for each register, so that every statement counts."""
-    reals = s.reals()
+    """A number for each register that nothing uses, so that every statement counts."""
+    text = str(s.block)
+    reals = [r for r in s.reals() if len(re.findall(rf"\b{r.name}\b", text)) < 2]
+    reals = reals or s.reals()[-1:]
     varying = NOWHERE.union(*(r.varying for r in reals))
     differs = NOWHERE.union(*(r.differs for r in reals))
     names = ", ".join(r.name for r in reals)

@@ -37,7 +37,7 @@ def hang_in_a_loop(s: Scope) -> None:
     carry = s.new(start.shape, "float32", kept, kept, 2.0)
     index = s.new((), "float32", NOWHERE, NOWHERE)
     inner = s.inner(s.fresh(), (carry, index))
-    inner.fill(2)
+    inner.fill()
     # Something has to use the result: JAX drops what nothing uses, and with it the hanging.
     new = inner.confined(inner.fitted(hang(inner), carry.shape), kept)
     inner.block.result = f"jnp.tanh({new.name}), None"

@@ -100,7 +100,9 @@ class Argument:
 
     def code(self, seed: int) -> str:
         """The argument as an expression."""
-        return VALUES[self.values].format(seed=seed, shape=self.shape, dtype=self.dtype)
+        words = 2 if self.dtype == "threefry2x32" else 4
+        form = VALUES[self.values]
+        return form.format(seed=seed, shape=self.shape, dtype=self.dtype, words=words)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def ref(s: Scope) -> None:
     cell = f"cell{next(s.names)}"
     _do(inner, f"{cell} = jax.new_ref({param.name})")
     for _ in range(s.draw.integer(1, 3)):
-        inner.fill(2)
+        inner.fill()
         s.draw.weighted([(4, _write), (2, _reduce), (2, _loop), (2, _branch)])(inner, cell, param)
     read = s.draw.pick([f"{cell}[...]", f"jax.freeze({cell})"])
     inner.block.result = f"jnp.tanh({read})"

@@ -26,7 +26,7 @@ def scan(s: Scope) -> None:
         xs.bound if xs else 1.0,
     )
     inner = s.inner(s.fresh(), (carry, row))
-    inner.fill(3)
+    inner.fill()
     new = inner.within(carry.shape, kept)
     new = inner.like(new, f"0.5 * {carry.name} + jnp.tanh({new.name})")
     seen = inner.real(LARGEST // length)
@@ -62,7 +62,7 @@ def counted(s: Scope) -> None:
     inner = s.apart(s.fresh(), (index, carry), apart)
     if dynamic:
         inner.registers.remove(index)
-    inner.fill(3)
+    inner.fill()
     new = inner.within(carry.shape, kept)
     inner.block.result = f"0.5 * {carry.name} + jnp.tanh({new.name})"
     out = s.new(start.shape, "float32", kept, kept, 2.0)
@@ -89,7 +89,7 @@ def while_loop(s: Scope) -> None:
     n = s.new((), "int32", counter.varying, apart)
     carry = s.new(start.shape, "float32", kept, kept, 2.0)
     inner = s.apart(s.fresh(), (n, carry), apart)
-    inner.fill(3)
+    inner.fill()
     new = inner.within(carry.shape, kept)
     inner.block.result = f"{n.name} + 1, 0.5 * {carry.name} + jnp.tanh({new.name})"
     state = inner.block.params
@@ -120,7 +120,7 @@ def branch(s: Scope) -> None:
         param = s.new(operand.shape, "float32", operand.varying, operand.differs, operand.bound)
         inner = s.apart(s.fresh(), (param,), apart)
         inner.branches = True
-        inner.fill(3)
+        inner.fill()
         scopes.append(inner)
         results.append(inner.fitted(inner.real(), operand.shape))
     varying = index.varying.union(*(r.varying for r in results))
@@ -150,7 +150,7 @@ def derivative(s: Scope) -> None:
         forward=s.forward or forward,
         reverse=s.reverse or not forward,
     )
-    inner.fill(3)
+    inner.fill()
     result = inner.real()
     everywhere = frozenset(s.sizes)
     if forward:
@@ -180,7 +180,7 @@ def batched(s: Scope) -> None:
     r = s.draw.pick(rows[::-1])
     param = s.new(r.shape[1:], "float32", r.varying, r.differs, r.bound)
     inner = s.inner(s.fresh(), (param,), batched=True)
-    inner.fill(3)
+    inner.fill()
     result = inner.real(LARGEST // r.shape[0])
     if len(result.shape) > 2:
         result = inner.fitted(result, ())
@@ -197,7 +197,7 @@ def called(s: Scope) -> None:
     forms["checkpoint of dots"] = (
         "jax.checkpoint({0}, policy=jax.checkpoint_policies.dots_saveable)"
     )
-    if not s.smooth:
+    if not (s.smooth or s.batched):
         forms["composite"] = "lax.composite({0}, name='fuzz.call')"
     name = s.draw.pick(list(forms))
     s.features.add(f"{name} in the body")
@@ -207,7 +207,7 @@ def called(s: Scope) -> None:
     if name == "composite":
         # It may not close over anything.
         inner.registers = [param]
-    inner.fill(3)
+    inner.fill()
     result = inner.real()
     inner.block.result = result.name
     new = s.new(result.shape, "float32", result.varying, result.differs, result.bound)
@@ -224,7 +224,7 @@ def custom(s: Scope) -> None:
     # Nothing but the argument: a custom_vjp may not close over what is differentiated.
     inner = s.inner(s.fresh(), (param,), smooth=True, reverse=True)
     inner.registers = [x for x in s.registers if not x.real and not x.exact] + [param]
-    inner.fill(3)
+    inner.fill()
     result = inner.real()
     inner.block.result = result.name
     rule = Block(s.fresh(), ())

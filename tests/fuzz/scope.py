@@ -29,6 +29,8 @@ class Scope:
         kinds: The kind of values that each exact register holds.
         absent: The axes along which some devices may be elsewhere.
         branches: Whether it is part of a branch.
+        most: How many statements a function inside it has at most.
+        deepest: How deep functions are written inside one another.
     """
 
     draw: Draw
@@ -49,6 +51,8 @@ class Scope:
     absent: Axes = NOWHERE
     depth: int = 0
     branches: bool = False
+    most: int = 3
+    deepest: int = 2
 
     @property
     def split(self) -> bool:
@@ -73,9 +77,9 @@ class Scope:
         self.block.statements.append(Statement(names, expression, blocks, registers))
         self.registers += registers
 
-    def fill(self, most: int) -> None:
+    def fill(self) -> None:
         """Write a few statements."""
-        for _ in range(self.draw.integer(1, most)):
+        for _ in range(self.draw.integer(1, self.most)):
             self.step(self)
 
     def like(self, source: Register, expression: str, bound: float | None = None) -> Register:
@@ -131,10 +135,10 @@ class Scope:
         return [r for r in self.registers if r.real and r.size <= most]
 
     def real(self, most: int = LARGEST) -> Register:
-        """A float register, more often a late one."""
+        """A float register, more often a late one: what nothing uses tries nothing."""
         options = self.reals(most) or [self.constant()]
-        late = options[-6:]
-        return self.draw.pick(late[::-1]) if self.draw.chance(70) else self.draw.pick(options)
+        late = options[-self.draw.pick([1, 1, 1, 2, 4]) :]
+        return self.draw.pick(late[::-1]) if self.draw.chance(80) else self.draw.pick(options)
 
     def exact(self) -> Register | None:
         """One of the registers that hold what is computed without rounding."""
@@ -159,7 +163,7 @@ class Scope:
         if register.shape == shape:
             return register
         new = self.new(shape, "float32", register.varying, register.differs, register.bound)
-        return self.write(new, f"jnp.resize({register.name}, {shape})")
+        return self.write(new, f"resized({register.name}, {shape})")
 
     def within(self, shape: tuple[int, ...], varying: Axes) -> Register:
         """A float register of the given shape that varies over nothing but `varying`."""

@@ -38,8 +38,19 @@ def vary(x, axis):
 
 
 def digest(*values):
-    weights = [jnp.linspace(0.5, 1.5, v.size, dtype=v.dtype).reshape(v.shape) for v in values]
-    return jnp.stack([jnp.mean(v * w) for v, w in zip(values, weights, strict=True)])
+    """A number for each of the values, to which every entry adds something else."""
+    def number(v):
+        weights = np.linspace(0.5, 1.5, v.size) / max(v.size, 1)
+        return jnp.sum(v * weights.astype(v.dtype).reshape(v.shape))
+
+    return jnp.stack([number(v) for v in values])
+
+
+def resized(x, shape):
+    """The entries of `x`, as often as they are needed."""
+    size = int(np.prod(shape))
+    flat = lax.concatenate([x.reshape(-1)] * -(-size // max(x.size, 1)), 0)
+    return flat[:size].reshape(shape)
 
 
 def ragged(operand, output, table, axis):
@@ -208,7 +219,8 @@ TRANSFORMS = {
     def pulled(*args):
         smooth, own = of_some(args, {smooth})
         outs, pull = jax.vjp(smooth, *own)
-        return outs, pull([jnp.linspace(0.5, 1.5, o.size).reshape(o.shape) for o in outs])
+        weights = [np.linspace(0.5, 1.5, o.size, dtype=o.dtype).reshape(o.shape) for o in outs]
+        return outs, pull(weights)
 
     return pulled""",
     "linearize": """\
@@ -249,25 +261,25 @@ TRANSFORMS = {
     return kept""",
 }
 
-# Arguments. All but the first kind are computed without rounding.
+# Arguments, made by NumPy: nothing is compiled for them. All but the first kind are computed
+# without rounding.
 _RNG = "np.random.default_rng({seed})"
-_CHOICE = "jnp.asarray(" + _RNG + ".choice(CHOICES, {shape})).astype('{dtype}')"
+_ARRAY = "jnp.asarray({0}.astype(jnp.dtype('{{dtype}}')))"
+_CHOICE = _ARRAY.format(f"np.asarray({_RNG}.choice(CHOICES, {{shape}}))")
 VALUES = {
-    "uniform": "jnp.asarray(" + _RNG + ".uniform(-1, 1, {shape}), '{dtype}')",
-    "counts": "np.asarray(" + _RNG + ".integers(0, 9, {shape}), np.int32)",
+    "uniform": _ARRAY.format(f"np.asarray({_RNG}.uniform(-1, 1, {{shape}}))"),
+    "counts": f"np.asarray({_RNG}.integers(0, 9, {{shape}}), np.int32)",
     "special": _CHOICE.replace("CHOICES", "[np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.0]"),
     "zeros": _CHOICE.replace("CHOICES", "[0.0, -0.0]"),
     "small": _CHOICE.replace("CHOICES", "[0.0, 1.0, -1.0, 2.0, 0.5, -3.0]"),
     "powers": _CHOICE.replace("CHOICES", "[0.5, 1.0, 2.0, 4.0]"),
     "large": _CHOICE.replace("CHOICES", "[60000.0, -60000.0, 2048.0, 1.0, 3.0]"),
-    "complex": "jnp.asarray(" + _RNG + ".integers(-3, 4, (2, *{shape})) * np.array([1, 1j])"
-    ".reshape((2,) + (1,) * len({shape}))).sum(0).astype('{dtype}')",
-    "bits": "jnp.asarray("
-    + _RNG
-    + ".integers(-(2**31), 2**31, {shape}), 'int32').astype('{dtype}')",
-    "truths": "jnp.asarray(" + _RNG + ".integers(0, 2, {shape}), bool)",
+    "complex": _ARRAY.format(f"np.tensordot([1, 1j], {_RNG}.integers(-3, 4, (2, *{{shape}})), 1)"),
+    "bits": _ARRAY.format(f"np.asarray({_RNG}.integers(-(2**31), 2**31, {{shape}}))"),
+    "truths": _ARRAY.format(f"np.asarray({_RNG}.integers(0, 2, {{shape}}))"),
     "scalar": "{seed} + 0.5",
-    "key": "jax.random.split(jax.random.key({seed}, impl='{dtype}'), {shape})",
+    "key": "jax.random.wrap_key_data("
+    + f"{_RNG}.integers(0, 2**32, (*{{shape}}, {{words}}), np.uint32), impl='{{dtype}}')",
 }
 
 FOOTER = """\

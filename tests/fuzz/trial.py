@@ -1,10 +1,10 @@
-"""One program, run for real and simulated, and compared."""
+"""Programs, run for real and simulated, and compared."""
 
 from __future__ import annotations
 
-import contextlib
 import linecache
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,6 +18,7 @@ import shardwise as sw
 
 from ..support import TOLERANCE
 from .language import Program
+from .together import call_together, result_of
 
 
 @dataclass(frozen=True)
@@ -32,58 +33,74 @@ class Outcome:
     error: float = 0.0
 
 
-def attempt(program: Program, tell: Callable[[str], None] = lambda phase: None) -> Outcome:
-    """Run a program both ways, telling which is next. Only what JAX itself runs counts."""
-    with jax.enable_x64(program.x64):
-        if program.hangs:
-            return attempt_to_hang(program)
-        functions = load(program)
-        args = arguments(program, functions)
+@dataclass(frozen=True)
+class Case:
+    """A program that can be run: its functions, its meshes, and its arguments."""
+
+    program: Program
+    functions: dict[str, Any]
+    args: tuple[Any, ...]
+
+
+def attempt(program: Program) -> Outcome:
+    """Run a program both ways. Only what JAX itself runs counts."""
+    return attempt_all([program])[0]
+
+
+def attempt_all(
+    programs: Sequence[Program], tell: Callable[[str], None] = lambda phase: None
+) -> list[Outcome]:
+    """Run programs of one group (`programs.groups`) both ways, telling which way is next."""
+    with jax.enable_x64(programs[0].x64):
+        cases = [load(program) for program in programs]
+        if programs[0].hangs:
+            return [attempt_to_hang(case) for case in cases]
         tell("real")
-        try:
-            want = run_real(program, functions, args)
-        except Exception as error:
-            return Outcome("refused", f"{type(error).__name__}: {error}")
+        wanted = run_real(cases)
+        ran = [not isinstance(want, Exception) for want in wanted]
         tell("simulated")
-        try:
-            got = run_simulated(program, functions, args)
-        except Exception as error:
-            return Outcome("wrong", f"{type(error).__name__}: {error}")
-        # JAX itself has other weak types where a batch is computed step by step.
-        weak = program.jit or not program.outside
-        return compare(got, want, rough=program.rough, bits=bits(program), weak=weak)
+        found = iter(run_simulated([case for case, own in zip(cases, ran, strict=True) if own]))
+        return [
+            _judged(program, next(found), want) if own else Outcome("refused", _words(want))
+            for program, own, want in zip(programs, ran, wanted, strict=True)
+        ]
+
+
+def _judged(program: Program, got: Any, want: Any) -> Outcome:
+    if isinstance(got, Exception):
+        return Outcome("wrong", _words(got))
+    # JAX itself has other weak types where a batch is computed step by step.
+    weak = program.jit or not program.outside
+    return compare(plain(got), plain(want), program.rough, bits(program), weak)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def attempt_simulated(program: Program) -> Outcome:
     """Run a program simulated only: whether it raises."""
     with jax.enable_x64(program.x64):
-        try:
-            functions = load(program)
-            run_simulated(program, functions, arguments(program, functions))
-        except Exception as error:
-            return Outcome("wrong", f"{type(error).__name__}: {error}")
-        return Outcome("right")
+        [got] = run_simulated([load(program)])
+    return Outcome("wrong", _words(got)) if isinstance(got, Exception) else Outcome("right")
 
 
-def attempt_to_hang(program: Program) -> Outcome:
+def attempt_to_hang(case: Case) -> Outcome:
     """Run a program that would hang on real devices: it has to end in a DeadlockError."""
-    functions = load(program)
-    args = arguments(program, functions)
+    [got] = run_simulated([case])
+    if isinstance(got, sw.DeadlockError):
+        told = "<fuzz" in str(got)
+        return Outcome("found") if told else Outcome("wrong", f"no line in: {got}")
+    if not isinstance(got, Exception):
+        return Outcome("wrong", f"a number instead of a DeadlockError: {got}")
     try:
-        got = run_simulated(program, functions, args)
-    except sw.DeadlockError as error:
-        told = "<fuzz" in str(error)
-        return Outcome("found") if told else Outcome("wrong", f"no line in: {error}")
-    except Exception as error:
-        try:
-            jax.make_jaxpr(_real(program, functions))(*args)
-        except Exception as own:  # JAX does not even trace it
-            return Outcome("refused", f"{type(own).__name__}: {own}")
-        return Outcome("wrong", f"{type(error).__name__}: {error}")
-    return Outcome("wrong", f"a number instead of a DeadlockError: {got}")
+        jax.make_jaxpr(_real(case))(*case.args)
+    except Exception as own:  # JAX does not even trace it
+        return Outcome("refused", _words(own))
+    return Outcome("wrong", _words(got))
 
 
-def load(program: Program) -> dict[str, Any]:
+def load(program: Program) -> Case:
     """Define the program's functions; its lines show up in tracebacks and messages."""
     code = program.code()
     name = f"<fuzz {abs(hash(code)) % 10**8}>"
@@ -94,41 +111,59 @@ def load(program: Program) -> dict[str, Any]:
     space: dict[str, Any] = {"sw": sw, "mesh": Mesh(devices, names, axis_types=types)}
     space["virtual"] = AbstractMesh(shape, names, axis_types=types)
     exec(compile(code, name, "exec"), space)
-    return space
+    return Case(program, space, _arguments(program, space))
 
 
-def arguments(program: Program, functions: dict[str, Any]) -> tuple[Any, ...]:
+def _arguments(program: Program, space: dict[str, Any]) -> tuple[Any, ...]:
     """The arguments, as the script of the program makes them."""
     texts = [argument.code(seed) for seed, argument in enumerate(program.arguments)]
     texts = [text.replace("float32", "float64") if program.x64 else text for text in texts]
-    return tuple(eval(text, functions) for text in texts)
+    return tuple(eval(text, space) for text in texts)
 
 
-def run_real(program: Program, functions: dict[str, Any], args: Any) -> Any:
-    mesh = functions["mesh"]
-    specs = eval(program.specs, functions)
-    if program.form != "pmap":
-        args = [
-            a if isinstance(a, float) else jax.device_put(a, NamedSharding(mesh, spec))
-            for a, spec in zip(args, specs, strict=True)
-        ]
-    call = _real(program, functions)
-    functions["REAL"][0] = True
-    with jax.set_mesh(mesh) if program.explicit else contextlib.nullcontext():
-        return plain(jax.jit(call)(*args))
+def run_real(cases: Sequence[Case]) -> list[Any]:
+    """What programs of one group return on real devices, or raise."""
+    for case in cases:
+        case.functions["REAL"][0] = True
+    first = cases[0]
+    around = jax.set_mesh(first.functions["mesh"]) if first.program.explicit else nullcontext()
+    with around:
+        return call_together([(_real(case), _placed(case)) for case in cases])
 
 
-def _real(program: Program, functions: dict[str, Any]) -> Callable[..., Any]:
-    call = eval(program.real, functions)
+def _placed(case: Case) -> list[Any]:
+    if case.program.form == "pmap":
+        return list(case.args)
+    mesh, specs = case.functions["mesh"], eval(case.program.specs, case.functions)
+    return [
+        a if isinstance(a, float) else jax.device_put(a, NamedSharding(mesh, spec))
+        for a, spec in zip(case.args, specs, strict=True)
+    ]
+
+
+def _real(case: Case) -> Callable[..., Any]:
+    call = eval(case.program.real, case.functions)
     # A simulated function is traced before it is transformed, as one inside `jit` is.
-    return functions["transform"](jax.jit(call)) if program.outside else call
+    return case.functions["transform"](jax.jit(call)) if case.program.outside else call
 
 
-def run_simulated(program: Program, functions: dict[str, Any], args: Any) -> Any:
-    call = eval(program.simulated, functions)
-    call = functions["transform"](call) if program.outside else call
-    functions["REAL"][0] = False
-    return plain((jax.jit(call) if program.jit else call)(*args))
+def run_simulated(cases: Sequence[Case]) -> list[Any]:
+    """What simulated programs return, or raise: some of them step by step, the others jitted."""
+    for case in cases:
+        case.functions["REAL"][0] = False
+    calls = [(_simulated(case), case.args) for case in cases]
+    jitted = iter(
+        call_together([c for c, case in zip(calls, cases, strict=True) if case.program.jit])
+    )
+    return [
+        next(jitted) if case.program.jit else result_of(*call)
+        for call, case in zip(calls, cases, strict=True)
+    ]
+
+
+def _simulated(case: Case) -> Callable[..., Any]:
+    call = eval(case.program.simulated, case.functions)
+    return case.functions["transform"](call) if case.program.outside else call
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A process that runs programs one after the other and reports each in a line of JSON."""
+"""A process that runs groups of programs and reports each program in a line of JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import os
 from typing import Any
 
 from ..devices import request_devices
+from .flags import verify_alone
 from .language import Program
 from .programs import make
 
-PER_CACHE = 50
-"""Programs after which JAX's caches are emptied."""
 
-
-def work(seed: int, numbers: list[int], shrink: bool = False) -> int:
+def work(seed: int, groups: list[list[int]], shrink: bool = False) -> int:
     """Run the programs; with `shrink`, make each that fails smaller instead of counting it."""
     request_devices()
     # Whatever a program prints must not get between the reports.
@@ -30,18 +28,18 @@ def work(seed: int, numbers: list[int], shrink: bool = False) -> int:
 
     from . import trial
 
+    verify_alone()
     gc.freeze()
     with jax.numpy_dtype_promotion("strict"):
-        for count, number in enumerate(numbers, 1):
-            program = make(seed, number)
-            outcome = trial.attempt(program, lambda phase: say(phase=phase))
-            script = ""
-            if shrink and outcome.kind == "wrong":
-                script = smaller(program, outcome).script()
-            features = sorted(program.features)
-            say(number=number, features=features, script=script, **vars(outcome))
-            if count % PER_CACHE == 0:
-                jax.clear_caches()
+        for numbers in groups:
+            programs = [make(seed, number) for number in numbers]
+            outcomes = trial.attempt_all(programs, lambda phase: say(phase=phase))
+            for number, program, outcome in zip(numbers, programs, outcomes, strict=True):
+                script = ""
+                if shrink and outcome.kind == "wrong":
+                    script = smaller(program, outcome).script()
+                features = sorted(program.features)
+                say(number=number, features=features, script=script, **vars(outcome))
     return 0
 
 

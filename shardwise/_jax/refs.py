@@ -1,0 +1,115 @@
+"""Programs without mutable refs."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax._src import core as _core
+from jax._src import custom_derivatives as _custom
+from jax._src.interpreters import partial_eval as _partial
+from jax._src.state import discharge as _discharge
+from jax._src.state import types as _state
+from jax.core import eval_jaxpr
+from jax.extend import core as jex
+
+from .._errors import UnsupportedError, explain_error
+from .jaxprs import open_jaxpr
+
+
+def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
+    """A closed jaxpr that holds no mutable refs: what is written to one is threaded through it.
+
+    This is what JAX does itself before it compiles, so reads and writes keep their order.
+
+    Returns:
+        The jaxpr, which takes its constants as arguments where it had refs; and which of its
+        inputs were refs, constants counted first. Their last values are further results.
+    """
+    opened = open_jaxpr(jaxpr)
+    if not any(_is_state(effect) for effect in opened.effects):
+        return jaxpr, ()
+    inner = _partial.convert_constvars_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))
+    _teach()
+    token = _DIFFERENTIABLE.set(True)
+    try:
+        pure = _discharge.discharge_state(jex.ClosedJaxpr(inner, ()))
+    finally:
+        _DIFFERENTIABLE.reset(token)
+    first = len(open_jaxpr(pure).consts)
+    refs = [i for i, v in enumerate(inner.invars, first) if isinstance(v.aval, _state.AbstractRef)]
+    return pure, tuple(refs)
+
+
+def _is_state(effect: Any) -> bool:
+    return isinstance(effect, _state.RefEffect) or effect is _core.internal_mutable_array_effect
+
+
+# --- derivatives of what comes out
+
+# JAX takes refs away last, when nothing is differentiated any more, and takes the rules of
+# `custom_jvp` and `custom_vjp` away with them. A simulated program is differentiated afterwards.
+
+_DIFFERENTIABLE: contextvars.ContextVar[bool] = contextvars.ContextVar("keeps", default=False)
+
+
+@functools.cache
+def _teach() -> None:
+    """Let JAX ask, once for the process, whether rules have to stay."""
+    _discharge._discharge_state = _keeping(_discharge._discharge_state)
+    rules = _discharge._discharge_rules
+    for primitive in (_custom.custom_jvp_call_p, _custom.custom_vjp_call_p):
+        rules[primitive] = _with_its_rule(primitive, rules.get(primitive))
+
+
+def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def discharge(jaxpr: Any, which: Any, lower: bool, *rest: Any) -> Any:
+        return original(jaxpr, which, lower and not _DIFFERENTIABLE.get(), *rest)
+
+    return discharge
+
+
+def _with_its_rule(primitive: Any, original: Callable[..., Any] | None) -> Callable[..., Any]:
+    """What becomes of a function with a rule of its own for derivatives, and with refs inside."""
+
+    def discharge(*given: Any, call_jaxpr: Any, **params: Any) -> Any:
+        if not _DIFFERENTIABLE.get():
+            if original is None:
+                raise NotImplementedError(f"No state discharge rule for primitive: {primitive}")
+            return original(*given, call_jaxpr=call_jaxpr, **params)
+        args = given[len(given) - len(call_jaxpr.in_avals) :]
+        is_ref = [isinstance(aval, _state.AbstractRef) for aval in call_jaxpr.in_avals]
+        pure = _discharge.discharge_state(call_jaxpr)
+        if any(is_ref):
+            outs = _underivable(lambda *args: eval_jaxpr(pure.jaxpr, pure.consts, *args))(*args)
+        else:
+            bound = primitive.get_bind_params({**params, "call_jaxpr": pure})
+            outs = primitive.bind(*args, **bound)
+        last = iter(outs[len(call_jaxpr.out_avals) :])
+        news = [next(last) if ref else None for ref in is_ref]
+        return news, outs[: len(call_jaxpr.out_avals)]
+
+    return discharge
+
+
+def _underivable(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that can be run and not differentiated."""
+    alone = jax.custom_jvp(f)
+
+    @alone.defjvp
+    def refuse(primals: Any, tangents: Any) -> Any:
+        raise UnsupportedError(
+            explain_error(
+                "it is a derivative of a function with a derivative of its own that takes a ref",
+                where="custom_vjp, custom_jvp",
+                rule="A simulated program passes on values; its rule asks for the ref.",
+                remedy="simulate the derivative, sw.simulate(jax.grad(f), mesh=mesh), or pass the "
+                "value that the ref holds.",
+            )
+        )
+
+    return alone
