@@ -21,7 +21,7 @@ from typing import Any
 from .._mesh import Axis
 from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
 from . import term as T
-from .align import align
+from .align import align, whole_along
 from .arrange import thickened
 from .collectives import join
 from .control import chosen
@@ -75,6 +75,14 @@ class DeviceWalk(Walk):
             self.seen.update(v.term for v in own)
 
     def apply(self, op: Op, ins: list[Any]) -> list[Any]:
+        outs = self.applied(op, ins)
+        for out, var in zip(outs, op.outs, strict=True):
+            for own in out.values if isinstance(out, Many) else (out,):
+                assert own.local == tuple(var.shape), (op, own.dims, var.shape)
+        return outs
+
+    def applied(self, op: Op, ins: list[Any]) -> list[Any]:
+        """The meanings of an operation's results, on each device where they differ."""
         if isinstance(op, AxisIndex) and op.axis == self.axis:
             return [self.merged([whole((k, T.ONE)) for k in range(self.size)])]
         try:
@@ -313,7 +321,8 @@ def concatenated(w: Walk, values: Sequence[Value], d: int) -> Value:
     """Values behind each other along a dimension."""
     if len({v.owed for v in values}) > 1:
         raise Unknown("shares of sums beside whole values")
-    values = align(list(values), w.known)
+    # What another axis cuts along this dimension is not side by side in the whole.
+    values = align([whole_along(v, [d]) for v in values], w.known)
     first = values[0]
     size = sum(whole_size(v.dims[d]) for v in values)
     dims = (*first.dims[:d], tidy_dim([(size, ())]), *first.dims[d + 1 :])

@@ -168,7 +168,10 @@ class Merger:
             return T.bcast(t.kids[0], shape, places)
         if d not in t.params or d + 1 not in t.params:
             return None
-        inner = self._kid(t.kids[0], t.params.index(d), depth)
+        at = t.params.index(d)
+        if t.params.index(d + 1) != at + 1:
+            return None
+        inner = self._kid(t.kids[0], at, depth)
         return None if inner is None else T.bcast(inner, shape, places)
 
     def _product(self, t: Term, d: int, shape: Shape, depth: int) -> Scaled | None:
