@@ -24,6 +24,9 @@ from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
 from .wrong import Wrong, wrong_results
 
+NO_CAUSE = "SW109"
+"""The code of what is seen to differ, and no more."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examined:
@@ -145,7 +148,23 @@ class _Comparison:
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
-        return [*causes, *describe(rest), *self.stuck, *read, *odd]
+        return [*_leading(causes, describe(rest)), *self.stuck, *read, *odd]
+
+
+def _leading(causes: list[Finding], others: list[Finding]) -> list[Finding]:
+    """The causes that are known, and what is not likely to follow from one of them."""
+    vague = [finding for finding in others if finding.code == NO_CAUSE]
+    if not causes or not vague:
+        return [*causes, *others]
+    first, *more = causes
+    paths = tuple(path for finding in vague for path in (finding.leaf, *finding.likewise))
+    count = f"{len(paths)} more result{'s differ' if len(paths) > 1 else ' differs'} too"
+    first = dataclasses.replace(
+        first,
+        message=f"{first.message}; {count}, perhaps because of it",
+        likewise=(*first.likewise, *paths),
+    )
+    return [first, *more, *(finding for finding in others if finding not in vague)]
 
 
 def disagreement(mesh: str) -> Finding:

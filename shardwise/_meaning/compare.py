@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import Any
 
 from .._mesh import Axis
 from .._program import Op
@@ -161,13 +162,16 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     if alike and s.op in FREE:
         return None
     if alike and s.params == t.params and a == b:
-        return list(zip(s.kids, t.kids, strict=True))
+        return _unordered(s, t) if s.op in UNORDERED else list(zip(s.kids, t.kids, strict=True))
     if _one_operand(s, t):
         return [((a, s.kids[0][1]), (b, t.kids[0][1]))]
     if alike and s.op == "product":
         return _products(want, got)
     return None
 
+
+UNORDERED = {"max", "min", "and", "or", "xor", "eq", "ne"}
+"""What has its operands in an order of ours, which differs with the operands."""
 
 FREE = {"sort", "top_k", "approx_top_k", "is_finite"}
 """What may be the same of a multiple, so that a factor below refutes nothing."""
@@ -203,8 +207,22 @@ def _one_operand(s: Term, t: Term) -> bool:
     return alike and len(s.kids) == len(t.kids) == 1 and s.op in LINEAR
 
 
+def _unordered(s: Term, t: Term) -> list[tuple[Scaled, Scaled]]:
+    """The operands that differ, those of one kind side by side."""
+    left = [kid for kid in s.kids if kid not in t.kids]
+    right = [kid for kid in t.kids if kid not in s.kids]
+    return _paired(left, right) if len(left) == len(right) else [*zip(s.kids, t.kids, strict=True)]
+
+
+def _paired(left: list[Scaled], right: list[Scaled]) -> list[tuple[Scaled, Scaled]]:
+    def kind(one: Scaled) -> tuple[Any, ...]:
+        return one[1].op, one[1].shape, sorted(kid.op for _, kid in one[1].kids)
+
+    return list(zip(sorted(left, key=kind), sorted(right, key=kind), strict=True))
+
+
 def _sums(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]]:
-    """The summands that differ: those of one term by coefficient, the others in order."""
+    """The summands that differ: those of one term by coefficient, the others by their kind."""
     ours = {t: T.tidy(want[0] * c) for c, t in want[1].kids}
     theirs = {t: T.tidy(got[0] * c) for c, t in got[1].kids}
     pairs: list[tuple[Scaled, Scaled]] = [
@@ -213,7 +231,7 @@ def _sums(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]]:
     left = [(c, t) for t, c in ours.items() if t not in theirs]
     right = [(c, t) for t, c in theirs.items() if t not in ours]
     if len(left) == len(right):
-        return pairs + list(zip(left, right, strict=True))
+        return pairs + _paired(left, right)
     return [(want, (1, T.make("unlike", (), (got,), got[1].shape)))]
 
 

@@ -172,3 +172,32 @@ def test_a_wrong_program_is_refuted_where_check_finds_it_wrong(pair):
     told = next(f for f in sw.check(pair.wrong, *args, mesh=pair.mesh).findings if f.certain)
     assert (first.code, first.where, first.remedy) == (told.code, told.where, told.remedy)
     assert sw.prove(pair.right, *args, mesh=pair.mesh).status in ("proved", "unknown")
+
+
+@pytest.mark.parametrize(
+    "after",
+    [jnp.tanh, jax.nn.relu, jax.nn.softplus, jax.nn.log_softmax, lambda z: z / (1 + abs(z).max())],
+)
+def test_a_bias_before_the_sum_is_named_whatever_comes_after(after):
+    def body(x, up, down, bias):
+        return after(lax.psum(jax.nn.gelu(x @ up) @ down + bias, "data"))
+
+    specs = (P(), P(None, "data"), P("data"), P())
+    args = normal(8, 4), normal(4, 16, seed=1), normal(16, 4, seed=2), normal(4, seed=3)
+    (found,) = sw.check(sharded(body, specs), *args, mesh={"data": [1, 4]}).findings
+    assert found.code == "SW404"
+    assert "bias" in found.where.text
+
+
+def test_what_may_follow_from_a_known_cause_is_not_a_finding_of_its_own():
+    def body(x, w, bias):
+        hidden = lax.psum(x @ w + bias, "data")
+        return hidden, jnp.argsort(hidden, axis=1).astype(float) * jnp.sin(hidden)
+
+    specs = (P(None, "data"), P("data"), P())
+    args = normal(8, 8), normal(8, 8, seed=1), normal(8, seed=2)
+    program = sharded(body, specs, (P(), P()))
+    (found,) = sw.check(program, *args, mesh={"data": [1, 4]}).findings
+    assert found.code == "SW404"
+    assert found.likewise == ("result[1]",)
+    assert "1 more result" in found.message
