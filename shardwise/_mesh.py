@@ -32,7 +32,7 @@ Placement = tuple[tuple[Axis, ...], ...]
 """For each dimension of an array the axes it is split over, the slowest first."""
 
 
-def mesh(axes: Mapping[str, int] | None = None, /, **sizes: int) -> AbstractMesh:
+def mesh(axes: Mapping[str, int] | None = None, /, *names: Any, **sizes: int) -> AbstractMesh:
     """A virtual mesh: names and sizes, no devices.
 
     The result is a `jax.sharding.AbstractMesh` with `Auto` axes. It can be given to
@@ -40,15 +40,17 @@ def mesh(axes: Mapping[str, int] | None = None, /, **sizes: int) -> AbstractMesh
 
     Args:
         axes: Axis names and sizes as a mapping, for names that are not Python identifiers.
+        *names: Nothing: sizes and names apart, as `jax.make_mesh` takes them, are refused.
         **sizes: Axis names and sizes, in order: `mesh(data=8, model=2)`.
 
     Raises:
         ShardingError: No axes, an axis given twice, or a size that is not a positive integer.
     """
-    if axes is not None and not isinstance(axes, Mapping):
+    if names or (axes is not None and not isinstance(axes, Mapping)):
+        found = ", ".join(map(repr, (axes, *names)))
         raise ShardingError(
             explain_error(
-                f"expected axis names with sizes, found {axes!r}",
+                f"expected axis names with sizes, found {found}",
                 where="sw.mesh",
                 rule="A mesh has named axes.",
                 remedy="sw.mesh(data=8, model=2)",
@@ -77,10 +79,8 @@ def mesh(axes: Mapping[str, int] | None = None, /, **sizes: int) -> AbstractMesh
         )
     for name, size in axes.items():
         _check_size(name, size)
-    names = tuple(axes)
-    return AbstractMesh(
-        tuple(int(axes[name]) for name in names), names, axis_types=(AxisType.Auto,) * len(names)
-    )
+    types = (AxisType.Auto,) * len(axes)
+    return AbstractMesh(tuple(map(int, axes.values())), tuple(axes), axis_types=types)
 
 
 def _check_size(name: Any, size: Any) -> None:
@@ -94,12 +94,15 @@ def _check_size(name: Any, size: Any) -> None:
             )
         )
     if not is_count(size):
+        number = size.strip() if isinstance(size, str) else ""
         raise ShardingError(
             explain_error(
                 f"axis {name!r} has size {size!r}",
-                where="sw.mesh",
+                where="a mesh",
                 rule="The size of an axis is a positive whole number of devices.",
-                remedy=f"sw.mesh({name}=1) is the smallest mesh.",
+                remedy=f"{name}={number}, without quotes."
+                if number.isdigit()
+                else f"{name}=1 is the smallest.",
             )
         )
 

@@ -260,6 +260,14 @@ _SENTENCES = (
         "say how the arguments of the program lie: sw.simulate(f, mesh=mesh, in_specs=...); or "
         "move this one: jax.reshard(x, {said}).",
     ),
+    (
+        _jax.NOT_REPLICATED,
+        "{out} say {spec}, and what is returned for it may differ between devices along {axes}",
+        "A result whose spec leaves an axis out is the same on every device along it.",
+        "reduce it over the axis before it is returned (jax.lax.psum, pmean, pmax), or what it is "
+        "made of; or name the axis in its spec. check_vma=False would silence this, and return "
+        "the first device's value.",
+    ),
 )
 """Errors of JAX that mean one thing: what was found, the rule, the remedy."""
 

@@ -51,6 +51,7 @@ from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
 from .messages import MIXED_AXES as MIXED_AXES
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
+from .messages import NOT_REPLICATED as NOT_REPLICATED
 from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT
 from .messages import SPEC_MISMATCH as SPEC_MISMATCH

@@ -46,6 +46,13 @@ SPEC_MISMATCH = re.compile(
 )
 """JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
 
+NOT_REPLICATED = re.compile(
+    r"(?P<out>out_specs\S*) is (?P<spec>P\(.*?\)) which implies.*?"
+    r"(?:possibly varying over|replicated across mesh ax[ei]s) (?P<axes>\{[^}]*\}|[^,]*)",
+    re.S,
+)
+"""JAX's message about a result that may differ where its spec says that it does not."""
+
 NO_MESH = re.compile(r"context mesh cannot be empty")
 """JAX's message about a `shard_map` that has no mesh and finds none around it."""
 

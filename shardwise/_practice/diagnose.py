@@ -40,7 +40,7 @@ ERRORS: tuple[tuple[str, str], ...] = (
     (r"does not match the specs of the input", "explicit-mesh"),
     (
         r"which implies that the corresponding output value is replicated"
-        r"|can't be statically inferred|replicated across mesh ax",
+        r"|can't be statically inferred|replicated across mesh ax|may differ between devices along",
         "missing-reduction",
     ),
     (
