@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ._jax.shapes import moved, picked, reshaped
+
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
@@ -77,10 +79,12 @@ def reduce(name: str, x: Any) -> Any:
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and name != "psum":
         return functools.reduce(RULES[name].fold, x)  # pyright: ignore[reportArgumentType]
     if one_by_one(name, x.dtype) or (name != "psum" and jnp.issubdtype(x.dtype, jnp.floating)):
-        start = jnp.broadcast_to(identity(name, x.dtype), x.shape[1:])
+        start = lax.full(x.shape[1:], identity(name, x.dtype))
         return accumulate(name, start, x)
     if name == "psum":
-        return jnp.sum(widen(x), axis=0, dtype=wide(x.dtype))
+        if x.dtype == jnp.bool_:
+            return jnp.sum(x, axis=0, dtype=x.dtype)
+        return lax.reduce_sum(widen(x), (0,))
     return (lax.reduce_max if name == "pmax" else lax.reduce_min)(x, (0,))
 
 
@@ -102,11 +106,15 @@ def _reduction(name: str) -> Callable[[Any], Any]:
 
 
 def _larger(a: Any, b: Any) -> Any:
-    return lax.select(b > a, b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.max(a, b)
+    return (
+        lax.select(lax.gt(b, a), b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.max(a, b)
+    )
 
 
 def _smaller(a: Any, b: Any) -> Any:
-    return lax.select(b < a, b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.min(a, b)
+    return (
+        lax.select(lax.lt(b, a), b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.min(a, b)
+    )
 
 
 def _sum(x: Any) -> Any:
@@ -125,11 +133,12 @@ def _from_zero(total: Any) -> Any:
     """A sum as one that starts from 0, and so is never -0. Left to itself, XLA drops the 0."""
     if not jnp.issubdtype(total.dtype, jnp.floating):
         return total
-    return jnp.where(total == 0, jnp.zeros_like(total), total)
+    zero = lax.full_like(total, 0)
+    return lax.select(lax.eq(total, zero), zero, total)
 
 
 def _all_gather(x: Any, *, dimension: int, tiled: bool) -> Any:
-    x = jnp.moveaxis(x, 0, dimension)
+    x = moved(x, 0, dimension)
     return merge(x, dimension) if tiled else x
 
 
@@ -141,14 +150,14 @@ def scatter(total: Any, n: int, *, dimension: int, tiled: bool) -> Any:
     """A total, dealt out along one of its dimensions; the parts stacked in front."""
     if tiled:
         total = cut(total, dimension, n)
-    return jnp.moveaxis(total, dimension, 0)
+    return moved(total, dimension, 0)
 
 
 def _all_to_all(x: Any, *, split: int, concat: int) -> Any:
     # The primitive is tiled in every case: lax.all_to_all adds and removes the unit dimension.
     n = x.shape[0]
-    parts = jnp.moveaxis(cut(x, split + 1, n), split + 1, 0)  # [to, from, ...]
-    parts = jnp.moveaxis(parts, 1, concat + 1)
+    parts = moved(cut(x, split + 1, n), split + 1, 0)  # [to, from, ...]
+    parts = moved(parts, 1, concat + 1)
     return merge(parts, concat + 1)
 
 
@@ -156,15 +165,15 @@ def _ppermute(x: Any, *, perm: tuple[tuple[int, int], ...]) -> Any:
     sender = np.full(x.shape[0], -1)
     for source, target in perm:
         sender[target] = source
-    moved = jnp.take(x, np.maximum(sender, 0), axis=0)
+    out = picked(x, np.maximum(sender, 0))
     if (sender >= 0).all():
-        return moved
-    got = (sender >= 0).reshape((-1,) + (1,) * (x.ndim - 1))
-    return jnp.where(got, moved, jnp.zeros_like(moved))
+        return out
+    got = lax.broadcast_in_dim(sender >= 0, x.shape, (0,))
+    return lax.select(got, out, lax.full_like(out, 0))
 
 
 def _pbroadcast(x: Any, *, source: int) -> Any:
-    return x[source]
+    return lax.index_in_dim(x, source, keepdims=False)
 
 
 def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: Any, _: Any) -> Any:
@@ -247,10 +256,17 @@ def apply(
         (stack,) = stacks
         return _unequal(rule, stack, groups, params)
     index = np.array(groups)
-    out = jax.vmap(lambda *parts: rule.apply(*parts, **params))(*[stack[index] for stack in stacks])
+
+    def in_groups(stack: Any) -> Any:
+        return reshaped(picked(stack, index.reshape(-1)), (*index.shape, *stack.shape[1:]))
+
+    out = jax.vmap(lambda *parts: rule.apply(*parts, **params))(
+        *[in_groups(stack) for stack in stacks]
+    )
     if rule.agrees:
-        out = jnp.repeat(out[:, None], index.shape[1], axis=1)
-    return out.reshape((-1,) + out.shape[2:])[np.argsort(index.reshape(-1))]
+        each = (out.shape[0], index.shape[1], *out.shape[1:])
+        out = lax.broadcast_in_dim(out, each, (0, *range(2, len(each))))
+    return picked(out.reshape((-1,) + out.shape[2:]), np.argsort(index.reshape(-1)))
 
 
 def _unequal(rule: Rule, stack: Any, groups: tuple[tuple[int, ...], ...], params: Any) -> Any:
@@ -258,10 +274,10 @@ def _unequal(rule: Rule, stack: Any, groups: tuple[tuple[int, ...], ...], params
     parts = [
         jnp.broadcast_to(out, (len(group), *out.shape))
         for group in groups
-        for out in [rule.apply(stack[np.array(group)], **params)]
+        for out in [rule.apply(picked(stack, group), **params)]
     ]
     order = np.argsort([member for group in groups for member in group])
-    return jnp.concatenate(parts)[order]
+    return picked(lax.concatenate(parts, 0), order)
 
 
 def identity(name: str, dtype: Any) -> Any:
@@ -286,12 +302,12 @@ def foldable(name: str, dtype: Any) -> bool:
 def merge(x: Any, dimension: int) -> Any:
     """Fold dimension `dimension` into the next one."""
     shape = x.shape
-    return x.reshape(
-        shape[:dimension] + (shape[dimension] * shape[dimension + 1],) + shape[dimension + 2 :]
-    )
+    whole = shape[dimension] * shape[dimension + 1]
+    return lax.reshape(x, (*shape[:dimension], whole, *shape[dimension + 2 :]))
 
 
 def cut(x: Any, dimension: int, n: int) -> Any:
     """The inverse: cut a dimension into `n` parts, a new dimension in front of it."""
     shape = x.shape
-    return x.reshape(shape[:dimension] + (n, shape[dimension] // n) + shape[dimension + 1 :])
+    part = shape[dimension] // n
+    return lax.reshape(x, (*shape[:dimension], n, part, *shape[dimension + 1 :]))

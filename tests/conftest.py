@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
-from . import compiled
 from .devices import request_devices
 
 request_devices()
 
 import pytest  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+from . import compiled  # noqa: E402
+
+# Traced programs are many small objects that stay: looking at all of them again takes a twentieth
+# of the time of the tests.
+gc.set_threshold(100_000, 50, 100)
 
 # Compiling takes as long as it takes: a deadline would only fail on slow machines.
 _COMMON = {

@@ -6,13 +6,15 @@ from .case import Sizes as Sizes
 from .case import case as case
 from .cause import cause as cause
 from .cause import grouped as grouped
-from .draw import run_drawn as run_drawn
+from .compare import wide as wide
+from .examine import Examined as Examined
+from .examine import disagreement as disagreement
+from .examine import examine as examine
 from .options import Meshes as Meshes
 from .options import expand as expand
 from .options import wanted_meshes as wanted_meshes
 from .options import words as words
 from .run import check as check
-from .running import Run as Run
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in

@@ -16,7 +16,7 @@ from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
 from .._mesh import Axis
 from .._program import Collective, Join, Leaf, Op, Where, within
 from .diagnose import line_of
-from .lint import TWO_WAYS
+from .two_ways import two_ways
 from .verdict import Finding
 
 
@@ -76,13 +76,13 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     summed_again = [step for step in again if not within(step.op.source, "pmean")]
     if auto is not None and not summed_again:
         idle = next((step for step in again if step.order > auto.order), None)
-        tail = f"; the average at {idle.op.where} finds it the same on every device" if idle else ""
+        tail = f"; the pmean at {idle.op.where} averages equal values" if idle else ""
         return Finding(
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
             f"its own part{tail}",
-            line_of(auto.op),
-            remedy=TWO_WAYS.replace("'data'", over),
+            place := line_of(auto.op),
+            remedy=two_ways(place, over),
         )
     if summed_again:
         return Finding(

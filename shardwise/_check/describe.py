@@ -12,8 +12,8 @@ from .._mesh import Axis
 from .._program import Collective, Where
 from .compare import difference, factor, whose, wide
 from .diagnose import place
-from .lint import TWO_WAYS
 from .relate import share_of
+from .two_ways import two_ways
 from .verdict import Finding
 from .wrong import Wrong
 
@@ -43,9 +43,8 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
 
 def _finding(one: Wrong) -> Finding:
     code, what, remedy = _what(one)
-    mesh = "{" + ", ".join(f"{k}: {v}" for k, v in one.sizes.items()) + "}"
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
-    return Finding(code, f"{one.path} {what} on {mesh}", where, one.path, remedy, mesh=mesh)
+    return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
 
 
 def _what(one: Wrong) -> tuple[str, str, str]:
@@ -115,7 +114,7 @@ def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
         return (
             "SW101",
             f"is {n} times too large, the size of {_axes(axes)}{why}",
-            TWO_WAYS if summed or one.suspect else "average instead of summing: jax.lax.pmean.",
+            two_ways() if summed or one.suspect else "average instead of summing: jax.lax.pmean.",
         )
     if axes := whose(1 / times, sizes, slack):
         n = math.prod(sizes[name] for name in axes)

@@ -23,15 +23,8 @@ from .._program import (
     collectives_in,
     walk,
 )
+from .two_ways import two_ways
 from .verdict import NOWHERE, Finding
-
-TWO_WAYS = (
-    "either differentiate the reduced loss, which autodiff handles:\n"
-    "    jax.grad(lambda w: jax.lax.pmean(loss(w, x), 'data'))(w)\n"
-    "or make the parameters differ first, and reduce the gradients yourself:\n"
-    "    w = jax.lax.pcast(w, 'data', to='varying')\n"
-    "    jax.lax.pmean(jax.grad(loss)(w, x), 'data')"
-)
 
 LARGE = 1 << 20
 """From how many gathered bytes on it is worth a word."""
@@ -52,7 +45,7 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 "A gradient of replicated parameters is: autodiff has already summed it over the "
                 "devices, so a further sum or mean cannot correct it",
                 op.where,
-                remedy=TWO_WAYS,
+                remedy=two_ways(),
                 certain=False,
             )
 

@@ -57,6 +57,11 @@ class Wrong:
         assert self.run.mesh is not None
         return dict(self.run.mesh.shape)
 
+    @property
+    def mesh(self) -> str:
+        """The same in words."""
+        return "{" + ", ".join(f"{name}: {size}" for name, size in self.sizes.items()) + "}"
+
     @functools.cached_property
     def got(self) -> np.ndarray:
         """What JAX returns."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import enum
-import io
 import json
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .._errors import ShardwiseError, explain_error
+from .marking import Format, as_csv, exit_code, folder_of, judge_all, limits, note, say
 from .status import ExitCode
 
 if TYPE_CHECKING:
-    from .._practice.judge import Judge
-    from .._practice.verdict import Judgement
+    pass
 
 app = typer.Typer(
     name="practice",
@@ -44,14 +39,6 @@ Seconds = Annotated[
 ]
 
 
-class Format(enum.StrEnum):
-    """How verdicts are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
 @app.callback(invoke_without_command=True)
 def practice(
     context: typer.Context,
@@ -66,7 +53,7 @@ def practice(
     from .._practice.watch import Watch
     from .._practice.workshop import Workshop
 
-    with Workshop(Folder.find(where, exercises), _limits(seconds)) as shop:
+    with Workshop(Folder.find(where, exercises), limits(seconds)) as shop:
         Watch(shop).run()
 
 
@@ -116,7 +103,7 @@ def list_(
     if output is Format.JSON:
         typer.echo(json.dumps(rows, indent=2))
     elif output is Format.CSV:
-        typer.echo(_csv(rows), nl=False)
+        typer.echo(as_csv(rows), nl=False)
     else:
         for text, style in listing(all_of, solved, found.current if found else None):
             typer.secho(text, bold=style == "head", fg="green" if style == "right" else None)
@@ -221,32 +208,22 @@ def judge(
     if everything is not None:
         if name is not None:
             raise typer.BadParameter("--all DIR marks a folder: name no exercise beside it.")
-        _judge_all(everything, exercises, output, seconds, seed)
+        judge_all(everything, exercises, output, seconds, seed)
     if name is None:
         raise typer.BadParameter(
             "name the exercise: practice judge NAME in a practice folder, or NAME FILE anywhere."
         )
-    folder = _folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
+    folder = folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
     one = find(folder.exercises if folder else load_all(exercises), name)
     solution: Path = file or folder.file(one)
     source = read(solution)
-    with Judge(_limits(seconds)) as made:
+    with Judge(limits(seconds)) as made:
         found = made.judge(one, source, str(solution), seed)
-    _say(found, output)
-    onward = _note(folder, one, found)
+    say(found, output)
+    onward = note(folder, one, found)
     if onward and output is Format.TEXT:
         typer.secho(f"\n{onward}", fg="green", bold=True)
-    raise typer.Exit(_code(found))
-
-
-def _folder_of(place: Path, exercises: Path | None) -> Any:
-    """The practice folder that a file's place belongs to, if its exercises are those asked for."""
-    from .._practice.folder import Folder
-
-    if not Folder.above(place):
-        return None
-    found = Folder.find(place)
-    return found if exercises is None or exercises.resolve() == found.source else None
+    raise typer.Exit(exit_code(found))
 
 
 def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
@@ -264,91 +241,6 @@ def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
             "folder: shardwise practice start.",
         )
     )
-
-
-def _note(folder: Any, one: Any, found: Judgement) -> str:
-    """Record a verdict on a file of a practice folder, as the watcher does; what comes next."""
-    if folder is None or not found.ok:
-        return ""
-    try:
-        return folder.onward(folder.note(one, found))
-    except ShardwiseError as error:  # the verdict stands, wherever it can be written down
-        typer.echo(f"The progress was not recorded. {error}", err=True)
-        return ""
-
-
-def _judge_all(
-    folder: Path, exercises: Path | None, output: Format, seconds: float, seed: int | None
-) -> None:
-    from .._practice.exercise import load_all
-    from .._practice.judge import Judge
-
-    own = _folder_of(folder, exercises)
-    pairs = list(_solutions(folder, own.exercises if own else load_all(exercises)))
-    if not pairs:
-        raise ShardwiseError(
-            explain_error(
-                "there are no solutions here",
-                where=f"--all {folder}",
-                rule="A solution is called after its exercise: 01_shard_map_psum.py or "
-                "shard_map_psum.py, in the folder or in a folder for each person below it.",
-            )
-        )
-    rows = []
-    with Judge(_limits(seconds)) as made:
-        for who, one, file in pairs:
-            found = _judged(made, one, file, seed)
-            # A class's folders are marked from outside; their progress is their owners'.
-            _note(own, one, found)
-            rows.append((who, found))
-            if output is Format.TEXT:
-                pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
-                typer.echo(f"{who}: {found.exercise}: {found.status}{pitfall}")
-    if output is Format.JSON:
-        data = [{"who": who, **found.to_dict()} for who, found in rows]
-        typer.echo(json.dumps(data, indent=2))
-    elif output is Format.CSV:
-        typer.echo(_csv([_row(who, found) for who, found in rows]), nl=False)
-    else:
-        right = sum(found.ok for _, found in rows)
-        typer.echo(f"\n{right} of {len(rows)} right")
-    raise typer.Exit(ExitCode.OK if all(found.ok for _, found in rows) else ExitCode.WRONG)
-
-
-def _judged(made: Judge, one: Any, file: Path, seed: int | None) -> Judgement:
-    from .._practice.verdict import NOT_RUN, Judgement
-
-    try:
-        return made.judge_file(one, file, seed)
-    except ShardwiseError as error:
-        return Judgement(one.name, one.title, str(file), NOT_RUN, reason=str(error))
-
-
-def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
-    """Whose, which exercise, which file: all files that are called after an exercise."""
-    if not folder.is_dir():
-        raise ShardwiseError(explain_error("there is no such folder", where=f"--all {folder}"))
-    known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
-    for file in sorted(folder.rglob("*.py")):
-        one = known.get(file.name)
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if one is not None and not hidden:
-            who = file.parent.relative_to(folder)
-            yield (str(who) if who.parts else folder.resolve().name), one, file
-
-
-def _row(who: str, found: Judgement) -> dict[str, Any]:
-    return {
-        "who": who,
-        "exercise": found.exercise,
-        "status": found.status,
-        "pitfall": found.pitfall.name if found.pitfall else "",
-        "line": found.line.number if found.line else "",
-        "right_on": "; ".join(run.title for run in found.runs if run.ok),
-        "wrong_on": "; ".join(run.title for run in found.runs if not run.ok),
-        "seconds": round(found.seconds, 2),
-        "file": found.file,
-    }
 
 
 @app.command()
@@ -383,13 +275,13 @@ def verify(
                 f"{proof.found}{said}"
             )
 
-    with Judge(_limits(seconds), look=not quick) as made:
+    with Judge(limits(seconds), look=not quick) as made:
         proofs = run(chosen, made, told)
     rows = [proof.to_dict() for proof in proofs]
     if output is Format.JSON:
         typer.echo(json.dumps(rows, indent=2))
     elif output is Format.CSV:
-        typer.echo(_csv(rows), nl=False)
+        typer.echo(as_csv(rows), nl=False)
     else:
         good = sum(proof.ok for proof in proofs)
         slowest = max((proof.judgement.seconds for proof in proofs), default=0.0)
@@ -412,7 +304,7 @@ def web(
     from .._practice.web import serve
     from .._practice.workshop import Workshop
 
-    with Workshop(Folder.find(where, exercises), _limits(seconds)) as shop:
+    with Workshop(Folder.find(where, exercises), limits(seconds)) as shop:
         serve(shop, port, browser, typer.echo)
 
 
@@ -420,38 +312,3 @@ def _folder(where: Path, exercises: Path | None) -> Any:
     from .._practice.folder import Folder
 
     return Folder.find(where, exercises)
-
-
-def _limits(seconds: float) -> Any:
-    from .._practice.sandbox.host import Limits
-
-    return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
-
-
-def _say(found: Judgement, output: Format) -> None:
-    if output is Format.JSON:
-        typer.echo(json.dumps(found.to_dict(), indent=2))
-    elif output is Format.CSV:
-        typer.echo(_csv([_row("", found)]), nl=False)
-    else:
-        from .._practice.watch import Screen
-
-        screen = Screen(sys.stdout)
-        screen.verdict(found)
-        screen.flush()
-
-
-def _code(found: Judgement) -> ExitCode:
-    from .._practice.verdict import NOT_RUN
-
-    if found.status == NOT_RUN:
-        return ExitCode.NOT_RUN
-    return ExitCode.OK if found.ok else ExitCode.WRONG
-
-
-def _csv(rows: list[dict[str, Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from .._program import Where
-from .._program.ir import NOWHERE
+from .._program.where import NOWHERE
 from .hardware import Hardware
 
 

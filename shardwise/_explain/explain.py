@@ -13,7 +13,7 @@ from .._call import simulate_p
 from .._errors import ArgumentError, a_type, explain_error
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from .._program import Body, Var, Where, annotate, build, walk
-from .._program.ir import NOWHERE
+from .._program.where import NOWHERE
 from .._simulate import Traced, Tracing
 from .._static import Static
 from .data import CollectiveUse, Held, MeshAxis, Traffic, Work

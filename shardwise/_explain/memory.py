@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, Where, While
-from .._program.ir import NOWHERE
+from .._program.where import NOWHERE
 from .data import Live, Memory
 from .flops import ELEMENTWISE, REDUCTIONS
 from .placing import KEEPS_LAYOUT, Layouts

@@ -21,7 +21,7 @@ from .._program import (
     caller_of,
     collectives_in,
 )
-from .._program.ir import NOWHERE
+from .._program.where import NOWHERE
 from .data import CollectiveUse, Step
 from .flops import flops_of
 from .meant import Meant

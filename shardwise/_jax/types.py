@@ -157,10 +157,10 @@ def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
 
 def visible(aval: Any, given: Sequence[Any]) -> Any:
     """A type as a trace sees it that knows the mesh around, and those of what it was given."""
-    known = [jax.sharding.get_abstract_mesh(), *(mesh_of(one) for one in given)]
-    if is_plain(aval) or mesh_of(aval) not in known:
+    if is_plain(aval):
         return _typed(aval, aval.shape, None)
-    return aval
+    known = [jax.sharding.get_abstract_mesh(), *(mesh_of(one) for one in given)]
+    return aval if mesh_of(aval) in known else _typed(aval, aval.shape, None)
 
 
 def mesh_in_use(args: Sequence[Any]) -> Mesh | None:

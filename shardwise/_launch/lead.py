@@ -76,7 +76,7 @@ class Lead:
                         f"starting again after {seconds:.0f} s, {left} restart{'s' * (left > 1)} "
                         "left"
                     )
-                else:
+                elif self._output.interrupted:  # it was told already, and should be read last
                     self._output.say(failure.brief)
             return code
         finally:

@@ -26,10 +26,13 @@ class Output:
         self._lock = threading.Lock()
         self._files: dict[int, IO[bytes]] = {}
         self.tails: dict[int, collections.deque[str]] = {}
+        self.interrupted = False
+        """Whether a process has shown a line since the launcher's last."""
 
     def say(self, text: str) -> None:
         """A line of the launcher's own."""
         with self._lock:
+            self.interrupted = False
             print(f"shardwise launch: {text}", file=sys.stderr, flush=True)
 
     def open(self, process: int, attempt: int) -> None:
@@ -51,6 +54,7 @@ class Output:
             return
         stream = sys.stderr if error else sys.stdout
         with self._lock:
+            self.interrupted = True
             print(f"{self._prefix(process, stream)} {text}", file=stream, flush=True)
 
     def tail(self, process: int) -> str:

@@ -28,12 +28,16 @@ class Context:
     troubles: list[Trouble] = dataclasses.field(default_factory=list)
     summing: dict[BlockSum, str] = dataclasses.field(default_factory=dict)
     """The sums over a block of devices that somebody waits for, with the name of the block."""
+    batched: bool = False
+    """Whether a `vmap` over several devices is around."""
 
     def fresh(self) -> Context:
         """The same for a nested trace: its trouble has to be handed out of it as a value."""
         return dataclasses.replace(self, troubles=[])
 
-    def at(self, axis: Axis, index: Any, pace: Pace, summing: dict[BlockSum, str]) -> Context:
+    def at(
+        self, axis: Axis, index: Any, pace: Pace, summing: dict[BlockSum, str], batched: bool
+    ) -> Context:
         """Inside a loop over `axis`."""
         return dataclasses.replace(
             self,
@@ -41,6 +45,7 @@ class Context:
             pace=pace,
             troubles=[],
             summing=self.summing | summing,
+            batched=self.batched or batched,
         )
 
     def trouble(self) -> Trouble:

@@ -53,11 +53,13 @@ class Loop:
 
     # --- one shard
 
-    def _shard(self, index: Any, slices: Sequence[Any]) -> tuple[list[Value], list[Any], Any]:
+    def _shard(
+        self, index: Any, slices: Sequence[Any], batched: bool = True
+    ) -> tuple[list[Value], list[Any], Any]:
         local: Env = dict(self.fixed)
         for var, array in zip(self.moving, slices, strict=True):
             local[var] = Value(array, self.env[var].dims_without(self.axis))
-        inner = self.cx.at(self.axis, index, self.pace, self._summing())
+        inner = self.cx.at(self.axis, index, self.pace, self._summing(), batched)
         wanted = [fold.operand for fold in self.folds]
         self.cx.run(self.ops, self.rest, local, [*self.keep, *wanted], inner)
         parts = [local[fold.operand].spread(self._along(fold)) for fold in self.folds]
@@ -77,7 +79,7 @@ class Loop:
 
     def _one(self, index: Any) -> tuple[list[Value], list[Any], Any]:
         slices = [self.env[v].at(self.axis, index).array for v in self.moving]
-        outs, parts, trouble = self._shard(index, slices)
+        outs, parts, trouble = self._shard(index, slices, batched=False)
         return outs, [widen(part) for part in parts], trouble
 
     def _many(self, start: Any, size: int) -> tuple[list[Value], list[Any], Any]:
@@ -155,7 +157,7 @@ class Loop:
 
     def _start(self, fold: Fold) -> Any:
         shape = [axis.size for axis in self._along(fold)] + list(fold.operand.shape)
-        return jnp.broadcast_to(identity(fold.name, fold.operand.dtype), shape)
+        return lax.full(shape, identity(fold.name, fold.operand.dtype))
 
     def _finish(self, fold: Fold, total: Any) -> Value:
         along = self._along(fold)
@@ -173,8 +175,8 @@ def _join(old: Trouble | None, new: Trouble | None) -> Trouble | None:
 
 
 def _in_front(out: Value) -> Value:
-    return Value(out.array[None], out.dims)
+    return Value(lax.expand_dims(out.array, (0,)), out.dims)
 
 
 def _flat(array: Any) -> Any:
-    return array.reshape((array.shape[0] * array.shape[1],) + array.shape[2:])
+    return lax.reshape(array, (array.shape[0] * array.shape[1], *array.shape[2:]))

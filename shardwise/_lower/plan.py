@@ -57,6 +57,8 @@ def outermost(ops: Sequence[Op], axes: Sequence[Axis]) -> Axis:
     Its loop then holds the loops of the others, so that a training step split over data and model
     keeps the activations of one data shard, not of all.
     """
+    if len(axes) == 1:
+        return axes[0]
     return min(axes, key=lambda axis: sum(bool(stage.meetings) for stage in stages(ops, axis)))
 
 
@@ -78,6 +80,11 @@ class Product:
     dot: Leaf
     after: list[Leaf]
 
+    @property
+    def ops(self) -> list[Leaf]:
+        """All that it stands for."""
+        return [self.dot, *self.after]
+
 
 @dataclasses.dataclass(eq=False)
 class BlockSum(Op):
@@ -98,6 +105,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
     """The meetings that a loop can fold; adds to `inner` what they need inside it."""
     makers = {var: op for op in stage.inside for var in op.outs}
     found = []
+    replaced: set[int] = set()
     for op in stage.meetings:
         if not isinstance(op, Collective) or op.groups is not None or op.ins[0] not in makers:
             continue
@@ -119,9 +127,11 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
             product = None if rest else product_of(operand, makers, uses, axis)
             within = block_sum(op, operand, product)
             (operand,) = within.outs
-            made = _outs_of(product)
-            inner[:] = [*(op for op in inner if not made.intersection(op.outs)), within]
+            replaced |= {id(op) for op in product.ops} if product else set()
+            inner.append(within)
         found.append(Fold(op, operand, name, within))
+    if replaced:
+        inner[:] = [op for op in inner if id(op) not in replaced]
     return found
 
 
@@ -144,13 +154,9 @@ def block_sum(op: Collective, operand: Var, product: Product | None) -> BlockSum
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes
     ins: list[Atom] = list(product.dot.ins) if product else [operand]
-    made = BlockSum(ins, [out], product, where=op.where, scope=op.scope)
-    made.source, made.calls, made.needs = op.source, op.calls, operand.axes
+    made = BlockSum(ins, [out], product, scope=op.scope, source=op.source, calls=op.calls)
+    made.needs = operand.axes
     return made
-
-
-def _outs_of(product: Product | None) -> set[Var]:
-    return {var for op in (product.dot, *product.after) for var in op.outs} if product else set()
 
 
 def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
@@ -159,8 +165,8 @@ def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: li
         operand = _widened(op, operand, inner)
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes - set(rest)
-    part = Collective([operand], [out], op.name, rest, op.params, where=op.where, scope=op.scope)
-    part.source = op.source
+    part = Collective([operand], [out], op.name, rest, op.params, scope=op.scope)
+    part.source, part.calls = op.source, op.calls
     part.needs, part.meets = operand.axes, operand.axes & set(rest)
     inner.append(part)
     return out
@@ -171,7 +177,7 @@ def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
     out = Var(operand.shape, wide(operand.dtype))
     out.axes = operand.axes
     cast = Leaf([operand], [out], "convert_element_type", lambda x: [widen(x)], scope=op.scope)
-    cast.where, cast.source, cast.needs = op.where, op.source, operand.axes
+    cast.source, cast.calls, cast.needs = op.source, op.calls, operand.axes
     inner.append(cast)
     return out
 

@@ -19,8 +19,10 @@ import jax
 import jax.numpy as jnp
 
 from .. import _collectives, _jax
+from .._jax.shapes import reshaped
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from . import flat
 from .apart import apart
 from .block import sum_block
 from .context import Context, Env, read
@@ -28,6 +30,7 @@ from .control import control
 from .loop import Loop
 from .pace import Pace
 from .plan import BlockSum, concerned, count_uses, folds, outermost, stages
+from .straight import Straight, straight
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
 
@@ -63,8 +66,12 @@ def run(
     """Run `ops`; afterwards `env` holds the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
-        for op in ops:
-            _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
+        for part in [ops] if cx.batched else straight(ops, keep):
+            if isinstance(part, Straight):
+                part.write(env)
+                continue
+            for op in part:
+                _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
         return
     axis = outermost(ops, axes)
     rest = [other for other in axes if other != axis]
@@ -72,7 +79,13 @@ def run(
     for stage in stages(ops, axis):
         run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
         inside = list(stage.inside)
-        folded = folds(stage, axis, inside, uses)
+        if inside and not cx.batched and flat.is_flat(stage, uses, axes):
+            for op in inside:
+                with _jax.same_place(op.source):
+                    _write(op, [flat.apply(op, [read(env, atom) for atom in op.ins])], env)
+            inside, folded = [], []
+        else:
+            folded = folds(stage, axis, inside, uses)
         if inside:
             kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
             Loop(axis, rest, inside, folded, kept, env, cx).run()
@@ -124,7 +137,9 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     count = 1
     for axis in op.axes:
         count *= axis.size
-    ins = [Value(jnp.asarray(x.array), x.dims) for x in ins]
+    ins = [
+        x if isinstance(x.array, jax.Array) else Value(jnp.asarray(x.array), x.dims) for x in ins
+    ]
     if rule.same and all(axis.size == 1 for axis in op.scope):
         # On a single device XLA leaves it out.
         return functools.reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
@@ -135,7 +150,7 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
 
     def stack(x: Value) -> Any:
         array = x.spread([*others, *op.axes])
-        return array.reshape((*lead, count, *array.shape[len(lead) + len(op.axes) :]))
+        return reshaped(array, (*lead, count, *array.shape[len(lead) + len(op.axes) :]))
 
     def apply(*stacks: Any) -> Any:
         return _collectives.apply(op.name, op.groups, *stacks, **op.params)
@@ -146,7 +161,8 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     if rule.agrees and op.groups is None:
         return stacked(out, others)
     sizes = [axis.size for axis in op.axes]
-    return stacked(out.reshape((*lead, *sizes, *out.shape[len(lead) + 1 :])), [*others, *op.axes])
+    out = reshaped(out, (*lead, *sizes, *out.shape[len(lead) + 1 :]))
+    return stacked(out, [*others, *op.axes])
 
 
 def _write(op: Op, outs: Sequence[Value], env: Env) -> None:

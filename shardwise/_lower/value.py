@@ -13,8 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from .._jax.shapes import ordered, reshaped
 from .._mesh import Axis, Placement
 
 
@@ -49,7 +51,7 @@ class Value:
             array = lax.broadcast(array, [axis.size for axis in missing])
         where = {axis: d + len(missing) for axis, d in self.dims.items()}
         where |= {axis: i for i, axis in enumerate(missing)}
-        return jnp.moveaxis(array, [where[axis] for axis in axes], range(len(axes)))
+        return in_front(array, [where[axis] for axis in axes])
 
     def first(self) -> Any:
         """What JAX returns for a result that claims to be the same everywhere: device 0's."""
@@ -82,12 +84,14 @@ def take_apart(array: Any, place: Placement) -> Value:
             shape.append(axis.size)
             size //= axis.size
         shape.append(size)
-    return Value(lax.reshape(array, shape), dims)
+    return Value(reshaped(array, shape), dims)
 
 
 def put_together(value: Value, place: Placement) -> Value:
     """The parts of all devices as one array; axes that `place` leaves out stay as they are."""
     own = [axis for axes in place for axis in axes]
+    if not own and not value.dims:
+        return value
     others = [axis for axis in value.dims if axis not in own]
     array = value.spread(others + own)
     rank = len(place)
@@ -102,9 +106,13 @@ def put_together(value: Value, place: Placement) -> Value:
         order.append(start + len(own) + dim)
         shape.append(size)
     assert array.ndim == start + len(own) + rank
-    array = lax.transpose(array, [*range(start), *order])
-    array = lax.reshape(array, array.shape[:start] + tuple(shape))
-    return stacked(array, others)
+    array = ordered(array, [*range(start), *order])
+    return stacked(reshaped(array, array.shape[:start] + tuple(shape)), others)
+
+
+def in_front(array: Any, dims: Sequence[int]) -> Any:
+    """An array with these dimensions in front, in this order."""
+    return ordered(array, [*dims, *(d for d in range(np.ndim(array)) if d not in dims)])
 
 
 def is_extended(dtype: Any) -> bool:

@@ -8,11 +8,14 @@ from .devices import speaks_of as speaks_of
 from .keep import Kept as Kept
 from .keep import Known as Known
 from .keep import keep as keep
+from .merged import Merger as Merger
+from .merged import equal_merged as equal_merged
 from .notes import Mistake as Mistake
 from .notes import Step as Step
 from .pieces import equal_in_pieces as equal_in_pieces
 from .read import Meaning as Meaning
 from .read import Reading as Reading
+from .read import has_mistakes as has_mistakes
 from .read import read as read
 from .read import read_apart as read_apart
 from .relate import changes_in_loop as changes_in_loop

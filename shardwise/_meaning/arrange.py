@@ -16,6 +16,7 @@ from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
 from .align import align, reshaped, whole_along
+from .blocks import Cutter, padded
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
 from .notes import Notes
@@ -125,8 +126,15 @@ def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     made = v.scaled
     for d in cut:
         size = op.outs[0].shape[d]
-        made = T.cut(made, d + len(v.hidden), start[d], size, stride[d])
+        made = _part_of(made, d + len(v.hidden), start[d], size, stride[d])
     return [v.having(made, dims=tuple(dims))]
+
+
+def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scaled:
+    """A slice; of what was computed from padded arrays it is computed from what is not padded."""
+    if stride == 1 and padded(x[1], d):
+        return Cutter()(x, d, start, size)
+    return T.cut(x, d, start, size, stride)
 
 
 @rule("split")
@@ -150,6 +158,8 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v, filler = ins
     config = op.params["padding_config"]
     along = [d for d, entry in enumerate(config) if tuple(entry) != (0, 0, 0)]
+    if not along:
+        return [v]
     refuse_debts("padding with a share", [filler])
     if v.owed and filler.coef:
         raise Unknown("a share of a sum is padded with something else than zeros", v.debts)
@@ -312,6 +322,8 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     v, update, *starts = ins
     refuse_debts("an update at a share", starts)
     along = [d for d in range(len(v.dims)) if update.local[d] != v.local[d]]
+    if not along:
+        return [update]  # kept inside the array, it takes all of it
     if len(along) == 1 and v.zero:
         own = _own_place(op, v, update, starts[along[0]], along[0])
         if own is not None:
@@ -332,12 +344,29 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ]
     if not v.coef and not update.coef:
         return [v]
+    if len(along) == 1 and (known := numbers(starts[0].scaled)) is not None and _alike(known):
+        made = _put_in(v, update, along[0], int(known.reshape(-1)[0]))
+        return [v.having(made, born=debtor.born if debtor is not None else None)]
     lead = update.coef or v.coef
     kids = [(T.over(v.coef, lead), v.term), (T.over(update.coef, lead), update.term)]
     params = (tuple(d + len(axes) for d in along), len(axes))
     shape = v.term.shape
     made = T.make("update", params, (*kids, *(s.scaled for s in starts)), shape)
     return [v.having((lead, made), born=debtor.born if debtor is not None else None)]
+
+
+def _alike(known: np.ndarray) -> bool:
+    return bool((known == known.reshape(-1)[0]).all())
+
+
+def _put_in(v: Value, update: Value, d: int, start: int) -> T.Scaled:
+    """An update at a known place, which is kept inside the array as XLA does."""
+    size, own = whole_size(v.dims[d]), whole_size(update.dims[d])
+    start, at = min(max(start, 0), size - own), d + len(v.hidden)
+    before, after = (0, start), (start + own, size - start - own)
+    pieces = [T.cut(v.scaled, at, *part) if part[1] else None for part in (before, after)]
+    rows = [pieces[0], update.scaled, pieces[1]]
+    return T.concatenate([one for one in rows if one is not None], at, v.term.shape)
 
 
 def read_as_sizes(v: Value, along: list[int]) -> Value:

@@ -18,6 +18,9 @@ from .term import Scaled, Term
 Cuts = frozenset[int]
 NONE: Cuts = frozenset()
 
+NEAR = 128
+"""Among so many terms a padded one is looked for."""
+
 
 class Seams:
     """Where terms are cut: the places at which any of them takes a slice of an argument."""
@@ -26,8 +29,9 @@ class Seams:
         self.known: dict[tuple[Term, int], Cuts] = {}
         self.cut: dict[tuple[Term, int], set[int]] = {}
         for t in itertools.chain.from_iterable(below(term) for term in terms):
-            if t.op == "slice" and t.params[2] == 1:
-                self._enter(t.kids[0][1], t.params[0], t.params[1], t.shape[t.params[0]])
+            if t.op == "slice":
+                along, start, stride = t.params
+                self._enter(t.kids[0][1], along, start - start % stride, t.shape[along] * stride)
 
     def _enter(self, t: Term, d: int, start: int, size: int) -> None:
         """A slice that is taken of an argument, or of one that is transposed."""
@@ -36,7 +40,7 @@ class Seams:
             t = t.kids[0][1]
         if t.op == "symbol":
             own = self.cut.setdefault((t, d), set())
-            own |= {start, start + size} - {0, t.shape[d]}
+            own |= {at for at in (start, start + size) if 0 < at < t.shape[d]}
 
     def __call__(self, t: Term, d: int) -> Cuts:
         """The places along a dimension at which a term falls into blocks."""
@@ -54,11 +58,12 @@ class Seams:
                 return self(kids[0], t.params.index(d)) if d in t.params else NONE
             case "transpose":
                 return self(kids[0], t.params[d])
-            case "slice" if t.params[2] == 1:
-                along, start, _ = t.params
+            case "slice":
+                along, start, stride = t.params
                 own = self(kids[0], d)
-                inside = {at - start for at in own if start < at < start + t.shape[d]}
-                return frozenset(inside) if along == d else own
+                # The first element at or after a place where what is sliced is cut.
+                inside = {-((start - at) // stride) for at in own if start < at}
+                return frozenset(at for at in inside if at < t.shape[d]) if along == d else own
             case "reduce_sum" | "reduce_max" | "reduce_min":
                 kept = [e for e in range(len(kids[0].shape)) if e not in t.params]
                 return self(kids[0], kept[d])
@@ -115,6 +120,20 @@ def sources(t: Term, d: int) -> list[tuple[int, int]]:
     return [(0, fx[at])] if at < len(fx) else [(1, fy[at - len(fx)])]
 
 
+def padded(t: Term, d: int) -> bool:
+    """Whether a term is padded along a dimension, or computed by element from one that is."""
+    stack, seen = [t], {t}
+    while stack and len(seen) < NEAR:
+        top = stack.pop()
+        if top.op == "pad" and any(entry[0] == d for entry in top.params):
+            return True
+        if top.op in BY_ELEMENT or top.op in ("sum", "product"):
+            new = {kid for _, kid in top.kids if kid.shape == t.shape} - seen
+            seen |= new
+            stack += new
+    return False
+
+
 class Cutter:
     """Blocks of terms, each made once."""
 
@@ -155,8 +174,11 @@ class Cutter:
                 inner = self(t.kids[0], d, start, size)
                 along, first, stride = t.params
                 return T.cut(inner, along, first, t.shape[along], stride)
-            case "slice" if t.params[2] == 1:
-                return self(t.kids[0], d, t.params[1] + start, size)
+            case "slice":
+                first, stride = t.params[1:]
+                if stride == 1:
+                    return self(t.kids[0], d, first + start, size)
+                return T.cut(t.kids[0], d, first + start * stride, size, stride)
             case "reduce_sum" | "reduce_max" | "reduce_min":
                 kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
                 return T.reduce(t.op[7:], self(t.kids[0], kept[d], start, size), t.params)

@@ -41,7 +41,7 @@ class Gap:
     whole: bool = True
     """For `times`: whether the result is that many times, or only something it is made of."""
     sure: bool = True
-    """Whether a factor is one of the result: within a loop it may be lost on the way."""
+    """Whether a factor is one of the result: it may be lost on the way."""
 
 
 def equal(a: Value, b: Value) -> bool:
@@ -101,37 +101,72 @@ def _first_stray(w: Notes, t: Term) -> Op | None:
     return min(own, key=lambda found: found[0])[1] if own else None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """What two terms were followed through, from the results down.
+
+    A factor below may be lost on the way: in a loop, in what is the same of a multiple, or where
+    two of them cancel, as in `log(2 * x) - log(2 * y)`.
+    """
+
+    shows: bool = True
+    """Whether every operation gives something else of a multiple."""
+    bent: bool = False
+    """Whether one of them is not linear."""
+    forked: bool = False
+    """Whether the two differed in more than one operand."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether a factor below is seen in the result."""
+        return self.shows and not (self.bent and self.forked)
+
+    def through(self, op: str, differing: int) -> _Way:
+        """The way one operation further."""
+        linear = op in LINEAR or op in MIXES
+        return _Way(
+            self.shows and (linear or op in SHOWN),
+            self.bent or not linear,
+            self.forked or differing > 1,
+        )
+
+
 def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
     """The pairs of terms at which two terms part."""
-    seen: set[tuple[Scaled, Scaled]] = set()
-    stack, looped = [(want, got)], False
+    seen: set[tuple[Scaled, Scaled, _Way]] = set()
+    stack = [(want, got, _Way())]
     while stack:
-        (a, s), (b, t) = pair = stack.pop()
-        if pair in seen or pair[0] == pair[1]:
+        (a, s), (b, t), way = one = stack.pop()
+        if one in seen or (a, s) == (b, t):
             continue
-        seen.add(pair)
+        seen.add(one)
         if s is t:
-            yield Gap("times", t, T.over(b, a) if a else None, b, sure=not looped)
+            yield Gap("times", t, T.over(b, a) if a else None, b, sure=way.sure)
             continue
-        looped = looped or s.op in ("loop", "while")
-        if len(seen) > DEEP:
+        below = _below((a, s), (b, t)) if len(seen) <= DEEP else None
+        if below is None:
             yield Gap("other", t)
-        elif s.op == t.op == "sum":
-            stack += _sums(want=(a, s), got=(b, t))
-        elif s.op == t.op and s.op in FREE:
-            yield Gap("other", t)
-        elif s.op == t.op and s.params == t.params and s.shape == t.shape and a == b:
-            stack += zip(s.kids, t.kids, strict=True)
-        elif _one_operand(s, t):
-            stack.append(((a, s.kids[0][1]), (b, t.kids[0][1])))
-        elif s.op == t.op == "product" and s.shape == t.shape:
-            rest = _products((a, s), (b, t))
-            if rest is None:
-                yield Gap("other", t)
-            else:
-                stack += rest
         else:
-            yield Gap("other", t)
+            differing = [(x, y) for x, y in below if x != y]
+            further = way.through(t.op, len(differing))
+            stack += [(x, y, further) for x, y in differing]
+
+
+def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
+    """The operands in which two terms may differ; None where they are not made alike."""
+    (a, s), (b, t) = want, got
+    alike = s.op == t.op and s.shape == t.shape
+    if alike and s.op == "sum":
+        return _sums(want, got)
+    if alike and s.op in FREE:
+        return None
+    if alike and s.params == t.params and a == b:
+        return list(zip(s.kids, t.kids, strict=True))
+    if _one_operand(s, t):
+        return [((a, s.kids[0][1]), (b, t.kids[0][1]))]
+    if alike and s.op == "product":
+        return _products(want, got)
+    return None
 
 
 FREE = {"sort", "top_k", "approx_top_k", "is_finite"}
@@ -148,7 +183,19 @@ LINEAR = {
     "rev",
     "permute",
     "device",
+    "fft",
 }
+
+MIXES = {"sum", "product", "dot", "conv", "concatenate", "scatter_add", "add_rows"}
+"""What is linear in each of several operands."""
+
+SHOWN = {
+    *("exp", "exp2", "expm1", "log", "log1p", "log2", "tanh", "logistic", "erf", "erfc"),
+    *("sqrt", "rsqrt", "cbrt", "reciprocal", "integer_pow", "one_minus_square", "abs"),
+    *("sin", "cos", "tan", "sinh", "cosh", "max", "min", "reduce_max", "reduce_min"),
+    *("select", "gather", "rows", "dynamic_slice", "update", "scatter"),
+}
+"""What gives something else of a multiple, for some numbers at least."""
 
 
 def _one_operand(s: Term, t: Term) -> bool:

@@ -78,6 +78,20 @@ def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.function(op.name, params, [v.scaled], v.term.shape))]
 
 
+@rule("fft")
+def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Fourier transforms along dimensions that each device has whole; of shares they are shares."""
+    lengths = op.params["fft_lengths"]
+    rank = len(ins[0].dims)
+    along = range(rank - len(lengths), rank)
+    v = whole_along(ins[0], along)
+    only_sums("a Fourier transform", v)
+    dims = (*v.dims[: along.start], *(uncut(op.outs[0].shape[d]) for d in along))
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    params = (op.params["fft_type"].name, tuple(lengths))
+    return [v.having(T.linear("fft", params, v.scaled, shape), dims=dims)]
+
+
 @rule("sort")
 def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Sorted along a dimension that each device has whole."""

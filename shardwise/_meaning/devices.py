@@ -7,8 +7,9 @@ the axis is `Many`: one meaning for each device. A coordinate is then a number, 
 be the composition of all stages. The program on one device is walked with its loops unrolled too.
 
 What can be said of all devices at once (parameters that are merely split) stays one value as long
-as it meets none of these. Costs grow with the devices and the steps, so this is the second try, on
-programs small enough.
+as it meets none of these, unless the walk is told to keep everything apart from the start: then a
+device's share of a sum is told from another's, and may be passed on as well. Costs grow with the
+devices and the steps, so this is the second try, on programs small enough.
 """
 
 from __future__ import annotations
@@ -57,9 +58,9 @@ class TooLong(Exception):
 class DeviceWalk(Walk):
     """A walk with the devices along `axis` kept apart, and with loops unrolled."""
 
-    def __init__(self, axis: Axis | None, reference: Walk | None = None):
+    def __init__(self, axis: Axis | None, reference: Walk | None = None, entirely: bool = False):
         super().__init__(reference)
-        self.axis = axis
+        self.axis, self.entirely = axis, entirely
 
     @property
     def size(self) -> int:
@@ -82,6 +83,8 @@ class DeviceWalk(Walk):
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
                 return self.unrolled(op, ins)
+            if isinstance(op, Split) and alike and self.entirely:
+                return [self.parts(v) for v in super().apply(op, ins)]
             return super().apply(op, ins) if alike else self.apart_each(op, ins)
         except Unknown as unknown:
             return self.opaque(op, [v for v in ins if isinstance(v, Value)], unknown)
@@ -253,7 +256,7 @@ def _sum(op: Op) -> Leaf:
 
 
 def _leaf(op: Op, name: str) -> Leaf:
-    return Leaf([*op.ins, *op.ins], op.outs, name, _never, {}, where=op.where, source=op.source)
+    return Leaf([*op.ins, *op.ins], op.outs, name, _never, {}, source=op.source, calls=op.calls)
 
 
 def _never(*args: Any) -> list[Any]:

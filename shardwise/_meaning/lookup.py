@@ -107,7 +107,7 @@ def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _as_sum(op: Leaf) -> Leaf:
-    return Leaf(op.ins[:1], op.outs, "add", op.run, {}, where=op.where, source=op.source)
+    return Leaf(op.ins[:1], op.outs, "add", op.run, {}, source=op.source, calls=op.calls)
 
 
 @rule(

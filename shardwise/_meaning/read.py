@@ -10,8 +10,9 @@ from typing import Any
 from .._mesh import Axis
 from .._program import Body
 from . import term as T
-from .compare import Gap, gaps
+from .compare import Gap, gaps, mistakes_in
 from .devices import DeviceWalk, Many, TooLong
+from .merged import Merger, equal_merged
 from .reroll import rolled
 from .value import Value, whole
 from .walk import Walk, literal
@@ -63,7 +64,13 @@ class Reading:
 
 
 def _parted(plain: Meaning, own: Meaning) -> list[list[Gap]]:
-    return [gaps(own.walk, want, got) for want, got in zip(plain.results, own.results, strict=True)]
+    merge = Merger()
+    found = []
+    for want, got in zip(plain.results, own.results, strict=True):
+        parted = gaps(own.walk, want, got)
+        unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
+        found.append([] if unlike and equal_merged(want, got, merge) else parted)
+    return found
 
 
 def _says(found: list[Gap]) -> bool:
@@ -72,17 +79,27 @@ def _says(found: list[Gap]) -> bool:
 
 
 def read_apart(
-    body: Body, constants: Sequence[Any], axis: Axis | None, reference: Meaning | None = None
+    body: Body,
+    constants: Sequence[Any],
+    axis: Axis | None,
+    reference: Meaning | None = None,
+    entirely: bool = False,
 ) -> Meaning | None:
     """Read a program with the devices along an axis kept apart and with its loops unrolled.
 
-    None if it is too long for that.
+    `entirely`: what is split along the axis is kept apart from the start, not only where devices
+    do different things. None if it is too long for that.
     """
-    own = DeviceWalk(axis, reference.walk if reference is not None else None)
+    own = DeviceWalk(axis, reference.walk if reference is not None else None, entirely)
     try:
         return _walked(own, body, constants)
     except TooLong:
         return None
+
+
+def has_mistakes(own: Meaning, result: Value) -> bool:
+    """Whether something on the way to a result could not be followed."""
+    return any(True for _ in mistakes_in(own.walk, result.term))
 
 
 def _walked(own: Walk, body: Body, constants: Sequence[Any]) -> Meaning:

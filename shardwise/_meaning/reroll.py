@@ -365,7 +365,6 @@ def _scan(loop: _Loop) -> list[Op]:
         loop.count,
         False,
         1,
-        where=like.where,
         scope=like.scope,
         source=like.source,
         calls=like.calls,

@@ -29,7 +29,6 @@ def made_leaf(like: Op, name: str, ins: Sequence[Atom], out: Var, **params: Any)
         name,
         _never,
         params,
-        where=like.where,
         scope=like.scope,
         source=like.source,
         calls=like.calls,

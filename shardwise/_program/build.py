@@ -7,6 +7,7 @@ the form of the table in `_collectives`, and what nobody knows how to simulate i
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,12 +17,11 @@ from jax import lax
 
 from .. import _jax
 from .._errors import UnsupportedError, explain_error
-from .._mesh import axes_of, placement
+from .._mesh import Axis, axes_of, placement
 from . import checks, owed
 from .checks import Scope
 from .handed import hand, take
 from .ir import (
-    NOWHERE,
     Atom,
     AxisIndex,
     Body,
@@ -46,7 +46,7 @@ from .tables import (
     RELAID,
     Form,
 )
-from .where import Where, where_of
+from .where import Place
 
 
 def build(
@@ -191,9 +191,10 @@ class _Walk:
         body = _jax.open_jaxpr(params["jaxpr"])
         parts: list[Atom] = []
         taken = {name for name, axis in self.scope.items() if axis.size > 1} - new.keys()
+        where = self.where(eqn)
         for spec in [*params["in_specs"], *params["out_specs"]]:
-            checks.spec(spec, self.where(eqn))
-            checks.nested(spec, taken, self.where(eqn))
+            checks.spec(spec, where)
+            checks.nested(spec, taken, where)
         for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
             place = placement(spec, len(v.aval.shape), new)
             parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)
@@ -346,13 +347,13 @@ class _Walk:
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = partial(_jax.bind, eqn.primitive, params)
         effect = bool(eqn.effects)
-        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        plain = None if effect else _jax.as_equation(eqn.primitive)
+        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect, plain))
         return owed.results(self, eqn, name, outs)
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
-        op.where, op.scope = self.where(eqn), tuple(self.scope.values())
         op.source = eqn.source_info if eqn is not None else None
-        op.calls = tuple(call.source_info for call in reversed(self.calls))
+        op.scope, op.calls = self._around
         self.ops.append(op)
         return list(op.outs)
 
@@ -360,10 +361,15 @@ class _Walk:
         """The same walk with more axes in scope."""
         return dataclasses.replace(self, scope={**self.scope, **axes})
 
-    def where(self, eqn: Any) -> Where:
+    @functools.cached_property
+    def _around(self) -> tuple[tuple[Axis, ...], tuple[Any, ...]]:
+        """The axes in scope, and the sources of the calls around from the inside out."""
+        sources = tuple(call.source_info for call in reversed(self.calls))
+        return tuple(self.scope.values()), sources
+
+    def where(self, eqn: Any) -> Place:
         """The line of an equation, or of the innermost call around it that has one."""
-        places = (where_of(one) for one in (eqn, *reversed(self.calls)) if one is not None)
-        return next((place for place in places if place.file), NOWHERE)
+        return Place(eqn.source_info if eqn is not None else None, *self._around[1])
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
         return UnsupportedError(
@@ -389,7 +395,7 @@ def _like(atom: Atom) -> Var:
     return Var(atom.shape, atom.dtype, atom.weak)
 
 
-def _refuse_around(name: str, names: tuple[Any, ...], where: Where, *_: Any) -> list[Any]:
+def _refuse_around(name: str, names: tuple[Any, ...], where: Place, *_: Any) -> list[Any]:
     raise UnsupportedError(
         explain_error(
             f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",

@@ -13,12 +13,12 @@ from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, split_over
 from .tables import AXIS_PARAMS, COLLECTIVES, REFUSED, REMOTE
-from .where import Where
+from .where import Place
 
 Scope = Mapping[str, Axis]
 
 
-def spec(spec: Any, where: Where) -> None:
+def spec(spec: Any, where: Place) -> None:
     """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
     names = [name for row in split_over(spec) for name in row]
     for name in names:
@@ -33,7 +33,7 @@ def spec(spec: Any, where: Where) -> None:
             )
 
 
-def nested(spec: Any, taken: Set[str], where: Where) -> None:
+def nested(spec: Any, taken: Set[str], where: Place) -> None:
     """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
     entries = split_over(spec)
     again = [name for entry in entries for name in entry if name in taken]
@@ -51,7 +51,7 @@ def nested(spec: Any, taken: Set[str], where: Where) -> None:
         )
 
 
-def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Where) -> Any:
+def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
     count = math.prod(axis.size for axis in axes)
     if sorted(index for group in groups for index in group) != list(range(count)):
@@ -77,7 +77,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Where) -> Any
     )
 
 
-def numbered(axes: tuple[Axis, ...], scope: Scope, where: Where) -> tuple[Axis, ...]:
+def numbered(axes: tuple[Axis, ...], scope: Scope, where: Place) -> tuple[Axis, ...]:
     """The order in which a permutation over several axes numbers its devices."""
     ordered = tuple(axis for axis in scope.values() if axis in axes)
     if ordered == axes or _jax.permutes_as_given():
@@ -95,7 +95,7 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: Where) -> tuple[Axis, 
     )
 
 
-def permutation(perm: Any, axes: tuple[Axis, ...], where: Where) -> Any:
+def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     """The pairs, checked as JAX checks them when it compiles."""
     count = math.prod(axis.size for axis in axes)
     for index in (index for pair in perm for index in pair):
@@ -126,9 +126,9 @@ def speaks(eqn: Any, name: str, scope: Scope) -> bool:
     """Whether an unknown primitive exchanges anything between the devices."""
     if not scope:
         return False
-    if name in REFUSED or _jax.named_axes(eqn.effects) & set(scope):
+    if name in REFUSED or (eqn.effects and _jax.named_axes(eqn.effects) & set(scope)):
         return True
-    if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
+    if any(key in eqn.params and _mentions(eqn.params[key], scope) for key in AXIS_PARAMS):
         return True
     return any(_jaxpr_speaks(value, scope) for value in eqn.params.values())
 
@@ -153,7 +153,7 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
     return False
 
 
-def sum_of_booleans(where: Where) -> ShardingError:
+def sum_of_booleans(where: Place) -> ShardingError:
     """The error for `psum_scatter` of booleans."""
     return ShardingError(
         explain_error(

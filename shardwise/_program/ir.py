@@ -8,14 +8,13 @@ axes, such as a forward and a backward pass, meet in one list. Only control flow
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import _jax
 from .._mesh import Axis, Placement
-from .where import Where
-
-NOWHERE = Where("", 0, "")
+from .where import Where, where_of
 
 
 class Var:
@@ -59,7 +58,6 @@ class Op:
 
     ins: list[Atom]
     outs: list[Var]
-    where: Where = dataclasses.field(default=NOWHERE, kw_only=True)
     scope: tuple[Axis, ...] = dataclasses.field(default=(), kw_only=True)
     source: Any = dataclasses.field(default=None, kw_only=True, repr=False)
     calls: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
@@ -69,6 +67,11 @@ class Op:
     """It has to run once for each coordinate along these axes."""
     meets: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
     """Devices along these axes exchange something here."""
+
+    @functools.cached_property
+    def where(self) -> Where:
+        """Its line, or that of the innermost call around it that has one; looked up when asked."""
+        return where_of(self.source, *self.calls)
 
     @property
     def bodies(self) -> tuple[Body, ...]:
@@ -110,6 +113,8 @@ class Leaf(Op):
     run: Callable[..., list[Any]]
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
     effect: bool = False
+    primitive: Any = None
+    """For what is one equation of JAX and does nothing else: its primitive."""
 
     @property
     def effectful(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import linecache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -51,15 +52,29 @@ class Where:
         }
 
 
-def where_of(eqn: Any) -> Where:
-    """The innermost frame of the user's own code that an equation comes from."""
-    return choose(list(_jax.user_frames(eqn.source_info)))
+NOWHERE = Where("", 0, "")
+
+
+def where_of(*sources: Any) -> Where:
+    """The line of the user's own code of the first of these sources that has one."""
+    places = (choose(_jax.user_frames(source)) for source in sources if source is not None)
+    return next((place for place in places if place.file), NOWHERE)
+
+
+class Place:
+    """The line of the first of some sources that has one, looked up once it is to be told."""
+
+    def __init__(self, *sources: Any):
+        self.sources = sources
+
+    def __str__(self) -> str:
+        return str(where_of(*self.sources))
 
 
 def anywhere(source: Any) -> Where:
     """The innermost frame outside JAX, be it shardwise's own, where no line is the user's."""
     frame = next(_jax.user_frames(source), None) if source is not None else None
-    return _where(frame, "") if frame else Where("", 0, "")
+    return _where(frame, "") if frame else NOWHERE
 
 
 def caller_of(source: Any, where: Where) -> Where | None:
@@ -86,7 +101,7 @@ def within(source: Any, function: str) -> bool:
     return source is not None and function in _jax.functions_around(source)
 
 
-def choose(frames: list[_jax.Frame]) -> Where:
+def choose(frames: Iterable[_jax.Frame]) -> Where:
     """The innermost frame outside installed packages; failing that, the innermost of all."""
     inner = None
     for frame in frames:
@@ -96,7 +111,7 @@ def choose(frames: list[_jax.Frame]) -> Where:
             through = f"{Path(inner.file).stem}.{inner.function}" if inner else ""
             return _where(frame, through)
         inner = inner or frame
-    return _where(inner, "") if inner else Where("", 0, "")
+    return _where(inner, "") if inner else NOWHERE
 
 
 def _where(frame: _jax.Frame, through: str) -> Where:

@@ -15,11 +15,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._check import Run, check, run_drawn, words
+from .._check import Examined, Finding, examine, wide, words
 from .._errors import ShardwiseError
 from .._mesh import AbstractMesh, resized
-from .._simulate import Tracing
-from .._static import Static
 
 MANY = 1 << 21
 """Programs whose arguments have more elements than this are cut down before they are run."""
@@ -33,11 +31,33 @@ TRIES = 2
 
 @dataclasses.dataclass(frozen=True)
 class Numbers:
-    """The outcome of a run: which results are wrong, and a sentence."""
+    """The outcome of a run: which results are wrong on which mesh, why, and a sentence."""
 
     run: bool = False
-    wrong: frozenset[str] = frozenset()
+    exact: bool = False
+    """Whether it was run as it is asked about: on these meshes, at these sizes."""
+    wrong: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of a mesh and a result."""
+    stuck_on: frozenset[str] = frozenset()
+    """The meshes on which devices wait for each other forever."""
+    findings: tuple[Finding, ...] = ()
+    """What `check` says is certain."""
     words: str = ""
+
+    def refutes(self, mesh: str, path: str) -> bool:
+        """Whether these numbers are a counter-example to a result on a mesh."""
+        return self.exact and (mesh in self.stuck_on or (mesh, path) in self.wrong)
+
+    def agree_on(self, path: str) -> bool:
+        """Whether a result was run and is right wherever it was."""
+        return self.run and all(path != own for _, own in self.wrong)
+
+    def cause_of(self, mesh: str, path: str) -> Finding | None:
+        """Why a result is wrong, as `check` says it."""
+        if mesh in self.stuck_on:
+            return next((one for one in self.findings if one.code == "SW301"), None)
+        own = (one for one in self.findings if path in (one.leaf, *one.likewise))
+        return next(own, None)
 
 
 def try_numbers(
@@ -46,33 +66,42 @@ def try_numbers(
     meshes: Sequence[AbstractMesh],
     reference: Any,
     decided: bool,
-    options: dict[str, Any],
+    options: tuple[Any, Any],
 ) -> Numbers:
-    """Run the program on a small mesh, at its own sizes or at smaller ones.
+    """Run the program on small meshes, at its own sizes or at smaller ones.
 
     `decided`: the meaning refutes it by itself, so that it is only run as it is.
     """
-    small = _small_mesh(meshes)
-    if small is None or (decided and _elements(args) > MANY):
+    small = _small_meshes(meshes)
+    if not small or (decided and _elements(args) > MANY):
         return Numbers()
     reason = ""
     for own, note in _sizes(args):
         try:
-            return _run(f, own, small, reference, note, options)
+            examined = examine(f, own, small, reference, options)
         except (ShardwiseError, TypeError, ValueError, AssertionError) as error:
             reason = reason or str(error).partition("\n")[0]
+        else:
+            return _told(examined, small, note, exact=not note and small[0] in meshes)
     return Numbers(words=f"The program could not be run on small numbers: {reason}")
 
 
-def _small_mesh(meshes: Sequence[AbstractMesh]) -> AbstractMesh | None:
-    """The smallest mesh asked for that has more than one device; two along each axis at most."""
-    several = [mesh for mesh in meshes if math.prod(mesh.shape.values()) > 1]
-    if not several:
-        return None
-    least = min(several, key=lambda mesh: math.prod(mesh.shape.values()))
-    if math.prod(least.shape.values()) <= FEW:
-        return least
-    return resized(least, {name: min(size, 2) for name, size in least.shape.items()})
+def _small_meshes(meshes: Sequence[AbstractMesh]) -> list[AbstractMesh]:
+    """The smallest and the largest mesh that can be run; two along each axis if none can.
+
+    What is wrong on many devices may be right on two, and on many there may be a single element on
+    each, so that nothing shows.
+    """
+    sized = sorted(dict.fromkeys(meshes), key=_devices)
+    few = [mesh for mesh in sized if _devices(mesh) <= FEW]
+    if few:
+        return list(dict.fromkeys([few[0], few[-1]]))
+    least = sized[0]
+    return [resized(least, {name: min(size, 2) for name, size in least.shape.items()})]
+
+
+def _devices(mesh: AbstractMesh) -> int:
+    return math.prod(mesh.shape.values())
 
 
 def _sizes(args: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], str]]:
@@ -111,39 +140,34 @@ def _halved(size: int, times: int) -> int:
     return size
 
 
-def _run(
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    mesh: AbstractMesh,
-    reference: Any,
-    note: str,
-    options: dict[str, Any],
-) -> Numbers:
-    verdict = check(f, *args, mesh=mesh, reference=reference, **options)
-    where = f"By numbers, on {words(mesh)}{note}"
+def _told(examined: Examined, meshes: Sequence[AbstractMesh], note: str, exact: bool) -> Numbers:
+    verdict = examined.verdict
+    where = f"By numbers, on {', '.join(map(words, meshes))}{note}"
     # What is silenced is not to be told twice, but it is so.
     seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
     if not seen:
-        return Numbers(True, frozenset(), f"{where}, every result is right.")
-    wrong = frozenset(leaf for found in seen for leaf in (found.leaf, *found.likewise))
-    static = Static.of(options["static_argnums"], options["static_argnames"])
-    example = _example(f, args, mesh, wrong, (options["in_specs"], static))
-    return Numbers(True, wrong, f"{where}: {example}")
+        return Numbers(True, exact, words=f"{where}, every result is right.")
+    wrong = frozenset((one.mesh, one.path) for one in examined.wrong)
+    stuck = frozenset(examined.stuck_on)
+    said = f"{where}: {_example(examined)}"
+    return Numbers(True, exact, wrong, stuck, tuple(seen), said)
 
 
-def _example(
-    f: Any, args: tuple[Any, ...], mesh: AbstractMesh, wrong: frozenset[str], options: Any
-) -> str:
+def _example(examined: Examined) -> str:
     """The element that is furthest off, as it is and as it is on one device."""
-    ones = resized(mesh, dict.fromkeys(mesh.axis_names, 1))
-    base, given = run_drawn(Tracing(f, ones, *options), args, 0)
-    run = Run(Tracing(f, mesh, *options), given)
-    rows = zip(run.paths, run.results(), base.results(), strict=True)
-    for path, got, want in rows:
-        if path in wrong and got.shape == want.shape and got.size:
+    for one in examined.wrong:
+        if not one.structure and one.same_type and one.got.size:
+            got, want = one.got, np.asarray(one.want)
             with np.errstate(all="ignore"):
-                gap = np.abs(got.astype(np.float64) - want.astype(np.float64))
-            at = np.unravel_index(int(np.nanargmax(gap)), got.shape) if got.shape else ()
+                gap = np.abs(wide(got) - wide(want))
+            gap = np.where(np.isnan(gap), np.inf, gap)
+            at = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
             place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
-            return f"{path}{place} is {got[at]:.6g}, and {want[at]:.6g} on one device."
-    return "some results differ."
+            return (
+                f"{one.path}{place} is {_number(got[at])}, and {_number(want[at])} on one device."
+            )
+    return "devices wait for each other forever." if examined.stuck_on else "some results differ."
+
+
+def _number(x: Any) -> str:
+    return str(x) if np.issubdtype(np.asarray(x).dtype, np.bool_) else f"{x:.6g}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,12 @@ from .part import Place
 from .placing import apart, no_mesh, put, put_rows, refuse_deleted
 
 RNG = (None, "shard", "example")
+
+AHEAD = 8
+"""How many steps may wait for CPU devices that share a process.
+
+With more than 32, XLA can start one on the thread that an earlier one needs: both wait for ever.
+"""
 
 
 @dataclass(frozen=True)
@@ -88,6 +95,12 @@ class Options:
         return (place.shard_key() if self.rng == "shard" else place.example_keys(),)
 
 
+def _share_a_process(mesh: Any) -> bool:
+    """Whether several of its devices are the CPU of one process."""
+    devices = mesh.local_devices if isinstance(mesh, Mesh) else ()
+    return len(devices) > 1 and devices[0].platform == "cpu"
+
+
 def _is_number(seed: Any) -> bool:
     return hasattr(seed, "__index__") and not (isinstance(seed, jax.Array) and seed.ndim)
 
@@ -121,6 +134,7 @@ class Runner:
         self._compiled = jax.jit(
             self._run, static_argnums=(0, 1), donate_argnums=2 if options.donate else (), **lies
         )
+        self._waiting: deque[jax.Array] | None = deque() if _share_a_process(mesh) else None
 
     def __call__(
         self, static: Any, arrays: Any, kept: Any, batch: Any, mesh: Any, settled: bool = False
@@ -145,11 +159,16 @@ class Runner:
         with no_mesh():
             given = self._placed(static, arrays, kept, batch, rows, settled)
             try:
-                return self._compiled(*given)
+                made = self._compiled(*given)
             except (RuntimeError, ValueError) as error:
                 if settled and "deleted" in str(error):  # one of them, by somebody else
                     refuse_deleted(jax.tree.leaves(arrays), *self._lost)
                 raise
+        if self._waiting is not None:
+            self._waiting.append(jax.tree.leaves(made[1])[-1])
+            if len(self._waiting) > AHEAD:
+                jax.block_until_ready(self._waiting.popleft())
+        return made
 
     @property
     def shared(self) -> bool:

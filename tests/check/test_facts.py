@@ -97,7 +97,7 @@ def test_the_explanation_names_the_factor_and_both_ways_to_write_it():
     text = str(verdict)
     assert "is 4 times what it is on one device: autodiff sums this gradient over 'data'" in text
     pmean = f"{Path(__file__).name}:{line_of(mean_of_gradient, '# pmean')}"
-    assert f"the average at {pmean} finds it the same on every device" in text
+    assert f"the pmean at {pmean} averages equal values" in text
     assert "jax.grad(lambda w: jax.lax.pmean(loss(w, x), 'data'))(w)" in text
     assert "to='varying'" in text
     assert "{data: 4}" in text

@@ -132,7 +132,7 @@ def inflict(
     else:
         assert kind.startswith("full disk")
         filler = disk / "filler"
-        with filler.open("wb") as file:
+        with filler.open("wb", buffering=0) as file:  # nothing left to be written when it closes
             try:
                 while True:
                     file.write(b"\0" * (1 << 16))

@@ -262,7 +262,14 @@ def _(d: Draw) -> Any:
 def _(d: Draw) -> Any:
     x, y = d.operand(2, 3, kinds=ANY), d.operand(2, 3)
     fill = d.operand(kinds=("same", "spread", "hidden"))
-    return lax.pad(x, 0.0, [(1, 0, 0), (0, 2, 1)]), lax.pad(y, fill, [(0, 0, 0), (-1, 2, 0)])
+    inside = jnp.exp(lax.pad(y, 0.0, [(1, 2, 0), (0, 0, 0)])) * 2 + jnp.pad(y, ((2, 1), (0, 0)))
+    start = d.pick([0, 1, 2])
+    return (
+        lax.pad(x, 0.0, [(1, 0, 0), (0, 2, 1)]),
+        lax.pad(y, fill, [(0, 0, 0), (-1, 2, 0)]),
+        lax.slice_in_dim(inside, start, start + d.pick([1, 2, 3])),
+        lax.slice_in_dim(lax.pad(x, 0.0, [(1, 2, 0), (0, 0, 0)]), start, start + 2),
+    )
 
 
 @case("concatenate")
@@ -308,6 +315,7 @@ def _(d: Draw) -> Any:
         own,
         lax.dynamic_update_slice_in_dim(x, new, i * 2, 0),
         lax.dynamic_update_slice(x, new, (k, 0 * k)),
+        lax.dynamic_update_slice_in_dim(x, new, d.pick([0, 1, 2 * n - 1]), 0),
     )
 
 
@@ -353,6 +361,17 @@ for name in ("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp"):
         return f(2 * d.operand(3, 2, kinds=kinds), d.pick([0, 1]), reverse=d.pick([True, False]))
 
     case(name)(running)
+
+
+@case("fft")
+def _(d: Draw) -> Any:
+    x, y = d.operand(2, 4, kinds=ANY), d.operand(2, 4, kinds=ANY)
+    return (
+        jnp.abs(jnp.fft.fft(lax.complex(x, y))),
+        jnp.fft.rfft2(x).imag,
+        jnp.fft.irfft(jnp.fft.rfft(3 * x), 4),
+        jnp.fft.ifft(lax.complex(x, 0 * x)).real,
+    )
 
 
 @case("sort")

@@ -296,6 +296,13 @@ def _literal(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
     return np.asarray(params if isinstance(params, complex) else float(params))
 
 
+def _fft(params, kids, shape):
+    """Along the last dimensions, as many as there are lengths."""
+    kind, lengths = params
+    f = {"FFT": np.fft.fftn, "IFFT": np.fft.ifftn, "RFFT": np.fft.rfftn, "IRFFT": np.fft.irfftn}
+    return f[kind](kids[0], lengths, axes=range(-len(lengths), 0))
+
+
 STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "one": lambda params, kids, shape: np.ones(()),
     "literal": _literal,
@@ -325,6 +332,7 @@ STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "update": _update,
     "device": lambda params, kids, shape: np.take(kids[0], params[1], axis=params[0]),
     "permute": _permute,
+    "fft": _fft,
     "cumsum": _running(np.cumsum),
     "cumprod": _running(np.cumprod),
     "cummax": _running(np.maximum.accumulate),

@@ -1,4 +1,4 @@
-"""A training that kills itself: `python -m tests.train.fitting KIND FOLDER DIE_AT STEPS`.
+"""A training that kills itself.
 
 It is run in a process of its own by the tests of `fit`, which run it again, to the end, and
 compare the params it prints with those of an unbroken run.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from typing import Any
 
 import jax
@@ -102,7 +101,3 @@ def main(kind: str, folder: str, die_at: int, steps: int) -> None:
         progress=False,
     )
     print(digest(kind, state))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -15,8 +12,9 @@ import pytest
 
 import shardwise as sw
 
-from .. import compiled
+from .. import apart
 from ..optional import needed
+from . import fitting
 from .fitting import EVERY, STEPS, Counted, Rows, begin, digest
 
 ROOT = Path(__file__).parents[2]
@@ -36,11 +34,8 @@ def rows_of(folder):
 
 def run_and_die(kind, folder, die_at, devices=8, steps=STEPS):
     """Run the training in another process, which may be killed on the way."""
-    words = [kind, str(folder), str(die_at), str(steps)]
-    command = [sys.executable, "-m", "tests.train.fitting", *words]
     flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags} | compiled.shared()
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    return apart.run(fitting.main, kind, str(folder), die_at, steps, XLA_FLAGS=flags)
 
 
 @pytest.mark.parametrize("kind", ["pure", "nnx"])

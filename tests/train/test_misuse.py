@@ -31,6 +31,48 @@ def aux(metrics):
     return lambda p, b: (squares(p, b), metrics)
 
 
+MASKED = lambda p, b: (squares(p, b) * (b["y"] > 0)).sum() / (b["y"] > 0).sum()  # noqa: E731
+
+
+@pytest.mark.parametrize("mesh", [MESH, sw.mesh(data=1), sw.mesh(data=8)], ids=str)
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (lambda p, b: squares(p, b).sum(), "'loss' is a scalar that adds its rows up"),
+        (lambda p, b: squares(p, b).sum() + (p["w"] ** 2).sum(), "adds its rows up"),
+        (lambda p, b: jnp.sqrt(squares(p, b).mean()), "not the mean of its rows: sqrt"),
+        (MASKED, r"division by a share is not linear.*test_misuse.py"),
+        (lambda p, b: squares(p, b).max(), "not the mean of its rows"),
+    ],
+)
+def test_a_scalar_that_is_no_mean(loss, says, mesh):
+    with pytest.raises(sw.ShardingError, match=says):
+        run(loss, mesh=mesh)
+
+
+def test_a_metric_that_adds_its_rows_up():
+    def loss(p, b):
+        return squares(p, b), {"large": jnp.sum(squares(p, b) > 1)}
+
+    with pytest.raises(sw.ShardingError, match="'large' is a scalar that adds its rows up"):
+        run(loss, has_aux=True)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, b: squares(p, b).mean() + 0.1 * (p["w"] ** 2).sum(),
+        lambda p, b: 3 * squares(p, b).sum() / b["y"].size,
+        lambda p, b: jax.vmap(lambda x, y: (x @ p["w"] - y) ** 2)(b["x"], b["y"]).mean(),
+        lambda p, b: jax.lax.pmean(squares(p, b).mean(), "data"),
+        lambda p, b: jnp.float32(2.0),
+    ],
+)
+def test_a_scalar_that_is_a_mean(loss):
+    want = run(loss, mesh=sw.mesh(data=1))[1]["loss"]
+    assert np.allclose(run(loss)[1]["loss"], want, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -12,6 +12,7 @@ from flax import nnx
 from jax import lax
 
 import shardwise as sw
+from shardwise._train.step import AHEAD
 
 from ..support import assert_same, normal, real_mesh
 from .steps import (
@@ -307,6 +308,20 @@ def test_a_scan_with_a_carry_of_zeros_is_no_matter():
 
     got, _ = gradient(loss, REAL)
     assert_same(got, plain_gradient(loss))
+
+
+def test_it_does_not_run_far_ahead_of_virtual_devices():
+    # jaxlib 0.10 stops for ever with more than 32 computations before one CPU device.
+    def slow(params, batch):
+        w = lax.fori_loop(0, 9000, lambda _, w: jnp.tanh(w @ w), lax.stop_gradient(params["w"]))
+        return batch["x"] @ (params["w"] + w)[0]
+
+    step = sw.data_parallel(slow, SGD, mesh=REAL)
+    state, losses = step.init({"w": jnp.ones((3, 3))}), []
+    for _ in range(24):
+        state, metrics = step(state, BATCH)
+        losses.append(metrics["loss"])
+        assert all(loss.is_ready() for loss in losses[:-AHEAD])
 
 
 class TestStatesThatAStepMade:

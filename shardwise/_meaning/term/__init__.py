@@ -31,6 +31,7 @@ from .node import number as number
 from .node import over as over
 from .node import symbol as symbol
 from .node import tidy as tidy
+from .node import times as times
 from .parts import concatenate as concatenate
 from .parts import cut as cut
 from .parts import reduce as reduce

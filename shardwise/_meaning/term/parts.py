@@ -36,6 +36,10 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
         return transpose(inner, [sorted(left).index(d) for d in left])
     if t.op == "reshape" and len(axes) == len(t.shape):
         return reduce(name, (coef, t.kids[0][1]), range(len(t.kids[0][1].shape)))
+    if t.op == "reshape":
+        before = _before_reshape(t, axes)
+        if before is not None:
+            return reshape(reduce(name, (coef, t.kids[0][1]), before), shape)
     nests = name == "sum" or (name in ("max", "min") and coef > 0) or coef == 1
     if t.op == f"reduce_{name}" and nests:
         inside = t.kids[0][1]
@@ -45,6 +49,17 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     outside = coef if name == "sum" else 1
     inner = (1, t) if name == "sum" else (coef, t)
     return outside, make(f"reduce_{name}", tuple(sorted(axes)), (inner,), shape)
+
+
+def _before_reshape(t: Term, axes: set[int]) -> list[int] | None:
+    """The dimensions that a reshape has made these of, if it has made no others of them."""
+    found: list[int] = []
+    for old, new in matched(t.kids[0][1].shape, t.shape) or ():
+        own = axes.intersection(new)
+        if own and own != {d for d in new if t.shape[d] != 1 or d in axes}:
+            return None
+        found += old if own else []
+    return found or None
 
 
 def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
@@ -65,15 +80,19 @@ def cut(x: Scaled, d: int, start: int, size: int, stride: int = 1) -> Scaled:
         return add(
             [(tidy(coef * stride * spaced[0]), spaced[1]), full((coef * start, ONE), shape)], shape
         )
-    if t.op == "slice" and t.params[0] == d and stride == 1:
+    if t.op == "slice" and t.params[0] == d:
         _, first, step = t.params
-        return cut((coef, t.kids[0][1]), d, first + start * step, size, step)
+        return cut((coef, t.kids[0][1]), d, first + start * step, size, step * stride)
     if t.op == "slice" and t.params[0] > d:
         # Slices along several dimensions stand in the order of the dimensions.
         inner = cut((coef, t.kids[0][1]), d, start, size, stride)
         return cut(inner, t.params[0], t.params[1], t.shape[t.params[0]], t.params[2])
     if t.op == "concatenate" and t.params == d and stride == 1:
         return _cut_pieces(x, d, start, size, shape)
+    if t.op == "pad" and len(t.kids) == 1 and stride == 1:
+        found = _cut_padding(x, d, start, size, shape)
+        if found is not None:
+            return found
     if t.op == "reshape" and stride == 1:
         found = _cut_reshape(t, d, start, size, shape)
         if found is not None:
@@ -90,6 +109,23 @@ def _cut_pieces(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scale
             pieces.append(cut((tidy(coef * c), kid), d, low - at, high - low))
         at += kid.shape[d]
     return concatenate(pieces, d, shape)
+
+
+def _cut_padding(x: Scaled, d: int, start: int, size: int, shape: Shape) -> Scaled | None:
+    """A slice of what is padded with zeros at its ends: zeros, a slice of it, zeros."""
+    coef, t = x
+    if len(t.params) != 1 or t.params[0][0] != d or t.params[0][3] or min(t.params[0][1:3]) < 0:
+        return None
+    inner, first = t.kids[0][1], t.params[0][1]
+    low, high = max(start, first), min(start + size, first + inner.shape[d])
+    if low >= high:
+        return zero(shape)
+    pieces = [
+        zero((*shape[:d], low - start, *shape[d + 1 :])),
+        cut((coef, inner), d, low - first, high - low),
+        zero((*shape[:d], start + size - high, *shape[d + 1 :])),
+    ]
+    return concatenate([one for one in pieces if one[1].shape[d]], d, shape)
 
 
 def _cut_reshape(t: Term, d: int, start: int, size: int, shape: Shape) -> Term | None:

@@ -1,0 +1,197 @@
+"""Run a program on several meshes, compare, and say what is wrong and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._errors import DeadlockError
+from .._mesh import AbstractMesh, axes_of, resized
+from .._program import Collective, walk
+from .._simulate import Tracing
+from .._static import Static
+from .describe import describe
+from .draw import run_drawn
+from .lint import lint
+from .meant import Meant
+from .options import words
+from .reference import wanted_of
+from .running import Run, Wanted
+from .seen import unseen
+from .silence import place_of, split_silenced
+from .verdict import NOWHERE, Finding, Verdict
+from .wrong import Wrong, wrong_results
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Examined:
+    """A verdict and what it rests on."""
+
+    verdict: Verdict
+    wrong: tuple[Wrong, ...]
+    """Every wrong result on every mesh."""
+    stuck_on: tuple[str, ...]
+    """The meshes on which devices wait for each other forever."""
+
+
+def examine(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    meshes: Sequence[AbstractMesh],
+    reference: Any,
+    options: tuple[Any, Static],
+    rtol: float | None = None,
+    atol: float | None = None,
+    seed: int = 0,
+) -> Examined:
+    """Run `f` on every mesh and compare. `options` are how arguments lie, and the static ones."""
+    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    base, given = run_drawn(Tracing(f, ones, *options), args, seed)
+    wanted = wanted_of(reference, base, given)
+    runs = [base if one == ones else Run(Tracing(f, one, *options), given) for one in meshes]
+    limits = base.limits(max(math.prod(m.shape.values()) for m in meshes), rtol, atol)
+    meant = Meant(base) if reference is None else None
+    comparison = _Comparison(base, wanted, limits, runs, meshes, meant)
+    comparison.run()
+    findings = comparison.findings()
+    if not comparison.wrong_on:
+        findings += unseen(base, runs, meshes, reference is not None)
+    kept, silenced = split_silenced(_once(findings, comparison.wrong), place_of(f))
+    certain = any(finding.certain for finding in kept)
+    verdict = Verdict(
+        kept,
+        tuple(map(words, meshes)),
+        len(limits),
+        getattr(f, "__name__", type(f).__name__),
+        wrong_on=tuple(comparison.wrong_on) if certain else (),
+        silenced=silenced,
+        drawn=given is not args,
+        proved_on=tuple(comparison.proved_on),
+    )
+    return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on))
+
+
+@dataclasses.dataclass(eq=False)
+class _Comparison:
+    """The runs of one program beside what its results should be."""
+
+    base: Run
+    wanted: Sequence[Wanted]
+    limits: Sequence[Any]
+    runs: Sequence[Run]
+    meshes: Sequence[AbstractMesh]
+    meant: Meant | None
+
+    def __post_init__(self) -> None:
+        self.wrong: list[Wrong] = []
+        self.wrong_on: list[str] = []
+        self.proved_on: list[str] = []
+        self.stuck_on: list[str] = []
+        self.stuck: list[Finding] = []
+        self.follows = self.meant if self.base.paths else None
+        self.several = [run for run in self.runs if run is not self.base]
+
+    def run(self) -> None:
+        """Compare on every mesh on which numbers say more than meaning does."""
+        left = []
+        for run, one in zip(self.runs, self.meshes, strict=True):
+            if self.follows is not None and self.follows.proved(run):
+                self.proved_on.append(words(one))
+                if run is not self.runs[-1] and run is not self.base:
+                    continue
+            elif self._as_on_the_largest(run):
+                left.append((run, one))
+                continue
+            self.compare(run, one)
+        if words(self.meshes[-1]) not in self.wrong_on:
+            for run, one in left:
+                self.compare(run, one)
+        elif left:
+            # A multiple of something that is not zero is wrong, as the largest mesh has shown.
+            order = list(map(words, self.meshes))
+            also = {words(one) for _, one in left}
+            self.wrong_on = sorted({*self.wrong_on, *also}, key=order.index)
+
+    def _as_on_the_largest(self, run: Run) -> bool:
+        if self.meant is None or run not in self.several[1:-1]:
+            return False
+        return self.meant.likewise(run, self.runs[-1])
+
+    def compare(self, run: Run, one: AbstractMesh) -> None:
+        """The results on one mesh, by numbers."""
+        nothing = [None] * len(self.limits)
+        known = self.follows.judged(run) if self.follows else nothing
+        factors = self.follows.factors(run) if self.follows else nothing
+        several = self.several
+        other = None if len(several) < 2 else several[-1 if run is not several[-1] else 0]
+        try:
+            here = wrong_results(run, self.base, self.wanted, self.limits, known, factors, other)
+        except DeadlockError as error:
+            self.stuck.append(_deadlock(error, run, one))
+            self.stuck_on.append(words(one))
+            self.wrong_on.append(words(one))
+        else:
+            self.wrong.extend(here)
+            self.wrong_on.extend([words(one)] * bool(here))
+
+    def findings(self) -> list[Finding]:
+        """The causes first, then what no cause is known of, then what reading suspects."""
+        causes, rest = self.meant.causes(self.wrong) if self.meant else ([], self.wrong)
+        read = [
+            finding
+            for run, one in zip(self.runs, self.meshes, strict=True)
+            for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
+        ]
+        odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
+        return [*causes, *describe(rest), *self.stuck, *read, *odd]
+
+
+def disagreement(mesh: str) -> Finding:
+    """What is said where numbers differ and meaning says that they cannot."""
+    return Finding(
+        "SW410",
+        f"the program is proved on {mesh}, and yet the numbers differ there. One of the two is "
+        "wrong, and that is a bug in shardwise: a report with the program would help",
+        NOWHERE,
+        certain=False,
+        mesh=mesh,
+    )
+
+
+def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:
+    op = run.program.watch.sites[0]
+    waits = next(c for b in op.bodies for c in walk(b.ops) if isinstance(c, Collective))
+    head, *rest = str(error).split("\n  Remedy: ")
+    return Finding(
+        "SW301",
+        head,
+        waits.where,
+        remedy=rest[0] if rest else "",
+        mesh=words(mesh),
+    )
+
+
+SAID_BY = {
+    "SW201": {"SW401"},
+    "SW202": {"SW301"},
+    "SW203": {"SW104", "SW105", "SW301", "SW403", "SW406"},
+}
+"""Suspicions that need no word of their own once running has shown the fact."""
+
+
+def _once(findings: Sequence[Finding], wrong: Sequence[Wrong]) -> tuple[Finding, ...]:
+    """Each finding once; what reading suspected is certain where running shows it."""
+    shown = {w.suspect for w in wrong}
+    told = {finding.code for finding in findings if finding.certain}
+    kept: dict[Any, Finding] = {}
+    for finding in findings:
+        if told & SAID_BY.get(finding.code, set()):
+            continue
+        if (finding.code, finding.where) in shown:
+            finding = dataclasses.replace(finding, certain=True)
+        key = (finding.code, finding.where, finding.leaf)
+        if key not in kept or (finding.certain and not kept[key].certain):
+            kept[key] = finding
+    return tuple(sorted(kept.values(), key=lambda finding: not finding.certain))

@@ -1,0 +1,164 @@
+"""Marking: one solution or a folder of them, and verdicts as text, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from .._errors import ShardwiseError, explain_error
+from .status import ExitCode
+
+if TYPE_CHECKING:
+    from .._practice.judge import Judge
+    from .._practice.verdict import Judgement
+
+
+class Format(enum.StrEnum):
+    """How verdicts are printed."""
+
+    TEXT = "text"
+    JSON = "json"
+    CSV = "csv"
+
+
+def folder_of(place: Path, exercises: Path | None) -> Any:
+    """The practice folder that a file's place belongs to, if its exercises are those asked for."""
+    from .._practice.folder import Folder
+
+    if not Folder.above(place):
+        return None
+    found = Folder.find(place)
+    return found if exercises is None or exercises.resolve() == found.source else None
+
+
+def note(folder: Any, one: Any, found: Judgement) -> str:
+    """Record a verdict on a file of a practice folder, as the watcher does; what comes next."""
+    if folder is None or not found.ok:
+        return ""
+    try:
+        return folder.onward(folder.note(one, found))
+    except ShardwiseError as error:  # the verdict stands, wherever it can be written down
+        typer.echo(f"The progress was not recorded. {error}", err=True)
+        return ""
+
+
+def judge_all(
+    folder: Path, exercises: Path | None, output: Format, seconds: float, seed: int | None
+) -> None:
+    """Mark every solution in a folder and below; ends with the exit code."""
+    from .._practice.exercise import load_all
+    from .._practice.judge import Judge
+
+    own = folder_of(folder, exercises)
+    pairs = list(_solutions(folder, own.exercises if own else load_all(exercises)))
+    if not pairs:
+        raise ShardwiseError(
+            explain_error(
+                "there are no solutions here",
+                where=f"--all {folder}",
+                rule="A solution is called after its exercise: 01_shard_map_psum.py or "
+                "shard_map_psum.py, in the folder or in a folder for each person below it.",
+            )
+        )
+    rows = []
+    with Judge(limits(seconds)) as made:
+        for who, one, file in pairs:
+            found = _judged(made, one, file, seed)
+            # A class's folders are marked from outside; their progress is their owners'.
+            note(own, one, found)
+            rows.append((who, found))
+            if output is Format.TEXT:
+                pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
+                typer.echo(f"{who}: {found.exercise}: {found.status}{pitfall}")
+    if output is Format.JSON:
+        data = [{"who": who, **found.to_dict()} for who, found in rows]
+        typer.echo(json.dumps(data, indent=2))
+    elif output is Format.CSV:
+        typer.echo(as_csv([_row(who, found) for who, found in rows]), nl=False)
+    else:
+        right = sum(found.ok for _, found in rows)
+        typer.echo(f"\n{right} of {len(rows)} right")
+    raise typer.Exit(ExitCode.OK if all(found.ok for _, found in rows) else ExitCode.WRONG)
+
+
+def _judged(made: Judge, one: Any, file: Path, seed: int | None) -> Judgement:
+    from .._practice.verdict import NOT_RUN, Judgement
+
+    try:
+        return made.judge_file(one, file, seed)
+    except ShardwiseError as error:
+        return Judgement(one.name, one.title, str(file), NOT_RUN, reason=str(error))
+
+
+def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
+    """Whose, which exercise, which file: all files that are called after an exercise."""
+    if not folder.is_dir():
+        raise ShardwiseError(explain_error("there is no such folder", where=f"--all {folder}"))
+    known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
+    for file in sorted(folder.rglob("*.py")):
+        one = known.get(file.name)
+        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
+        if one is not None and not hidden:
+            who = file.parent.relative_to(folder)
+            yield (str(who) if who.parts else folder.resolve().name), one, file
+
+
+def _row(who: str, found: Judgement) -> dict[str, Any]:
+    return {
+        "who": who,
+        "exercise": found.exercise,
+        "status": found.status,
+        "pitfall": found.pitfall.name if found.pitfall else "",
+        "line": found.line.number if found.line else "",
+        "right_on": "; ".join(run.title for run in found.runs if run.ok),
+        "wrong_on": "; ".join(run.title for run in found.runs if not run.ok),
+        "seconds": round(found.seconds, 2),
+        "file": found.file,
+    }
+
+
+def limits(seconds: float) -> Any:
+    """What a run of a solution may take."""
+    from .._practice.sandbox.host import Limits
+
+    return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
+
+
+def say(found: Judgement, output: Format) -> None:
+    """Print one verdict."""
+    if output is Format.JSON:
+        typer.echo(json.dumps(found.to_dict(), indent=2))
+    elif output is Format.CSV:
+        typer.echo(as_csv([_row("", found)]), nl=False)
+    else:
+        from .._practice.watch import Screen
+
+        screen = Screen(sys.stdout)
+        screen.verdict(found)
+        screen.flush()
+
+
+def exit_code(found: Judgement) -> ExitCode:
+    """What the command ends with."""
+    from .._practice.verdict import NOT_RUN
+
+    if found.status == NOT_RUN:
+        return ExitCode.NOT_RUN
+    return ExitCode.OK if found.ok else ExitCode.WRONG
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """A table with a head."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,133 @@
+"""Equations of a program put into another one as they stand.
+
+To apply a primitive is to have JAX work out types that are known, look for the line that is known,
+and make an equation that is there. A run of such equations goes into a program as one equation that
+holds them all, and is lowered in its place, without a function of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core as _core
+from jax._src import source_info_util as _source
+from jax._src.interpreters import mlir as _mlir
+from jax.core import ShapedArray
+from jax.extend import core as jex
+from jax.interpreters import batching, mlir
+
+
+def copies_equations() -> bool:
+    """Whether types are known here without asking JAX: no mesh around has a say in them."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.empty or all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
+
+
+def as_equation(primitive: Any) -> Any:
+    """The primitive of an equation that may be copied: applied with the parameters it shows."""
+    primitive = getattr(primitive, "prim", primitive)
+    plain = type(primitive).get_bind_params is _core.Primitive.get_bind_params
+    # Some are made of others before they are lowered, which JAX does where they are applied.
+    lowered = getattr(primitive.is_high, "__func__", None) is _core.Primitive.is_high
+    return primitive if plain and lowered else None
+
+
+class Straight:
+    """A run of equations under construction: variables stand for any hashable values."""
+
+    def __init__(self):
+        self._eqns: list[Any] = []
+        self._ins: list[Any] = []
+        self._arrays: list[Any] = []
+        self._known: dict[Any, Any] = {}
+        self._types: dict[Any, Any] = {}
+        self._context = _core.current_jaxpr_eqn_context()
+        self._nowhere = _source.new_source_info()
+
+    def knows(self, value: Any) -> bool:
+        """Whether a value has been given or made."""
+        return value in self._known
+
+    def give(self, value: Any, array: Any) -> None:
+        """Let a value be an argument; a plain number is written into the equations."""
+        if isinstance(array, np.generic | np.ndarray) and not np.shape(array):
+            self._known[value] = jex.Literal(array, self._type((), array.dtype))
+            return
+        var = self._known[value] = _core.Var(_core.typeof(array))
+        self._ins.append(var)
+        self._arrays.append(array)
+
+    def add(
+        self,
+        primitive: Any,
+        params: dict[str, Any],
+        ins: Sequence[Any],
+        outs: Sequence[tuple[Any, tuple[int, ...], Any]],
+        source: Any,
+    ) -> None:
+        """Add an equation; `outs` are values with their shapes and types."""
+        made = [_core.Var(self._type(shape, dtype)) for _, shape, dtype in outs]
+        self._eqns.append(
+            jex.JaxprEqn(
+                [self._known[value] for value in ins],
+                made,
+                primitive,
+                params,
+                _core.no_effects,
+                source or self._nowhere,
+                self._context,
+            )
+        )
+        self._known.update(zip((value for value, _, _ in outs), made, strict=True))
+
+    def apply(self, wanted: Sequence[Any]) -> list[Any]:
+        """The arrays of the values that are wanted."""
+        outs = [self._known[value] for value in wanted]
+        info = _info(self._ins, outs)
+        jaxpr = jex.Jaxpr([], self._ins, outs, self._eqns, _core.no_effects, info)
+        return straight_p.bind(*self._arrays, jaxpr=jaxpr)
+
+    def _type(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        found = self._types.get((shape, dtype))
+        if found is None:
+            found = self._types[shape, dtype] = ShapedArray(shape, dtype)
+        return found
+
+
+def _info(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+    return _core.DebugInfo("shardwise", "a run of equations", ("",) * len(ins), ("",) * len(outs))
+
+
+def _evaluate(*args: Any, jaxpr: Any) -> list[Any]:
+    return _core.eval_jaxpr(jaxpr, [], *args)
+
+
+def _lower(ctx: Any, *args: Any, jaxpr: Any) -> Any:
+    outs, _ = _mlir.jaxpr_subcomp(
+        ctx.module_context,
+        jaxpr,
+        ctx.name_stack,
+        ctx.tokens_in,
+        [],
+        *args,
+        dim_var_values=ctx.dim_var_values,
+        const_lowering=ctx.const_lowering,
+        outer_traceback=ctx.traceback,
+    )
+    return outs
+
+
+def _batch(args: Any, dims: Any, *, jaxpr: Any) -> tuple[list[Any], list[int]]:
+    one = jax.vmap(lambda *args: _evaluate(*args, jaxpr=jaxpr), in_axes=tuple(dims))
+    return one(*args), [0] * len(jaxpr.outvars)
+
+
+straight_p = jex.Primitive("shardwise_straight")
+straight_p.multiple_results = True
+straight_p.def_impl(_evaluate)
+straight_p.def_abstract_eval(lambda *_, jaxpr: [v.aval for v in jaxpr.outvars])
+mlir.register_lowering(straight_p, _lower, cacheable=False)
+batching.primitive_batchers[straight_p] = _batch

@@ -1,0 +1,137 @@
+"""Operations done for all devices at once, on their stacked values, without a loop.
+
+What a stage takes and what later ones need of it is there for all devices in any case. Where all
+that happens between is done element by element, XLA makes one pass over the stacks of it: a loop
+over the devices would save nothing, and costs more to trace and to compile than all the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from .. import _jax
+from .._mesh import Axis
+from .._program import Leaf, Lit, Op, Var
+from .plan import Stage, count_uses
+from .value import Value, stacked
+
+ELEMENTWISE = set(
+    """abs acos add add_any and atan2 cbrt ceil clamp conj convert_element_type copy cos div eq erf
+    exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul ne
+    neg nextafter not or pow real reduce_precision rem round rsqrt select_n shift_left
+    shift_right_arithmetic shift_right_logical sign sin sqrt square sub tan tanh xor""".split()  # noqa: SIM905
+)
+"""Primitives whose operands and results have one shape."""
+
+ALIKE = {"add_any", "clamp", "select_n"}
+"""Those that take no number beside an array."""
+
+SMALL = 1 << 20
+"""Bytes that a stage may hold for all devices together besides what it takes and gives."""
+
+
+def is_flat(stage: Stage, uses: dict[Var, int], axes: Iterable[Axis]) -> bool:
+    """Whether a stage can be done for all devices at once, and takes no memory for it."""
+    return all(map(_is_known, stage.inside)) and _spare(stage, uses, set(axes)) <= SMALL
+
+
+def _is_known(op: Op) -> bool:
+    if not isinstance(op, Leaf) or op.primitive is None:
+        return False
+    return op.name in ELEMENTWISE or (op.name in MOVING and not isinstance(op.ins[0], Lit))
+
+
+def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
+    """The bytes of what is made on the way and read more than once, or summed up over devices."""
+    within = count_uses(stage.inside, ())
+    met = {atom for op in stage.meetings for atom in op.ins}
+    return sum(
+        var.bytes * math.prod(axis.size for axis in var.axes & axes)
+        for op in stage.inside
+        for var in op.outs
+        if var in met or (within.get(var, 0) > 1 and uses.get(var, 0) == within[var])
+    )
+
+
+def apply(op: Op, ins: Sequence[Value]) -> Value:
+    """One operation for all devices."""
+    assert isinstance(op, Leaf)
+    if op.name in ELEMENTWISE:
+        arrays, dims = _aligned(op.outs[0].shape, ins, numbers=op.name not in ALIKE)
+        return Value(_bind(op, op.params, arrays), dims)
+    axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
+    lead = tuple(axis.size for axis in axes)
+    params = op.params | MOVING[op.name](op.params, lead)
+    return stacked(_bind(op, params, [x.spread(axes) for x in ins]), axes)
+
+
+def _aligned(
+    shape: tuple[int, ...], ins: Sequence[Value], *, numbers: bool
+) -> tuple[list[Any], Mapping[Axis, int]]:
+    """Operands that have one layout; with `numbers`, but for those that are the same everywhere."""
+
+    def is_number(x: Value) -> bool:
+        return numbers and not x.dims and not np.shape(x.array)
+
+    full = [x for x in ins if not is_number(x)]
+    rank = len(shape) + len(full[0].dims)
+    if all(x.dims == full[0].dims and np.ndim(x.array) == rank for x in full):
+        return [x.array for x in ins], full[0].dims
+    axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
+    lead = tuple(axis.size for axis in axes)
+
+    def align(x: Value) -> Any:
+        if is_number(x):
+            return x.array
+        array = x.spread(axes)
+        if np.ndim(array) == len(lead) + len(shape):
+            return array
+        return lax.broadcast_in_dim(array, lead + shape, range(len(lead)))
+
+    return list(map(align, ins)), stacked(None, axes).dims
+
+
+def _bind(op: Leaf, params: dict[str, Any], arrays: Sequence[Any]) -> Any:
+    (out,) = _jax.bind(op.primitive, params, *arrays)
+    return out
+
+
+Params = dict[str, Any]
+
+
+def _behind(dims: Iterable[int], lead: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(d + len(lead) for d in dims)
+
+
+def _with_lead(dims: Iterable[int], lead: tuple[int, ...]) -> tuple[int, ...]:
+    return (*range(len(lead)), *_behind(dims, lead))
+
+
+def _broadcast(params: Params, lead: tuple[int, ...]) -> Params:
+    dims = _with_lead(params["broadcast_dimensions"], lead)
+    return {"shape": (*lead, *params["shape"]), "broadcast_dimensions": dims}
+
+
+def _slice(params: Params, lead: tuple[int, ...]) -> Params:
+    strides = params["strides"]
+    return {
+        "start_indices": (*[0] * len(lead), *params["start_indices"]),
+        "limit_indices": (*lead, *params["limit_indices"]),
+        "strides": None if strides is None else (*[1] * len(lead), *strides),
+    }
+
+
+MOVING: dict[str, Callable[[Params, tuple[int, ...]], Params]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda params, lead: {"dimension": params["dimension"] + len(lead)},
+    "reshape": lambda params, lead: {"new_sizes": (*lead, *params["new_sizes"])},
+    "slice": _slice,
+    "squeeze": lambda params, lead: {"dimensions": _behind(params["dimensions"], lead)},
+    "transpose": lambda params, lead: {"permutation": _with_lead(params["permutation"], lead)},
+}
+"""Primitives that move elements; how they read with the dimensions of devices in front."""

@@ -1,0 +1,126 @@
+"""What is said of each result: from its meaning, and from numbers where there are any.
+
+A result whose meaning is that of the reference is proved. Meaning refutes by itself where it says
+that the result is another multiple, or a share. Everything else is refuted only by numbers of the
+very program on the very mesh; the cause is then that which meaning has, or else the one that
+`check` finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._check import Finding, cause, disagreement, grouped, place_of, split_silenced, words
+from .._meaning import Gap
+from .._mesh import AbstractMesh, Axis, axes_of
+from .numbers import Numbers
+from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
+from .reading import ReadProgram, Row
+
+
+def decided(row: Row) -> bool:
+    """Whether its meaning alone proves or refutes a result."""
+    return not row.waits and all(
+        (gap.kind == "times" and gap.sure) or _lacks(gap, row.passed_on) for gap in row.gaps
+    )
+
+
+def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
+    """Whether a share is returned that cannot be the whole: no device has seen another's part."""
+    mistake = gap.mistake
+    return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
+
+
+def status_of(row: Row, numbers: Numbers) -> str:
+    """Whether a result is proved, refuted or unknown."""
+    mesh = words(row.mesh)
+    if numbers.refutes(mesh, row.path):
+        return REFUTED if row.gaps or mesh in numbers.stuck_on else UNKNOWN
+    if not row.gaps:
+        return UNKNOWN if row.waits else PROVED
+    return REFUTED if decided(row) and not numbers.agree_on(row.path) else UNKNOWN
+
+
+def judged(
+    f: Callable[..., Any],
+    rows: Sequence[Row],
+    meshes: Sequence[AbstractMesh],
+    programs: Sequence[ReadProgram],
+    numbers: Numbers,
+    reference: Any,
+) -> Proof:
+    """The proof of a program from all its results."""
+    results = []
+    meant: list[Finding] = []
+    seen: dict[Finding, None] = {}
+    for row in rows:
+        status, mesh = status_of(row, numbers), words(row.mesh)
+        own = [cause(gap, row.path, tuple(axes_of(row.mesh).values()), mesh) for gap in row.gaps]
+        shown = numbers.cause_of(mesh, row.path) if numbers.refutes(mesh, row.path) else None
+        if shown is not None and not (_is_cause(own) and shown.code.startswith("SW4")):
+            own = [dataclasses.replace(shown, certain=status == REFUTED)]
+            seen |= dict.fromkeys(own)
+        else:
+            certain = status == REFUTED
+            meant += [dataclasses.replace(one, certain=certain and _is_cause([one])) for one in own]
+        results.append(Result(row.path, mesh, status, _reason(row, own)))
+        if not row.gaps and status == UNKNOWN and not row.waits:
+            seen[disagreement(mesh)] = None
+    findings = [*grouped(_untold(meant, seen)), *seen, *_waiting(programs, numbers)]
+    kept, silenced = split_silenced(
+        sorted(findings, key=lambda finding: not finding.certain), place_of(f)
+    )
+    statuses = {one.status for one in results}
+    return Proof(
+        next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED),
+        tuple(results),
+        kept,
+        tuple(map(words, meshes)),
+        sum(program.operations for program in programs),
+        numbers.words,
+        "itself on one device"
+        if reference is None
+        else getattr(reference, "__name__", "reference"),
+        getattr(f, "__name__", type(f).__name__),
+        silenced,
+    )
+
+
+def _is_cause(found: Sequence[Finding]) -> bool:
+    """Whether meaning says what is wrong, and not only that it could not follow."""
+    return bool(found) and found[0].code != "SW409"
+
+
+def _untold(meant: Sequence[Finding], seen: dict[Finding, None]) -> list[Finding]:
+    """What could not be followed needs no word where the same result is refuted."""
+    told = {leaf for one in seen for leaf in (one.leaf, *one.likewise)}
+    told |= {one.leaf for one in meant if one.certain}
+    return [one for one in meant if one.certain or one.leaf not in told]
+
+
+def _reason(row: Row, causes: Sequence[Finding]) -> str:
+    if causes:
+        return causes[0].message.removeprefix(f"{causes[0].leaf} ")
+    return "it may wait forever" if row.waits else ""
+
+
+def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]:
+    """Where devices may wait forever, unless they were seen to."""
+    may = [program for program in programs if program.traced.program.watch.sites]
+    return [] if numbers.stuck_on else grouped([_waits(program) for program in may])
+
+
+def _waits(program: ReadProgram) -> Finding:
+    site = program.traced.program.watch.sites[0]
+    return Finding(
+        "SW408",
+        "a collective is under a decision that may differ between devices; where it does, some "
+        "wait forever",
+        site.where,
+        remedy="compute the collective on every device and select with jnp.where, or take the "
+        "decision from a reduced value.",
+        certain=False,
+        mesh=words(program.mesh),
+    )

@@ -1,0 +1,142 @@
+"""A program read on a mesh, and each of its results beside that of the reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from .._check import words
+from .._errors import ShardingError, explain_error
+from .._meaning import (
+    Gap,
+    Reading,
+    equal,
+    equal_in_blocks,
+    equal_in_pieces,
+    equal_merged,
+    has_mistakes,
+    read_apart,
+    speaks_of,
+)
+from .._mesh import AbstractMesh, Axis, axes_of
+from .._program import Body, collectives_in, walk
+from .._simulate import Traced, Tracing
+
+FEW = 16
+"""Up to so many devices along an axis are kept apart."""
+
+SHORT = 20_000
+"""Axes of which a program does not speak are kept apart if it has fewer operations, on all."""
+
+SAME = (equal, equal_merged, equal_in_pieces, equal_in_blocks)
+"""The ways in which two results are seen to be the same, the quickest first."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """One result on one mesh, and where it parts from the reference."""
+
+    path: str
+    mesh: AbstractMesh
+    gaps: list[Gap]
+    waits: bool
+    passed_on: frozenset[Axis]
+    """The axes along which parts are passed on from device to device."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadProgram:
+    """A function on one mesh, read."""
+
+    traced: Traced
+    mesh: AbstractMesh
+    reading: Reading
+
+    @classmethod
+    def of(
+        cls,
+        tracing: Tracing,
+        mesh: AbstractMesh,
+        args: tuple[Any, ...],
+        beside: ReadProgram | None = None,
+    ) -> ReadProgram:
+        traced = tracing(args, {})
+        constants = traced.values[: len(traced.values) - traced.given.num_leaves]
+        known = beside.reading if beside is not None else None
+        return cls(traced, mesh, Reading(traced.program.body, constants, known))
+
+    @property
+    def body(self) -> Body:
+        """The operations."""
+        return self.traced.program.body
+
+    @property
+    def constants(self) -> list[Any]:
+        """What the function closes over."""
+        return [*self.reading.constants]
+
+    @property
+    def operations(self) -> int:
+        """How many operations the program has."""
+        return sum(1 for _ in walk(self.body.ops))
+
+    def compared(self, plain: ReadProgram) -> list[Row]:
+        """Every result beside that of the reference."""
+        if self.traced.tree != plain.traced.tree:
+            raise ShardingError(
+                explain_error(
+                    f"on {words(self.mesh)} the results are {self.traced.tree}, and the reference "
+                    f"gives {plain.traced.tree}",
+                    where="sw.prove",
+                    rule="Both return the same structure.",
+                    remedy="return the same pytree from both.",
+                )
+            )
+        paths = self.traced.result_paths
+        # A program on one device is what it is held against, also where it cannot be followed.
+        found = self.reading.gaps() if self is not plain else [[] for _ in paths]
+        if any(found):
+            found = self.apart(plain, found)
+        waits = bool(self.traced.program.watch.sites)
+        passed_on = frozenset(
+            axis
+            for op in collectives_in(self.body.ops)
+            if op.name == "ppermute"
+            for axis in op.axes
+        )
+        return [
+            Row(path, self.mesh, own, waits, passed_on)
+            for path, own in zip(paths, found, strict=True)
+        ]
+
+    def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
+        """The same with the devices along one axis kept apart, for what is not proved so far."""
+        followed: set[Axis | None] = set()
+        for axis, entirely in self._ways():
+            if not any(found) or axis in followed:
+                continue
+            base = read_apart(plain.body, plain.constants, None)
+            own = base and read_apart(self.body, self.constants, axis, base, entirely)
+            if base and own:
+                rows = list(zip(found, base.results, own.results, strict=True))
+                found = [
+                    [] if any(same(want, got) for same in SAME) else old for old, want, got in rows
+                ]
+                left = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
+                if not any(has_mistakes(own, got) for got in left):
+                    followed.add(axis)  # to keep more apart would say nothing new
+        return found
+
+    def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
+        """The axes to keep apart, and whether entirely: those first that the program speaks of."""
+        if math.prod(self.mesh.shape.values()) == 1:
+            yield None, False
+            return
+        spoken = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
+        yield from ((axis, False) for axis in spoken)
+        others = [axis for axis in axes_of(self.mesh).values() if axis not in spoken]
+        small = [axis for axis in others if 1 < axis.size <= FEW]
+        small = [axis for axis in small if axis.size * self.operations <= SHORT]
+        yield from ((axis, True) for axis in (*spoken, *small))

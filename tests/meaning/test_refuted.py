@@ -1,0 +1,174 @@
+"""What refutes, and what does not: by meaning alone, by numbers, and at which line."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import P, lax
+
+import shardwise as sw
+from shardwise._meaning import Reading
+from tests.check.corpus import pairs
+from tests.check.marks import line_of
+from tests.support import normal
+
+X = normal(8, 8)
+
+
+SPLIT, WHOLE = P("data"), P()
+
+
+def sharded(body, in_specs=SPLIT, out_specs=WHOLE, **options):
+    def program(*args, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **options)(
+            *args
+        )
+
+    return program
+
+
+LOST = {
+    "sign": jnp.sign,
+    "argmax": lambda x: jnp.argmax(x, axis=1),
+    "argsort": lambda x: jnp.argsort(x, axis=1),
+    "sort of two": lambda x: lax.sort((x, jnp.arange(64).reshape(8, 8)), num_keys=1)[1],
+    "top_k": lambda x: lax.top_k(x, 2)[1],
+    "atan2": lambda x: jnp.arctan2(x, jnp.roll(x, 1, 0)),
+    "logarithms": lambda x: jnp.log(jnp.abs(x)) - jnp.log(jnp.sum(jnp.abs(x))),
+    "two logarithms": lambda x: jnp.log(x**2).sum() - 2 * jnp.log(jnp.abs(x)).sum(),
+    "largest": lambda x: x / jnp.max(jnp.abs(x)),
+    "length": lambda x: x / jnp.linalg.norm(x),
+    "unit columns": lambda x: jnp.linalg.qr(x)[0] ** 2,
+    "comparison": lambda x: x > x.mean(),
+    "is finite": jnp.isfinite,
+    "outer": lambda x: jnp.outer(x[0], 1 / x[1]),
+}
+"""Functions that are the same of a multiple."""
+
+
+@pytest.mark.parametrize("name", LOST)
+@pytest.mark.parametrize("reduce", [lax.psum, lambda x, axis: x * 4], ids=["psum", "times"])
+def test_a_factor_that_is_lost_on_the_way_refutes_nothing(name, reduce):
+    """Four times the right value goes in, and the result is right: no proof may refute it."""
+
+    def body(x):
+        whole = lax.all_gather(x, "data", tiled=True)
+        size = lax.axis_size("data")
+        grown = reduce(whole, "data") if size > 1 else whole
+        return LOST[name](grown)
+
+    proof = sw.prove(sharded(body, check_vma=False), X, mesh=sw.mesh(data=4), run=False)
+    assert proof.status in ("proved", "unknown"), proof
+
+
+KEPT = {
+    "itself": lambda x: x,
+    "exp": jnp.exp,
+    "a layer": lambda x: jnp.tanh(x @ X) @ X,
+    "new params": lambda x: X - 0.1 * x,
+    "normalised with eps": lambda x: x / (jnp.abs(x) + 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", ["itself", "exp", "a layer", "new params"])
+def test_a_factor_that_shows_refutes_by_itself(name):
+    def body(x):
+        whole = lax.all_gather(x, "data", tiled=True)
+        return KEPT[name](lax.psum(whole, "data"))
+
+    proof = sw.prove(sharded(body, check_vma=False), X, mesh=sw.mesh(data=4), run=False)
+    assert proof.status == "refuted", proof
+
+
+def test_numbers_of_another_mesh_refute_nothing():
+    """What is wrong on two devices may be right on four: only those that were run are refuted."""
+
+    def body(x):
+        size = lax.axis_size("data")
+        best = lax.all_gather(lax.top_k(x, 2)[0], "data", tiled=True)
+        return lax.top_k(best, 2)[0] * (3 if size == 2 else 1)
+
+    step = sharded(body, check_vma=False)
+    proof = sw.prove(step, normal(16), mesh={"data": [2, 4, 8]})
+    said = {one.mesh: one.status for one in proof.results}
+    assert said == {"{data: 2}": "refuted", "{data: 4}": "unknown", "{data: 8}": "unknown"}
+
+
+def test_what_only_many_devices_show_is_found():
+    def body(x):
+        size = lax.axis_size("data")
+        best = lax.all_gather(lax.top_k(x, 2)[0], "data", tiled=True)  # here
+        return lax.top_k(best, 2)[0] * (3 if size == 8 else 1)  # used
+
+    proof = sw.prove(sharded(body, check_vma=False), normal(16), mesh={"data": [2, 4, 8]})
+    assert proof.status == "refuted"
+    assert "By numbers, on {data: 2}, {data: 8}" in proof.numbers
+    assert proof.findings[0].certain
+    assert proof.findings[0].where.line in (line_of(body, "# here"), line_of(body, "# used"))
+
+
+def test_numbers_at_other_sizes_refute_nothing():
+    """A block size that is written down is right at the sizes asked about, and at no others."""
+
+    def body(x):
+        start = lax.axis_index("data") * 1024
+        mine = lax.dynamic_slice(lax.all_gather(x, "data", tiled=True), (start, 0), (1024, 4096))
+        return lax.psum(lax.top_k(mine.T, 1)[0].sum(), "data") if x.shape[0] == 1024 else x.sum()
+
+    step = sharded(body, check_vma=False)
+    proof = sw.prove(step, jax.ShapeDtypeStruct((4096, 4096), jnp.float32), mesh=sw.mesh(data=4))
+    assert proof.status == "unknown", proof
+
+
+def test_a_program_that_waits_forever_is_refuted():
+    def body(x):
+        def vary(v):
+            return lax.pcast(v, "data", to="varying")
+
+        mine = jnp.sum(x)
+        first = lax.axis_index("data") == 0
+        some = lax.cond(first, lambda v: vary(lax.psum(v, "data")), lambda v: v, mine)  # here
+        return lax.psum(some, "data")
+
+    proof = sw.prove(sharded(body), normal(8), mesh=sw.mesh(data=4))
+    assert proof.status == "refuted", proof
+    assert proof.findings[0].code == "SW301"
+    assert proof.findings[0].where.line == line_of(body, "# here")
+    assert "wait for each other forever" in proof.numbers
+
+
+def test_a_reference_is_held_against_one_device_too():
+    def step(x, *, mesh):
+        return jax.shard_map(
+            lambda x: lax.top_k(x, 2)[0] * 3, mesh=mesh, in_specs=P(), out_specs=P()
+        )(x)
+
+    proof = sw.prove(
+        step, normal(16), mesh={"data": [1, 2]}, reference=lambda x: jax.lax.top_k(x, 2)[0]
+    )
+    assert [one.status for one in proof.results] == ["refuted", "refuted"]
+
+
+def test_numbers_that_differ_from_what_is_proved_are_told_as_our_bug(monkeypatch):
+    def body(x):
+        return 2 * lax.psum(x, "data"), lax.psum(lax.axis_index("data") + x.sum(), "data")
+
+    real = Reading.gaps
+    monkeypatch.setattr(Reading, "gaps", lambda self: [[], real(self)[1]])
+    proof = sw.prove(sharded(body, WHOLE, WHOLE), normal(8), mesh=sw.mesh(data=4))
+    assert proof.results[0].status == "unknown"
+    assert "SW410" in {found.code for found in proof.findings}
+
+
+EVERY = [pair for number, pair in enumerate(pairs()) if number % 13 == 4]
+
+
+@pytest.mark.parametrize("pair", EVERY, ids=str)
+def test_a_wrong_program_is_refuted_where_check_finds_it_wrong(pair):
+    """A part of the corpus: `python -m tests.check.proofs` has all of it."""
+    args = pair.args()
+    proof = sw.prove(pair.wrong, *args, mesh=pair.mesh)
+    assert proof.status != "proved", proof
+    first = proof.findings[0]
+    told = next(f for f in sw.check(pair.wrong, *args, mesh=pair.mesh).findings if f.certain)
+    assert (first.code, first.where, first.remedy) == (told.code, told.where, told.remedy)
+    assert sw.prove(pair.right, *args, mesh=pair.mesh).status in ("proved", "unknown")
