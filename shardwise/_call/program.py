@@ -53,7 +53,12 @@ class Program:
     def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
-        body = build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+        try:
+            body = build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+        except UnsupportedError:
+            # JAX drops what nothing comes of before it compiles; it may be just that.
+            fewer = _jax.without_dead(self.jaxpr)
+            body = build(fewer, shares_in=shares_in, shares_out=shares_out)
         body = receive(body, self.given)
         kept = settle(body, self._wanted)
         body = deliver(body, kept)

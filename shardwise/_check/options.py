@@ -39,7 +39,7 @@ def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
 def _is_tolerance(given: Any) -> bool:
     try:
         number = float(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return False
     return not isinstance(given, str | bytes | bool) and math.isfinite(number) and number >= 0
 

@@ -26,8 +26,10 @@ def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given
     if not base.paths:
         return [_finding("SW501", "the function returns no arrays: nothing was compared", RETURN)]
     found = list(_single(meshes, given))
-    found += _empty(base, "SW503", "is zero everywhere", _is_zero, all_of_them=True)
-    found += _empty(base, "SW503", "is NaN everywhere", _is_nan, all_of_them=False)
+    found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
+    found += _empty(base, "is NaN everywhere", _is_nan)
+    found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
+    found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
     return found + list(_alike(runs[-1] if runs else base))
 
 
@@ -48,25 +50,40 @@ def _single(meshes: Sequence[AbstractMesh], given: bool) -> Iterator[Finding]:
         )
 
 
-def _empty(base: Run, code: str, what: str, test: Any, all_of_them: bool) -> Iterator[Finding]:
+def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterator[Finding]:
     rows = list(zip(base.paths, base.results(), strict=True))
-    empty = [path for path, value in rows if test(value)]
+    empty = [path for path, value in rows if value.size and test(value)]
     if empty and (len(empty) == len(rows) or not all_of_them):
         more = f" (and {len(empty) - 1} more results likewise)" if len(empty) > 1 else ""
         yield _finding(
-            code,
-            f"{empty[0]} {what}: nothing could be seen of it{more}",
+            "SW503",
+            f"{empty[0]} {what}: nothing could be seen of {'them' if 'elements' in what else 'it'}"
+            f"{more}",
             f"give other data, {DRAW}",
         )
 
 
 def _is_zero(value: np.ndarray) -> bool:
-    return value.size > 0 and not value.any()
+    return not value.any()
+
+
+def _nan(value: np.ndarray) -> np.ndarray:
+    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
+    return np.isnan(value) if is_float else np.zeros(value.shape, bool)
 
 
 def _is_nan(value: np.ndarray) -> bool:
+    return bool(_nan(value).all())
+
+
+def _is_partly_nan(value: np.ndarray) -> bool:
+    return bool(_nan(value).any()) and not _is_nan(value) and not _is_infinite(value)
+
+
+def _is_infinite(value: np.ndarray) -> bool:
+    """Infinity times eight is infinity. An element here and there may be meant: a mask."""
     is_float = jnp.issubdtype(value.dtype, jnp.inexact)
-    return is_float and value.size > 0 and bool(np.isnan(value).all())
+    return is_float and not np.isfinite(value).any() and not _is_nan(value)
 
 
 def _alike(run: Run) -> Iterator[Finding]:

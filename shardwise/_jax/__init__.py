@@ -33,6 +33,7 @@ from .jaxprs import specs_in as specs_in
 from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched
 from .jaxprs import untyped as untyped
+from .jaxprs import without_dead as without_dead
 from .lines import LIBRARIES as LIBRARIES
 from .lines import Frame as Frame
 from .lines import api_boundary as api_boundary

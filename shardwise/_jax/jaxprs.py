@@ -43,6 +43,13 @@ def inputs(jaxpr: Any) -> list[Any]:
     return [*opened.constvars, *opened.invars]
 
 
+def without_dead(jaxpr: Any) -> Any:
+    """A closed jaxpr with the same inputs, and without what nothing comes of."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    fewer, _ = _partial.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
+    return jex.ClosedJaxpr(getattr(fewer, "jaxpr", fewer), jaxpr.consts)
+
+
 def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Evaluate a jaxpr with other constants than those it was traced with."""
     return eval_jaxpr(jaxpr.jaxpr, consts, *args)

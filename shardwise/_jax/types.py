@@ -109,7 +109,9 @@ def is_plain(aval: Any) -> bool:
 def struct(x: Any, aval: Any) -> Any:
     """What to trace with in place of `x`, where a program sees it as of type `aval`."""
     seen = jax.typeof(x)
-    if seen.shape == aval.shape and is_plain(aval) and is_plain(seen):
+    mesh = mesh_of(seen)
+    foreign = mesh is not None and not mesh.empty and mesh != mesh_of(aval)
+    if seen.shape == aval.shape and is_plain(aval) and is_plain(seen) and not foreign:
         return x
     weak = getattr(seen, "weak_type", False)
     sharding = None if is_plain(aval) else aval.sharding

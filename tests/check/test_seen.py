@@ -40,6 +40,9 @@ def codes(verdict):
         (jnp.ones(8), {"SW504"}),
         (jnp.tile(jnp.arange(4.0), 2), {"SW504"}),
         (jnp.full(8, jnp.nan), {"SW503", "SW504"}),
+        (jnp.full(8, jnp.inf), {"SW503", "SW504"}),
+        (jnp.arange(8.0).at[3].set(-jnp.inf), {"SW503"}),
+        (jnp.arange(8.0).at[3].set(jnp.nan), {"SW503"}),
         (jnp.ones(8, int), {"SW504"}),
         (jnp.arange(8.0), set()),
         (jnp.arange(8), set()),
@@ -66,6 +69,14 @@ def test_nan_in_one_of_several_results_is_named():
     verdict = sw.check(split(body), normal(8), mesh=MESH)
     (finding,) = verdict.findings
     assert "result['norm'] is NaN everywhere" in finding.message
+
+
+def test_nan_in_some_elements_is_named_and_a_mask_is_not():
+    x = jnp.asarray(normal(8, 2))
+    verdict = sw.check(split(total), x.at[3, 1].set(jnp.nan), mesh=MESH)
+    (finding,) = verdict.findings
+    assert "result is NaN in some of its elements: nothing could be seen of them" in finding.message
+    assert not sw.check(split(total), x.at[3, 1].set(-jnp.inf), mesh=MESH).findings
 
 
 def test_data_that_differs_over_one_axis_is_enough():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
@@ -178,6 +178,22 @@ def test_a_mesh_of_another_size_around_the_call(f):
         assert_same(jax.jit(call)(jnp.asarray(X)), SUMS)
         assert dict(jax.sharding.get_abstract_mesh().shape) == {"data": 2}
     assert jax.sharding.get_abstract_mesh() == before
+
+
+@pytest.mark.parametrize("name", ["data", "other"])
+@pytest.mark.parametrize("jit", [False, True], ids=["", "jit"])
+def test_derivatives_under_an_explicit_mesh_of_another_size(name, jit):
+    """Every array then has that mesh in its type, and the simulated program another one."""
+    call = sw.simulate(ambient, mesh=MESH)
+    want = jax.grad(lambda x: (call(x) ** 2).sum())(jnp.asarray(X))
+    around = jax.make_mesh((2,), (name,), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(around):
+        x = jnp.asarray(X)
+        slope = jax.grad(lambda x: (call(x) ** 2).sum())
+        assert_same((jax.jit(slope) if jit else slope)(x), want)
+        out, pull = jax.vjp(call, x)
+        assert_same(pull(2 * out)[0], want)
+        assert_same(jax.vmap(slope)(jnp.stack([x, x]))[1], want)
 
 
 def test_set_mesh_is_as_before_elsewhere():

@@ -433,6 +433,28 @@ def test_a_backward_derivative_of_nested_shard_maps_over_one_device():
     assert_same(slope(sw.simulate(stacked, mesh=sw.mesh(**sizes)))(x), want)
 
 
+def test_a_derivative_of_nested_shard_maps_that_writes_what_nobody_needs():
+    """JAX writes specs that it refuses, and drops them as dead before it looks at them."""
+
+    def program(x, y, *, mesh):
+        def inner(x, y):
+            here = lax.axis_index(("y", "x")).astype(jnp.float32)
+            return jnp.stack([jnp.mean(x * 0.5), jnp.mean(y), here])
+
+        def outer(x, y):
+            specs = {"in_specs": (P(), P(None, "y")), "out_specs": P("y")}
+            return jax.shard_map(inner, axis_names={"y"}, **specs)(x, y)
+
+        specs = {"in_specs": (P(), P(None, "x")), "out_specs": P("x")}
+        call = jax.shard_map(outer, mesh=mesh, axis_names={"x"}, **specs)
+        return jax.hessian(lambda x: jnp.sum(call(x, y)))(x)
+
+    x, y = normal(3), normal(2, 8)
+    sizes = {"x": 2, "y": 2}
+    want = jax.jit(partial(program, mesh=real_mesh(**sizes)))(x, y)
+    assert_same(sw.simulate(program, mesh=sw.mesh(**sizes))(x, y), want)
+
+
 # --- refs and derivatives of the user's own
 
 

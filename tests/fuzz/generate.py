@@ -116,6 +116,8 @@ def generate(draw: Draw, length: int = 9, hangs: bool = False) -> Program:
     _opened(s, arguments)
     for _ in range(draw.integer(max(1, length // 3), length)):
         statement(s)
+    if draw.chance(60):
+        exact.exact(s)
     if hangs:
         draw.pick([hang, hang_in_a_loop])(s)
         unary(s)
@@ -158,7 +160,7 @@ def _argument(
     draw: Draw, sizes: dict[str, int], form: str, number: int
 ) -> tuple[Argument, Register]:
     """Floats first, then integers, then of any kind."""
-    kinds = [(4, "float"), (4, "exact"), (1, "key"), (1, "scalar")]
+    kinds = [(3, "float"), (6, "exact"), (1, "key"), (1, "scalar")]
     kind = draw.weighted(kinds) if number > 1 else ("float", "int")[number]
     shapes = {"int": [(), (2,)], "exact": [(2,), (2, 3)], "key": [(1,)], "scalar": [()]}
     local = draw.pick(shapes.get(kind, [(2,), (2, 3), (3,), (1, 2), ()]))
