@@ -118,8 +118,8 @@ class Recorded(Walk):
 class RecordedApart(DeviceWalk):
     """The same for a walk that keeps the devices along an axis apart."""
 
-    def __init__(self, axis: Axis | None, reference: Walk | None = None):
-        super().__init__(axis, reference)
+    def __init__(self, axis: Axis | None, reference: Walk | None = None, entirely: bool = False):
+        super().__init__(axis, reference, entirely)
         self.meanings: dict[Var, Value | Many] = {}
 
     def remember(self, op: Op, ins: list[Any], outs: list[Any]) -> None:
@@ -130,8 +130,8 @@ class RecordedApart(DeviceWalk):
 class Meaning:
     """A program on a mesh, walked.
 
-    With `apart`, the devices along that axis are kept apart; with `loops`, what was written out is
-    read as loops.
+    With `apart`, the devices along that axis are kept apart, with `entirely` from the start; with
+    `loops`, what was written out is read as loops.
     """
 
     def __init__(
@@ -143,6 +143,7 @@ class Meaning:
         apart: str | None = None,
         run: Run | None = None,
         loops: bool = False,
+        entirely: bool = False,
     ):
         self.run = run or Run(f, mesh, tuple(args))
         traced, body = self.run.traced, self.run.body
@@ -150,7 +151,9 @@ class Meaning:
         self.ops = body.ops
         self.own = len(traced.values) - traced.given.num_leaves
         axis = axes_of(mesh)[apart] if apart is not None else None
-        self.walk = Recorded(reference) if axis is None else RecordedApart(axis, reference)
+        self.walk = (
+            Recorded(reference) if axis is None else RecordedApart(axis, reference, entirely)
+        )
         ins = [
             whole(literal(value))
             if i < self.own

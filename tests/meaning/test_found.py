@@ -51,6 +51,11 @@ def a_share_that_adds_up_to_zero_is_written_to(x):
     return lax.psum(lax.dynamic_update_slice(deviation, x[0, :2], (lax.axis_index("a") * 2,)), "a")
 
 
+@case(GRID, P(("a", "b")), P("b"), X)
+def parts_over_another_axis_are_gathered(x):
+    return lax.all_gather(x + lax.axis_index("a"), "a", tiled=True)
+
+
 @case(GRID, P("a", "b"), P(), X)
 def a_maximum_is_owed_when_a_sum_is_taken(x):
     return lax.pmax(lax.psum(x.max(0), "b"), "a")
@@ -292,6 +297,8 @@ def test_the_meaning_is_what_devices_hold(name):
     assert check_meaning(meaning).compared
     apart = Meaning(f, args, mesh, apart="a", run=meaning.run)
     assert check_meaning(apart).compared
+    entirely = Meaning(f, args, mesh, apart="a", run=meaning.run, entirely=True)
+    assert check_meaning(entirely).compared
 
 
 NUMBERS = np.array([-9, 300, -1, 3, 5, 11, 0, 2], np.int32)

@@ -34,6 +34,8 @@ def check(bodies, seed, sizes):
         meaning = Meaning(f, args, mesh)
         apart = Meaning(f, args, mesh, apart="a", run=meaning.run)
         assert check_meaning(apart, 1e-7).compared
+        entirely = Meaning(f, args, mesh, apart="a", run=meaning.run, entirely=True)
+        assert check_meaning(entirely, 1e-7).compared
         return check_meaning(meaning, 1e-7)
 
 
