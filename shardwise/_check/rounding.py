@@ -84,7 +84,7 @@ class _Shake:
                 salt = (self.seed * np.uint32(self.count)) * np.uint32(2 * MIX % (1 << 32))
                 salt = lax.bitcast_convert_type(salt + np.uint32(MIX), np.int32)  # it is odd
                 run = functools.partial(_run, op.run, salt, _lifts(op), terms(op))
-                return dataclasses.replace(op, run=run, primitive=None)
+                return dataclasses.replace(op, run=run)
             case Scan() | While():
                 return dataclasses.replace(op, body=self.body(op.body))
             case Cond():

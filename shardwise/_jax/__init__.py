@@ -67,6 +67,7 @@ from .processes import distributed_place as distributed_place
 from .processes import find_cluster as find_cluster
 from .processes import leave_distributed as leave_distributed
 from .refs import without_refs as without_refs
+from .straight import Equation as Equation
 from .straight import Straight as Straight
-from .straight import as_equation as as_equation
+from .straight import applying as applying
 from .straight import copies_equations as copies_equations

@@ -27,18 +27,15 @@ def reshaped(array: Any, shape: Sequence[int]) -> Any:
 
 
 def picked(array: Any, rows: Sequence[int] | np.ndarray) -> Any:
-    """Rows of an array, in this order."""
-    index = np.asarray(rows, np.int32)
-    size = np.shape(array)[0]
-    turned = (np.arange(size) + (index[0] if len(index) else 0)) % max(size, 1)
-    if len(index) == size and (index == turned).all():
-        first = int(index[0]) if size else 0
-        parts = [lax.slice_in_dim(array, first, size), lax.slice_in_dim(array, 0, first)]
-        return lax.concatenate(parts, 0) if first else array
+    """Rows of an array, in this order.
+
+    Always a gather, also where two slices would do: XLA computes what it slices anew for each
+    slice, so that it takes long to compile a chain of them.
+    """
     rest = np.shape(array)[1:]
     return lax.gather(
         array,
-        index[:, None],
+        np.asarray(rows, np.int32)[:, None],
         lax.GatherDimensionNumbers(
             offset_dims=tuple(range(1, len(rest) + 1)),
             collapsed_slice_dims=(0,),

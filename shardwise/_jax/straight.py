@@ -7,7 +7,9 @@ holds them all, and is lowered in its place, without a function of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,6 +21,8 @@ from jax.core import ShapedArray
 from jax.extend import core as jex
 from jax.interpreters import batching, mlir
 
+from .jaxprs import bind
+
 
 def copies_equations() -> bool:
     """Whether types are known here without asking JAX: no mesh around has a say in them."""
@@ -26,13 +30,27 @@ def copies_equations() -> bool:
     return mesh.empty or all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
-def as_equation(primitive: Any) -> Any:
-    """The primitive of an equation that may be copied: applied with the parameters it shows."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Equation:
+    """What an equation does that may be copied; can be called."""
+
+    primitive: Any
+    params: dict[str, Any]
+
+    def __call__(self, *args: Any) -> list[Any]:
+        """Apply it."""
+        return bind(self.primitive, self.params, *args)
+
+
+def applying(primitive: Any, params: dict[str, Any], effects: Any) -> Callable[..., list[Any]]:
+    """A function that applies a primitive as its equation would."""
     primitive = getattr(primitive, "prim", primitive)
     plain = type(primitive).get_bind_params is _core.Primitive.get_bind_params
     # Some are made of others before they are lowered, which JAX does where they are applied.
     lowered = getattr(primitive.is_high, "__func__", None) is _core.Primitive.is_high
-    return primitive if plain and lowered else None
+    if plain and lowered and not effects:
+        return Equation(primitive, params)
+    return partial(bind, primitive, params)
 
 
 class Straight:
@@ -82,6 +100,10 @@ class Straight:
             )
         )
         self._known.update(zip((value for value, _, _ in outs), made, strict=True))
+
+    def repeat(self, value: Any, again: Any) -> None:
+        """Let a value be another one too."""
+        self._known[again] = self._known[value]
 
     def apply(self, wanted: Sequence[Any]) -> list[Any]:
         """The arrays of the values that are wanted."""

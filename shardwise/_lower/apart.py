@@ -285,9 +285,7 @@ def _at_once(loop: Scan) -> list[Op] | None:
         for var in op.outs:
             outer[var] = outs.get(var) or (var if var in fixed else _stacked(var, loop.length))
         ins = [atom if isinstance(atom, Lit) else outer[atom] for atom in op.ins]
-        made = dataclasses.replace(op, ins=ins, outs=[outer[v] for v in op.outs], run=run)
-        made.primitive = op.primitive if run is op.run else None
-        ops.append(made)
+        ops.append(dataclasses.replace(op, ins=ins, outs=[outer[v] for v in op.outs], run=run))
     return None if fixed & outs.keys() else ops
 
 

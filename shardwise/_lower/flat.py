@@ -17,6 +17,7 @@ from jax import lax
 from .. import _jax
 from .._mesh import Axis
 from .._program import Leaf, Lit, Op, Var
+from .context import Env, read
 from .plan import Stage, count_uses
 from .value import Value, stacked
 
@@ -27,9 +28,6 @@ ELEMENTWISE = set(
     shift_right_arithmetic shift_right_logical sign sin sqrt square sub tan tanh xor""".split()  # noqa: SIM905
 )
 """Primitives whose operands and results have one shape."""
-
-ALIKE = {"add_any", "clamp", "select_n"}
-"""Those that take no number beside an array."""
 
 SMALL = 1 << 20
 """Bytes that a stage may hold for all devices together besides what it takes and gives."""
@@ -58,11 +56,17 @@ def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
     )
 
 
-def apply(op: Op, ins: Sequence[Value]) -> Value:
-    """One operation for all devices."""
-    assert isinstance(op, Leaf)
+def run(stage: Stage, env: Env) -> None:
+    """Do what a stage does for all devices; afterwards `env` holds all that it makes."""
+    for op in stage.inside:
+        assert isinstance(op, Leaf)
+        with _jax.same_place(op.source):
+            env[op.outs[0]] = _apply(op, [read(env, atom) for atom in op.ins])
+
+
+def _apply(op: Leaf, ins: Sequence[Value]) -> Value:
     if op.name in ELEMENTWISE:
-        arrays, dims = _aligned(op.outs[0].shape, ins, numbers=op.name not in ALIKE)
+        arrays, dims = _aligned(op.outs[0].shape, ins)
         return Value(_bind(op, op.params, arrays), dims)
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))
     lead = tuple(axis.size for axis in axes)
@@ -70,13 +74,11 @@ def apply(op: Op, ins: Sequence[Value]) -> Value:
     return stacked(_bind(op, params, [x.spread(axes) for x in ins]), axes)
 
 
-def _aligned(
-    shape: tuple[int, ...], ins: Sequence[Value], *, numbers: bool
-) -> tuple[list[Any], Mapping[Axis, int]]:
-    """Operands that have one layout; with `numbers`, but for those that are the same everywhere."""
+def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], Mapping[Axis, int]]:
+    """Operands that have one layout, but for numbers beside arrays that all devices share."""
 
     def is_number(x: Value) -> bool:
-        return numbers and not x.dims and not np.shape(x.array)
+        return shape != () and not x.dims and np.shape(x.array) == ()
 
     full = [x for x in ins if not is_number(x)]
     rank = len(shape) + len(full[0].dims)

@@ -80,9 +80,7 @@ def run(
         run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
         inside = list(stage.inside)
         if inside and not cx.batched and flat.is_flat(stage, uses, axes):
-            for op in inside:
-                with _jax.same_place(op.source):
-                    _write(op, [flat.apply(op, [read(env, atom) for atom in op.ins])], env)
+            flat.run(stage, env)
             inside, folded = [], []
         else:
             folded = folds(stage, axis, inside, uses)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from .. import _jax
 from .._program import Leaf, Op, Var
 from .context import Env, read
-from .plan import count_uses
+from .plan import BlockSum, count_uses
 from .value import Value
 
 SHORTEST = 4
@@ -21,7 +21,7 @@ SHORTEST = 4
 class Straight:
     """A run of equations, and those of its results that something else reads."""
 
-    def __init__(self, ops: Sequence[Leaf], wanted: Sequence[Var]):
+    def __init__(self, ops: Sequence[Leaf | BlockSum], wanted: Sequence[Var]):
         self.ops, self.wanted = ops, wanted
 
     def write(self, env: Env) -> None:
@@ -31,8 +31,13 @@ class Straight:
             for atom in op.ins:
                 if not run.knows(atom):
                     run.give(atom, read(env, atom).array)
-            outs = [(var, var.shape, var.dtype) for var in op.outs]
-            run.add(op.primitive, op.params, op.ins, outs, op.source)
+            for leaf in _equations(op):
+                outs = [(var, var.shape, var.dtype) for var in leaf.outs]
+                run.add(leaf.primitive, leaf.params, leaf.ins, outs, leaf.source)
+            if isinstance(op, BlockSum):
+                # There is but one device here, so what it has is the sum.
+                last = op.product.ops[-1].outs[0] if op.product else op.ins[0]
+                run.repeat(last, op.outs[0])
         env.update(zip(self.wanted, map(Value, run.apply(self.wanted)), strict=True))
 
 
@@ -51,8 +56,15 @@ def straight(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[Straight | Sequ
         within = count_uses(part, ())
         made = [var for op in part for var in op.outs]
         wanted = [var for var in made if uses.get(var, 0) > within.get(var, 0)]
-        yield Straight([op for op in part if isinstance(op, Leaf)], wanted)
+        yield Straight([op for op in part if isinstance(op, Leaf | BlockSum)], wanted)
+
+
+def _equations(op: Op) -> Sequence[Leaf]:
+    if isinstance(op, BlockSum):
+        return op.product.ops if op.product else ()
+    return [op] if isinstance(op, Leaf) else ()
 
 
 def _is_equation(op: Op) -> bool:
-    return isinstance(op, Leaf) and op.primitive is not None and not op.effect
+    known = isinstance(op, Leaf | BlockSum)
+    return known and all(leaf.primitive is not None for leaf in _equations(op))

@@ -345,10 +345,9 @@ class _Walk:
         if parts is None:
             raise self.unsupported(eqn, f"{name} with an unreduced operand or result")
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
-        run = partial(_jax.bind, eqn.primitive, params)
+        run = _jax.applying(eqn.primitive, params, eqn.effects)
         effect = bool(eqn.effects)
-        plain = None if effect else _jax.as_equation(eqn.primitive)
-        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect, plain))
+        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
         return owed.results(self, eqn, name, outs)
 
     def add(self, eqn: Any, op: Op) -> list[Any]:

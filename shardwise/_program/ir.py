@@ -113,8 +113,11 @@ class Leaf(Op):
     run: Callable[..., list[Any]]
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
     effect: bool = False
-    primitive: Any = None
-    """For what is one equation of JAX and does nothing else: its primitive."""
+
+    @property
+    def primitive(self) -> Any:
+        """Of what is one equation of JAX and does nothing else; else None."""
+        return self.run.primitive if isinstance(self.run, _jax.Equation) else None
 
     @property
     def effectful(self) -> bool:
