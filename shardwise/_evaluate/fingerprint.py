@@ -123,8 +123,10 @@ def differences(
 ) -> list[str]:
     """Sentences for what two fingerprints do not share."""
     absent = "(none)"
+    keys = [key for key in {**held, **now} if held.get(key) != now.get(key)]
+    if "batch" in keys:  # another program too, then, of the same function
+        keys = [key for key in keys if not key.startswith("the program of")]
     return [
         f"{key} differs: {one} has {held.get(key, absent)}, {other} {now.get(key, absent)}"
-        for key in {**held, **now}
-        if held.get(key) != now.get(key)
+        for key in keys
     ]

@@ -30,7 +30,8 @@ def text(found: Facts, every: bool) -> str:
     if hidden:
         lines += [
             "",
-            f"{hidden} values in the middle of lines are left out; text(every=True) has them.",
+            f"{hidden} values in the middle of lines are left out; text(every=True), "
+            "or --every on the command line, has them.",
         ]
     lines += [f"Note: {note}" for note in found.notes]
     return "\n".join(lines)
