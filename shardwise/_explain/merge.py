@@ -66,6 +66,8 @@ def _key(op: Op, ins: list[Atom]) -> Any:
     """What an operation does, and to what; None for one that stands for itself."""
     values = tuple(map(_hashable, ins))
     match op:
+        case Leaf() if op.primitive is not None:
+            return op.primitive, _hashable(op.params), values
         case Leaf() if not op.effectful and hasattr(op.run, "func"):
             run: Any = op.run
             return run.func, _hashable(run.args), values
