@@ -162,7 +162,7 @@ def test_the_text_of_a_program(looked):
     assert text.startswith("norm on {data: 4}: ")
     assert f"programs.py:{line_of(norm, 'total')} | total = lax.psum(squares, " in text
     assert "total = psum over data: f32[], the whole\n    all devices  " in text
-    assert "text(every=True) has them" in text
+    assert "text(every=True), or --every on the command line, has them" in text
     assert "integer_pow" in looked.text(every=True)
     assert repr(looked) == text
 
