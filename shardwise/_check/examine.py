@@ -62,6 +62,7 @@ def examine(
     if not comparison.wrong_on:
         findings += unseen(base, runs, meshes, reference is not None)
     kept, silenced = split_silenced(_once(findings, comparison.wrong), place_of(f))
+    kept = _led_by_a_cause(kept)
     certain = any(finding.certain for finding in kept)
     verdict = Verdict(
         kept,
@@ -148,23 +149,26 @@ class _Comparison:
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
-        return [*_leading(causes, describe(rest)), *self.stuck, *read, *odd]
+        return [*causes, *describe(rest), *self.stuck, *read, *odd]
 
 
-def _leading(causes: list[Finding], others: list[Finding]) -> list[Finding]:
-    """The causes that are known, and what is not likely to follow from one of them."""
-    vague = [finding for finding in others if finding.code == NO_CAUSE]
-    if not causes or not vague:
-        return [*causes, *others]
-    first, *more = causes
-    paths = tuple(path for finding in vague for path in (finding.leaf, *finding.likewise))
+def _led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """With a cause that is known, what is seen to differ is told as what may follow from it.
+
+    Not with one that was silenced: it would be silenced too.
+    """
+    cause = next((one for one in findings if one.certain and one.code.startswith("SW40")), None)
+    vague = [one for one in findings if one.code == NO_CAUSE]
+    if cause is None or not vague:
+        return tuple(findings)
+    paths = tuple(path for one in vague for path in (one.leaf, *one.likewise))
     count = f"{len(paths)} more result{'s differ' if len(paths) > 1 else ' differs'} too"
-    first = dataclasses.replace(
-        first,
-        message=f"{first.message}; {count}, perhaps because of it",
-        likewise=(*first.likewise, *paths),
+    told = dataclasses.replace(
+        cause,
+        message=f"{cause.message}; {count}, perhaps because of it",
+        likewise=(*cause.likewise, *paths),
     )
-    return [first, *more, *(finding for finding in others if finding not in vague)]
+    return tuple(told if one is cause else one for one in findings if one not in vague)
 
 
 def disagreement(mesh: str) -> Finding:

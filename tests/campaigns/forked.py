@@ -67,13 +67,6 @@ class Child:
         return json.loads(self.result.read_text())["bits"] if self.result.exists() else None
 
 
-def share_compilations(folder: Path) -> None:
-    """Let runs that are left alone keep what they compile, for those that will be killed."""
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-
-
 def keep_no_more() -> None:
     """From here on what is kept is read only: a kill must not leave half a file there."""
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)

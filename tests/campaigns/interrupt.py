@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import compiled
 from . import forked, work
 
 PAUSE = 0.05
@@ -85,7 +86,7 @@ def campaign(
 ) -> dict[str, Any]:
     """So many signals, spread over kinds, phases and both signals; each run is then finished."""
     rng = random.Random(seed)
-    forked.share_compilations(folder / "compiled")
+    compiled.begin(str(folder / "compiled"))
     whole = {}
     for kind in kinds:
         child = forked.start(kind, folder / f"{kind}-whole", 1, 0.0)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .. import compiled
 from . import forked, work
 
 DEVICES = (1, 3)
@@ -126,7 +127,7 @@ def campaign(
 ) -> dict[str, Any]:
     """So many kills over all kinds of runs; raises at the first difference."""
     rng = random.Random(seed)
-    forked.share_compilations(folder / "compiled")
+    compiled.begin(str(folder / "compiled"))
     victims = [Victim(kind, folder) for kind in kinds]
     forked.keep_no_more()
     done = 0

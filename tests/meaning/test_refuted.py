@@ -201,3 +201,15 @@ def test_what_may_follow_from_a_known_cause_is_not_a_finding_of_its_own():
     assert found.code == "SW404"
     assert found.likewise == ("result[1]",)
     assert "1 more result" in found.message
+
+
+def test_a_cause_that_is_silenced_silences_nothing_else():
+    def body(x, w, bias):
+        hidden = lax.psum(x @ w + bias, "data")  # shardwise: ignore[SW404]
+        return hidden, jnp.argsort(hidden, axis=1).astype(float) * jnp.sin(hidden)
+
+    specs = (P(None, "data"), P("data"), P())
+    args = normal(8, 8), normal(8, 8, seed=1), normal(8, seed=2)
+    verdict = sw.check(sharded(body, specs, (P(), P())), *args, mesh={"data": [1, 4]})
+    assert not verdict
+    assert [(one.code, one.leaf) for one in verdict.findings] == [("SW109", "result[1]")]
