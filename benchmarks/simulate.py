@@ -58,6 +58,7 @@ WIDE = (
     UNSHARDED,
     AUTO,
     ONE,
+    Config("simulated", 8, "auto"),
     Config("simulated", 8, 1),
     BY_HAND,
     Config("vmap", 8),
@@ -174,12 +175,25 @@ def compile_rows(found: dict[int, float]) -> Iterable[list[str]]:
         yield [f"compile only, {shards} shards", *empty, report.milliseconds(seconds)]
 
 
-def targets(wide: dict[Config, Measured], compiled: dict[int, float]) -> list[Target]:
+def of_auto(found: dict[Config, Measured]) -> Iterable[Target]:
+    """What `auto` takes of the time and of the temporaries of a step that is not sharded."""
+    plain = next(measured for config, measured in found.items() if config.kind == "unsharded")
+    for config, auto in found.items():
+        if config.at_once == "auto":
+            what = f"{config.shards} shards, auto / unsharded"
+            yield Target(f"time, {what}", auto.seconds / plain.seconds, 1.02)
+            yield Target(f"temporaries, {what}", auto.temporaries / plain.temporaries, 0.25)
+
+
+def targets(
+    wide: dict[Config, Measured], narrow: dict[Config, Measured], compiled: dict[int, float]
+) -> list[Target]:
     def seconds(config: Config, base: Config) -> float:
         return wide[config].seconds / wide[base].seconds
 
     return [
-        Target("time, 64 shards, auto / unsharded", seconds(AUTO, UNSHARDED), 1.05),
+        *of_auto(wide),
+        *of_auto(narrow),
         Target("time, 64 shards, at_once=1 / native 64", seconds(ONE, NATIVE), 0.85),
         Target(
             "resident, 64 shards, at_once=1 / native 64",
@@ -219,7 +233,7 @@ def main() -> None:
     body = [*rows(wide, UNSHARDED), *rows(narrow, NARROW[0]), *compile_rows(compiled)]
     print(report.machine("CPU", wide[UNSHARDED].jax) + "\n")
     print(report.table(header, body) + "\n")
-    report.conclude(targets(wide, compiled))
+    report.conclude(targets(wide, narrow, compiled))
 
 
 if __name__ == "__main__":

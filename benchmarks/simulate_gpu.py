@@ -30,12 +30,12 @@ Config = tuple[str, int, int | str]
 UNSHARDED: Config = ("unsharded", 1, 1)
 BY_HAND: Config = ("accumulated", 64, 1)
 AUTO: Config = ("simulated", 64, "auto")
+AUTOS: tuple[Config, ...] = (("simulated", 8, "auto"), AUTO, ("simulated", 256, "auto"))
 SMALL = (
     UNSHARDED,
     BY_HAND,
     ("simulated", 64, 1),
-    AUTO,
-    ("simulated", 256, "auto"),
+    *AUTOS,
     ("simulated", 8, 1),
 )
 LARGE = (UNSHARDED, BY_HAND, ("simulated", 64, 1), AUTO)
@@ -116,14 +116,21 @@ def _over(value: float | None, base: float | None) -> str:
 
 
 def targets(small: dict[Config, Ready]) -> list[Target]:
-    auto, by_hand, plain = (small[config].seconds for config in (AUTO, BY_HAND, UNSHARDED))
-    assert auto
-    assert by_hand
-    assert plain
-    return [
-        Target("time, 64 shards, auto / scan by hand", auto / by_hand, 1.00),
-        Target("time, 64 shards, auto / unsharded", auto / plain, 1.03),
-    ]
+    def over(config: Config, base: Config) -> tuple[float, float]:
+        one, other = small[config], small[base]
+        assert one.seconds
+        assert other.seconds
+        assert one.temporaries
+        assert other.temporaries
+        return one.seconds / other.seconds, one.temporaries / other.temporaries
+
+    found = [Target("time, 64 shards, auto / scan by hand", over(AUTO, BY_HAND)[0], 1.00)]
+    for config in AUTOS:
+        time_taken, memory = over(config, UNSHARDED)
+        what = f"{config[1]} shards, auto / unsharded"
+        found.append(Target(f"time, {what}", time_taken, 1.02))
+        found.append(Target(f"temporaries, {what}", memory, 0.25))
+    return found
 
 
 def main() -> None:

@@ -17,16 +17,12 @@ from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, exp
 from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
-from ._lower import Choice, Pace, choosing, machine, memory
+from ._lower import Choice, Pace, choosing, machine, room
 from ._mesh import AbstractMesh, MeshLike, abstract, is_count, one_mesh
 from ._misuse import reading_errors
 from ._objects import name_argument, name_result, numbered, parameters, purely, spread
 from ._program import Body
 from ._static import Bound, Static, bind
-
-SHARE = 0.25
-"""The share of the device's memory that `at_once="auto"` lets the shards in flight take."""
-
 
 def simulate(
     f: Callable[..., Any],
@@ -434,5 +430,5 @@ def _check_at_once(at_once: Any) -> None:
 
 def _pace(at_once: int | str) -> Pace:
     if at_once == "auto":
-        return Pace(None, SHARE * memory(), machine())
+        return Pace(None, room(), machine())
     return Pace(int(at_once))

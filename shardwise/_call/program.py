@@ -116,9 +116,13 @@ class Program:
 
     def function(self, *args: Any) -> list[Any]:
         """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
-        opened = _jax.open_jaxpr(self.jaxpr)
-        count = len(opened.consts)
-        return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+        count = len(_jax.open_jaxpr(self.jaxpr).consts)
+        try:
+            return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+        except (NotImplementedError, ValueError):
+            # As in `_parts`: what JAX cannot transform may be what it has dropped by then.
+            fewer = _jax.without_dead(self.jaxpr)
+            return list(_jax.evaluate(fewer, args[:count], args[count:]))
 
     def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
         """The lowered program: results of the types that JAX has for them, weak ones too."""

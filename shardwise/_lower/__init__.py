@@ -1,7 +1,7 @@
 """The engine: a list of operations over mesh axes becomes ordinary JAX on one device."""
 
 from .machine import machine as machine
-from .machine import memory as memory
+from .machine import room as room
 from .pace import Choice as Choice
 from .pace import Pace as Pace
 from .pace import choosing as choosing

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 from .cost import Machine
 
 
-def memory() -> float:
-    """Bytes of memory of the device that the simulation runs on."""
+def room() -> float:
+    """Bytes that shards in flight may take: half of a device's own memory, less of the host's."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
-        return float(stats["bytes_limit"])
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        return stats["bytes_limit"] / 2
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4
 
 
 def machine() -> Machine:

@@ -455,6 +455,25 @@ def test_a_derivative_of_nested_shard_maps_that_writes_what_nobody_needs():
     assert_same(sw.simulate(program, mesh=sw.mesh(**sizes))(x, y), want)
 
 
+def test_a_batch_of_derivatives_without_what_nothing_comes_of():
+    """JAX cannot batch an exchange in groups, and has dropped it as dead by then."""
+
+    def program(x, *, mesh):
+        def body(x):
+            parts = jnp.stack([x, 2 * x])
+            lax.all_to_all(parts, "x", 0, 0, axis_index_groups=[[0, 1], [2, 3]])
+            return jnp.sin(x)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    def gradients(f):
+        return jax.jit(jax.vmap(jax.grad(lambda x: jnp.sum(f(x) ** 2))))
+
+    xs = normal(3, 8)
+    want = gradients(jax.jit(partial(program, mesh=real_mesh(x=4))))(xs)
+    assert_same(gradients(sw.simulate(program, mesh=sw.mesh(x=4)))(xs), want)
+
+
 # --- refs and derivatives of the user's own
 
 
