@@ -24,6 +24,7 @@ from ._objects import name_argument, name_result, numbered, parameters, purely, 
 from ._program import Body
 from ._static import Bound, Static, bind
 
+
 def simulate(
     f: Callable[..., Any],
     *,
