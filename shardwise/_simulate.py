@@ -13,6 +13,7 @@ import jax
 
 from . import _jax
 from ._call import Program, call, trace
+from ._calls import DEVICES, called_wrongly, public
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
@@ -25,6 +26,12 @@ from ._program import Body
 from ._static import Bound, Static, bind
 
 
+@public(
+    "sw.simulate",
+    devices=DEVICES,
+    more="the mesh is named, and the arguments go to what it gives: "
+    "sw.simulate(f, mesh=mesh)(*args)",
+)
 def simulate(
     f: Callable[..., Any],
     *,
@@ -273,6 +280,9 @@ class Tracing:
         try:
             return reading_errors(run, self.mesh)
         except Exception as error:
+            told = called_wrongly(self.f, *given, error)
+            if told is not None:
+                raise told from error
             if not layout.unsaid or not _jax.is_about_types(error):
                 raise
             if not layout.read_off(self._automatically(*given)):

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "shardwise"
 ROWS = (
     ("_version",),
     ("_errors", "_progress"),
+    ("_calls", "_doing"),
     ("_durable",),
     ("_jax", "_launch"),
     ("_mesh", "_hosts"),

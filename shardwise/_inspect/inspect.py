@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._errors import ShardwiseError, a_type, explain_error
+from .._calls import DEVICES, public
+from .._doing import Telling, doing, telling
+from .._errors import ShardwiseError, a_type, explain_error, name_of
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
 from .._program import walk
@@ -14,12 +16,14 @@ from .inspection import Inspection
 from .record import Recorder
 
 
+@public("sw.inspect", devices=DEVICES)
 def inspect(
     f: Callable[..., Any],
     *args: Any,
     mesh: Mesh | AbstractMesh | Mapping[str, int] | None = None,
     line: int | str | None = None,
     where: str | None = None,
+    progress: Telling = None,
 ) -> Inspection:
     """Every value of a sharded program in program order, as each device holds it.
 
@@ -35,6 +39,9 @@ def inspect(
         line: Only this line: `12`, or `"train.py:12"`.
         where: Only values with this name, operation or function; where there is none, whose line
             has this text.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
 
     Returns:
         The inspection: `print` it, show it in a notebook, `save("page.html")` it to step through.
@@ -59,12 +66,16 @@ def inspect(
             )
         )
     made = None if mesh is None else one_mesh(mesh)
-    traced = Tracing(f, made)(args, {})
-    kept, unread = _followed(traced)
-    recorder = Recorder(traced.program, kept)
-    steps = recorder.record(traced.values)
+    with telling(f"inspecting {name_of(f)}", progress):
+        doing("tracing")
+        traced = Tracing(f, made)(args, {})
+        doing("following each value")
+        kept, unread = _followed(traced)
+        doing("running on all devices")
+        recorder = Recorder(traced.program, kept)
+        steps = recorder.record(traced.values)
     found = Inspection(
-        name=getattr(f, "__name__", type(f).__name__),
+        name=name_of(f),
         mesh=_sizes(made, traced.program.body.ops),
         steps=tuple(steps),
         notes=(*recorder.notes, *unread),

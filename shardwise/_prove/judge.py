@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._check import Finding, cause, disagreement, grouped, place_of, split_silenced, words
+from .._errors import name_of
 from .._meaning import Gap
 from .._mesh import AbstractMesh, Axis, axes_of
 from .numbers import Numbers
@@ -83,7 +84,7 @@ def judged(
         "itself on one device"
         if reference is None
         else getattr(reference, "__name__", "reference"),
-        getattr(f, "__name__", type(f).__name__),
+        name_of(f),
         silenced,
     )
 
