@@ -135,8 +135,9 @@ class Loop:
         return outs, totals, trouble
 
     def _alone(self, fold: Fold, part: Any) -> Any:
-        single = all(axis.size == 1 for axis in fold.op.scope)
-        return part if single else alone(fold.name, part)
+        # As in a collective outside a loop: XLA leaves out what keeps its shape.
+        left_out = RULES[fold.op.name].same and all(axis.size == 1 for axis in fold.op.scope)
+        return part if left_out else alone(fold.name, part)
 
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
         return [
