@@ -22,14 +22,15 @@ from .plan import BlockSum, Stage, reads
 from .value import Value
 
 Atoms = Sequence[Var | Lit]
-SHORTEST = 3
-"""Fewer operations than this are as quickly traced as a call of a function."""
+SHORTEST, LONGEST = 3, 300
+"""Fewer operations are as quickly traced as a call of a function; more are not met again."""
 
 
 def loop(loop: Loop) -> None:
     """Run a loop; afterwards its `env` holds what is kept and the results of the folds."""
     cx = loop.cx
-    if cx.repeats is None or cx.coords or cx.watch.concerns(loop.ops):
+    few = len(loop.ops) <= LONGEST
+    if cx.repeats is None or cx.coords or not few or cx.watch.concerns(loop.ops):
         loop.run()
         return
     taken = reads(loop.ops)
