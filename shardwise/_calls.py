@@ -159,11 +159,18 @@ def _example(takes: Sequence[Kind], called: str) -> str:
 
 
 def called_wrongly(
-    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+    given: str = "",
+    rule: str = "The function is called with the arguments that follow it.",
+    remedy: str = "",
 ) -> ArgumentError | None:
     """What to say where an error means that the user's function does not take these arguments.
 
-    Nothing where it means something else: a call inside that function, say.
+    Nothing where it means something else: a call inside that function, say. `given` are the
+    arguments in words, `rule` is who gives them, `remedy` what is done about it elsewhere.
     """
     if not isinstance(error, TypeError) or not _REFUSED.search(str(error)):
         return None
@@ -172,18 +179,18 @@ def called_wrongly(
         return None
     name = name_of(f)
     packed = len(args) == 1 and isinstance(args[0], tuple | list)
+    takes = inspect.signature(f)
     if packed and not _binds(f, args[0], kwargs):
-        takes = ", ".join(inspect.signature(f).parameters)
-        remedy = f"give them one after the other, not as one {type(args[0]).__name__}: {takes}"
-    else:
-        remedy = f"call it with what it takes: {name}{inspect.signature(f)}"
+        kind, names = type(args[0]).__name__, ", ".join(takes.parameters)
+        remedy = f"give them one after the other, not as one {kind}: {names}"
+    remedy = remedy or f"give it what it takes: {name}{takes}"
     named = (f"{key}=" for key in kwargs if key != "mesh")  # which the call itself may have given
-    given = ", ".join([*map(a_type, args), *named]) or "nothing"
+    given = given or ", ".join([*map(a_type, args), *named]) or "nothing"
     return ArgumentError(
         explain_error(
             f"it is called with {given}: {refusal}",
             where=f"{name}()",
-            rule="The function is called with the arguments that follow it.",
+            rule=rule,
             remedy=remedy,
         )
     )
