@@ -63,6 +63,7 @@ def public_methods(called: str) -> Callable[[type[C]], type[C]]:
 def _telling(f: Any, called: str, meant: Mapping[str, str]) -> Any:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # pytest shows the lines around it
         try:
             return f(*args, **kwargs)
         except TypeError as error:

@@ -10,7 +10,9 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import jax
 
 from . import _jax
 from ._errors import (
@@ -19,8 +21,11 @@ from ._errors import (
     ShardwiseError,
     UnsupportedError,
     explain_error,
+    name_of,
+    warn,
 )
 from ._mesh import AbstractMesh, Mesh, near
+from ._program import is_sharded
 from ._program.where import choose
 
 T = TypeVar("T")
@@ -39,6 +44,40 @@ def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
         if told is None:
             raise
         raise told from error
+
+
+def warn_if_idle(
+    f: Callable[..., Any], mesh: AbstractMesh, program: Any, without: Callable[[], Any]
+) -> None:
+    """Say so if a mesh has no part in a program, which is the same `without` it.
+
+    Shardings are for the compiler, and a program may well ask for the mesh that is around it.
+    """
+    text = str(program.jaxpr)
+    if mesh.size == 1 or is_sharded(program.body) or _FOR_THE_COMPILER.search(text):
+        return
+    if jax.sharding.get_abstract_mesh().size:
+        return
+    try:
+        same = str(without().jaxpr) == text
+    except Exception:  # it needs the mesh
+        return
+    if same:
+        warn(
+            explain_error(
+                f"there is no shard_map in it, and the mesh {dict(mesh.shape)} makes no "
+                "difference: it ran as it is",
+                where=f"sw.simulate({name_of(f)})",
+                rule="What is simulated is what jax.shard_map runs on each device.",
+                remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it.",
+            )
+        )
+
+
+_FOR_THE_COMPILER = re.compile(
+    r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
+)
+"""What a program has where it tells the compiler how to lay out arrays."""
 
 
 class _Reader:

@@ -20,7 +20,7 @@ from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Choice, Pace, choosing, machine, room
 from ._mesh import AbstractMesh, MeshLike, abstract, is_count, one_mesh
-from ._misuse import reading_errors
+from ._misuse import reading_errors, warn_if_idle
 from ._objects import name_argument, name_result, numbered, parameters, purely, spread
 from ._program import Body
 from ._static import Bound, Static, bind
@@ -97,7 +97,11 @@ def simulate(
 
     @functools.wraps(f)
     def simulated(*args: Any, **kwargs: Any) -> Any:
+        first = not tracing.known
         traced = tracing(args, kwargs)
+        if first and tracing.around is not None and not tracing.takes_mesh:
+            bare = Tracing(f, None, static=static, refs=True)
+            warn_if_idle(f, tracing.around, traced.program, lambda: bare(args, kwargs).program)
         return traced.finish(call(traced.program, _pace(at_once), traced.read()))
 
     def plan(*args: Any, **kwargs: Any) -> Plan:

@@ -10,7 +10,7 @@ from .._doing import Telling, doing, telling
 from .._errors import ShardwiseError, a_type, explain_error, name_of
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
-from .._program import walk
+from .._program import is_sharded, walk
 from .._simulate import Traced, Tracing
 from .inspection import Inspection
 from .record import Recorder
@@ -78,7 +78,7 @@ def inspect(
         name=name_of(f),
         mesh=_sizes(made, traced.program.body.ops),
         steps=tuple(steps),
-        notes=(*recorder.notes, *unread),
+        notes=(*recorder.notes, *unread, *_not_sharded(made, traced)),
         deadlock=recorder.deadlock,
     )
     return found if line is None and where is None else found.at(line, where)
@@ -91,6 +91,16 @@ def _followed(traced: Traced) -> tuple[Kept | None, list[str]]:
         return keep(traced.program.body, constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
         return None, [f"what the values mean is not known ({type(error).__name__}: {error})."]
+
+
+def _not_sharded(mesh: Mesh | AbstractMesh | None, traced: Traced) -> list[str]:
+    """Say so where there is nothing to see of devices."""
+    if mesh is None or mesh.size == 1 or is_sharded(traced.program.body):
+        return []
+    return [
+        "there is no shard_map in the program, so every value is whole: what each device holds of "
+        "it is left to the compiler."
+    ]
 
 
 def _sizes(mesh: Mesh | AbstractMesh | None, ops: Any) -> dict[str, int]:

@@ -60,6 +60,7 @@ NO_MESH = re.compile(r"context mesh cannot be empty")
 NO_DEVICES = re.compile(
     r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
     r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+    r"|jit requires a non-empty mesh in context"
 )
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
 

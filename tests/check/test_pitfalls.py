@@ -391,7 +391,7 @@ def test_optimizer_made_again():
     w = jnp.asarray(normal(3, 2))
     _, state = tx.update(jax.grad(loss_fn)(w, X), tx.init(w), w)
     assert check(step, w, state, X)
-    assert codes(check(step, w, state, X, reference=dense)) == {"SW109"}
+    assert codes(check(step, w, state, X, reference=dense)) == {"SW110"}
 
 
 UNSEEN = """\
