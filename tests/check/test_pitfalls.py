@@ -368,7 +368,7 @@ def test_without_wrt():
 
 @pitfall(
     "The optimizer is made again inside the step, so its momentum is lost.",
-    "Wrong alike on every mesh, so only `reference=` can show it: `SW109`.",
+    "Wrong alike on every mesh, so only `reference=` can show it: `SW110`.",
 )
 def test_optimizer_made_again():
     tx = optax.sgd(0.1, momentum=0.9)
