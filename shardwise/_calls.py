@@ -175,13 +175,13 @@ def called_wrongly(
     """
     if not isinstance(error, TypeError) or not _REFUSED.search(str(error)):
         return None
-    refusal = _binds(f, args, kwargs)
+    refusal = binds(f, args, kwargs)
     if not refusal:
         return None
     name = name_of(f)
     packed = len(args) == 1 and isinstance(args[0], tuple | list)
     takes = inspect.signature(f)
-    if packed and not _binds(f, args[0], kwargs):
+    if packed and not binds(f, args[0], kwargs):
         kind, names = type(args[0]).__name__, ", ".join(takes.parameters)
         remedy = f"give them one after the other, not as one {kind}: {names}"
     remedy = remedy or f"give it what it takes: {name}{takes}"
@@ -197,14 +197,16 @@ def called_wrongly(
     )
 
 
-def _binds(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def binds(
+    f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> str:
     """Why a function cannot be called with these arguments; nothing where it can, or none knows."""
     try:
         signature = inspect.signature(f)
     except (TypeError, ValueError):
         return ""
     try:
-        signature.bind(*args, **kwargs)
+        signature.bind(*args, **(kwargs or {}))
     except TypeError as error:
         return str(error)
     return ""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-from ._errors import ArgumentError, a_type, explain_error
+from ._errors import refuse_progress
 
 PATIENCE = 1.0
 """Seconds after which the line is shown."""
@@ -49,15 +49,7 @@ def telling(title: str, progress: Telling = None) -> Iterator[None]:
         progress: None is a line on a terminal and nothing elsewhere, True a line for each thing
             that is done where there is no terminal, False nothing. A function is given the words.
     """
-    if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise ArgumentError(
-            explain_error(
-                f"progress is {a_type(progress)}",
-                where="progress=",
-                rule="It is True, False, None or a function that is given a sentence.",
-                remedy="progress=print",
-            )
-        )
+    refuse_progress(progress, "a sentence")
     if progress is False:
         with _told(None):
             yield

@@ -96,6 +96,24 @@ def require(package: str, what: str) -> None:
         )
 
 
+def refuse_progress(given: Any, what: str) -> None:
+    """Refuse what the argument `progress` cannot be; `what` is what a function is given.
+
+    Raises:
+        ArgumentError: It is neither True, False, None nor a function.
+    """
+    if given is None or isinstance(given, bool) or callable(given):
+        return
+    raise ArgumentError(
+        explain_error(
+            f"progress is {a_type(given)}",
+            where="progress=",
+            rule=f"It is True, False, None or a function that is given {what}.",
+            remedy="progress=print",
+        )
+    )
+
+
 def path_of(given: Any, where: str) -> Path:
     """A file or folder that an argument names.
 

@@ -97,6 +97,8 @@ class _Reader:
             return UnsupportedError(self._no_devices())
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
+        if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
+            return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
 
@@ -109,6 +111,8 @@ class _Reader:
             return None
         if _jax.INDIVISIBLE.search(self.text):
             return self._indivisible()
+        if bullets := list(_jax.SPEC_TOO_LONG.finditer(self.text)):
+            return self._too_long(bullets)
         if match := _jax.UNBOUND_AXIS.search(self.text) or _jax.SPEC_AXIS.search(self.text):
             return self._no_axis(match["axis"])
         if match := _jax.STATELESS_AXES.search(self.text):
@@ -148,6 +152,35 @@ class _Reader:
             where=self.where,
             rule="Every device gets an equal part.",
             remedy="pad or trim the array to one of these sizes, or choose a mesh that divides it.",
+        )
+
+    def _too_long(self, bullets: list[re.Match[str]]) -> str:
+        first, more = bullets[0], len(bullets) - 1
+        numbers = (
+            all(bullet["shape"].endswith("[]") for bullet in bullets) and "][" in first["path"]
+        )
+        name = f" ({first['name']})" if first["name"] else ""
+        return explain_error(
+            f"{first['path']}{name} is {first['shape']}, and its spec {first['spec']} is for an "
+            f"array of {first['length']} or more dimensions"
+            + (f" (and {more} more likewise)" if more else ""),
+            where=self.where,
+            rule="A spec has at most one entry for each dimension. To JAX a list or a tuple of "
+            "numbers is that many scalars."
+            if numbers
+            else "A spec has at most one entry for each dimension.",
+            remedy="make it an array: jnp.asarray(x)."
+            if numbers
+            else "shorten the spec; for a scalar it is P().",
+        )
+
+    def _not_an_array(self, kind: str) -> str:
+        name = re.sub(r"<class '(.*)'>", r"\1", kind)
+        return explain_error(
+            f"the function returns something of type {name}",
+            where=self.where,
+            rule="A function that is traced returns arrays: one, or a pytree of them.",
+            remedy="return what is computed, and keep the rest outside of the function.",
         )
 
     def _no_axis(self, axis: str) -> str:

@@ -102,7 +102,13 @@ def simulate(
         if first and tracing.around is not None and not tracing.takes_mesh:
             bare = Tracing(f, None, static=static, refs=True)
             warn_if_idle(f, tracing.around, traced.program, lambda: bare(args, kwargs).program)
-        return traced.finish(call(traced.program, _pace(at_once), traced.read()))
+        try:
+            outs = call(traced.program, _pace(at_once), traced.read())
+        except TypeError as error:
+            if any(isinstance(value, jax.ShapeDtypeStruct) for value in traced.values):
+                raise _refuse_shapes() from error
+            raise
+        return traced.finish(outs)
 
     def plan(*args: Any, **kwargs: Any) -> Plan:
         traced = tracing(args, kwargs)
@@ -351,6 +357,17 @@ class Tracing:
 EMPTY = AbstractMesh((), ())
 GUESSES = 32
 """How many other layouts of its arguments a program is tried with before they are asked for."""
+
+
+def _refuse_shapes() -> ArgumentError:
+    return ArgumentError(
+        explain_error(
+            "an argument is a jax.ShapeDtypeStruct, which has no values",
+            where="a simulated function",
+            rule="What is simulated is computed.",
+            remedy="give an array, or ask for shapes alone: jax.eval_shape(simulated, x).",
+        )
+    )
 
 
 def _refuse_refs() -> UnsupportedError:

@@ -76,7 +76,7 @@ def check(
         ```
     """
     validate(f, rtol, atol, seed)
-    meshes = wanted_meshes(mesh, "check")
+    meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
         return examine(f, args, meshes, reference, options, rtol, atol, seed).verdict

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+
 from .._calls import DEVICES, public
 from .._doing import Telling, doing, telling
-from .._errors import ShardwiseError, a_type, explain_error, name_of
+from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
 from .._program import is_sharded, walk
@@ -66,6 +68,16 @@ def inspect(
             )
         )
     made = None if mesh is None else one_mesh(mesh)
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args)):
+        raise ArgumentError(
+            explain_error(
+                "an argument is a jax.ShapeDtypeStruct, which has no values",
+                where="sw.inspect",
+                rule="inspect runs the program, and shows what each device holds.",
+                remedy="give an array: jnp.ones(x.shape, x.dtype). sw.check draws values for "
+                "shapes; sw.prove and sw.explain need none.",
+            )
+        )
     with telling(f"inspecting {name_of(f)}", progress):
         doing("tracing")
         traced = Tracing(f, made)(args, {})

@@ -49,7 +49,9 @@ class Inspection(Facts):
             case _:
                 raise ShardwiseError(
                     explain_error(
-                        f"{path.suffix or 'no suffix'!r} is not a format of an inspection",
+                        f"{path.suffix!r} is not a format of an inspection"
+                        if path.suffix
+                        else "the name has no suffix",
                         where=str(path),
                         rule="The suffix says what is written.",
                         remedy="inspection.html, inspection.json or inspection.txt.",

@@ -65,6 +65,18 @@ NO_DEVICES = re.compile(
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
 
 
+NOT_AN_ARRAY = re.compile(
+    r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"
+)
+"""JAX's message about a function that returns something that is no array."""
+
+SPEC_TOO_LONG = re.compile(
+    r"is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but the passed (?P<path>\S+?),"
+    r"(?: where [^\n]*?parameter '(?P<name>\w+)',)?[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"
+)
+"""One bullet of JAX's message about a spec with more entries than an argument has dimensions."""
+
+
 TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
 """JAX's message where a static argument of a `jit` or `pmap` is a value that is being traced."""
 

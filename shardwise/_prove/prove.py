@@ -89,7 +89,7 @@ def prove(
                 remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
             )
         )
-    meshes = wanted_meshes(mesh, "prove")
+    meshes = wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"proving {name_of(f)}", progress):
         return _prove(f, args, meshes, reference, run is not False, options)

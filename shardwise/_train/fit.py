@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from .._calls import public
+from .._calls import binds, public
 from .._durable import Signals
 from .._errors import (
     ArgumentError,
@@ -16,6 +16,7 @@ from .._errors import (
     ShardwiseError,
     a_type,
     explain_error,
+    name_of,
     path_of,
     warn,
 )
@@ -263,6 +264,10 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
             if isinstance(given, kind):
                 what = f"{name} holds something that is not a function"
             raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
+        for one in inner:
+            if refusal := binds(one, [None]):
+                what = f"{name_of(one)}() of {name} cannot be called with one argument: {refusal}"
+                raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
     return dict(evaluate), list(found)
 
 

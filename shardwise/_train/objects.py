@@ -91,7 +91,7 @@ class ObjectStep:
 
     def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
         self.__name__ = step_name(loss)
-        check_loss(loss, options.rng)
+        check_loss(loss, options.rng, "model")
         self._loss, self._options, self._statistics = loss, options, statistics
         lost = "the model", "build it anew, or use donate=False"
         self._runner = Runner(self._program, options, lost)
