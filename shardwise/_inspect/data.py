@@ -16,6 +16,10 @@ WHOLE = 64
 """Up to how many numbers of an array are kept one by one; a larger one is kept by its range."""
 
 
+EDGES = ("input", "result")
+"""The kinds of values that go into a `shard_map` or come out of it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """What one device holds of a value: all of a small array, the range of a large one."""
@@ -67,7 +71,10 @@ class Step:
     operation: str
     """What makes it: a primitive of JAX, or a collective with its axes."""
     kind: str
-    """`input`, `value`, `collective` (devices meet here), `loop` or `result`."""
+    """`input`, `value`, `collective` (devices meet here), `loop`, `derivative` or `result`.
+
+    A `derivative` is what `grad` or `value_and_grad` gives, at the line that asks for it.
+    """
     where: Where
     name: str
     """The name it is given in the source, where it has one."""
@@ -80,12 +87,36 @@ class Step:
     """A part for each coordinate along `over`."""
     turn: tuple[int, ...] = ()
     """In loops, the turn of each loop around it, from 0."""
-    backward: bool = False
-    """Whether it belongs to the backward pass of a derivative."""
+    direction: str = "forward"
+    """The pass it belongs to: `forward`, `backward` or `update`, what is made of gradients."""
+    saved: bool = False
+    """Whether only the backward pass needs it: no name in the source stands for it."""
     only: tuple[dict[str, int], ...] | None = None
     """In a branch that only some devices take: those devices."""
     meaning: str | None = None
     """What the value is of the whole, where that is known."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass of a derivative."""
+        return self.direction == "backward"
+
+    @property
+    def mark(self) -> str:
+        """The pass to name beside its line; none where the line says it or there is one only."""
+        if self.kind == "derivative" or (self.direction == "update" and self.kind in EDGES):
+            return ""
+        return {"backward": "backward pass", "update": "update"}.get(self.direction, "")
+
+    @property
+    def title(self) -> str:
+        """What it is, in words: `total = psum over data`, `x, as in_specs split it`."""
+        if self.kind == "input":
+            how = "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
+            return f"{self.name or 'an input'}, {how}"
+        if self.kind == "result":
+            return "the whole, as out_specs put it together"
+        return f"{self.name} = {self.operation}" if self.name else self.operation
 
     @property
     def meets(self) -> bool:
@@ -137,7 +168,10 @@ class Step:
             "dtype": self.dtype,
             "differs_over": list(self.over),
             "turn": list(self.turn),
+            "pass": self.direction,
             "backward": self.backward,
+            "saved": self.saved,
+            "title": self.title,
             "only": None if self.only is None else list(self.only),
             "meaning": self.meaning,
             "held": [
@@ -148,19 +182,22 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Consecutive values of one line, in one turn of the loops around it."""
+    """Consecutive values of one line, in one pass and one turn of the loops around it."""
 
     where: Where
     turn: tuple[int, ...]
+    mark: str
+    """The pass, where it is to be named."""
     steps: tuple[Step, ...]
 
     @property
     def shown(self) -> tuple[Step, ...]:
-        """The values worth showing first: named ones, meetings, inputs, and the line's last."""
-        kept = [s for s in self.steps if s.name or s.kind != "value"]
-        if self.steps[-1] not in kept:
-            kept.append(self.steps[-1])
-        return tuple(kept)
+        """The values worth showing first: named ones, meetings, inputs, and the line's last.
+
+        There may be none: what is kept for the backward pass alone is not worth it.
+        """
+        own = [s for s in self.steps if not (s.saved or (s.backward and s.kind == "input"))]
+        return tuple(s for s in own if s.name or s.kind != "value" or s is own[-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +226,11 @@ class Facts:
     @property
     def stops(self) -> list[Stop]:
         """The steps grouped by line, in program order."""
-        grouped = itertools.groupby(self.steps, lambda s: (s.where.file, s.where.line, s.turn))
+        grouped = itertools.groupby(
+            self.steps, lambda s: (s.where.file, s.where.line, s.turn, s.mark)
+        )
         groups = [(key, tuple(steps)) for key, steps in grouped]
-        return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
+        return [Stop(steps[-1].where, *key[2:], steps) for key, steps in groups]
 
     def at(self, line: int | str | None = None, where: str | None = None) -> Self:
         """One place only: a line (`12`, `"train.py:12"`), or a word.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .._call import Program
 from .._errors import ShardwiseError, a_type, explain_error
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
@@ -60,12 +61,13 @@ def inspect(
         )
     made = None if mesh is None else one_mesh(mesh)
     traced = Tracing(f, made)(args, {})
-    kept, unread = _followed(traced)
-    recorder = Recorder(traced.program, kept)
+    program = Program(traced.program.jaxpr, whole_too=True)
+    kept, unread = _followed(traced, program)
+    recorder = Recorder(program, kept)
     steps = recorder.record(traced.values)
     found = Inspection(
         name=getattr(f, "__name__", type(f).__name__),
-        mesh=_sizes(made, traced.program.body.ops),
+        mesh=_sizes(made, program.body.ops),
         steps=tuple(steps),
         notes=(*recorder.notes, *unread),
         deadlock=recorder.deadlock,
@@ -73,11 +75,11 @@ def inspect(
     return found if line is None and where is None else found.at(line, where)
 
 
-def _followed(traced: Traced) -> tuple[Kept | None, list[str]]:
+def _followed(traced: Traced, program: Program) -> tuple[Kept | None, list[str]]:
     """What the values mean; where that cannot be told, a note says so."""
     constants = traced.values[: len(traced.values) - traced.given.num_leaves]
     try:
-        return keep(traced.program.body, constants, traced.argument_paths), []
+        return keep(program.body, constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
         return None, [f"what the values mean is not known ({type(error).__name__}: {error})."]
 

@@ -12,6 +12,7 @@ from .effects import surface as surface
 from .effects import without_axes as without_axes
 from .jaxprs import PERMUTES_IN_MESH_ORDER as PERMUTES_IN_MESH_ORDER
 from .jaxprs import Open as Open
+from .jaxprs import argument_names as argument_names
 from .jaxprs import bind as bind
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
@@ -28,7 +29,6 @@ from .jaxprs import permutes_as_given as permutes_as_given
 from .jaxprs import primitive_name as primitive_name
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import shape_of as shape_of
-from .jaxprs import shard_map_arguments as shard_map_arguments
 from .jaxprs import specs_in as specs_in
 from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched
@@ -37,7 +37,7 @@ from .jaxprs import without_dead as without_dead
 from .lines import LIBRARIES as LIBRARIES
 from .lines import Frame as Frame
 from .lines import api_boundary as api_boundary
-from .lines import derivative_frame as derivative_frame
+from .lines import derivative_frames as derivative_frames
 from .lines import functions_around as functions_around
 from .lines import is_backward as is_backward
 from .lines import is_forward as is_forward
