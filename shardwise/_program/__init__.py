@@ -1,5 +1,7 @@
 """From a function to a `Program`: one flat list of operations, and what is known of each."""
 
+from .alike import comparable as comparable
+from .alike import doing as doing
 from .build import build as build
 from .handed import Handed as Handed
 from .handed import Wanted as Wanted
