@@ -102,13 +102,6 @@ class Step:
         return self.direction == "backward"
 
     @property
-    def mark(self) -> str:
-        """The pass to name beside its line; none where the line says it or there is one only."""
-        if self.kind == "derivative" or (self.direction == "update" and self.kind in EDGES):
-            return ""
-        return {"backward": "backward pass", "update": "update"}.get(self.direction, "")
-
-    @property
     def title(self) -> str:
         """What it is, in words: `total = psum over data`, `x, as in_specs split it`."""
         if self.kind == "input":
@@ -186,9 +179,15 @@ class Stop:
 
     where: Where
     turn: tuple[int, ...]
-    mark: str
-    """The pass, where it is to be named."""
     steps: tuple[Step, ...]
+
+    @property
+    def mark(self) -> str:
+        """The pass to name beside the line; none where it is forward, or asks for a derivative."""
+        if _goes_back(self.steps[0]):
+            return "backward pass"
+        own = (s for s in self.steps if s.kind not in EDGES)
+        return "update" if any(s.direction == "update" for s in own) else ""
 
     @property
     def shown(self) -> tuple[Step, ...]:
@@ -227,10 +226,10 @@ class Facts:
     def stops(self) -> list[Stop]:
         """The steps grouped by line, in program order."""
         grouped = itertools.groupby(
-            self.steps, lambda s: (s.where.file, s.where.line, s.turn, s.mark)
+            self.steps, lambda s: (s.where.file, s.where.line, s.turn, _goes_back(s))
         )
         groups = [(key, tuple(steps)) for key, steps in grouped]
-        return [Stop(steps[-1].where, *key[2:], steps) for key, steps in groups]
+        return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
 
     def at(self, line: int | str | None = None, where: str | None = None) -> Self:
         """One place only: a line (`12`, `"train.py:12"`), or a word.
@@ -263,6 +262,11 @@ class Facts:
             "notes": list(self.notes),
             "deadlock": self.deadlock,
         }
+
+
+def _goes_back(step: Step) -> bool:
+    """Whether it is a value of the backward pass; not one that the line of a `grad` gives."""
+    return step.backward and step.kind != "derivative"
 
 
 def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:

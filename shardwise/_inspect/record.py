@@ -33,7 +33,9 @@ from .._program import (
     Scan,
     Split,
     Var,
+    Where,
     While,
+    anywhere,
     walk,
 )
 from .data import WHOLE, Part, Step, coordinates
@@ -213,7 +215,7 @@ class Recorder:
             number=number,
             operation=told,
             kind=kind,
-            where=op.where if asked is None else asked.where,
+            where=_where(op) if asked is None else asked.where,
             name=name,
             shape=tuple(var.shape),
             dtype=str(var.dtype),
@@ -231,6 +233,11 @@ class Recorder:
         inside = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
         known = self.kept.of(op) if self.kept is not None and inside else None
         return None if known is None else holding(known.outs[out], known.names)
+
+
+def _where(op: Op) -> Where:
+    """Its line; what a library does for the user, this one too, has no line of his."""
+    return op.where if op.where.file else anywhere(op.source)
 
 
 def operation(op: Op) -> str:
