@@ -195,7 +195,7 @@ class Stop:
 
         There may be none: what is kept for the backward pass alone is not worth it.
         """
-        own = [s for s in self.steps if not (s.saved or (s.backward and s.kind == "input"))]
+        own = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
         return tuple(s for s in own if s.name or s.kind != "value" or s is own[-1])
 
 
@@ -262,6 +262,11 @@ class Facts:
             "notes": list(self.notes),
             "deadlock": self.deadlock,
         }
+
+
+def _handed(step: Step) -> bool:
+    """Whether it is only handed on: into a `shard_map`, or past a barrier of `jax.checkpoint`."""
+    return step.kind == "input" or step.operation == "optimization_barrier"
 
 
 def _goes_back(step: Step) -> bool:

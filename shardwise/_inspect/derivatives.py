@@ -50,7 +50,10 @@ class _Within:
 
     def _walk(self, body: Body, around: dict[Asked, None]) -> None:
         for op in body.ops:
-            found = (one for source in (op.source, *op.calls) for one in derivatives_of(source))
+            found = [one for source in (op.source, *op.calls) for one in derivatives_of(source)]
+            # The backward pass of a derivative goes through the derivatives inside it, but it is
+            # nothing that these give.
+            found = found[-1:] if op.back_through_all else found
             self.inherited[id(op)] = around
             self.own[id(op)] = {**around, **dict.fromkeys(itertools.starmap(Asked, found))}
             for inner in op.bodies:
@@ -74,7 +77,7 @@ def _results(
     for i in part:
         if asked not in within.inherited[id(seen[i].op)]:
             place = uses.leaves(seen[i].var, within.ops[asked])
-            found += [(seen[i].op.backward, place, i)] if place is not None else []
+            found += [(uses.backward(seen[i].op), place, i)] if place is not None else []
     return [i for _, _, i in sorted(found)]
 
 
@@ -83,7 +86,7 @@ def _at(one: Seen, asked: Asked) -> bool:
     return (own.file, own.line) == (asked.where.file, asked.where.line)
 
 
-def result_name(one: Seen, asked: Asked) -> str:
+def result_name(one: Seen, asked: Asked, uses: Uses) -> str:
     """What the line that asks calls a result: the names of both where it has two."""
     statement = statement_of(asked.where)
     value = getattr(statement, "value", None)
@@ -92,7 +95,7 @@ def result_name(one: Seen, asked: Asked) -> str:
     match statement:
         case ast.Assign(targets=[ast.Tuple(elts=[first, second])]):
             # `grad` gives the gradient first, `value_and_grad` last.
-            target = second if one.op.backward == (asked.function != "grad") else first
+            target = second if uses.backward(one.op) == (asked.function != "grad") else first
             return ast.unparse(target).strip("()")
     return name_of(statement)
 

@@ -115,8 +115,8 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
     lines were run in between, is a new one. What only a derivative speaks of has no name.
     """
     found = [""] * len(seen)
-    spoken = [i for i, one in enumerate(seen) if not uses.only_backward(one.op)]
-    for (statement, _), run in itertools.groupby(spoken, lambda i: _statement(seen[i])):
+    spoken = [i for i, one in enumerate(seen) if one.var not in uses.kept]
+    for (statement, _), run in itertools.groupby(spoken, lambda i: _statement(seen[i], uses)):
         group = [i for i in run if statement is not None and gives(statement, seen[i].op)]
         ops = {id(seen[i].op) for i in group}
         needed = [i for i in group if uses.needed(seen[i].var, ops)]
@@ -125,6 +125,6 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
     return found
 
 
-def _statement(one: Seen) -> tuple[ast.stmt | None, tuple[int, ...]]:
-    quiet = one.op.backward or isinstance(one.op, Split)
+def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
+    quiet = uses.backward(one.op) or isinstance(one.op, Split)
     return None if quiet else statement_of(one.op.where), one.around.turn

@@ -29,7 +29,6 @@ from .._program import (
     Join,
     Leaf,
     Op,
-    Passes,
     Scan,
     Split,
     Var,
@@ -191,7 +190,7 @@ class Recorder:
 
     def _steps(self) -> list[Step]:
         body = self.program.body
-        uses, self._passes = Uses(body), Passes(body)
+        uses = Uses(body)
         seen = with_results(self._seen, body, uses)
         given = names([one for one in seen if one.asked is None], uses)
         held = jax.device_get([_small(one.value) for one in seen])
@@ -205,8 +204,8 @@ class Recorder:
         op, var, asked = one.op, one.var, one.asked
         over = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
         if asked is not None:
-            name = result_name(one, asked)
-            what = "gradient" if op.backward else "value"
+            name = result_name(one, asked, uses)
+            what = "gradient" if uses.backward(op) else "value"
             told, kind = f"{asked.function} ({what})", "derivative"
         else:
             name = op.name if isinstance(op, Split) else name
@@ -222,8 +221,8 @@ class Recorder:
             over=tuple(axis.name for axis in over),
             parts=_parts(value, one.value.dims, over, var),
             turn=one.around.turn,
-            direction=self._passes.of(op),
-            saved=uses.only_backward(op),
+            direction=uses.passes.of(op),
+            saved=var in uses.kept,
             only=one.around.only,
             meaning=self._meaning(op, one.out),
         )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Container
 
 from .._lower import Value
-from .._program import Body, Op, Var, Where, kept_for_backward, walk
+from .._program import Body, Op, Passes, Var, Where, kept_for_backward, walk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Uses:
     """Who needs each value of a program."""
 
     def __init__(self, body: Body):
-        self.kept = kept_for_backward(body)
+        self.passes = Passes(body)
+        self.kept = kept_for_backward(body, self.passes)
         self.results: dict[Var, int] = {}
         """What a body gives, and which of its results it is."""
         self._readers: dict[Var, list[Op]] = {}
@@ -60,20 +61,24 @@ class Uses:
                 if isinstance(atom, Var):
                     self._readers.setdefault(atom, []).append(op)
 
-    def only_backward(self, op: Op) -> bool:
-        """Whether nothing but the backward pass needs what an operation gives."""
-        return id(op) in self.kept
+    def backward(self, op: Op) -> bool:
+        """Whether an operation belongs to the backward pass of a derivative."""
+        return self.passes.of(op) == "backward"
 
     def needed(self, var: Var, inside: Container[int]) -> bool:
         """Whether the program needs a value beyond these operations and the backward pass."""
         if var in self.results:
             return True
-        readers = (op for op in self._readers.get(var, ()) if not op.backward)
-        return any(id(op) not in inside and id(op) not in self.kept for op in readers)
+        readers = (op for op in self._readers.get(var, ()) if not self.backward(op))
+        return any(id(op) not in inside and not self.kept.issuperset(op.outs) for op in readers)
 
     def leaves(self, var: Var, inside: Container[int]) -> tuple[int, int] | None:
-        """Where a value is first needed beyond these operations; None where it is not."""
-        outside = [self._order[id(op)] for op in self._readers.get(var, ()) if id(op) not in inside]
+        """Where the program first needs a value beyond these operations; None where it does not.
+
+        A derivative around them goes back through what they made: that does not count.
+        """
+        readers = (op for op in self._readers.get(var, ()) if not op.back_through_all)
+        outside = [self._order[id(op)] for op in readers if id(op) not in inside]
         if not outside and var not in self.results:
             return None
         return min(outside, default=len(self._order)), self.results.get(var, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,6 +42,12 @@ def user_frames(source_info: Any) -> Iterator[Frame]:
 def is_backward(source_info: Any) -> bool:
     """Whether an equation comes from the backward pass of a derivative."""
     return "transpose(" in str(source_info.name_stack)
+
+
+def is_outermost_backward(source_info: Any) -> bool:
+    """Whether an equation comes from the backward pass of the outermost derivative around it."""
+    derivative = re.search(r"(jvp|transpose)\(", str(source_info.name_stack))
+    return derivative is not None and derivative[1] == "transpose"
 
 
 def is_forward(source_info: Any) -> bool:

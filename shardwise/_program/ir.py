@@ -85,6 +85,12 @@ class Op:
         return any(_jax.is_backward(source) for source in sources)
 
     @property
+    def back_through_all(self) -> bool:
+        """Whether it belongs to the backward pass of the outermost derivative around it."""
+        sources = (self.source, *self.calls) if self.source is not None else ()
+        return any(_jax.is_outermost_backward(source) for source in sources)
+
+    @property
     def differentiated(self) -> bool:
         """Whether it belongs to the forward pass of something that is differentiated."""
         sources = (self.source, *self.calls) if self.source is not None else ()

@@ -62,45 +62,46 @@ def _own(op: Op, around: str) -> str:
     return "forward" if op.differentiated else ""
 
 
-def kept_for_backward(body: Body) -> set[int]:
-    """The operations, by identity, whose results only the backward pass needs.
+def kept_for_backward(body: Body, passes: Passes) -> set[Var]:
+    """The values that only the backward pass needs.
 
     Beside `tanh(x)` a forward pass that is differentiated also has `1 - tanh(x)`, say. No line of
     the program speaks of it.
     """
-    found: set[int] = set()
-    _keep(body, {atom for atom in body.outs if isinstance(atom, Var)}, found)
+    found: set[Var] = set()
+    _keep(body, {atom for atom in body.outs if isinstance(atom, Var)}, found, passes)
     return found
 
 
-def _keep(body: Body, wanted: set[Var], found: set[int]) -> None:
+def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None:
     # An operation that nothing comes of, such as the loss where `grad` is all that is asked for,
     # is the program's own: what it reads is as well.
     for op in body.dropped:
         if not op.backward:
             wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
     for op in reversed(body.ops):
-        own = not op.backward and (not op.differentiated or any(v in wanted for v in op.outs))
+        if passes.of(op) == "backward":
+            continue
         for inner, values in pairs(op):
             outs = values[len(inner.ins) :]
             kept = {v for i, (outer, v, _) in enumerate(outs) if outer in wanted or i < _carry(op)}
-            _keep(inner, {v for v in kept if isinstance(v, Var)}, found)
-        if own:
+            _keep(inner, {v for v in kept if isinstance(v, Var)}, found, passes)
+        if op.differentiated:
+            found |= {var for var in op.outs if var not in wanted}
+        if not found.issuperset(op.outs):
             wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
-        elif not op.backward:
-            found.add(id(op))
-    _unpacked(body, found)
+    _unpacked(body, found, passes)
 
 
-def _unpacked(body: Body, found: set[int]) -> None:
-    """Operations of the backward pass that only look at what was kept for it."""
-    kept: set[Var] = set()
+def _unpacked(body: Body, found: set[Var], passes: Passes) -> None:
+    """What the backward pass makes of nothing but what was kept for it."""
     for op in body.ops:
         given = [atom for atom in op.ins if isinstance(atom, Var)]
-        if op.backward and given and kept.issuperset(given):
-            found.add(id(op))
-        if id(op) in found:
-            kept |= set(op.outs)
+        if passes.of(op) == "backward":
+            if given and found.issuperset(given):
+                found |= set(op.outs)
+            for inner in op.bodies:
+                _unpacked(inner, found, passes)
 
 
 def _carry(op: Op) -> int:

@@ -180,3 +180,38 @@ def deep(ws, x, *, mesh):
         return grads, total
 
     return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(ws, x)
+
+
+def bends(w, x, *, mesh):
+    """A derivative of a derivative."""
+
+    def body(w, x):
+        def steepness(w):
+            slope = jax.grad(lambda w: lax.pmean(jnp.mean(jnp.sin(x @ w)), "data"))(w)
+            return jnp.sum(slope**2)
+
+        bend = jax.grad(steepness)(w)
+        return bend
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
+
+
+def scanned(ws, x, *, mesh):
+    """Layers whose parameters are gathered, and which are computed again on the way back."""
+
+    def body(ws, x):
+        @jax.checkpoint
+        def layer(h, w):
+            out = jnp.tanh(h @ lax.all_gather(w, "data", tiled=True))  # layer
+            return out, None
+
+        def loss(ws):
+            h, _ = lax.scan(layer, x, ws)
+            return lax.pmean(jnp.mean(h**2), "data")
+
+        value, slope = jax.value_and_grad(loss)(ws)
+        return slope, value
+
+    rows = P(None, "data")
+    specs = (rows, P("data"))
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=(rows, P()))(ws, x)
