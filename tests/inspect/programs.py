@@ -191,7 +191,7 @@ def bends(w, x, *, mesh):
             return jnp.sum(slope**2)
 
         bend = jax.grad(steepness)(w)
-        return bend
+        return -bend
 
     return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
 
