@@ -24,8 +24,14 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
     for asked in within.asked:
         for part in within.calls(seen, asked):
             results = _results(seen, part, asked, within, uses)
+            beside = any(not uses.backward(seen[i].op) for i in results)
             added.setdefault(part[-1], []).extend(
-                dataclasses.replace(seen[i], asked=asked) for i in results
+                dataclasses.replace(
+                    seen[i],
+                    asked=asked,
+                    name=_name(asked, uses.backward(seen[i].op), beside),
+                )
+                for i in results
             )
             # What already stands at that line is named there, and not shown twice.
             moved |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
@@ -86,16 +92,21 @@ def _at(one: Seen, asked: Asked) -> bool:
     return (own.file, own.line) == (asked.where.file, asked.where.line)
 
 
-def result_name(one: Seen, asked: Asked, uses: Uses) -> str:
-    """What the line that asks calls a result: the names of both where it has two."""
+def _name(asked: Asked, gradient: bool, beside: bool) -> str:
+    """What the line that asks calls a result.
+
+    Where it has two names, one is the gradient's: `value_and_grad` gives that last, and `grad`
+    first if it gives anything `beside`. If not, they are names of several gradients.
+    """
     statement = statement_of(asked.where)
     value = getattr(statement, "value", None)
     if statement is None or not isinstance(value, ast.Call) or not _same(value, asked):
         return ""
     match statement:
-        case ast.Assign(targets=[ast.Tuple(elts=[first, second])]):
-            # `grad` gives the gradient first, `value_and_grad` last.
-            target = second if uses.backward(one.op) == (asked.function != "grad") else first
+        case ast.Assign(targets=[ast.Tuple(elts=[first, second])]) if (
+            asked.function != "grad" or beside
+        ):
+            target = second if gradient == (asked.function != "grad") else first
             return ast.unparse(target).strip("()")
     return name_of(statement)
 

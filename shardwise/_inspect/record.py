@@ -38,7 +38,7 @@ from .._program import (
     walk,
 )
 from .data import WHOLE, Part, Step, coordinates
-from .derivatives import result_name, with_results
+from .derivatives import with_results
 from .names import names
 from .seen import Around, Seen, Uses
 
@@ -204,7 +204,7 @@ class Recorder:
         op, var, asked = one.op, one.var, one.asked
         over = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
         if asked is not None:
-            name = result_name(one, asked, uses)
+            name = one.name
             what = "gradient" if uses.backward(op) else "value"
             told, kind = f"{asked.function} ({what})", "derivative"
         else:

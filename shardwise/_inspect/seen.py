@@ -35,6 +35,8 @@ class Seen:
     around: Around
     asked: Asked | None = None
     """The derivative that it is a result of, for one that is shown at the line that asked."""
+    name: str = ""
+    """What that line calls it."""
 
     @property
     def var(self) -> Var:

@@ -215,3 +215,14 @@ def scanned(ws, x, *, mesh):
     rows = P(None, "data")
     specs = (rows, P("data"))
     return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=(rows, P()))(ws, x)
+
+
+def two_slopes(a, b, x, *, mesh):
+    def body(a, b, x):
+        def loss(a, b):
+            return lax.pmean(jnp.mean((x @ a) * b), "data")
+
+        by_a, by_b = jax.grad(loss, argnums=(0, 1))(a, b)
+        return by_a, by_b
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=P())(a, b, x)

@@ -21,6 +21,7 @@ from .programs import (
     line_of,
     predicted,
     scanned,
+    two_slopes,
 )
 
 MESH = {"data": 4}
@@ -163,6 +164,11 @@ class TestResults:
         found = sw.inspect(deep, [normal(3, 3), normal(3, 3)], X, mesh=MESH)
         asked = [(s.name, s.shape) for s in found if s.kind == "derivative"]
         assert asked == [("total", ()), ("grads", (3, 3)), ("grads", (3, 3))]
+
+    def test_two_gradients_are_not_taken_for_a_value_and_a_gradient(self):
+        found = sw.inspect(two_slopes, normal(3), np.float32(2), X, mesh=MESH)
+        asked = [(s.name, s.shape) for s in found if s.kind == "derivative"]
+        assert asked == [("by_a, by_b", (3,)), ("by_a, by_b", ())]
 
     def test_a_lambda_on_the_line_of_grad(self):
         found = sw.inspect(descends, normal(3), X, mesh=MESH)
