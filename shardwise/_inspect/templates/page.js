@@ -88,7 +88,7 @@
     return make("div", plain(held.min) + " to " + plain(held.max) + ", mean " + plain(held.mean) +
       ": " + held.first.map(plain).join(", ") + ", …", "facts");
   };
-  // How wide a cell must be for a row of numbers.
+  // How wide a cell must be for a row of numbers, and for the name of a device above them.
   var width = function (step, number) {
     var last = step.shape[step.shape.length - 1] || 1;
     var columns = step.shape.length > 1 ? last : Math.min(ROW, last);
@@ -96,7 +96,8 @@
     if (!whole.length || step.shape.length > 2) return "16rem";
     var longest = leaves(whole.map(function (held) { return held.values; }))
       .reduce(function (size, value) { return Math.max(size, number(value).length); }, 1);
-    return "calc(" + columns * longest + "ch + " + (0.55 * (columns - 1) + 1.35) + "rem)";
+    var row = columns * longest + "ch + " + (0.55 * (columns - 1) + 1.35) + "rem";
+    return "max(" + row + ", " + words(all[all.length - 1]).length + "ch + 1.35rem)";
   };
 
   // Devices.
