@@ -18,10 +18,10 @@ from .jaxprs import constants as constants
 from .jaxprs import evaluate as evaluate
 from .jaxprs import inputs as inputs
 from .jaxprs import is_jaxpr as is_jaxpr
+from .jaxprs import is_key as is_key
 from .jaxprs import is_ordered as is_ordered
 from .jaxprs import is_traced as is_traced
 from .jaxprs import is_unknown as is_unknown
-from .jaxprs import is_key as is_key
 from .jaxprs import key_impl as key_impl
 from .jaxprs import named_axes as named_axes
 from .jaxprs import open_jaxpr as open_jaxpr

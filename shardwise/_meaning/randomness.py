@@ -21,7 +21,6 @@ from .notes import Notes
 from .rules import frozen, rule
 from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
-
 AT_ONCE: dict[str, frozenset[str]] = {
     "threefry2x32": frozenset(),
     "rbg": frozenset({"random_bits", "random_gamma"}),
