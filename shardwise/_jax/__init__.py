@@ -43,6 +43,7 @@ from .lines import functions_around as functions_around
 from .lines import is_backward as is_backward
 from .lines import is_forward as is_forward
 from .lines import is_own as is_own
+from .lines import is_ragged_batch as is_ragged_batch
 from .lines import is_shard_map as is_shard_map
 from .lines import same_place as same_place
 from .lines import user_frames as user_frames
