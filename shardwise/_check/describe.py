@@ -23,9 +23,10 @@ def describe(wrong: Sequence[Wrong]) -> list[Finding]:
     worst: dict[int, Wrong] = {}
     for one in wrong:
         worst[one.index] = one  # meshes come in order of size
+    alone = {one.index for one in wrong if one.run is one.base}
     groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
     for one in worst.values():
-        finding = _finding(one)
+        finding = _finding(one, one.index in alone)
         groups.setdefault((finding.code, finding.where), []).append((one, finding))
     return [_together(group) for group in groups.values()]
 
@@ -41,8 +42,12 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
     )
 
 
-def _finding(one: Wrong) -> Finding:
+def _finding(one: Wrong, alone: bool) -> Finding:
+    """What is wrong with one result; `alone` if it is so on one device already."""
     code, what, remedy = _what(one)
+    if alone and what.startswith(DEPENDS):
+        what = f"is not what the reference says, on one device either ({much(one)})"
+        remedy = "the two compute different things, whatever the mesh: compare them on one device."
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
     return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
 
@@ -56,7 +61,9 @@ def _what(one: Wrong) -> tuple[str, str, str]:
             "SW108",
             f"is {one.got.dtype}{list(one.got.shape)} and should be "
             f"{one.want.dtype}{list(one.want.shape)}",
-            "look at out_specs: a dimension that is split comes back whole.",
+            "look at out_specs: a dimension that is split comes back whole."
+            if one.got.shape != one.want.shape
+            else "return the same type: x.astype(...).",
         )
     if one.apart:
         return _apart(one)
@@ -148,18 +155,20 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
     return None
 
 
+DEPENDS = "depends on the number of devices"
+
+
 def _otherwise(one: Wrong) -> tuple[str, str, str]:
     if one.origin and one.origin.lacks.share:
         lacks = one.origin.lacks
         return (
             "SW109",
-            f"depends on the number of devices ({much(one)}): each device uses its own share of "
-            "this value",
+            f"{DEPENDS} ({much(one)}): each device uses its own share of this value",
             f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
         )
     return (
         "SW109",
-        f"depends on the number of devices ({much(one)})",
+        f"{DEPENDS} ({much(one)})",
         "this line is the first value that is the same on every device and yet depends on how "
         "many there are: is the right collective there, over the right axis?",
     )

@@ -223,7 +223,18 @@ def test_a_reference_with_swapped_keys_is_wrong_and_in_another_order_right():
     right = lambda x: {"b": (x * x).sum(), "a": x.sum()}  # noqa: E731
     assert sw.check(program, X, mesh=MESH, reference=right)
     swapped = lambda x: {"a": (x * x).sum(), "b": x.sum()}  # noqa: E731
-    assert not sw.check(program, X, mesh=MESH, reference=swapped)
+    verdict = sw.check(program, X, mesh=MESH, reference=swapped)
+    assert not verdict
+    assert "is not what the reference says, on one device either" in str(verdict)
+    assert "depends on the number of devices" not in str(verdict)
+
+
+def test_a_reference_of_another_type():
+    (finding,) = sw.check(
+        split(total), X, mesh=MESH, reference=lambda x: x.sum().astype("float16")
+    ).findings
+    assert finding.code == "SW108"
+    assert "astype" in finding.remedy
 
 
 def test_a_reference_in_numpy_and_one_that_takes_a_mesh():
