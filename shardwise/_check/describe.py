@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .compare import difference, factor, whose, wide
 from .diagnose import place
 from .relate import share_of
 from .two_ways import two_ways
-from .verdict import Finding
+from .verdict import NOWHERE, Finding
 from .wrong import Wrong
 
 
@@ -25,8 +25,8 @@ def describe(wrong: Sequence[Wrong]) -> list[Finding]:
         worst[one.index] = one  # meshes come in order of size
     groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
     for one in worst.values():
-        finding = _finding(one)
-        groups.setdefault((finding.code, finding.where), []).append((one, finding))
+        for finding in _findings(one):
+            groups.setdefault((finding.code, finding.where), []).append((one, finding))
     return [_together(group) for group in groups.values()]
 
 
@@ -38,6 +38,38 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
         finding,
         message=f"{finding.message} (and {len(group) - 1} more results likewise)",
         likewise=tuple(other.leaf for _, other in group[1:]),
+    )
+
+
+def _findings(one: Wrong) -> Iterator[Finding]:
+    """What is wrong on one device already, and what the sharding does besides."""
+    alone = one.on_one_device
+    if alone is None:
+        yield _finding(one)
+        return
+    yield _differs_alone(alone)
+    beside = dataclasses.replace(one, want=alone.got)
+    if not beside.right:
+        yield _finding(beside)
+
+
+def _differs_alone(alone: Wrong) -> Finding:
+    assert alone.want is not None
+    if alone.same_type:
+        what = f"differs from the reference on one device already ({much(alone)})"
+    else:
+        what = (
+            f"is {alone.got.dtype}{list(alone.got.shape)} on one device already, and the reference "
+            f"gives {alone.want.dtype}{list(alone.want.shape)}"
+        )
+    return Finding(
+        "SW110",
+        f"{alone.path} {what}: that is not the sharding",
+        NOWHERE,
+        alone.path,
+        "compare the two without a mesh first: one of them computes something else. Without "
+        "reference=, the program is compared with itself on one device.",
+        mesh=alone.mesh,
     )
 
 

@@ -53,10 +53,12 @@ from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
 from .messages import MIXED_AXES as MIXED_AXES
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
+from .messages import NOT_AN_ARRAY as NOT_AN_ARRAY
 from .messages import NOT_REPLICATED as NOT_REPLICATED
 from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT
 from .messages import SPEC_MISMATCH as SPEC_MISMATCH
+from .messages import SPEC_TOO_LONG as SPEC_TOO_LONG
 from .messages import STATELESS_AXES as STATELESS_AXES
 from .messages import TRACED_STATIC as TRACED_STATIC
 from .messages import UNBOUND_AXIS as UNBOUND_AXIS

@@ -23,6 +23,7 @@ from .ir import Split as Split
 from .ir import Var as Var
 from .ir import While as While
 from .ir import collectives_in as collectives_in
+from .ir import is_sharded as is_sharded
 from .ir import pairs as pairs
 from .ir import walk as walk
 from .passes import Passes as Passes

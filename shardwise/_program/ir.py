@@ -230,6 +230,11 @@ def walk(ops: list[Op]) -> Iterator[Op]:
             yield from walk(body.ops)
 
 
+def is_sharded(body: Body) -> bool:
+    """Whether anything of a program is written for the devices of a mesh: a shard_map, a pmap."""
+    return any(op.scope or isinstance(op, Split | Join) for op in walk(body.ops))
+
+
 def collectives_in(ops: list[Op]) -> Iterator[Collective]:
     """All collectives, in program order."""
     return (op for op in walk(ops) if isinstance(op, Collective))
