@@ -58,7 +58,7 @@ ON_GPU = (
     Script("simulate_gpu", ("--rounds", "10"), None, 240),
     Script("transformer", ("--size", "large"), ("--size", "medium", "--rounds", "3"), 240),
     Script("evaluate_gpu", ("--skip-chosen",), ("--bus-only", "--gib", "4")),
-    Script("train", ("--gpu",), None),
+    Script("train", ("--gpu", "--rounds", "8"), None, 300),
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,14 @@ def was_told(error: KeyboardInterrupt) -> bool:
     return bool(str(error))
 
 
+def warn(message: str, kind: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's that called us, however deep below it was found."""
+    own, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, kind, stacklevel=level)
+
+
 def require(package: str, what: str) -> None:
     """Raise unless a package that comes with `shardwise[flax]` is installed.
 
@@ -87,6 +96,24 @@ def require(package: str, what: str) -> None:
         )
 
 
+def refuse_progress(given: Any, what: str) -> None:
+    """Refuse what the argument `progress` cannot be; `what` is what a function is given.
+
+    Raises:
+        ArgumentError: It is neither True, False, None nor a function.
+    """
+    if given is None or isinstance(given, bool) or callable(given):
+        return
+    raise ArgumentError(
+        explain_error(
+            f"progress is {a_type(given)}",
+            where="progress=",
+            rule=f"It is True, False, None or a function that is given {what}.",
+            remedy="progress=print",
+        )
+    )
+
+
 def path_of(given: Any, where: str) -> Path:
     """A file or folder that an argument names.
 
@@ -109,7 +136,14 @@ def path_of(given: Any, where: str) -> Path:
 def a_type(value: object) -> str:
     """The type of a value with its article: `an int`, `a str`."""
     name = type(value).__name__
-    return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
+    vowel = name[0].lower() in "aeiou" or name == "ndarray"
+    return f"{'an' if vowel else 'a'} {name}"
+
+
+def name_of(f: Any) -> str:
+    """What a function is called; one with arguments bound to it is called as before."""
+    inner = getattr(f, "func", f)
+    return getattr(inner, "__name__", type(f).__name__)
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

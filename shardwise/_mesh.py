@@ -94,17 +94,29 @@ def _check_size(name: Any, size: Any) -> None:
             )
         )
     if not is_count(size):
-        number = size.strip() if isinstance(size, str) else ""
         raise ShardingError(
             explain_error(
                 f"axis {name!r} has size {size!r}",
                 where="a mesh",
                 rule="The size of an axis is a positive whole number of devices.",
-                remedy=f"{name}={number}, without quotes."
-                if number.isdigit()
-                else f"{name}=1 is the smallest.",
+                remedy=_right_size(name, size),
             )
         )
+
+
+def _right_size(name: str, size: Any) -> str:
+    """What to write instead of a size that is none."""
+    if isinstance(size, str) and size.strip().isdigit():
+        return f"{name}={size.strip()}, without quotes."
+    if isinstance(size, str) and "," in size:
+        return f"{name}=[{size.strip()}], without quotes, where several are tried."
+    if isinstance(size, float) and size >= 1 and size.is_integer():
+        return f"{name}={int(size)}"
+    if isinstance(size, Iterable):
+        return (
+            f'one size; sw.check and sw.prove try several, as a list: {{"{name}": [1, 2, 4, 8]}}.'
+        )
+    return f"{name}=1 is the smallest."
 
 
 def is_count(value: Any) -> bool:

@@ -10,7 +10,9 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import jax
 
 from . import _jax
 from ._collectives import exchange_in_a_batch
@@ -20,8 +22,11 @@ from ._errors import (
     ShardwiseError,
     UnsupportedError,
     explain_error,
+    name_of,
+    warn,
 )
 from ._mesh import AbstractMesh, Mesh, near
+from ._program import is_sharded
 from ._program.where import choose
 
 T = TypeVar("T")
@@ -40,6 +45,40 @@ def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
         if told is None:
             raise
         raise told from error
+
+
+def warn_if_idle(
+    f: Callable[..., Any], mesh: AbstractMesh, program: Any, without: Callable[[], Any]
+) -> None:
+    """Say so if a mesh has no part in a program, which is the same `without` it.
+
+    Shardings are for the compiler, and a program may well ask for the mesh that is around it.
+    """
+    text = str(program.jaxpr)
+    if mesh.size == 1 or is_sharded(program.body) or _FOR_THE_COMPILER.search(text):
+        return
+    if jax.sharding.get_abstract_mesh().size:
+        return
+    try:
+        same = str(without().jaxpr) == text
+    except Exception:  # it needs the mesh
+        return
+    if same:
+        warn(
+            explain_error(
+                f"there is no shard_map in it, and the mesh {dict(mesh.shape)} makes no "
+                "difference: it ran as it is",
+                where=f"sw.simulate({name_of(f)})",
+                rule="What is simulated is what jax.shard_map runs on each device.",
+                remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it.",
+            )
+        )
+
+
+_FOR_THE_COMPILER = re.compile(
+    r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
+)
+"""What a program has where it tells the compiler how to lay out arrays."""
 
 
 class _Reader:
@@ -61,6 +100,8 @@ class _Reader:
             return UnsupportedError(self._no_devices())
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
+        if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
+            return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
 
@@ -73,6 +114,8 @@ class _Reader:
             return None
         if _jax.INDIVISIBLE.search(self.text):
             return self._indivisible()
+        if bullets := list(_jax.SPEC_TOO_LONG.finditer(self.text)):
+            return self._too_long(bullets)
         if match := _jax.UNBOUND_AXIS.search(self.text) or _jax.SPEC_AXIS.search(self.text):
             return self._no_axis(match["axis"])
         if match := _jax.STATELESS_AXES.search(self.text):
@@ -112,6 +155,35 @@ class _Reader:
             where=self.where,
             rule="Every device gets an equal part.",
             remedy="pad or trim the array to one of these sizes, or choose a mesh that divides it.",
+        )
+
+    def _too_long(self, bullets: list[re.Match[str]]) -> str:
+        first, more = bullets[0], len(bullets) - 1
+        numbers = (
+            all(bullet["shape"].endswith("[]") for bullet in bullets) and "][" in first["path"]
+        )
+        name = f" ({first['name']})" if first["name"] else ""
+        return explain_error(
+            f"{first['path']}{name} is {first['shape']}, and its spec {first['spec']} is for an "
+            f"array of {first['length']} or more dimensions"
+            + (f" (and {more} more likewise)" if more else ""),
+            where=self.where,
+            rule="A spec has at most one entry for each dimension. To JAX a list or a tuple of "
+            "numbers is that many scalars."
+            if numbers
+            else "A spec has at most one entry for each dimension.",
+            remedy="make it an array: jnp.asarray(x)."
+            if numbers
+            else "shorten the spec; for a scalar it is P().",
+        )
+
+    def _not_an_array(self, kind: str) -> str:
+        name = re.sub(r"<class '(.*)'>", r"\1", kind)
+        return explain_error(
+            f"the function returns something of type {name}",
+            where=self.where,
+            rule="A function that is traced returns arrays: one, or a pytree of them.",
+            remedy="return what is computed, and keep the rest outside of the function.",
         )
 
     def _no_axis(self, axis: str) -> str:

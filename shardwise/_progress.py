@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ._errors import refuse_progress
+
 _SECONDS_BETWEEN_DRAWS = 0.1
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -165,6 +167,7 @@ class Call:
 
 def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> View | None:
     """The view for the argument `progress`: False is nothing, None or True is what fits here."""
+    refuse_progress(progress, "snapshots")
     if progress is False:
         return None
     if callable(progress):

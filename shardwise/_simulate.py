@@ -13,18 +13,25 @@ import jax
 
 from . import _jax
 from ._call import Program, call, trace
+from ._calls import DEVICES, called_wrongly, public
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._lower import Choice, Pace, choosing, machine, room
 from ._mesh import AbstractMesh, MeshLike, abstract, is_count, one_mesh
-from ._misuse import reading_errors
+from ._misuse import reading_errors, warn_if_idle
 from ._objects import name_argument, name_result, numbered, parameters, purely, spread
 from ._program import Body
 from ._static import Bound, Static, bind
 
 
+@public(
+    "sw.simulate",
+    devices=DEVICES,
+    more="the mesh is named, and the arguments go to what it gives: "
+    "sw.simulate(f, mesh=mesh)(*args)",
+)
 def simulate(
     f: Callable[..., Any],
     *,
@@ -90,8 +97,18 @@ def simulate(
 
     @functools.wraps(f)
     def simulated(*args: Any, **kwargs: Any) -> Any:
+        first = not tracing.known
         traced = tracing(args, kwargs)
-        return traced.finish(call(traced.program, _pace(at_once), traced.read()))
+        if first and tracing.around is not None and not tracing.takes_mesh:
+            bare = Tracing(f, None, static=static, refs=True)
+            warn_if_idle(f, tracing.around, traced.program, lambda: bare(args, kwargs).program)
+        try:
+            outs = call(traced.program, _pace(at_once), traced.read())
+        except TypeError as error:
+            if any(isinstance(value, jax.ShapeDtypeStruct) for value in traced.values):
+                raise _refuse_shapes() from error
+            raise
+        return traced.finish(outs)
 
     def plan(*args: Any, **kwargs: Any) -> Plan:
         traced = tracing(args, kwargs)
@@ -273,6 +290,9 @@ class Tracing:
         try:
             return reading_errors(run, self.mesh)
         except Exception as error:
+            told = called_wrongly(self.f, *given, error)
+            if told is not None:
+                raise told from error
             if not layout.unsaid or not _jax.is_about_types(error):
                 raise
             if not layout.read_off(self._automatically(*given)):
@@ -337,6 +357,17 @@ class Tracing:
 EMPTY = AbstractMesh((), ())
 GUESSES = 32
 """How many other layouts of its arguments a program is tried with before they are asked for."""
+
+
+def _refuse_shapes() -> ArgumentError:
+    return ArgumentError(
+        explain_error(
+            "an argument is a jax.ShapeDtypeStruct, which has no values",
+            where="a simulated function",
+            rule="What is simulated is computed.",
+            remedy="give an array, or ask for shapes alone: jax.eval_shape(simulated, x).",
+        )
+    )
 
 
 def _refuse_refs() -> UnsupportedError:

@@ -26,6 +26,7 @@ from jax import P
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike
 
+from ._calls import public
 from ._errors import ArgumentError, ShardingError, a_type, explain_error, require
 from ._mesh import MeshLike, one_mesh
 from ._mesh import mesh as virtual_mesh
@@ -40,6 +41,7 @@ from flax import nnx  # noqa: E402
 AnyMesh: TypeAlias = Mesh | AbstractMesh
 
 
+@public("sw.primitives.sharded_eval_loss")
 def sharded_eval_loss(
     seed: SupportsFloat,
     x: ArrayLike,
@@ -103,6 +105,7 @@ def sharded_eval_loss(
     return jnp.mean(losses).reshape(1)
 
 
+@public("sw.primitives.shard_map_simulate")
 def shard_map_simulate(
     seed: SupportsFloat,
     x: ArrayLike,
@@ -139,6 +142,7 @@ def shard_map_simulate(
     return _over_shards(model.apply, params, (shards,), mesh, mean=False).reshape(-1)
 
 
+@public("sw.primitives.data_parallel_step")
 def data_parallel_step(
     seed: SupportsFloat,
     x_batch: ArrayLike,
@@ -183,6 +187,7 @@ def data_parallel_step(
     return _update(model, optimizer, shards, mesh).reshape(1)
 
 
+@public("sw.primitives.shard_map_vs_vmap")
 def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
     """The sum of squares of each row, by `shard_map` and by `vmap`.
 
@@ -210,6 +215,7 @@ def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Arra
     return jnp.stack([_spread(by_row, mesh, rows, rows)(x), by_row(x)])
 
 
+@public("sw.primitives.shard_map_psum")
 def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
     """The sum of all elements: each device adds up its own, a `psum` adds up the devices.
 

@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "shardwise"
 # Each name is a module or a package right under shardwise/.
 ROWS = (
     ("_version",),
-    ("_errors", "_progress"),
+    ("_errors",),
+    ("_calls", "_doing", "_progress"),
     ("_durable",),
     ("_jax", "_launch"),
     ("_mesh", "_hosts"),

@@ -1,8 +1,9 @@
 """Wrong calls of everything public: each is told in words, and none ends in a raw traceback.
 
 Each call below is right. One argument after the other is replaced by something that it cannot be,
-or left out. What comes of it is a result, or a `ShardwiseError`, or an error out of the user's own
-function; never an error from inside that says nothing of the argument.
+or left out, and arguments are added that nobody takes. What comes of it is a result, or a
+`ShardwiseError`, or an error out of the user's own function; never an error from inside that says
+nothing of the argument, nor one of Python's about the call.
 """
 
 from __future__ import annotations
@@ -80,20 +81,20 @@ def some_model():
     return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
 
 
-def call_simulated(f, x, **options):
-    return sw.simulate(f, **options)(x)
+def call_simulated(*args, **options):
+    return sw.simulate(*args[:1], **options)(*args[1:])
 
 
-def call_step(state, batch, **options):
-    return STEP(state, batch, **options)
+def call_step(*args, **options):
+    return STEP(*args, **options)
 
 
-def call_object_step(model, optimizer, batch):
-    return sw.nnx.data_parallel(model_loss, mesh=MESH)(model, optimizer, batch)
+def call_object_step(*args, **options):
+    return sw.nnx.data_parallel(model_loss, mesh=MESH)(*args, **options)
 
 
-def call_fit(step, state, batches, **options):
-    return sw.fit(step, state, batches, progress=False, **options)
+def call_fit(*args, **options):
+    return sw.fit(*args, progress=False, **options)
 
 
 def call_connect(*args, **options):
@@ -106,8 +107,12 @@ def call_connect(*args, **options):
             raise
 
 
-def declared(**options):
-    return sw.case(**options)(lambda: (total, (X,)))
+def declared(*args, **options):
+    return sw.case(*args, **options)(lambda: (total, (X,)))
+
+
+def call_hardware(*args, **options):
+    return sw.Hardware(*args, **{**dataclasses.asdict(sw.Hardware.named("h100-node")), **options})
 
 
 RESULTS = {
@@ -215,7 +220,7 @@ CALLS: dict[str, Callable[[Any], Call]] = {
     ),
     "case": lambda tmp: (declared, (), {"mesh": {"data": 2}}),
     "Hardware": lambda tmp: (
-        functools.partial(dataclasses.replace, sw.Hardware.named("h100-node")),
+        call_hardware,
         (),
         {"name": "mine", "flops": 1e12, "memory": 1e10, "node": 8, "utilisation": 0.5},
     ),
@@ -255,11 +260,13 @@ CALLS: dict[str, Callable[[Any], Call]] = {
     "report.compare": lambda tmp: (on_result, ("report", "compare", result("report")), {}),
     "inspection.at": lambda tmp: (on_result, ("inspection", "at", None, "psum"), {}),
     "inspection.save": lambda tmp: (on_result, ("inspection", "save", tmp / "page.html"), {}),
-    "evaluation[...]": lambda tmp: (on_result, ("evaluation", "__getitem__", "mean"), {}),
+    "evaluation.to_dict": lambda tmp: (on_result, ("evaluation", "to_dict"), {}),
 }
 
-RIGHT = {("fit", "steps=huge")}
-"""What is no mistake, and would take for ever."""
+RIGHT = {
+    ("fit", "steps=huge"),  # would take for ever
+}
+"""What is no mistake."""
 
 NAMES_OF_ALL = {name for name in dir(sw) if not name.startswith("_")}
 RESULT_TYPES = {
@@ -286,7 +293,7 @@ def complaint(error: BaseException) -> str:
         return ""  # The user's function was given what the user gave.
     inside = [k for k, frame in enumerate(frames) if frame.f_code.co_filename.startswith(HOME)]
     if not inside:
-        return ""  # Python itself refused the call.
+        return f"{type(error).__name__}: {error}"  # Python itself refused the call.
     own = [k for k, frame in enumerate(frames) if frame.f_code in USERS]
     if own and own[-1] > inside[0]:
         return ""  # It comes out of the user's function.
@@ -317,6 +324,15 @@ def variations(args: tuple[Any, ...], kwargs: dict[str, Any], first: int):
             yield f"{name}={label}", args, {**kwargs, name: bad}
     for place in range(first, len(args)):
         yield f"without argument {place}", (*args[:place], *args[place + 1 :]), kwargs
+    yield "without arguments", args[:first], {}
+    for name in kwargs:
+        yield f"without {name}=", args, {key: kwargs[key] for key in kwargs if key != name}
+    yield "an unknown argument", args, {**kwargs, "epochs": 3}
+    yield "an argument too many", (*args, 3), kwargs
+    yield "an array too many", (*args, X), kwargs
+    if len(args) - first > 1:
+        yield "the arguments as a tuple", (*args[:first], args[first:]), kwargs
+        yield "but for the first, as a tuple", (*args[: first + 1], args[first + 1 :]), kwargs
     if len(args) - first > 1:
         yield "in another order", (*args[:first], *reversed(args[first:])), kwargs
 
@@ -343,10 +359,16 @@ def test_every_public_call_is_walked():
     assert NAMES_OF_ALL - calls - errors - modules - RESULT_TYPES == set()
 
 
+@pytest.mark.parametrize("key", BAD)
+def test_an_evaluation_is_asked_for_something_else(key):
+    with pytest.raises(sw.UnknownNameError):
+        result("evaluation")[BAD[key]]
+
+
 def test_a_raw_error_would_be_seen():
     from shardwise._mesh import axes_of
 
-    assert complaint(ValueError("mine")) == ""
+    assert complaint(ValueError("mine")) == "ValueError: mine"
     assert outcome(axes_of, (3,), {}).startswith("AttributeError from /_mesh.py")
 
 

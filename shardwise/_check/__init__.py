@@ -10,6 +10,7 @@ from .compare import wide as wide
 from .examine import Examined as Examined
 from .examine import disagreement as disagreement
 from .examine import examine as examine
+from .lint import not_sharded as not_sharded
 from .options import Meshes as Meshes
 from .options import expand as expand
 from .options import wanted_meshes as wanted_meshes

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .._calls import public
 from .._errors import ArgumentError, ShardwiseError, explain_error
 from .._mesh import AbstractMesh, Mesh
 
@@ -42,6 +44,7 @@ DECLARED: list[Case] = []
 """All cases, those too whose name in the module a later one has taken."""
 
 
+@public("sw.case")
 def case(
     *misplaced: Any,
     mesh: Any = None,
@@ -58,7 +61,8 @@ def case(
             of the size at which the program will run, say. Left out, it sees what is checked.
         explain_mesh: The mesh to explain it on, with one size for each axis. Left out, the largest
             of `mesh`.
-        **options: Further options of `check`: `reference`, `rtol`, `atol`, `seed`.
+        **options: Further options of `check`: `reference`, `rtol`, `atol`, `seed`, `in_specs`,
+            `static_argnums`, `static_argnames`.
 
     Raises:
         ShardwiseError: There is no mesh (`@sw.case` without parentheses, say), or `explain` is not
@@ -102,12 +106,43 @@ def case(
         )
 
     _refuse_wrong(explain, explain_mesh)
+    _refuse_unknown(options)
 
     def declare(make: Callable[[], Any]) -> Case:
         DECLARED.append(Case(make, mesh, options, explain, explain_mesh))
         return DECLARED[-1]
 
     return declare
+
+
+OPTIONS = (
+    "reference",
+    "rtol",
+    "atol",
+    "seed",
+    "in_specs",
+    "static_argnums",
+    "static_argnames",
+)
+"""What a case hands on to `check`."""
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Say at its declaration that `check` would not take what a case hands on."""
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
+        raise ArgumentError(
+            explain_error(
+                f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
+                where="sw.case",
+                rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
+                f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
+                remedy=f"did you mean {near[0]}=?"
+                if near
+                else "the arguments of the program are what the case returns: return f, (x,)",
+            )
+        )
 
 
 def _refuse_wrong(explain: Any, mesh: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .compare import difference, factor, whose, wide
 from .diagnose import place
 from .relate import share_of
 from .two_ways import two_ways
-from .verdict import Finding
+from .verdict import NOWHERE, Finding
 from .wrong import Wrong
 
 
@@ -23,11 +23,10 @@ def describe(wrong: Sequence[Wrong]) -> list[Finding]:
     worst: dict[int, Wrong] = {}
     for one in wrong:
         worst[one.index] = one  # meshes come in order of size
-    alone = {one.index for one in wrong if one.run is one.base}
     groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
     for one in worst.values():
-        finding = _finding(one, one.index in alone)
-        groups.setdefault((finding.code, finding.where), []).append((one, finding))
+        for finding in _findings(one):
+            groups.setdefault((finding.code, finding.where), []).append((one, finding))
     return [_together(group) for group in groups.values()]
 
 
@@ -42,12 +41,40 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
     )
 
 
-def _finding(one: Wrong, alone: bool) -> Finding:
-    """What is wrong with one result; `alone` if it is so on one device already."""
+def _findings(one: Wrong) -> Iterator[Finding]:
+    """What is wrong on one device already, and what the sharding does besides."""
+    alone = one.on_one_device
+    if alone is None:
+        yield _finding(one)
+        return
+    yield _differs_alone(alone)
+    beside = dataclasses.replace(one, want=alone.got)
+    if not beside.right:
+        yield _finding(beside)
+
+
+def _differs_alone(alone: Wrong) -> Finding:
+    assert alone.want is not None
+    if alone.same_type:
+        what = f"differs from the reference on one device already ({much(alone)})"
+    else:
+        what = (
+            f"is {alone.got.dtype}{list(alone.got.shape)} on one device already, and the reference "
+            f"gives {alone.want.dtype}{list(alone.want.shape)}"
+        )
+    return Finding(
+        "SW110",
+        f"{alone.path} {what}: that is not the sharding",
+        NOWHERE,
+        alone.path,
+        "compare the two without a mesh first: one of them computes something else. Without "
+        "reference=, the program is compared with itself on one device.",
+        mesh=alone.mesh,
+    )
+
+
+def _finding(one: Wrong) -> Finding:
     code, what, remedy = _what(one)
-    if alone and what.startswith(DEPENDS):
-        what = f"is not what the reference says, on one device either ({much(one)})"
-        remedy = "the two compute different things, whatever the mesh: compare them on one device."
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
     return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
 
@@ -155,20 +182,18 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
     return None
 
 
-DEPENDS = "depends on the number of devices"
-
-
 def _otherwise(one: Wrong) -> tuple[str, str, str]:
     if one.origin and one.origin.lacks.share:
         lacks = one.origin.lacks
         return (
             "SW109",
-            f"{DEPENDS} ({much(one)}): each device uses its own share of this value",
+            f"depends on the number of devices ({much(one)}): each device uses its own share of "
+            "this value",
             f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
         )
     return (
         "SW109",
-        f"{DEPENDS} ({much(one)})",
+        f"depends on the number of devices ({much(one)})",
         "this line is the first value that is the same on every device and yet depends on how "
         "many there are: is the right collective there, over the right axis?",
     )

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._errors import DeadlockError
+from .._doing import doing
+from .._errors import DeadlockError, name_of
 from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
 from .._simulate import Tracing
@@ -58,6 +59,7 @@ def examine(
     meant = Meant(base) if reference is None else None
     comparison = _Comparison(base, wanted, limits, runs, meshes, meant)
     comparison.run()
+    doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings = comparison.findings()
     if not comparison.wrong_on:
         findings += unseen(base, runs, meshes, reference is not None)
@@ -68,7 +70,7 @@ def examine(
         kept,
         tuple(map(words, meshes)),
         len(limits),
-        getattr(f, "__name__", type(f).__name__),
+        name_of(f),
         wrong_on=tuple(comparison.wrong_on) if certain else (),
         silenced=silenced,
         drawn=given is not args,

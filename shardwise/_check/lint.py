@@ -21,6 +21,7 @@ from .._program import (
     Split,
     Var,
     collectives_in,
+    is_sharded,
     walk,
 )
 from .two_ways import two_ways
@@ -82,13 +83,36 @@ def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 )
 
 
-def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+def not_sharded() -> Finding:
+    """What is said of a program that the mesh has no part in."""
+    return Finding(
+        "SW204",
+        "there is no shard_map in the program: what each device does and sends is left to the "
+        "compiler, and nothing of it was looked at",
+        NOWHERE,
+        remedy="write what one device does as a function, and map it: jax.shard_map(body, "
+        "mesh=mesh, in_specs=..., out_specs=...). A program for jit alone needs no such check.",
+        certain=False,
+    )
+
+
+def axes_used(body: Body) -> set[Axis]:
+    """The axes that a spec or a collective of the program names."""
     used: set[Axis] = set()
     for op in walk(body.ops):
         if isinstance(op, Split | Join | Collective):
             used |= set(op.axes)
         if isinstance(op, AxisIndex):
             used.add(op.axis)
+    return used
+
+
+def _unused(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    if not is_sharded(body):
+        if any(axis.size > 1 for axis in axes):
+            yield not_sharded()
+        return
+    used = axes_used(body)
     first = next((op for op in walk(body.ops) if isinstance(op, Split | Join)), None)
     for axis in axes:
         if axis not in used and axis.size > 1:

@@ -8,11 +8,11 @@ are wrong, the place at which the meanings part is the cause.
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from .._errors import ShardwiseError
+from .._doing import doing
+from .._errors import ShardwiseError, warn
 from .._meaning import Gap, Reading
 from .._mesh import abstract, axes_of
 from .cause import cause, grouped
@@ -111,6 +111,7 @@ def _is_certain(gaps: list[Gap]) -> bool:
 
 
 def _read(run: Run, plain: Reading | None) -> Reading | None:
+    doing(f"following each value {run.on}")
     constants = run.traced.values[: len(run.traced.values) - run.traced.given.num_leaves]
     return _followed(lambda: Reading(run.body, constants, plain))
 
@@ -126,9 +127,8 @@ def _followed(f: Callable[[], T]) -> T | None:
 
 
 def _tell(error: Any) -> None:
-    warnings.warn(
+    warn(
         f"shardwise could not follow this program ({type(error).__name__}: {error}), and compares "
         "numbers alone. This is a bug in shardwise: a report with the program would help.",
         RuntimeWarning,
-        stacklevel=2,
     )

@@ -51,13 +51,16 @@ def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
 Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
 
 
-def wanted_meshes(given: Meshes | None, called: str) -> list[AbstractMesh]:
-    """The meshes of a call that cannot do without."""
+def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> list[AbstractMesh]:
+    """The meshes of a call that cannot do without; `args` are those of the function."""
     if given is not None:
         return expand(given)
+    misplaced = any(isinstance(arg, Mesh | AbstractMesh) for arg in args)
     raise ArgumentError(
         explain_error(
-            "mesh= is missing",
+            "the mesh is given by position, as an argument of the function"
+            if misplaced
+            else "mesh= is missing",
             where=f"sw.{called}",
             rule=f"{called} compares a program on a mesh with one device, also a program that has "
             "a mesh of its own.",
@@ -86,7 +89,8 @@ def expand(sizes: Meshes) -> list[AbstractMesh]:
         )
     columns = []
     for name, given in sizes.items():
-        column = list(given) if isinstance(given, Sequence) else [given]
+        several = isinstance(given, Sequence) and not isinstance(given, str)
+        column = list(given) if several else [given]
         if not column:
             raise ShardingError(
                 explain_error(

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._calls import called_wrongly
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._simulate import Tracing
 from .running import Run, Wanted, plain
@@ -23,7 +24,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
         rows = zip(run.paths, run.results(), strict=True)
         found = {path: Wanted(value, at, run) for at, (path, value) in enumerate(rows)}
     else:
-        result = reference(*args) if callable(reference) else reference
+        result = _called(reference, args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
         found = {
             (name := "result" + jax.tree_util.keystr(path)): Wanted(_array(name, leaf))
@@ -33,6 +34,17 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     # A value cannot say what becomes of objects among the arguments: there one device is right.
     own = dict(zip(base.paths, base.results(), strict=True))
     return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
+
+
+def _called(reference: Any, args: tuple[Any, ...]) -> Any:
+    try:
+        return reference(*args)
+    except TypeError as error:
+        rule = "The reference is a function of the same arguments as the program."
+        told = called_wrongly(reference, args, {}, error, rule=rule)
+        if told is None:
+            raise
+        raise told from None
 
 
 def _array(name: str, leaf: Any) -> np.ndarray:

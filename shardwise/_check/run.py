@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .._calls import DEVICES, public
+from .._doing import Telling, telling
+from .._errors import name_of
 from .._static import Static
 from .examine import examine
 from .options import Meshes, validate, wanted_meshes
 from .verdict import Verdict
 
 
+@public(
+    "sw.check",
+    devices=DEVICES,
+    tol="rtol= and atol= are the tolerances.",
+    expected="reference= is what is right.",
+)
 def check(
     f: Callable[..., Any],
     *args: Any,
@@ -22,6 +31,7 @@ def check(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
+    progress: Telling = None,
 ) -> Verdict:
     """Is `f` right on any number of devices, and if not, at which line.
 
@@ -46,6 +56,9 @@ def check(
         in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
 
     Returns:
         The verdict: true where the program is right on every mesh.
@@ -63,6 +76,7 @@ def check(
         ```
     """
     validate(f, rtol, atol, seed)
-    meshes = wanted_meshes(mesh, "check")
+    meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
-    return examine(f, args, meshes, reference, options, rtol, atol, seed).verdict
+    with telling(f"checking {name_of(f)}", progress):
+        return examine(f, args, meshes, reference, options, rtol, atol, seed).verdict

@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._doing import doing
 from .._lower import Pace, Value, Watch, explain_trouble, observe
+from .._mesh import abstract
 from .._program import Atom, Body, Scan, Var, walk
 from .._simulate import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .diagnose import comparable
+from .options import words
 from .relate import Held
 from .rounding import decides, eps_of, shaken, terms
 
@@ -35,12 +38,18 @@ class Run:
 
     def __init__(self, tracing: Tracing, args: tuple[Any, ...]):
         self.mesh, self.tracing = tracing.mesh, tracing
+        doing(f"tracing {self.on}")
         self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._drawn: dict[int, int] = {}
         self._moves: dict[int, list[Movement]] = {}
         self._again = functools.cache(self._shaken)
+
+    @property
+    def on(self) -> str:
+        """Where it runs, in words."""
+        return "the reference" if self.mesh is None else f"on {words(abstract(self.mesh))}"
 
     @property
     def body(self) -> Body:
@@ -62,12 +71,15 @@ class Run:
 
         if not atoms:
             return []
-        outs, trouble = jax.device_get(self._compiled(run)(*self.traced.values))
+        compiled = self._compiled(run)
+        doing(f"running {self.on}")
+        outs, trouble = jax.device_get(compiled(*self.traced.values))
         if trouble is not None and int(trouble.site):
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
         return [_held(out) for out in outs]
 
     def _compiled(self, run: Callable[..., Any], *more: Any) -> Callable[..., Any]:
+        doing(f"compiling {self.on}")
         lowered = jax.jit(run).lower(*more, *self.traced.values)
         quick = jax.default_backend() == "cpu" and self._size <= SMALL
         return lowered.compile(compiler_options=QUICKLY if quick else None)
@@ -107,6 +119,7 @@ class Run:
         drawn = self._drawn.get(times, 0)
         moves = self._moves.get(times) or [STILL] * len(self.values)
         for seed in range(drawn + 1, count + 1):
+            doing(f"measuring what rounding does {self.on}")
             rows = zip(moves, self._again(times)(seed), self.results(), strict=True)
             moves = [move.further(np.asarray(got), want) for move, got, want in rows]
         self._drawn[times], self._moves[times] = max(drawn, count), moves

@@ -6,7 +6,7 @@ mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from .. import _jax
 from .._mesh import AbstractMesh
 from .._program import Op, Split, Var, Where
+from .lint import axes_used
 from .running import Run, plain
 from .verdict import NOWHERE, Finding
 
@@ -25,7 +26,7 @@ def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given
     """What this check could not have seen. `given`: there is a reference."""
     if not base.paths:
         return [_finding("SW501", "the function returns no arrays: nothing was compared", RETURN)]
-    found = list(_single(meshes, given))
+    found = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
     found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
     found += _empty(base, "is NaN everywhere", _is_nan)
     found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
@@ -40,9 +41,23 @@ def _finding(code: str, message: str, remedy: str, where: Where = NOWHERE) -> Fi
     return Finding(code, message, where, remedy=remedy, certain=False)
 
 
-def _single(meshes: Sequence[AbstractMesh], given: bool) -> Iterator[Finding]:
-    if not given and all(size == 1 for mesh in meshes for size in mesh.shape.values()):
-        axis = meshes[0].axis_names[0]
+def _single(
+    meshes: Sequence[AbstractMesh], given: bool, used: Collection[str]
+) -> Iterator[Finding]:
+    """Say so if nothing was compared, or not along an axis that the program uses."""
+    names = [str(name) for name in meshes[0].axis_names]
+    ones = [name for name in names if all(mesh.shape[name] == 1 for mesh in meshes)]
+    if given or not ones:
+        return
+    if len(ones) < len(names):
+        for axis in (name for name in ones if name in used):
+            yield _finding(
+                "SW502",
+                f"axis {axis!r} was only ever 1: what goes wrong along it could not be seen",
+                f'mesh={{"{axis}": [1, 2, 4, 8], ...}}.',
+            )
+    else:
+        axis = names[0]
         yield _finding(
             "SW502",
             "only one device was tried: its result was compared with itself",

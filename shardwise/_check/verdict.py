@@ -8,12 +8,14 @@ import linecache
 from collections.abc import Sequence
 from typing import Any
 
+from .._calls import public_methods
 from .._errors import ShardwiseError
 from .._program import Where
 
 NOWHERE = Where("", 0, "")
 
 
+@public_methods("finding")
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """One thing that is wrong, or may be."""
@@ -61,6 +63,7 @@ class Finding:
         return "\n".join(_lines(self))
 
 
+@public_methods("verdict")
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """The result of a check. True where the program is right on every mesh tried."""

@@ -77,6 +77,14 @@ class Wrong:
             return False
         return not self.apart and not self.off.any()
 
+    @functools.cached_property
+    def on_one_device(self) -> Wrong | None:
+        """The same on one device, where it is wrong there already: only a reference shows that."""
+        if self.structure:
+            return None
+        own = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
+        return None if own.right else own
+
     @property
     def same_type(self) -> bool:
         """Whether shape and dtype are what they should be."""

@@ -48,6 +48,9 @@ def check(
 
 
 def _check(mesh: Any) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:
-    from .._check import check as run
+    def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Verdict:
+        from .._check import check as run
 
-    return lambda case, f, args: run(f, *args, mesh=mesh or case.mesh, **case.options)
+        return run(f, *args, mesh=mesh or case.mesh, **case.options)
+
+    return judge

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -94,7 +95,9 @@ def _told(name: str, doing: str, verbose: bool) -> Iterator[None]:
             raise
         found = f"{doing} raised {type(error).__name__}: {error}".removesuffix(": ")
         remedy = "correct it there; --verbose shows the whole traceback."
-        what = f"{found}\n  {line.replace(chr(10), chr(10) + '  ')}"
+        ours = "shardwise.evaluate: "
+        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
+        what = "\n  ".join([found, *line.splitlines(), *(x.removeprefix(ours) for x in notes)])
         raise ShardwiseError(explain_error(what, where=name, remedy=remedy)) from error
 
 
@@ -136,7 +139,7 @@ def find(name: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _not_found(name, f"{place} has no {attribute!r}.")
+            raise _not_found(name, f"{place} has no {attribute!r}.", vars(module))
         found = getattr(found, part)
     return found
 
@@ -207,12 +210,16 @@ def _wrong(what: str, remedy: str) -> ShardingError:
     return ShardingError(explain_error(f"{what}.", where="--data", remedy=remedy))
 
 
-def _not_found(name: str, what: str) -> ShardwiseError:
+def _not_found(name: str, what: str, known: Iterable[str] = ()) -> ShardwiseError:
+    place, _, attribute = name.rpartition(":")
+    near = difflib.get_close_matches(attribute, known, n=1)
     return ShardwiseError(
         explain_error(
             what,
             where=name,
             rule="A function is named MODULE:FN, a file FILE.py:FN.",
-            remedy="shardwise evaluate my_model:loss --data x.npy",
+            remedy=f"did you mean {place}:{near[0]}?"
+            if near
+            else "shardwise evaluate my_model:loss --data x.npy",
         )
     )

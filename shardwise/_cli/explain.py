@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._doing import telling
 from .._errors import ShardwiseError, explain_error
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .report import Outcome, full_text
-from .running import console, path_as_it_was, patience
+from .running import console, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def explain(
     named, settings = options.prepare(targets, devices)
     machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
-        with patience("importing"):
+        with telling("importing"):
             cases = find_cases(named)
         one_case_for_files("explain", cases, page, trace)
         told = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
@@ -144,7 +145,7 @@ def _explain(
 ) -> Explained:
     if found.case is None:
         return Explained(Outcome(found, error=found.error))
-    with patience(f"tracing {found.name}"):
+    with telling(f"explaining {found.name}"):
         try:
             f, args = program_of(found.case, found.case.explain)
             own = found.case.explain_mesh or largest(found.case.mesh)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._doing import telling
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .explain import largest, one_case_for_files
 from .report import Outcome, full_text
-from .running import console, path_as_it_was, patience
+from .running import console, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def inspect(
     files.refuse_unwritable(page, "--html")
     named, _ = options.prepare(targets, devices)
     with path_as_it_was():
-        with contextlib.redirect_stdout(sys.stderr), patience("importing"):
+        with contextlib.redirect_stdout(sys.stderr), telling("importing"):
             cases = find_cases(named)
         one_case_for_files("inspect", cases, page)
         found = [_inspect(one, sizes, line, where) for one in cases]
@@ -77,7 +78,7 @@ def _inspect(
 ) -> tuple[Outcome, Inspection | None]:
     if found.case is None:
         return Outcome(found, error=found.error), None
-    with patience(f"running {found.name}"), contextlib.redirect_stdout(sys.stderr):
+    with telling(f"inspecting {found.name}"), contextlib.redirect_stdout(sys.stderr):
         from .._inspect import inspect as run
         from .._mesh import mesh as make_mesh
 

@@ -11,11 +11,12 @@ from typing import Any, NoReturn
 
 import typer
 
+from .._doing import doing, telling
 from .._errors import ShardwiseError, explain_error
 from .cases import Found, find_cases, program_of
 from .options import Format
 from .report import Outcome, as_json, full_text, github_commands, short_lines, summary
-from .running import console, path_as_it_was, patience
+from .running import console, path_as_it_was
 from .sarif import as_sarif
 from .select import parse_expression
 from .silencing import Unused, unused_in
@@ -40,7 +41,7 @@ class Asked:
 
 
 def judge_all(
-    asked: Asked, doing: str, judge: Judge, only: str = "SW", without: tuple[str, ...] = ()
+    asked: Asked, verb: str, judge: Judge, only: str = "SW", without: tuple[str, ...] = ()
 ) -> NoReturn:
     """Judge every case, show each outcome as it comes, and exit.
 
@@ -49,7 +50,7 @@ def judge_all(
     matches = None if asked.select is None else parse_expression(asked.select)
     with path_as_it_was():
         cases = _chosen(asked.targets, matches, asked.select or "")
-        outcomes = _run_all(cases, doing, judge, asked, _printer(asked))
+        outcomes = _run_all(cases, verb, judge, asked, _printer(asked))
     unused: list[Unused] = []
     if matches is None:
         unused = unused_in(outcomes, asked.targets, only, without)
@@ -58,7 +59,7 @@ def judge_all(
 
 def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str) -> list[Found]:
     """The cases of files and folders whose names match."""
-    with contextlib.redirect_stdout(sys.stderr), patience("importing"):
+    with contextlib.redirect_stdout(sys.stderr), telling("importing"):
         cases = find_cases(targets)
     if matches is None:
         return cases
@@ -75,7 +76,7 @@ def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str
 
 def _run_all(
     cases: list[Found],
-    doing: str,
+    verb: str,
     judge: Judge,
     asked: Asked,
     show: Callable[[Outcome], None],
@@ -83,8 +84,8 @@ def _run_all(
     outcomes = []
     for number, one in enumerate(cases, 1):
         # What a program prints goes to standard error: standard output is for the outcome.
-        line = f"{doing} {number} of {len(cases)}: {one.name}"
-        with patience(line), contextlib.redirect_stdout(sys.stderr):
+        line = f"{verb} {one.name}" + (f" ({number} of {len(cases)})" if len(cases) > 1 else "")
+        with telling(line), contextlib.redirect_stdout(sys.stderr):
             outcome = _run(one, judge, asked.explained).silenced_by(asked.ignore)
         outcomes.append(outcome)
         show(outcome)
@@ -98,6 +99,7 @@ def _run(found: Found, judge: Judge, explained: bool) -> Outcome:
     other = found.case.explain if explained else None
     taken = f"explain={getattr(other, '__name__', 'a function')}" if other else ""
     try:
+        doing("making its arguments")
         f, args = program_of(found.case, other)
         verdict = judge(found.case, f, args)
     except (Exception, SystemExit) as error:

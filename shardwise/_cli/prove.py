@@ -50,9 +50,9 @@ def prove(
 
 
 def _prove(mesh: Any, run: bool) -> Callable[[Case, Any, tuple[Any, ...]], Proof]:
-    from .._prove import prove as prover
-
     def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Proof:
+        from .._prove import prove as prover
+
         reference = case.options.get("reference")
         reference = reference if callable(reference) else None
         return prover(f, *args, mesh=mesh or case.mesh, reference=reference, run=run)

@@ -1,4 +1,4 @@
-"""What the commands that run cases share: import path, devices, a word while it takes long."""
+"""What the commands that run cases share: import path, devices, where to print."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import contextlib
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from .._errors import ShardwiseError, explain_error
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-PATIENCE = 1.0
-"""Seconds after which a line says what is going on."""
 
 
 def start_devices(count: int) -> None:
@@ -53,27 +49,3 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def patience(message: str) -> Iterator[None]:
-    """Show on a terminal what is going on, once it takes long; the line goes away by itself."""
-    if not _is_terminal(sys.stderr):
-        yield
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    status = Console(stderr=True).status(Text(message))
-    timer = threading.Timer(PATIENCE, status.start)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        status.stop()
-
-
-def _is_terminal(stream: TextIO) -> bool:
-    return stream.isatty()

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from .._calls import public_methods
 from .._errors import ArgumentError, UnknownNameError, explain_error
 from .adding.totals import NonFinite
 
 
+@public_methods("evaluation")
 @dataclass(frozen=True, eq=False)
 class Evaluation(Mapping[str, Any]):
     """The outcome of an evaluation: a mapping from metric name to value, and how it came about.

@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 
+from .._calls import DEVICES, public
 from .._durable import Signals, listen
 from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error
 from .._hosts import others
@@ -41,6 +42,13 @@ from .share import Share, Step
 from .spans import Span, cut, join
 
 
+@public(
+    "sw.evaluate",
+    devices=DEVICES,
+    params="what the function needs is the second argument: sw.evaluate(fn, params, data)",
+    model="what the function needs is the second argument: sw.evaluate(fn, model, data)",
+    metrics="the function returns the metrics, as a dict of per-example values.",
+)
 def evaluate(
     fn: Callable[..., Any],
     state: Any,

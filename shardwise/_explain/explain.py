@@ -10,9 +10,11 @@ from typing import Any
 import jax
 
 from .._call import simulate_p
-from .._errors import ArgumentError, a_type, explain_error
+from .._calls import DEVICES, public
+from .._doing import Telling, doing, telling
+from .._errors import ArgumentError, a_type, explain_error, name_of
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
-from .._program import Body, Var, Where, annotate, build, walk
+from .._program import Body, Passes, Var, Where, annotate, build, walk
 from .._program.where import NOWHERE
 from .._simulate import Traced, Tracing
 from .._static import Static
@@ -22,13 +24,13 @@ from .meant import Meant
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
-from .passes import Passes
 from .placing import Layouts
 from .prune import pruned
 from .record import Around, Recorder, Tally
 from .report import Report
 
 
+@public("sw.explain", devices=DEVICES, machine="hardware= names the machine.")
 def explain(
     f: Callable[..., Any],
     *args: Any,
@@ -37,6 +39,7 @@ def explain(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
+    progress: Telling = None,
 ) -> Report:
     """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
 
@@ -54,6 +57,9 @@ def explain(
             sharding keeps it. What is not said is read off the program.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
 
     Returns:
         The report. `print(report)` is for people, `report.to_dict()` for programs,
@@ -82,7 +88,11 @@ def explain(
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
     tracing = Tracing(f, mesh, in_specs, static)
-    report = _report(f, tracing(args, {}), tracing.mesh)
+    with telling(f"explaining {name_of(f)}", progress):
+        doing("tracing")
+        traced = tracing(args, {})
+        doing("adding up what is sent, held and computed")
+        report = _report(f, traced, tracing.mesh)
     return report if machine is None else report.on(machine)
 
 
@@ -116,7 +126,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
     )
     devices = math.prod(axis.size for axis in axes)
     return Report(
-        name=getattr(f, "__name__", type(f).__name__),
+        name=name_of(f),
         mesh=tuple(MeshAxis(axis.name, axis.size) for axis in axes),
         arguments=arguments,
         results=results,

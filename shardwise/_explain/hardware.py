@@ -12,9 +12,12 @@ import difflib
 import math
 from typing import Any
 
+from .._calls import public, public_methods
 from .._errors import ShardwiseError, a_type, explain_error
 
 
+@public("sw.Hardware")
+@public_methods("sw.Hardware")
 @dataclasses.dataclass(frozen=True)
 class Hardware:
     """A machine, as the cost model of `explain` sees it.

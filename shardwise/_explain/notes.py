@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .._mesh import Axis, Placement
-from .._program import Body, Join, Leaf, Op, Split, Var, walk
+from .._program import Body, Join, Leaf, Op, Split, Var, is_sharded, walk
 from . import units
 from .data import CollectiveUse
 from .memory import FREE, VIEWS
@@ -21,7 +21,7 @@ def notes_of(
 ) -> tuple[str, ...]:
     """Each thing once, in program order; `unread` says why the program was not followed."""
     ops = list(walk(body.ops))
-    found = [*_no_body(ops), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
+    found = [*_no_body(body), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
     found += [*_outside(ops, layouts), *_counts(uses)]
     if unread and uses:
         found.append(
@@ -31,8 +31,8 @@ def notes_of(
     return tuple(dict.fromkeys(found))
 
 
-def _no_body(ops: list[Op]) -> Iterator[str]:
-    if not any(op.scope or isinstance(op, Split | Join) for op in ops):
+def _no_body(body: Body) -> Iterator[str]:
+    if not is_sharded(body):
         yield (
             "there is no shard_map in the program, so the compiler alone decides who holds and "
             "sends what; explain sees only what shard_map says."

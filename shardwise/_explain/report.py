@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from .._calls import public_methods
 from .._errors import ArgumentError, a_type, explain_error, path_of
 from .beside import Judged, with_findings
 from .compare import Comparison, compare
@@ -15,6 +16,7 @@ from .save import save
 from .text import plain_text
 
 
+@public_methods("report")
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report(Facts):
     """What a sharded program sends, holds and costs. Made by `sw.explain`."""

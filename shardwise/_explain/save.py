@@ -32,7 +32,9 @@ def save(report: Facts, path: Path) -> Path:
         case _:
             raise ShardwiseError(
                 explain_error(
-                    f"{path.suffix or 'no suffix'!r} is not a format of a report",
+                    f"{path.suffix!r} is not a format of a report"
+                    if path.suffix
+                    else "the name has no suffix",
                     where=str(path),
                     rule="The suffix says what is written.",
                     remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "

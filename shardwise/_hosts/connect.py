@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from .. import _jax
+from .._calls import public
 from .._errors import ShardwiseError, explain_error
 from .._version import __version__
 from . import others, signals
@@ -61,6 +62,7 @@ class Connection:
 _made: Connection | None = None
 
 
+@public("sw.connect", more="sw.connect(coordinator, processes=2, process=0)")
 def connect(
     coordinator: str | None = None,
     *,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from .. import _jax
-from .._errors import ShardwiseError, explain_error
+from .._errors import ShardwiseError, explain_error, warn
 
 LAUNCH = ("SHARDWISE_COORDINATOR", "SHARDWISE_PROCESSES", "SHARDWISE_PROCESS")
 
@@ -170,10 +170,9 @@ def _refuse_unrecognised() -> None:
             )
         )
     if _number(os.environ.get("SLURM_NTASKS")) > 1 and "SLURM_STEP_NODELIST" not in os.environ:
-        warnings.warn(
+        warn(
             f"this Slurm job has {os.environ['SLURM_NTASKS']} tasks, but the script was not "
             "started by srun: it runs alone. Remedy: srun python script.py",
-            stacklevel=4,
         )
 
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+<<<<<<< HEAD
+from .._call import Program
 from .._errors import ShardwiseError, a_type, explain_error
+=======
+import jax
+
+from .._calls import DEVICES, public
+from .._doing import Telling, doing, telling
+from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
+>>>>>>> words
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
-from .._program import walk
+from .._program import is_sharded, walk
 from .._simulate import Traced, Tracing
 from .inspection import Inspection
 from .record import Recorder
 
 
+@public("sw.inspect", devices=DEVICES)
 def inspect(
     f: Callable[..., Any],
     *args: Any,
     mesh: Mesh | AbstractMesh | Mapping[str, int] | None = None,
     line: int | str | None = None,
     where: str | None = None,
+    progress: Telling = None,
 ) -> Inspection:
     """Every value of a sharded program in program order, as each device holds it.
 
@@ -35,6 +46,9 @@ def inspect(
         line: Only this line: `12`, or `"train.py:12"`.
         where: Only values with this name, operation or function; where there is none, whose line
             has this text.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
 
     Returns:
         The inspection: `print` it, show it in a notebook, `save("page.html")` it to step through.
@@ -59,27 +73,62 @@ def inspect(
             )
         )
     made = None if mesh is None else one_mesh(mesh)
+<<<<<<< HEAD
     traced = Tracing(f, made)(args, {})
-    kept, unread = _followed(traced)
-    recorder = Recorder(traced.program, kept)
+    program = Program(traced.program.jaxpr, whole_too=True)
+    kept, unread = _followed(traced, program)
+    recorder = Recorder(program, kept)
     steps = recorder.record(traced.values)
     found = Inspection(
         name=getattr(f, "__name__", type(f).__name__),
+        mesh=_sizes(made, program.body.ops),
+=======
+    if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args)):
+        raise ArgumentError(
+            explain_error(
+                "an argument is a jax.ShapeDtypeStruct, which has no values",
+                where="sw.inspect",
+                rule="inspect runs the program, and shows what each device holds.",
+                remedy="give an array: jnp.ones(x.shape, x.dtype). sw.check draws values for "
+                "shapes; sw.prove and sw.explain need none.",
+            )
+        )
+    with telling(f"inspecting {name_of(f)}", progress):
+        doing("tracing")
+        traced = Tracing(f, made)(args, {})
+        doing("following each value")
+        kept, unread = _followed(traced)
+        doing("running on all devices")
+        recorder = Recorder(traced.program, kept)
+        steps = recorder.record(traced.values)
+    found = Inspection(
+        name=name_of(f),
         mesh=_sizes(made, traced.program.body.ops),
+>>>>>>> words
         steps=tuple(steps),
-        notes=(*recorder.notes, *unread),
+        notes=(*recorder.notes, *unread, *_not_sharded(made, traced)),
         deadlock=recorder.deadlock,
     )
     return found if line is None and where is None else found.at(line, where)
 
 
-def _followed(traced: Traced) -> tuple[Kept | None, list[str]]:
+def _followed(traced: Traced, program: Program) -> tuple[Kept | None, list[str]]:
     """What the values mean; where that cannot be told, a note says so."""
     constants = traced.values[: len(traced.values) - traced.given.num_leaves]
     try:
-        return keep(traced.program.body, constants, traced.argument_paths), []
+        return keep(program.body, constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
         return None, [f"what the values mean is not known ({type(error).__name__}: {error})."]
+
+
+def _not_sharded(mesh: Mesh | AbstractMesh | None, traced: Traced) -> list[str]:
+    """Say so where there is nothing to see of devices."""
+    if mesh is None or mesh.size == 1 or is_sharded(traced.program.body):
+        return []
+    return [
+        "there is no shard_map in the program, so every value is whole: what each device holds of "
+        "it is left to the compiler."
+    ]
 
 
 def _sizes(mesh: Mesh | AbstractMesh | None, ops: Any) -> dict[str, int]:

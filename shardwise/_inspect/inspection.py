@@ -6,12 +6,14 @@ import dataclasses
 import json
 from pathlib import Path
 
+from .._calls import public_methods
 from .._errors import ShardwiseError, explain_error, path_of
 from .data import Facts
 from .page import html, notebook
 from .text import text
 
 
+@public_methods("inspection")
 @dataclasses.dataclass(frozen=True, repr=False)
 class Inspection(Facts):
     """Every value of a sharded program in program order, as each device holds it.
@@ -47,7 +49,9 @@ class Inspection(Facts):
             case _:
                 raise ShardwiseError(
                     explain_error(
-                        f"{path.suffix or 'no suffix'!r} is not a format of an inspection",
+                        f"{path.suffix!r} is not a format of an inspection"
+                        if path.suffix
+                        else "the name has no suffix",
                         where=str(path),
                         rule="The suffix says what is written.",
                         remedy="inspection.html, inspection.json or inspection.txt.",

@@ -12,6 +12,7 @@ from .effects import surface as surface
 from .effects import without_axes as without_axes
 from .jaxprs import PERMUTES_IN_MESH_ORDER as PERMUTES_IN_MESH_ORDER
 from .jaxprs import Open as Open
+from .jaxprs import argument_names as argument_names
 from .jaxprs import bind as bind
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
@@ -29,7 +30,6 @@ from .jaxprs import permutes_as_given as permutes_as_given
 from .jaxprs import primitive_name as primitive_name
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import shape_of as shape_of
-from .jaxprs import shard_map_arguments as shard_map_arguments
 from .jaxprs import specs_in as specs_in
 from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched
@@ -38,10 +38,11 @@ from .jaxprs import without_dead as without_dead
 from .lines import LIBRARIES as LIBRARIES
 from .lines import Frame as Frame
 from .lines import api_boundary as api_boundary
-from .lines import derivative_frame as derivative_frame
+from .lines import derivative_frames as derivative_frames
 from .lines import functions_around as functions_around
 from .lines import is_backward as is_backward
 from .lines import is_forward as is_forward
+from .lines import is_outermost_backward as is_outermost_backward
 from .lines import is_own as is_own
 from .lines import is_ragged_batch as is_ragged_batch
 from .lines import is_shard_map as is_shard_map
@@ -54,10 +55,12 @@ from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
 from .messages import MIXED_AXES as MIXED_AXES
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
+from .messages import NOT_AN_ARRAY as NOT_AN_ARRAY
 from .messages import NOT_REPLICATED as NOT_REPLICATED
 from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT
 from .messages import SPEC_MISMATCH as SPEC_MISMATCH
+from .messages import SPEC_TOO_LONG as SPEC_TOO_LONG
 from .messages import STATELESS_AXES as STATELESS_AXES
 from .messages import TRACED_STATIC as TRACED_STATIC
 from .messages import UNBOUND_AXIS as UNBOUND_AXIS

@@ -60,8 +60,21 @@ NO_MESH = re.compile(r"context mesh cannot be empty")
 NO_DEVICES = re.compile(
     r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
     r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+    r"|jit requires a non-empty mesh in context"
 )
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
+
+
+NOT_AN_ARRAY = re.compile(
+    r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"
+)
+"""JAX's message about a function that returns something that is no array."""
+
+SPEC_TOO_LONG = re.compile(
+    r"is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but the passed (?P<path>\S+?),"
+    r"(?: where [^\n]*?parameter '(?P<name>\w+)',)?[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"
+)
+"""One bullet of JAX's message about a spec with more entries than an argument has dimensions."""
 
 
 TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +12,16 @@ from typing import IO, Any
 
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
 _TAIL = 20
+_GREETING = re.compile(
+    rb"\[Gloo\] Rank \d+ is connected to (\d+) peer ranks?\. "
+    rb"Expected number of connected peer ranks is : (\d+)\s*"
+)
+
+
+def _is_greeting(line: bytes) -> bool:
+    """Whether Gloo, which JAX uses on CPUs, says that all is well, amid what the script prints."""
+    found = _GREETING.fullmatch(line)
+    return found is not None and found[1] == found[2]
 
 
 class Output:
@@ -44,13 +55,15 @@ class Output:
             self._files[process] = (folder / f"process-{process}.log").open("ab", buffering=0)
 
     def line(self, process: int, line: bytes, error: bool) -> None:
-        """A line of a process."""
+        """A line of a process; not shown is what Gloo says to standard output of each mesh."""
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         if error:
             self.tails[process].append(text)
         file = self._files.get(process)
         if file is not None:
             file.write(line if line.endswith(b"\n") else line + b"\n")
+            return
+        if not error and _is_greeting(line):
             return
         stream = sys.stderr if error else sys.stdout
         with self._lock:

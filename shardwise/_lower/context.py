@@ -13,7 +13,7 @@ from .plan import BlockSum
 from .trouble import Trouble, Watch, first_of
 from .value import Value
 
-Env = dict[Var, Value]
+Env = dict[Var | Lit, Value]
 Run = Callable[[Sequence[Op], Sequence[Axis], Env, Sequence[Var], "Context"], None]
 
 
@@ -30,6 +30,8 @@ class Context:
     """The sums over a block of devices that somebody waits for, with the name of the block."""
     batched: bool = False
     """Whether a `vmap` over several devices is around."""
+    repeats: dict[Any, Any] | None = None
+    """The loops met so far, and the functions of those that were met again."""
 
     def fresh(self) -> Context:
         """The same for a nested trace: its trouble has to be handed out of it as a value."""
@@ -54,5 +56,5 @@ class Context:
 
 
 def read(env: Env, atom: Var | Lit) -> Value:
-    """The value of an operand."""
-    return Value(atom.value) if isinstance(atom, Lit) else env[atom]
+    """The value of an operand; a constant is its own, unless it is given another one."""
+    return Value(atom.value) if isinstance(atom, Lit) and atom not in env else env[atom]

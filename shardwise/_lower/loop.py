@@ -7,6 +7,7 @@ loop are accumulated in it, so N gradients never exist together; what later stag
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,7 +57,7 @@ class Loop:
     def _shard(
         self, index: Any, slices: Sequence[Any], batched: bool = True
     ) -> tuple[list[Value], list[Any], Any]:
-        local: Env = dict(self.fixed)
+        local: Env = {**self.fixed}
         for var, array in zip(self.moving, slices, strict=True):
             local[var] = Value(array, self.env[var].dims_without(self.axis))
         inner = self.cx.at(self.axis, index, self.pace, self._summing(), batched)
@@ -112,7 +113,7 @@ class Loop:
             outs, parts, trouble = self._many(0, n)
             return outs, list(map(self._total, self.folds, parts)), trouble
         full, left = divmod(n, size)
-        start = [self._start(fold) for fold in self.folds]
+        start = self._starts()
         calm = self.cx.watch.calm() if self.watched else None
 
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
@@ -135,8 +136,9 @@ class Loop:
         return outs, totals, trouble
 
     def _alone(self, fold: Fold, part: Any) -> Any:
-        single = all(axis.size == 1 for axis in fold.op.scope)
-        return part if single else alone(fold.name, part)
+        # As in a collective outside a loop: XLA leaves out what keeps its shape.
+        left_out = RULES[fold.op.name].same and all(axis.size == 1 for axis in fold.op.scope)
+        return part if left_out else alone(fold.name, part)
 
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
         return [
@@ -155,9 +157,16 @@ class Loop:
     def _along(self, fold: Fold) -> list[Axis]:
         return [axis for axis in self.rest if axis in fold.operand.axes]
 
-    def _start(self, fold: Fold) -> Any:
-        shape = [axis.size for axis in self._along(fold)] + list(fold.operand.shape)
-        return lax.full(shape, identity(fold.name, fold.operand.dtype))
+    def _starts(self) -> list[Any]:
+        @functools.cache
+        def start(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+            return lax.full(shape, identity(name, dtype))
+
+        lead = ((*(axis.size for axis in self._along(fold)),) for fold in self.folds)
+        return [
+            start(fold.name, (*sizes, *fold.operand.shape), fold.operand.dtype)
+            for fold, sizes in zip(self.folds, lead, strict=True)
+        ]
 
     def _finish(self, fold: Fold, total: Any) -> Value:
         along = self._along(fold)

@@ -69,6 +69,11 @@ def choosing() -> Iterator[list[Choice]]:
         _choices.reset(token)
 
 
+def is_choosing() -> bool:
+    """Whether somebody wants to know what is chosen for every loop."""
+    return _choices.get() is not None
+
+
 @dataclasses.dataclass(frozen=True)
 class Pace:
     """How many shards to compute at once: a number, or what suits a machine and its memory."""

@@ -11,8 +11,8 @@ With no axis left, an operation is one call of JAX.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -22,14 +22,14 @@ from .. import _collectives, _jax
 from .._jax.shapes import reshaped
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
-from . import flat
+from . import flat, repeat
 from .apart import apart
 from .block import sum_block
 from .context import Context, Env, read
 from .control import control
 from .loop import Loop
-from .pace import Pace
-from .plan import BlockSum, concerned, count_uses, folds, outermost, stages
+from .pace import Pace, is_choosing
+from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
 from .straight import Straight, straight
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
@@ -47,7 +47,7 @@ def observe(
     body: Body, args: Sequence[Any], watch: Watch, pace: Pace, atoms: Sequence[Atom]
 ) -> tuple[list[Value], Trouble | None]:
     """Any values of a program, as all devices hold them."""
-    cx = Context(run, watch, pace)
+    cx = Context(run, watch, pace, repeats=None if is_choosing() else {})
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     run(
@@ -78,19 +78,25 @@ def run(
     uses = count_uses(ops, keep)
     for stage in stages(ops, axis):
         run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
+        if not cx.batched and flat.is_flat(stage, uses, axes):
+            own = _escaping([*stage.inside, *stage.meetings], uses)
+            repeat.flat(stage, axes, own, env, cx, partial(_flat, stage, axes, cx))
+            continue
         inside = list(stage.inside)
-        if inside and not cx.batched and flat.is_flat(stage, uses, axes):
-            flat.run(stage, env)
-            inside, folded = [], []
-        else:
-            folded = folds(stage, axis, inside, uses)
+        folded = folds(stage, axis, inside, uses)
         if inside:
             kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
-            Loop(axis, rest, inside, folded, kept, env, cx).run()
+            repeat.loop(Loop(axis, rest, inside, folded, kept, env, cx))
         done = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in done:
                 _meet(op, axes, env, cx)
+
+
+def _flat(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
+    flat.run(stage, env)
+    for op in stage.meetings:
+        _meet(op, axes, env, cx)
 
 
 def _meet(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
@@ -140,7 +146,7 @@ def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
     ]
     if rule.same and all(axis.size == 1 for axis in op.scope):
         # On a single device XLA leaves it out.
-        return functools.reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
+        return reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
     if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
         return Value(rule.same(ins[0].array, count), ins[0].dims)
     others = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))

@@ -12,9 +12,20 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._check import Finding, cause, disagreement, grouped, place_of, split_silenced, words
+from .._check import (
+    Finding,
+    cause,
+    disagreement,
+    grouped,
+    not_sharded,
+    place_of,
+    split_silenced,
+    words,
+)
+from .._errors import name_of
 from .._meaning import Gap
 from .._mesh import AbstractMesh, Axis, axes_of
+from .._program import is_sharded
 from .numbers import Numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
 from .reading import ReadProgram, Row
@@ -69,6 +80,9 @@ def judged(
         if not row.gaps and status == UNKNOWN and not row.waits:
             seen[disagreement(mesh)] = None
     findings = [*grouped(_untold(meant, seen)), *seen, *_waiting(programs, numbers)]
+    larger = [program for program in programs if program.mesh.size > 1]
+    if larger and not any(is_sharded(program.body) for program in larger):
+        findings.append(not_sharded())
     kept, silenced = split_silenced(
         sorted(findings, key=lambda finding: not finding.certain), place_of(f)
     )
@@ -83,7 +97,7 @@ def judged(
         "itself on one device"
         if reference is None
         else getattr(reference, "__name__", "reference"),
-        getattr(f, "__name__", type(f).__name__),
+        name_of(f),
         silenced,
     )
 

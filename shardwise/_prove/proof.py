@@ -7,6 +7,7 @@ import dataclasses
 import html
 from typing import Any
 
+from .._calls import public_methods
 from .._check import Finding, counted, told_once
 from .._errors import ShardwiseError
 
@@ -31,6 +32,7 @@ class Result:
         return dataclasses.asdict(self)
 
 
+@public_methods("proof")
 @dataclasses.dataclass(frozen=True)
 class Proof:
     """The outcome of `prove`. True where every result is proved on every mesh."""

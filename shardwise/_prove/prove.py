@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .._calls import DEVICES, public
 from .._check import Meshes, wanted_meshes
-from .._errors import ArgumentError, ShardingError, a_type, explain_error
-from .._mesh import resized
+from .._doing import Telling, telling
+from .._errors import ArgumentError, ShardingError, a_type, explain_error, name_of
+from .._mesh import AbstractMesh, resized
 from .._simulate import Tracing
 from .._static import Static
 from .judge import decided, judged
@@ -16,6 +18,7 @@ from .proof import Proof
 from .reading import ReadProgram
 
 
+@public("sw.prove", devices=DEVICES, expected="reference= is what is right.")
 def prove(
     f: Callable[..., Any],
     *args: Any,
@@ -25,6 +28,7 @@ def prove(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
+    progress: Telling = None,
 ) -> Proof:
     """Prove that `f` gives on a mesh what it gives on one device, for all inputs.
 
@@ -47,6 +51,9 @@ def prove(
         in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
 
     Returns:
         The proof: `"proved"`, `"refuted"` with the cause at its line, or `"unknown"` with the line
@@ -82,9 +89,21 @@ def prove(
                 remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
             )
         )
-    meshes = wanted_meshes(mesh, "prove")
-    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    meshes = wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
+    with telling(f"proving {name_of(f)}", progress):
+        return _prove(f, args, meshes, reference, run is not False, options)
+
+
+def _prove(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    meshes: list[AbstractMesh],
+    reference: Callable[..., Any] | None,
+    run: bool,
+    options: tuple[Any, Static],
+) -> Proof:
+    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     own, bare = (f, ones) if reference is None else (reference, None)
     plain = ReadProgram.of(Tracing(own, bare, *options), ones, args)
     programs = [
@@ -97,7 +116,7 @@ def prove(
     numbers = Numbers()
     # On a mesh where all is proved, numbers would say nothing of those where it is not.
     parted = [row.mesh for row in rows if row.gaps or row.waits]
-    if run is not False and parted:
+    if run and parted:
         settled = all(map(decided, rows))
         numbers = try_numbers(f, args, parted, reference, settled, options)
     return judged(f, rows, meshes, programs, numbers, reference)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .._check import words
+from .._doing import doing
 from .._errors import ShardingError, explain_error
 from .._meaning import (
     Gap,
@@ -62,7 +63,10 @@ class ReadProgram:
         args: tuple[Any, ...],
         beside: ReadProgram | None = None,
     ) -> ReadProgram:
+        on = "the reference" if tracing.mesh is None else f"on {words(mesh)}"
+        doing(f"tracing {on}")
         traced = tracing(args, {})
+        doing(f"following each value {on}")
         constants = traced.values[: len(traced.values) - traced.given.num_leaves]
         known = beside.reading if beside is not None else None
         return cls(traced, mesh, Reading(traced.program.body, constants, known))
@@ -94,6 +98,7 @@ class ReadProgram:
                     remedy="return the same pytree from both.",
                 )
             )
+        doing(f"comparing {words(self.mesh)} with one device")
         paths = self.traced.result_paths
         # A program on one device is what it is held against, also where it cannot be followed.
         found = self.reading.gaps() if self is not plain else [[] for _ in paths]
@@ -117,6 +122,7 @@ class ReadProgram:
         for axis, entirely in self._ways():
             if not any(found) or axis in followed:
                 continue
+            doing(f"following each device of {words(self.mesh)} by itself")
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base, entirely)
             if base and own:

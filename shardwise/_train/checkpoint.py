@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._durable import Identity, Lock, broken_seal, checksum, seal, unused
-from .._errors import ShardingError, ShardwiseError, explain_error, require
+from .._errors import ShardingError, ShardwiseError, explain_error, require, warn
 from .._hosts import others
 
 FORMAT = "shardwise fit 2"
@@ -241,10 +240,9 @@ class Checkpoints:
             (self.folder / str(step)).rename(aside)
             told.append(f"checkpoint {step} is damaged ({why}); it is kept as {aside.name}")
         self._manager.reload()
-        warnings.warn(
+        warn(
             f"{self.folder}: {'; '.join(told)}. The training resumes from step {taken}: "
             f"{max(damaged) - taken} steps are done again.",
-            stacklevel=4,
         )
 
     def _none_left(self, damaged: dict[int, str]) -> ShardwiseError:

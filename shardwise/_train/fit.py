@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from .._calls import binds, public
 from .._durable import Signals
-from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error, path_of
+from .._errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    a_type,
+    explain_error,
+    name_of,
+    path_of,
+    warn,
+)
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
 from .checkpoint import LEAST, Checkpoints
@@ -21,6 +30,16 @@ from .loop import Callback, Evaluate, Loop
 from .team import Team
 
 
+@public(
+    "sw.fit",
+    epochs="steps= is the number of steps in all; batches that end are asked for anew: "
+    "steps=epochs * len(batches)",
+    batch_size="batches have the size in which they come: it is that of the data.",
+    optimizer="the step has it: sw.data_parallel(loss, optimizer).",
+    learning_rate="the optimizer of the step has it: optax.adamw(1e-3).",
+    verbose="progress= is what is shown while it runs.",
+    mesh="the step has it: sw.data_parallel(loss, optimizer, mesh=mesh).",
+)
 def fit(
     step: Any,
     state: Any,
@@ -155,10 +174,9 @@ class _Session:
     def _say_where(self, progress: Any) -> None:
         assert self.store is not None
         if self._done > self._steps:
-            warnings.warn(
+            warn(
                 f"the training in {self.store.folder} has {self._done} steps already, more than "
                 f"{self._steps}",
-                stacklevel=4,
             )
         elif progress is not False:
             how = "resumes from" if self._done < self._steps else "is finished already, at"
@@ -246,6 +264,10 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
             if isinstance(given, kind):
                 what = f"{name} holds something that is not a function"
             raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
+        for one in inner:
+            if refusal := binds(one, [None]):
+                what = f"{name_of(one)}() of {name} cannot be called with one argument: {refusal}"
+                raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
     return dict(evaluate), list(found)
 
 

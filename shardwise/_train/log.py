@@ -6,12 +6,11 @@ import csv
 import io
 import json
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 from .._durable import Identity, broken_seal, seal, unused, write_whole
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._errors import ShardingError, ShardwiseError, explain_error, warn
 
 Row = dict[str, Any]
 
@@ -74,8 +73,8 @@ class Log:
                     remedy="name another log for one of them.",
                 )
             )
-        warnings.warn(
-            f"{self.path} {lost} while the training ran; it is written anew", stacklevel=4
+        warn(
+            f"{self.path} {lost} while the training ran; it is written anew",
         )
         self._identity = None
 
@@ -125,7 +124,7 @@ class Log:
             write_whole(kept, self._file.read_bytes())
             told += f" or damaged ({damaged[0]}); the file as it was is kept as {kept.name}"
         if told:
-            warnings.warn(f"{told}. The training itself is whole.", stacklevel=4)
+            warn(f"{told}. The training itself is whole.")
         if self._file.exists():
             self._rewrite()
 

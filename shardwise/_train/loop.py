@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ import jax
 import numpy as np
 
 from .._durable import Signals
-from .._errors import ShardingError, ShardwiseError, a_type, explain_error
+from .._errors import ShardingError, ShardwiseError, a_type, explain_error, warn
 from .._hosts import others
 from .._progress import Progress
 from .checkpoint import Checkpoints
@@ -154,18 +153,17 @@ class Loop:
         if not self._team.first and self._on_nan == "warn":
             return  # all processes see the same, and one of them says so
         if not row["updated"]:
-            warnings.warn(
-                f"step {row['step']}: all weights were zero, nothing was updated", stacklevel=2
+            warn(
+                f"step {row['step']}: all weights were zero, nothing was updated",
             )
         elif not math.isfinite(row["loss"]):
             if self._on_nan == "raise":
                 self._write(rows)
                 raise self._not_finite(row, drawn)
             if self._finite:
-                warnings.warn(
+                warn(
                     f"step {row['step']}: the loss is {row['loss']} (batch {drawn} of the data); "
                     "the training goes on. on_nan='raise' stops it there",
-                    stacklevel=2,
                 )
             self._finite = False
 

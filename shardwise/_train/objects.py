@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import AbstractMesh, Mesh
 
+from .._calls import DEVICES, public, public_methods
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
@@ -29,7 +30,20 @@ from .step import (
 )
 from .variables import Held, Kind
 
+_GOES_TO_THE_STEP = (
+    "the model and the optimizer go to the step: step = sw.nnx.data_parallel(loss, mesh=mesh), "
+    "metrics = step(model, optimizer, batch)"
+)
 
+
+@public(
+    "sw.nnx.data_parallel",
+    devices=DEVICES,
+    more=_GOES_TO_THE_STEP,
+    model=_GOES_TO_THE_STEP,
+    optimizer=_GOES_TO_THE_STEP,
+    batch=_GOES_TO_THE_STEP,
+)
 def data_parallel(
     loss: Callable[..., Any],
     *,
@@ -71,12 +85,13 @@ def data_parallel(
     return ObjectStep(loss, options, Statistics(statistics))
 
 
+@public_methods("step")
 class ObjectStep:
     """A data-parallel training step on NNX objects; made by `data_parallel`."""
 
     def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
         self.__name__ = step_name(loss)
-        check_loss(loss, options.rng)
+        check_loss(loss, options.rng, "model")
         self._loss, self._options, self._statistics = loss, options, statistics
         lost = "the model", "build it anew, or use donate=False"
         self._runner = Runner(self._program, options, lost)

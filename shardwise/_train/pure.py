@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, Mesh
 
+from .._calls import DEVICES, public, public_methods
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, require
 from .._mesh import MeshLike
 from .gradient import Objective, reduce_gradients
@@ -33,6 +34,20 @@ if TYPE_CHECKING:
     import optax
 
 
+_GOES_TO_THE_STEP = (
+    "params and batches go to the step: step = sw.data_parallel(loss, optimizer, mesh=mesh), "
+    "state = step.init(params), state, metrics = step(state, batch)"
+)
+
+
+@public(
+    "sw.data_parallel",
+    devices=DEVICES,
+    more=_GOES_TO_THE_STEP,
+    params=_GOES_TO_THE_STEP,
+    batch=_GOES_TO_THE_STEP,
+    learning_rate="the optimizer has it: optax.adamw(1e-3).",
+)
 def data_parallel(
     loss: Callable[..., Any],
     optimizer: optax.GradientTransformation,
@@ -137,6 +152,7 @@ class _Kind:
         self.after, self.lasting = after, after == self.structure
 
 
+@public_methods("step")
 class DataParallel:
     """A data-parallel training step; made by `data_parallel`."""
 

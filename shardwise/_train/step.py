@@ -250,7 +250,7 @@ def step_name(loss: Callable[..., Any]) -> str:
     return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
 
 
-def check_loss(loss: Callable[..., Any], rng: str | None) -> None:
+def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params") -> None:
     """Refuse a loss that cannot be called with a key, or not without."""
     count = 2 if rng is None else 3
     try:
@@ -258,7 +258,7 @@ def check_loss(loss: Callable[..., Any], rng: str | None) -> None:
     except ValueError:  # a function that does not tell
         return
     except TypeError as error:
-        given = "(params, batch)" if rng is None else "(params, batch, rng)"
+        given = f"({trained}, batch)" if rng is None else f"({trained}, batch, rng)"
         raise ShardingError(
             explain_error(
                 f"it cannot be called with {given}: {error}",
@@ -310,13 +310,23 @@ def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
 
 def refuse_integers(params: Any, where: str, remedy: str) -> None:
     """Raise if something that is to be trained is not a floating-point array."""
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    if not leaves:
+        raise ShardingError(
+            explain_error(
+                f"there are no arrays in it ({a_type(params)})",
+                where=where,
+                rule="What is trained are floating-point arrays.",
+                remedy='step.init({"w": jnp.zeros(3)}), or what the init of a model returns.',
+            )
+        )
+    for path, leaf in leaves:
         dtype = getattr(leaf, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
             found = f"{a_type(leaf)}" if dtype is None else f"of dtype {dtype}"
             raise ShardingError(
                 explain_error(
-                    f"{jax.tree_util.keystr(path)} is {found}",
+                    f"{jax.tree_util.keystr(path) or 'it'} is {found}",
                     where=where,
                     rule="What is trained are floating-point arrays.",
                     remedy=remedy,

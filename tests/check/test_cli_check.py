@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shardwise import Finding, ShardwiseError, Verdict
+from shardwise import Finding, ShardwiseError, Verdict, _doing
 from shardwise import case as sw_case
 from shardwise._check import underline
-from shardwise._cli import app, cases, running
+from shardwise._cli import app, cases
 from shardwise._cli.select import parse_expression, parse_mesh
 from shardwise._cli.status import ExitCode
 from shardwise._program import Where
@@ -148,11 +148,13 @@ def test_the_page_shows_what_is_printed(here):
 
 def test_a_line_appears_on_a_terminal_once_it_takes_long(here, monkeypatch):
     write(here, PROGRAMS)
-    monkeypatch.setattr(running, "PATIENCE", 0.0)
-    monkeypatch.setattr(running, "_is_terminal", lambda stream: True)
+    monkeypatch.setattr(_doing, "PATIENCE", 0.0)
+    monkeypatch.setattr(_doing, "_is_terminal", lambda stream: stream is sys.stderr)
     result = run("steps.py", color=True)
-    assert "checking 1 of 1: steps.py:right" in result.stderr
+    assert "checking steps.py:right" in result.stderr
+    assert "running on {data: 2}" in result.stderr
     assert "checking" not in result.stdout
+    assert "1 case, right" in result.stdout
 
 
 def test_verbose_names_the_meshes(here):

@@ -368,7 +368,7 @@ def test_without_wrt():
 
 @pitfall(
     "The optimizer is made again inside the step, so its momentum is lost.",
-    "Wrong alike on every mesh, so only `reference=` can show it: `SW109`.",
+    "Wrong alike on every mesh, so only `reference=` can show it: `SW110`.",
 )
 def test_optimizer_made_again():
     tx = optax.sgd(0.1, momentum=0.9)
@@ -391,7 +391,7 @@ def test_optimizer_made_again():
     w = jnp.asarray(normal(3, 2))
     _, state = tx.update(jax.grad(loss_fn)(w, X), tx.init(w), w)
     assert check(step, w, state, X)
-    assert codes(check(step, w, state, X, reference=dense)) == {"SW109"}
+    assert codes(check(step, w, state, X, reference=dense)) == {"SW110"}
 
 
 UNSEEN = """\

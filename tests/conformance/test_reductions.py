@@ -143,6 +143,24 @@ def test_a_sum_of_negative_zeros_that_are_the_same_everywhere(n):
     assert jax.tree.map(_bits, got) == jax.tree.map(_bits, want)
 
 
+@pytest.mark.parametrize("sizes", [{"x": 1}, {"x": 1, "y": 2}, {"x": 2}], ids=str)
+def test_a_sum_of_negative_zeros_that_are_made_where_it_is_taken(sizes):
+    """Over one device XLA leaves a `psum` out, and no `psum_scatter`."""
+
+    def program(x, *, mesh):
+        def body(x):
+            made = x[::-1]
+            return lax.psum(made, "x"), lax.psum_scatter(made, "x", tiled=True)
+
+        specs = {"in_specs": P("x"), "out_specs": P("x")}
+        return jax.shard_map(body, mesh=mesh, check_vma=False, **specs)(x)
+
+    x = np.array([-0.0, 0.0, -0.0, 1.0], np.float32)
+    want = jax.jit(partial(program, mesh=real_mesh(**sizes)))(x)
+    got = sw.simulate(program, mesh=sw.mesh(**sizes))(x)
+    assert jax.tree.map(_bits, got) == jax.tree.map(_bits, want)
+
+
 def _bits(x):
     """Every element with the sign of a zero; one NaN is like another."""
     return [

@@ -237,6 +237,29 @@ class TestCommand:
         raw = self.whole(*args, "--data", "y.npy", "-v").exception
         assert isinstance(raw, KeyError | ZeroDivisionError)
 
+    @pytest.mark.parametrize(
+        ("args", "says"),
+        [
+            (["my_model:named", "--data", "y.npy"], "is one array. Named arrays make it a dict"),
+            (["my_model:named", "--data", "y.npy"], "on the command line --data x=x.npy\n"),
+            (["my_model:named", *["--data", "y.npy"] * 2], "which is a tuple"),
+            (["my_model:named", "--data", "y=y.npy"], "which is a dict of 'y'\n"),
+            (["my_model:stated", "--data", "y.npy"], "the state is None. It is the second"),
+            (["my_model:alone", "--data", "y.npy"], "alone(): it is called with (state, batch)"),
+            (["my_model:name", "--data", "y.npy"], "did you mean my_model:named?"),
+        ],
+    )
+    def test_what_the_function_takes_the_data_for(self, folder, args, says):
+        lines = [
+            "def named(_, batch): return batch['x']",
+            "def stated(state, batch): return batch * state['w']",
+            "def alone(batch): return batch",
+        ]
+        (folder / "my_model.py").write_text("\n".join(lines))
+        done = self.whole(*args)
+        assert done.exit_code == 2
+        assert says in done.stderr
+
     def test_what_is_not_finite_is_null_in_json(self, folder):
         np.save("y.npy", np.float32([1, np.nan]))
         found = json.loads(self.run("my_model:plain", "--data", "y.npy", "--json").stdout)

@@ -33,6 +33,21 @@ def test_output_is_prefixed_and_arguments_are_the_scripts(tmp_path):
     assert sorted(out.splitlines()) == ["[0] 0 --lr 0.1 -x __main__", "[1] 1 --lr 0.1 -x __main__"]
 
 
+GLOO = "[Gloo] Rank 0 is connected to {} peer ranks. Expected number of connected peer ranks is : 1"
+
+
+def test_what_gloo_says_stands_not_among_what_the_script_prints(tmp_path):
+    path = script(tmp_path, f"print({GLOO.format(1)!r}, 'mine', sep='\\n')")
+    assert launch(path)[1] == "[0] mine\n"
+    assert launch("--log-dir", tmp_path / "logs", path)[0] == 0
+    assert "[Gloo]" in (tmp_path / "logs" / "attempt-0" / "process-0.log").read_text()
+
+
+@pytest.mark.parametrize("line", [GLOO.format(0), f"mine {GLOO.format(1)}", "[Gloo] mine"])
+def test_whatever_else_is_printed_about_gloo_is_shown(tmp_path, line):
+    assert launch(script(tmp_path, f"print({line!r})"))[1] == f"[0] {line}\n"
+
+
 def test_the_first_to_fail_gives_the_exit_code_and_the_last_words(tmp_path):
     path = script(
         tmp_path,

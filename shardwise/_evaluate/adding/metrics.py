@@ -14,9 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..._calls import public
 from ..._errors import ShardingError, a_type, explain_error
 
 
+@public("sw.Mean")
 @dataclass(frozen=True)
 class Mean:
     """The weighted mean over all examples: the sum of `weights * values` over that of `weights`.
@@ -32,6 +34,7 @@ class Mean:
     weights: Any = None
 
 
+@public("sw.Sum")
 @dataclass(frozen=True)
 class Sum:
     """The sum over all examples, of `weights * values` where there are weights (see `Mean`)."""
@@ -40,6 +43,7 @@ class Sum:
     weights: Any = None
 
 
+@public("sw.Min")
 @dataclass(frozen=True)
 class Min:
     """The least value over all examples; entries whose weight is zero are left out."""
@@ -48,6 +52,7 @@ class Min:
     weights: Any = None
 
 
+@public("sw.Max")
 @dataclass(frozen=True)
 class Max:
     """The greatest value over all examples; entries whose weight is zero are left out."""

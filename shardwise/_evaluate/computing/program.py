@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from ..._errors import ShardingError, explain_error
+from ..._calls import called_wrongly
+from ..._errors import ShardingError, a_type, explain_error
 from ..adding.metrics import check_rows, check_shapes, named
 from ..adding.plan import Plan, make_plan
 from ..lanes import Lanes
@@ -108,14 +110,55 @@ def _trace(function: Function, batch: int) -> Plan:
         with jax.set_mesh(function.mesh):
             output = jax.eval_shape(function.checked, *function.shapes(batch))
     except Exception as error:
+        more = ["mask"] if function.masked else []
+        told = called_wrongly(
+            function.fn,
+            (None, None),
+            dict.fromkeys(more),
+            error,
+            given=f"({', '.join(['state', 'batch', *more])})",
+            rule="evaluate calls it with the state and a batch; where there is no state, with "
+            "None and a batch.",
+            remedy="def fn(state, batch): ...",
+        )
+        if told is not None:
+            raise told from None
         listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
         error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
+        hint = _hint(error, function)
+        if hint:
+            error.add_note(f"shardwise.evaluate: {hint}")
         raise
     made = make_plan(output, batch)
     twice = _metrics_of_twice(function, batch)
     check_shapes(twice, 2 * batch)
     check_rows(named(output), twice, batch)
     return made
+
+
+def _hint(error: Exception, function: Function) -> str:
+    """What `fn` was given, where it seems to have taken it for something else."""
+    text, whole = str(error), jax.tree.unflatten(function.structure, function.rows)
+    if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(whole, dict):
+        found = "one array" if isinstance(whole, Row) else a_type(whole)
+        return (
+            f"a batch has the structure of the data, which is {found}. Named arrays make it a "
+            "dict: data={'x': x}, on the command line --data x=x.npy"
+        )
+    if isinstance(error, KeyError) and isinstance(whole, dict):
+        names = ", ".join(map(repr, whole))
+        return f"a batch has the structure of the data, which is a dict of {names}"
+    if isinstance(error, TypeError) and "'NoneType'" in text and _is_nothing(function.state):
+        return "the state is None. It is the second argument, on the command line --state"
+    return ""
+
+
+def _is_nothing(state: State) -> bool:
+    return not state.arrays and state.rebuild([]) is None
+
+
+_BY_NAME = re.compile(r"string indexing|indices must be integers or slices, not str")
+"""How arrays, tuples and lists answer to a name."""
 
 
 def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:

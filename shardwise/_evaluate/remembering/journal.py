@@ -13,13 +13,12 @@ import os
 import shutil
 import sqlite3
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ..._durable import Identity, holder
-from ..._errors import ShardwiseError, explain_error
+from ..._errors import ShardwiseError, explain_error, warn
 from ..fingerprint import differences
 from ..spans import Span
 from .rows import Ledger, Stored, fact_row, read_facts
@@ -182,10 +181,9 @@ class Journal:
         if damaged:
             start, why = next(iter(damaged.items()))
             count = "a row is" if len(damaged) == 1 else f"{len(damaged)} rows are"
-            warnings.warn(
+            warn(
                 f"{self._where}: {count} damaged (from example {start} on: {why}). What is lost "
                 "is computed again",
-                stacklevel=4,
             )
             self._write("DELETE FROM steps WHERE start = ?", [(start,) for start in damaged])
 

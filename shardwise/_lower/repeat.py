@@ -1,0 +1,125 @@
+"""What repeats: the layers of a model that is written out are traced and lowered once.
+
+Two parts of a program are alike if they do the same operations to values of the same types. The
+first one is traced where it stands; from the second one on they are calls of one function, which
+XLA puts back into place before it does anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._mesh import Axis
+from .._program import Collective, Lit, Op, Var, comparable, doing
+from .context import Context, Env, read
+from .loop import Loop
+from .plan import BlockSum, Stage, reads
+from .value import Value
+
+Atoms = Sequence[Var | Lit]
+SHORTEST, LONGEST = 3, 300
+"""Fewer operations are as quickly traced as a call of a function; more are not met again."""
+
+
+def loop(loop: Loop) -> None:
+    """Run a loop; afterwards its `env` holds what is kept and the results of the folds."""
+    cx = loop.cx
+    few = len(loop.ops) <= LONGEST
+    if cx.repeats is None or cx.coords or not few or cx.watch.concerns(loop.ops):
+        loop.run()
+        return
+    taken = reads(loop.ops)
+    what = _of_loop(loop, taken)
+    outs = [*loop.keep, *(fold.op.outs[0] for fold in loop.folds)]
+
+    def run(env: Env) -> None:
+        dataclasses.replace(loop, env=env, cx=cx.fresh()).run()
+
+    _run(run, what, taken, outs, loop.env, cx)
+
+
+def flat(
+    stage: Stage,
+    axes: Sequence[Axis],
+    keep: Sequence[Var],
+    env: Env,
+    cx: Context,
+    run: Callable[[Env], None],
+) -> None:
+    """Run a stage that needs no loop, with its meetings; numbers in it may be other ones."""
+    ops = [*stage.inside, *stage.meetings]
+    known = all(isinstance(op, Collective) for op in stage.meetings)
+    if cx.repeats is None or cx.coords or not known or len(ops) < SHORTEST:
+        run(env)
+        return
+    taken: list[Var | Lit] = list(reads(ops))
+    taken += dict.fromkeys(atom for op in ops for atom in op.ins if _is_number(atom))
+    found, number = _of_ops(ops, taken)
+    what = found and (found, tuple(axes), tuple(number[var] for var in keep))
+    _run(run, what, taken, keep, env, cx)
+
+
+def _run(
+    run: Callable[[Env], None], what: Any, ins: Atoms, outs: Sequence[Var], env: Env, cx: Context
+) -> None:
+    assert cx.repeats is not None
+    if what is None or what not in cx.repeats:
+        cx.repeats[what] = None
+        run(env)
+        return
+
+    def repeated(values: list[Value]) -> list[Value]:
+        own: Env = dict(zip(ins, values, strict=True))
+        run(own)
+        return [own[var] for var in outs]
+
+    call = cx.repeats[what] = cx.repeats[what] or jax.jit(repeated)
+    env.update(zip(outs, call([read(env, atom) for atom in ins]), strict=True))
+
+
+def _of_loop(loop: Loop, taken: Sequence[Var]) -> Any:
+    """What a loop does; None if that is not known."""
+    ops, number = _of_ops(loop.ops, taken)
+    if ops is None:
+        return None
+    folds = tuple(
+        (doing(fold.op), fold.op.scope, number[fold.operand], _type(fold.op.outs[0]), fold.name,
+         fold.within and loop.ops.index(fold.within))
+        for fold in loop.folds
+    )  # fmt: skip
+    return ops, folds, loop.axis, tuple(loop.rest), tuple(number[var] for var in loop.keep)
+
+
+def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
+    """What a list does, or None; and its values, numbered in the order in which they appear."""
+    number: dict[Any, Any] = {atom: (i, _type(atom)) for i, atom in enumerate(taken)}
+    found = []
+    for op in ops:
+        what = _doing(op)
+        if what is None:
+            return None, number
+        ins = tuple(number[atom] if atom in number else comparable(atom) for atom in op.ins)
+        number |= {var: (len(number) + i, _type(var)) for i, var in enumerate(op.outs)}
+        found.append((what, ins, tuple(map(_type, op.outs)), op.scope, op.needs, op.meets))
+    return tuple(found), number
+
+
+def _doing(op: Op) -> Any:
+    if isinstance(op, BlockSum):
+        return ("sum", *(doing(part) for part in (op.product.ops if op.product else ())))
+    return doing(op)
+
+
+def _is_number(atom: Var | Lit) -> bool:
+    return isinstance(atom, Lit) and np.shape(atom.value) == ()
+
+
+def _type(atom: Var | Lit) -> Any:
+    if isinstance(atom, Lit):
+        return jax.typeof(atom.value), atom.axes
+    return atom.shape, atom.dtype, atom.weak, atom.axes

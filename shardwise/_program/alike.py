@@ -1,0 +1,52 @@
+"""When two operations do the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .ir import AxisIndex, Collective, Leaf, Lit, Op, Split
+
+SMALL = 16
+"""Up to how many elements two constants are compared."""
+
+
+def doing(op: Op) -> Any:
+    """What an operation does, whatever it does it to; None for one that stands for itself."""
+    match op:
+        case Leaf() if op.primitive is not None:
+            return op.primitive, comparable(op.params)
+        case Leaf() if not op.effectful and hasattr(op.run, "func"):
+            run: Any = op.run
+            return run.func, comparable(run.args)
+        case Collective():
+            return op.name, op.axes, comparable(op.params), op.groups
+        case AxisIndex():
+            return op.axis, op.scope
+        case Split():
+            return op.placement
+    return None
+
+
+def comparable(value: Any) -> Any:
+    """Something to look a value up by: parameters, atoms and constants, nested or not."""
+    if isinstance(value, Lit):
+        return _constant(value.value)
+    if isinstance(value, dict):
+        return tuple((key, comparable(inner)) for key, inner in sorted(value.items()))
+    if isinstance(value, tuple | list):
+        return tuple(map(comparable, value))
+    try:
+        hash(value)
+    except TypeError:
+        return id(value)
+    return value
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, bool | int | float | complex | np.generic):
+        return type(value), str(np.asarray(value).dtype), np.asarray(value).tobytes()
+    if isinstance(value, np.ndarray) and value.size <= SMALL:
+        return str(value.dtype), value.shape, value.tobytes()
+    return id(value)

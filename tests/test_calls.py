@@ -1,0 +1,168 @@
+"""Calls that Python refuses, and what is said of them; `tests/test_wrong_calls.py` walks all."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import shardwise as sw
+from shardwise._calls import public
+from shardwise._errors import warn
+
+X = np.arange(8, dtype=np.float32)
+MESH = sw.mesh(data=2)
+
+
+def scaled(x, y, *, mesh=None):
+    def body(part):
+        return jax.lax.psum(part.sum(), "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x) * y
+
+
+def loss(params, batch):
+    return (batch - params) ** 2
+
+
+STEP = sw.data_parallel(loss, optax.sgd(0.1), mesh=MESH)
+
+TOLD = {
+    "epochs": (
+        lambda: sw.fit(STEP, STEP.init(jnp.ones(())), [X], epochs=3),
+        ["sw.fit: there is no argument epochs=", "by name steps=", "steps=epochs * len(batches)"],
+    ),
+    "no steps": (
+        lambda: sw.fit(STEP, STEP.init(jnp.ones(())), [X]),
+        ["sw.fit: steps is missing", "sw.fit(step, state, batches, steps=...)"],
+    ),
+    "no optimizer": (
+        lambda: sw.data_parallel(loss),
+        ["sw.data_parallel: optimizer is missing", "Remedy: sw.data_parallel(loss, optimizer)"],
+    ),
+    "an optimizer too many": (
+        lambda: sw.nnx.data_parallel(loss, optax.sgd(0.1)),
+        ["it is given 2 arguments by position", "step(model, optimizer, batch)"],
+    ),
+    "a misspelt name": (
+        lambda: sw.check(scaled, X, 1.0, mesh=MESH, refrence=X),
+        ["there is no argument refrence=", "did you mean reference=?"],
+    ),
+    "a keyword of the function": (
+        lambda: sw.check(scaled, X, mesh=MESH, y=2.0),
+        ["there is no argument y=", "sw.check(functools.partial(f, y=...), ...)"],
+    ),
+    "devices": (
+        lambda: sw.simulate(scaled, devices=8),
+        ["there is no argument devices=", "mesh=sw.mesh(data=8)"],
+    ),
+    "a mesh by position": (
+        lambda: sw.simulate(scaled, MESH),
+        ["it is given 2 arguments by position", "sw.simulate(f, mesh=mesh)(*args)"],
+    ),
+    "given twice": (
+        lambda: sw.evaluate(loss, 1.0, X, data=X),
+        ["sw.evaluate: data is given twice, by position and by name", "give data once"],
+    ),
+    "a step without a batch": (
+        lambda: STEP(STEP.init(jnp.ones(()))),
+        ["step: batch is missing", "Remedy: step(state, batch)"],
+    ),
+    "a method": (
+        lambda: sw.explain(scaled, X, 1.0, mesh=MESH).save(),
+        ["report.save: path is missing"],
+    ),
+    "a class": (lambda: sw.Mean(X, weight=X), ["sw.Mean:", "did you mean weights=?"]),
+    "an option of a case": (
+        lambda: sw.case(mesh={"data": 2}, refrence=X),
+        ["sw.case: there is no argument refrence=", "did you mean reference=?"],
+    ),
+    "arguments as a tuple": (
+        lambda: sw.check(scaled, (X, 1.0), mesh=MESH),
+        ["scaled(): it is called with a tuple: missing", "one after the other, not as one tuple"],
+    ),
+    "arguments as a tuple, jitted": (
+        lambda: sw.prove(jax.jit(scaled, static_argnames="mesh"), (X, 1.0), mesh=MESH),
+        ["scaled(): it is called with a tuple", "one after the other"],
+    ),
+    "an argument of the function too few": (
+        lambda: sw.simulate(scaled, mesh=MESH)(X),
+        ["scaled(): it is called with an ndarray: missing", "scaled(x, y, *, mesh=None)"],
+    ),
+    "an argument of the function too many": (
+        lambda: sw.inspect(scaled, X, 1.0, 2.0, mesh=MESH),
+        ["scaled(): it is called with an ndarray, a float, a float: too many"],
+    ),
+}
+
+
+@pytest.mark.parametrize("call", TOLD)
+def test_a_call_that_python_refuses_is_told_in_words(call):
+    run, words = TOLD[call]
+    with pytest.raises(sw.ArgumentError) as found:
+        run()
+    assert isinstance(found.value, TypeError)
+    assert [word for word in words if word not in str(found.value)] == [], str(found.value)
+
+
+def test_errors_of_the_users_own_code_stay_as_they_are():
+    def helper(a, b):
+        return a
+
+    def calls_wrongly(x, *, mesh=None):
+        return helper(x)
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'b'") as found:
+        sw.check(calls_wrongly, X, mesh=MESH)
+    assert not isinstance(found.value, sw.ShardwiseError)
+
+
+def test_a_decorator_that_gives_an_argument_itself_is_not_blamed():
+    @functools.wraps(scaled)
+    def doubled(x, **options):
+        return scaled(x, 2.0, **options)
+
+    assert sw.check(doubled, X, mesh={"data": [1, 2]})
+
+
+def test_what_is_raised_inside_goes_through():
+    @public("sw.f")
+    def f(x):
+        raise TypeError("f() missing 1 required positional argument: 'x'")
+
+    with pytest.raises(TypeError, match="missing 1") as found:
+        f(1)
+    assert not isinstance(found.value, sw.ShardwiseError)
+
+
+@pytest.mark.parametrize(
+    "f", [sw.check, sw.prove, sw.simulate, sw.evaluate, sw.fit, sw.data_parallel, sw.Mean, STEP]
+)
+def test_signatures_and_documentation_are_those_of_the_function(f):
+    assert not any(one.kind is one.VAR_KEYWORD for one in inspect.signature(f).parameters.values())
+    assert inspect.getdoc(f)
+
+
+def test_what_is_made_is_what_it_was():
+    mean = sw.Mean(X, weights=X)
+    assert dataclasses.replace(mean, weights=None) == sw.Mean(mean.values)
+    assert jax.tree.structure(mean).num_leaves == 2
+
+
+def test_a_warning_is_about_the_line_that_called_us():
+    @public("sw.f")
+    def f():
+        warn("look here")
+
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        f()
+    assert [(one.filename, str(one.message)) for one in found] == [(__file__, "look here")]
