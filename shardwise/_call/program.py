@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from .. import _jax
+from .._collectives import exchange_in_a_batch
 from .._errors import UnsupportedError, explain_error
 from .._jax import types
 from .._jax.virtual import under
@@ -121,6 +122,10 @@ class Program:
         count = len(_jax.open_jaxpr(self.jaxpr).consts)
         try:
             return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+        except AssertionError as error:
+            if _jax.is_ragged_batch(error):
+                raise exchange_in_a_batch() from error
+            raise
         except (NotImplementedError, ValueError):
             # As in `_parts`: what JAX cannot transform may be what it has dropped by then.
             fewer = _jax.without_dead(self.jaxpr)

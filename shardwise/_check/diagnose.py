@@ -255,7 +255,7 @@ def _division_under(body: Body, op: Collective) -> Leaf | None:
     atom = op.ins[0]
     for _ in range(8):
         maker = makers.get(atom) if isinstance(atom, Var) else None
-        if not isinstance(maker, Leaf):
+        if not isinstance(maker, Leaf) or not maker.ins:
             return None
         below = maker.ins[1] if maker.name == "div" else None
         if isinstance(below, Var) and below.axes & set(op.axes) and isinstance(maker.ins[0], Var):

@@ -19,6 +19,7 @@ from .jaxprs import constants as constants
 from .jaxprs import evaluate as evaluate
 from .jaxprs import inputs as inputs
 from .jaxprs import is_jaxpr as is_jaxpr
+from .jaxprs import is_key as is_key
 from .jaxprs import is_ordered as is_ordered
 from .jaxprs import is_traced as is_traced
 from .jaxprs import is_unknown as is_unknown
@@ -43,6 +44,7 @@ from .lines import is_backward as is_backward
 from .lines import is_forward as is_forward
 from .lines import is_outermost_backward as is_outermost_backward
 from .lines import is_own as is_own
+from .lines import is_ragged_batch as is_ragged_batch
 from .lines import is_shard_map as is_shard_map
 from .lines import same_place as same_place
 from .lines import user_frames as user_frames

@@ -60,6 +60,11 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def is_key(dtype: Any) -> bool:
+    """Whether a type is one of random keys."""
+    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
 def key_impl(dtype: Any) -> Any:
     """The generator behind a type of random keys, as `jax.random.key` takes it."""
     return dtype._impl.name

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import re
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +111,15 @@ _HOME = str(Path(jax.__file__).parent)
 
 api_boundary = _traceback.api_boundary
 """A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
+
+
+def is_ragged_batch(error: BaseException) -> bool:
+    """Whether JAX has asserted that all sizes of a ragged exchange in a batch are batched."""
+    if not isinstance(error, AssertionError):
+        return False
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    names = [code.co_name for code in frames if is_own(code.co_filename)]
+    return "_ragged_all_to_all_batched_collective" in names
 
 
 def whole_tracebacks() -> Any:
