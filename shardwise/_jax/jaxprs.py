@@ -62,7 +62,7 @@ def is_traced(x: Any) -> bool:
 
 def is_key(dtype: Any) -> bool:
     """Whether a type is one of random keys."""
-    return jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def key_impl(dtype: Any) -> Any:
