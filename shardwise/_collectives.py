@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ._errors import UnsupportedError, explain_error
 from ._jax.shapes import moved, picked, reshaped
 
 
@@ -200,6 +201,19 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
         return jnp.where(hit, got, own)
 
     return jax.vmap(receive)(output, starts, sizes, targets)
+
+
+def exchange_in_a_batch(where: str = "") -> UnsupportedError:
+    """What is said of a `vmap` of a ragged exchange that JAX has no rule for."""
+    return UnsupportedError(
+        explain_error(
+            "vmap of ragged_all_to_all with offsets or sizes that are not batched",
+            where=where,
+            rule="JAX batches this exchange only together with all four of its offsets and sizes.",
+            remedy="batch them too: jnp.broadcast_to(sizes, (batch, *sizes.shape)) with "
+            "in_axes=0; or loop over the batch: jax.lax.map.",
+        )
+    )
 
 
 def _times(x: Any, n: int) -> Any:

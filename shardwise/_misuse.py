@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import jax
 
 from . import _jax
+from ._collectives import exchange_in_a_batch
 from ._errors import (
     ArgumentError,
     ShardingError,
@@ -93,6 +94,8 @@ class _Reader:
         """What it means, where it is JAX's and about the mesh."""
         if not self.files or not _jax.is_own(self.files[-1]):
             return None
+        if _jax.is_ragged_batch(self.error):
+            return exchange_in_a_batch(self.where)
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
         if _jax.TRACED_STATIC.search(self.text):

@@ -305,7 +305,7 @@ class Tracing:
         self, flat_f: Callable[..., Any], flat: list[Any], layout: Layout
     ) -> tuple[tuple[Program, list[Any], Any], AbstractMesh | None]:
         """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
-        with self._ambient(), virtually() as seen:
+        with self._ambient(), virtually(self.mesh) as seen:
             return trace(flat_f, *layout.types(flat)), seen.inferred
 
     def _ask(

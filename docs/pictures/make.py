@@ -1,8 +1,9 @@
-"""The pictures of the README: a verdict in a terminal and the page of explain, light and dark.
+"""The pictures of the README: a verdict in a terminal and the page of explain, light and dark;
+and the page of inspect.
 
     python -m docs.pictures.make
 
-The page is drawn by chromium; without one, only the terminal is.
+Pages are drawn by chromium; without one, only the terminal is.
 """
 
 from __future__ import annotations
@@ -49,6 +50,31 @@ args = jnp.array([1.0, 2.0]), jnp.arange(16.0).reshape(8, 2), jnp.ones(8)
 """
 """The program of the README."""
 
+RING = """\
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+
+def ring_sum(x, *, mesh):
+    n = mesh.shape["data"]
+    to_the_right = [(i, (i + 1) % n) for i in range(n)]
+
+    def body(rows):
+        total = rows.sum(axis=0)
+        travelling = total
+        for _ in range(n - 1):
+            travelling = lax.ppermute(travelling, "data", to_the_right)
+            total = total + travelling
+        return total[None]
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+args = (jnp.arange(24.0).reshape(8, 3),)
+"""
+"""The program that inspect steps through."""
+
 
 def main() -> None:
     verdict = _verdict()
@@ -73,18 +99,35 @@ def main() -> None:
             path = HERE / f"page-{name}.png"
             path.write_bytes(base64.b64decode(shot["data"]))
             print(path)
+        browser.open(_inspected(Path(folder) / "ring.html"), width=1180, height=620)
+        browser.run("document.getElementById('next').click()")
+        browser.run("document.getElementById('next').click()")
+        shot = browser.send("Page.captureScreenshot", format="png")
+        (HERE / "inspect.png").write_bytes(base64.b64decode(shot["data"]))
+        print(HERE / "inspect.png")
         browser.close()
 
 
 def _verdict() -> Text:
     """What `shardwise check` prints of the program."""
-    name = "step.py"
-    linecache.cache[name] = (len(PROGRAM), None, PROGRAM.splitlines(True), name)
-    module = ModuleType("step")
-    exec(compile(PROGRAM, name, "exec"), module.__dict__)
+    module = _module("step.py", PROGRAM)
     found = sw.check(module.gradient, *module.args, mesh={"data": [1, 2, 4, 8]})
     head = Text.assemble(("$ ", "bold"), "shardwise check step.py\n")
     return head.append(verdict_text(found, "step.py:gradient", verbose=False))
+
+
+def _module(name: str, program: str) -> ModuleType:
+    """A program as if it were a file, its lines for those who look them up."""
+    linecache.cache[name] = (len(program), None, program.splitlines(True), name)
+    module = ModuleType(name.removesuffix(".py"))
+    exec(compile(program, name, "exec"), module.__dict__)
+    return module
+
+
+def _inspected(path: Path) -> Path:
+    """The ring, to step through."""
+    module = _module("ring.py", RING)
+    return sw.inspect(module.ring_sum, *module.args, mesh=sw.mesh(data=4)).save(path)
 
 
 def _terminal(text: Text, theme: TerminalTheme) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from .. import _jax
+from .._collectives import exchange_in_a_batch
 from .._errors import UnsupportedError, explain_error
 from .._jax import types
 from .._jax.virtual import under
@@ -32,6 +33,7 @@ class Program:
         given: Sequence[Handed] | None = None,
         wanted: Sequence[Wanted] | None = None,
         refs: Sequence[int] = (),
+        whole_too: bool = False,
     ):
         opened = _jax.open_jaxpr(jaxpr)
         count = len(opened.constvars) + len(opened.invars)
@@ -46,6 +48,7 @@ class Program:
         """For a forward derivative: the same results of two calls, the second one linear."""
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
+        self._build = functools.partial(build, whole_too=whole_too)
         self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
@@ -54,11 +57,11 @@ class Program:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
         try:
-            body = build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+            body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
         except UnsupportedError:
             # JAX drops what nothing comes of before it compiles; it may be just that.
             fewer = _jax.without_dead(self.jaxpr)
-            body = build(fewer, shares_in=shares_in, shares_out=shares_out)
+            body = self._build(fewer, shares_in=shares_in, shares_out=shares_out)
         body = receive(body, self.given)
         kept = settle(body, self._wanted)
         body = deliver(body, kept)
@@ -119,6 +122,10 @@ class Program:
         count = len(_jax.open_jaxpr(self.jaxpr).consts)
         try:
             return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+        except AssertionError as error:
+            if _jax.is_ragged_batch(error):
+                raise exchange_in_a_batch() from error
+            raise
         except (NotImplementedError, ValueError):
             # As in `_parts`: what JAX cannot transform may be what it has dropped by then.
             fewer = _jax.without_dead(self.jaxpr)

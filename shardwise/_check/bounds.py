@@ -73,6 +73,8 @@ def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
 
 def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
     """The operands that are indices, each with the bound that this use of it sets."""
+    if isinstance(op, Cond):
+        yield op.ins[0], len(op.branches)
     if not isinstance(op, Leaf) or not op.ins or not isinstance(op.ins[0], Var):
         return
     shape = op.ins[0].shape

@@ -96,12 +96,16 @@ def case(
             explain_error(
                 "it stands without parentheses"
                 if bare
+                else "it is given arguments by position"
+                if misplaced
                 else "it has no mesh"
                 if mesh is None
                 else f"its mesh is {mesh!r}",
                 where="sw.case",
-                rule="A case names the axes and the sizes to try, and the function follows.",
-                remedy='@sw.case(mesh={"data": [1, 2, 4, 8]})',
+                rule="A case names the axes and the sizes to try; the function that follows "
+                "returns what to check, and its arguments.",
+                remedy='@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
+                "def training_step(): return step, (params, batch)",
             )
         )
 

@@ -5,12 +5,15 @@ reference by no more than
 
     OWN      1024 units in the last place of float32 (0.012 %) of its own size, or one unit of its
              own type where that is coarser, or 1024 units of float64 for float64;
-    TIMES    4 times as far as rounding moves it, which is measured (`rounding`).
+    TIMES    4 times as far as rounding moves it, which is measured (`rounding`); or as far as
+             errors 4 times those of rounding move it, which may turn a decision.
 
 An array of a coarse type may also be off by a little everywhere. So it must not *lean* either: the
 multiple of the reference that comes closest to it is 1, give or take 0.012 % or twice what
-rounding does to that. Integers, booleans and keys agree when they are equal. With `rtol` or `atol`
-given, an element agrees when it differs by at most `atol + rtol * |reference|`, and that is all.
+rounding does to that. Integers, booleans and keys agree when they are equal, or where they are
+decided by numbers that round (an `argmax`, a threshold, a whole number that is nearest) and errors
+4 times those of rounding move them as far. With `rtol` or `atol` given, an element agrees when it
+differs by at most `atol + rtol * |reference|`, and that is all.
 
 The search for a cause compares values on the way, whose rounding is not measured, by their norms:
 `agree`, with the tolerance
@@ -80,20 +83,25 @@ class Movement:
     lean: float = 0.0
     seen: bool = False
     """Whether it was looked at at all."""
+    turned: np.ndarray | float = 0.0
+    """How far errors `TIMES` those of rounding were seen to move each element."""
 
     def __add__(self, other: Movement) -> Movement:
         moved, lean = self.moved + other.moved, self.lean + other.lean
-        return Movement(moved, lean, self.seen or other.seen)
+        return Movement(moved, lean, self.seen or other.seen, self.turned + other.turned)
 
     def __or__(self, other: Movement) -> Movement:
         """Two measurements of the same rounding: the further of them."""
         moved, lean = np.maximum(self.moved, other.moved), max(self.lean, other.lean)
-        return Movement(moved, lean, self.seen or other.seen)
+        turned = np.maximum(self.turned, other.turned)
+        return Movement(moved, lean, self.seen or other.seen, turned)
+
+    def with_turns(self, further: Movement) -> Movement:
+        """The same with what was measured with errors `TIMES` those of rounding."""
+        return dataclasses.replace(self, turned=further.moved)
 
     def further(self, sample: np.ndarray, want: np.ndarray) -> Movement:
         """The same with one more run with other roundings taken into account."""
-        if not _inexact(want):
-            return self
         exact = wide(want)
         with np.errstate(all="ignore"):
             gap = wide(sample) - exact
@@ -118,7 +126,7 @@ def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.nda
     """Which elements of a result are not what they should be."""
     got, want = np.asarray(got), np.asarray(want)
     if not _inexact(want):
-        return got != want
+        return (got != want) & (np.abs(wide(got) - wide(want)) > move.turned)
     eps, got, want = float(jnp.finfo(want.dtype).eps), wide(got), wide(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     if same.all():
@@ -128,21 +136,26 @@ def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.nda
         # The comparisons are false for NaN and infinity, whatever the tolerance.
         if limit.given:
             return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
-        wrong = ~(same | (gap <= _own(eps) * size) | (gap <= TIMES * move.moved))
+        far = np.maximum(TIMES * move.moved, move.turned)
+        wrong = ~(same | (gap <= _own(eps) * size) | (gap <= far))
     if wrong.any() or not _leans(got, want, limit, move):
         return wrong
     return ~same
 
 
 def plainly(got: Any, want: Any, limit: Tolerance, move: Movement) -> bool:
-    """Whether some element is off by so much that no other rounding will explain it."""
+    """Whether some element is off by so much that no other rounding will explain it.
+
+    An element that was not seen to move says nothing yet: a sum of whole numbers is exact, and the
+    means that devices make of their parts of it are not.
+    """
     got, want = np.asarray(got), np.asarray(want)
     if limit.coarse or not _inexact(want):
         return False
     got, want = wide(got), wide(want)
     with np.errstate(all="ignore"):
         most = PLAINLY * TIMES * np.maximum(move.moved, EPS32 * np.abs(want))
-        return bool((np.abs(got - want) > most).any())
+        return bool(((np.abs(got - want) > most) & (np.asarray(move.moved) > 0)).any())
 
 
 def _own(eps: float) -> float:

@@ -88,7 +88,9 @@ def _what(one: Wrong) -> tuple[str, str, str]:
             "SW108",
             f"is {one.got.dtype}{list(one.got.shape)} and should be "
             f"{one.want.dtype}{list(one.want.shape)}",
-            "look at out_specs: a dimension that is split comes back whole.",
+            "look at out_specs: a dimension that is split comes back whole."
+            if one.got.shape != one.want.shape
+            else "return the same type: x.astype(...).",
         )
     if one.apart:
         return _apart(one)

@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _jax
 from .._program import (
     Atom,
     Body,
@@ -30,9 +29,8 @@ from .._program import (
     Op,
     Var,
     Where,
-    derivative_of,
+    derivatives_of,
 )
-from .._program.where import choose
 from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
 Beside = Mapping[Var, tuple[Held, np.ndarray]]
@@ -204,9 +202,9 @@ def place(op: Op, body: Body) -> Where:
 
 def line_of(op: Op) -> Where:
     """The line of an operation: for one that autodiff made, the line of the `grad`."""
-    around = (op.source, *op.calls)
-    asked = (_asked(source) for source in around) if op.backward else ()
-    return next((line for line in asked if line), op.where)
+    around = (op.source, *op.calls) if op.backward else ()
+    asked = (line for source in around for _, line in derivatives_of(source))
+    return next(asked, op.where)
 
 
 def _later(op: Op, body: Body) -> Where:
@@ -218,16 +216,6 @@ def _later(op: Op, body: Body) -> Where:
                 return other.where
             reached |= set(other.outs)
     return op.where
-
-
-def _asked(source: Any) -> Where | None:
-    """The user's line that asked for a derivative, also where a library's does it for him."""
-    line = derivative_of(source)
-    if line is None or not line.file.startswith(_jax.LIBRARIES):
-        return line
-    frames = list(_jax.user_frames(source))
-    at = next(i for i, f in enumerate(frames) if (f.file, f.line) == (line.file, line.line))
-    return choose(frames[at:])
 
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
@@ -267,7 +255,7 @@ def _division_under(body: Body, op: Collective) -> Leaf | None:
     atom = op.ins[0]
     for _ in range(8):
         maker = makers.get(atom) if isinstance(atom, Var) else None
-        if not isinstance(maker, Leaf):
+        if not isinstance(maker, Leaf) or not maker.ins:
             return None
         below = maker.ins[1] if maker.name == "div" else None
         if isinstance(below, Var) and below.axes & set(op.axes) and isinstance(maker.ins[0], Var):

@@ -89,8 +89,7 @@ def expand(sizes: Meshes) -> list[AbstractMesh]:
         )
     columns = []
     for name, given in sizes.items():
-        several = isinstance(given, Sequence) and not isinstance(given, str)
-        column = list(given) if several else [given]
+        column = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
         if not column:
             raise ShardingError(
                 explain_error(

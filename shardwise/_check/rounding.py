@@ -14,7 +14,8 @@ type somewhere else in the program moves nothing.
                           the bits of its mantissa are in use, which rounding leaves to chance
 
 This is Monte Carlo arithmetic (Parker, 1997), with hashes for random numbers. Decisions may flip
-under it, as they may under rounding.
+under it, as they may under rounding: the largest of two scores, what is above a threshold, the
+whole number that is nearest. To find out which, the program is shaken several `times` as far.
 """
 
 from __future__ import annotations
@@ -57,9 +58,12 @@ MIX = 0x9E3779B1
 """An odd number whose multiples have well mixed upper bits (the golden ratio)."""
 
 
-def shaken(body: Body, seed: Any) -> Body:
-    """The same program, rounding otherwise. Each value of `seed` (a uint32) gives another run."""
-    return _Shake(jnp.asarray(seed, np.uint32)).body(body)
+def shaken(body: Body, seed: Any, times: int = 1) -> Body:
+    """The same program, rounding otherwise. Each value of `seed` (a uint32) gives another run.
+
+    With `times`, everything is moved so many times as far.
+    """
+    return _Shake(jnp.asarray(seed, np.uint32), times).body(body)
 
 
 def eps_of(dtype: Any) -> float:
@@ -70,6 +74,7 @@ def eps_of(dtype: Any) -> float:
 @dataclasses.dataclass
 class _Shake:
     seed: Any
+    times: int
     count: int = 0
 
     def body(self, body: Body) -> Body:
@@ -83,7 +88,7 @@ class _Shake:
                 self.count += 1
                 salt = (self.seed * np.uint32(self.count)) * np.uint32(2 * MIX % (1 << 32))
                 salt = lax.bitcast_convert_type(salt + np.uint32(MIX), np.int32)  # it is odd
-                run = functools.partial(_run, op.run, salt, _lifts(op), terms(op))
+                run = functools.partial(_run, op.run, salt, _lifts(op), terms(op), self.times)
                 return dataclasses.replace(op, run=run)
             case Scan() | While():
                 return dataclasses.replace(op, body=self.body(op.body))
@@ -101,6 +106,22 @@ def rounds(op: Leaf) -> bool:
         (given,) = op.ins
         return isinstance(given, Var) and 0 < eps_of(given.dtype) < made
     return any(isinstance(atom, Var) and eps_of(atom.dtype) for atom in op.ins)
+
+
+_DECIDES = """
+    argmax argmin ceil convert_element_type eq floor ge gt is_finite le lt ne rem round sign
+    sort top_k
+"""
+DECIDES = frozenset(_DECIDES.split())
+"""What makes a choice, or a whole number, of numbers that round."""
+
+
+def decides(op: Op) -> bool:
+    """Whether a little rounding may turn what an operation gives into something else."""
+    if not isinstance(op, Leaf) or op.name not in DECIDES:
+        return False
+    given = any(isinstance(atom, Var) and eps_of(atom.dtype) for atom in op.ins)
+    return given and (op.name != "convert_element_type" or not eps_of(op.outs[0].dtype))
 
 
 def terms(op: Op) -> int:
@@ -149,36 +170,38 @@ def _run(
     salt: Any,
     lifts: Sequence[tuple[int, ...] | None],
     count: int,
+    times: int,
     *ins: Any,
 ) -> list[Any]:
-    moved = [
-        x if dims is None else _move(jnp.asarray(x), salt ^ np.int32((i + 1) << 16), count, dims)
-        for i, (x, dims) in enumerate(zip(ins, lifts, strict=True))
-    ]
-    return [_move(out, salt, count) for out in run(*moved)]
+    def lifted(index: int, x: Any, dims: tuple[int, ...]) -> Any:
+        return _move(jnp.asarray(x), salt ^ np.int32((index + 1) << 16), count, times, dims)
+
+    rows = enumerate(zip(ins, lifts, strict=True))
+    moved = [x if dims is None else lifted(i, x, dims) for i, (x, dims) in rows]
+    return [_move(out, salt, count, times) for out in run(*moved)]
 
 
-def _move(x: Any, salt: Any, count: int, dims: tuple[int, ...] = ()) -> Any:
+def _move(x: Any, salt: Any, count: int, times: int, dims: tuple[int, ...] = ()) -> Any:
     """Move every element by units in its last place; together in blocks along `dims`."""
     if not eps_of(x.dtype):
         return x
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         parts = (
-            _move(x.real, salt, count, dims),
-            _move(x.imag, salt ^ np.int32(1 << 20), count, dims),
+            _move(x.real, salt, count, times, dims),
+            _move(x.imag, salt ^ np.int32(1 << 20), count, times, dims),
         )
         return lax.complex(*parts)
-    return _moved(x, salt, count, dims)
+    return _moved(x, salt, count, times, dims)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def _moved(x: Any, salt: Any, count: int, dims: tuple[int, ...]) -> Any:
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _moved(x: Any, salt: Any, count: int, times: int, dims: tuple[int, ...]) -> Any:
     # Every operation here is compiled for every operation of the program: there are few.
     kind = np.dtype(f"int{x.dtype.itemsize * 8}")
     bits = lax.bitcast_convert_type(x, kind)
     mantissa = jnp.finfo(x.dtype).nmant
     # A coarse type is added up in a wider one.
-    units = max(1, round(math.sqrt(count) / 4)) if mantissa > 16 else 1
+    units = times * max(1, round(math.sqrt(count) / 4)) if mantissa > 16 else times
     step = _step(lax.convert_element_type(bits, np.int32), salt, units, mantissa)
     if dims:
         step = step + _step(_blocks(x.shape, dims), salt, units, mantissa)
@@ -193,6 +216,8 @@ def _step(bits: Any, salt: Any, units: int, mantissa: int) -> Any:
     up = lax.shift_right_arithmetic(mixed, np.int32(31)) | np.int32(1)
     if mantissa > 16:
         return up * np.int32(units) if units > 1 else up
+    if units > 1:
+        return up
     # The roundings of a coarse type are a third of a unit on average, and here that matters: one
     # element in four is moved.
     return lax.select((mixed & np.int32(3 << 20)) == np.int32(0), up, lax.full_like(up, 0))

@@ -21,7 +21,7 @@ from .compare import STILL, Movement, Tolerance, tolerance
 from .diagnose import comparable
 from .options import words
 from .relate import Held
-from .rounding import eps_of, shaken, terms
+from .rounding import decides, eps_of, shaken, terms
 
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
@@ -42,8 +42,9 @@ class Run:
         self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
-        self._drawn = 0
-        self._moves: list[Movement] = []
+        self._drawn: dict[int, int] = {}
+        self._moves: dict[int, list[Movement]] = {}
+        self._again = functools.cache(self._shaken)
 
     @property
     def on(self) -> str:
@@ -99,27 +100,35 @@ class Run:
 
     # --- rounding
 
-    @functools.cached_property
-    def _again(self) -> Callable[[int], list[np.ndarray]]:
+    def _shaken(self, times: int) -> Callable[[int], list[np.ndarray]]:
         """The results with other roundings, one way for each number."""
 
         def run(seed: Any, *values: Any) -> Any:
-            body = shaken(self.body, seed)
+            body = shaken(self.body, seed, times)
             outs, _ = observe(body, values, Watch(body.ops), ALL, body.outs)
             return [plain(out.first()) for out in outs]
 
         compiled = self._compiled(run, np.uint32(0))
         return lambda seed: jax.device_get(compiled(np.uint32(seed), *self.traced.values))
 
-    def movement(self, index: int, count: int) -> Movement:
-        """How far rounding moves a result, as seen in at least `count` runs."""
-        self._moves = self._moves or [STILL] * len(self.values)
-        while self._drawn < count:
-            self._drawn += 1
+    def movement(self, index: int, count: int, times: int = 1) -> Movement:
+        """How far rounding moves a result, as seen in at least `count` runs.
+
+        With `times`, how far everything moves it that is so many times as coarse.
+        """
+        drawn = self._drawn.get(times, 0)
+        moves = self._moves.get(times) or [STILL] * len(self.values)
+        for seed in range(drawn + 1, count + 1):
             doing(f"measuring what rounding does {self.on}")
-            rows = zip(self._moves, self._again(self._drawn), self.results(), strict=True)
-            self._moves = [move.further(np.asarray(got), want) for move, got, want in rows]
-        return self._moves[index]
+            rows = zip(moves, self._again(times)(seed), self.results(), strict=True)
+            moves = [move.further(np.asarray(got), want) for move, got, want in rows]
+        self._drawn[times], self._moves[times] = max(drawn, count), moves
+        return moves[index]
+
+    @functools.cached_property
+    def coarsest(self) -> list[float]:
+        """For each result the `eps` of the coarsest type among all that it is computed from."""
+        return _coarsest(self.body)
 
     # --- comparison
 
@@ -133,13 +142,17 @@ class Run:
             self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
         return self._beside
 
+    @functools.cached_property
+    def decides(self) -> bool:
+        """Whether numbers that round decide on something."""
+        return any(map(decides, walk(self.body.ops)))
+
     def limits(self, devices: int, rtol: float | None, atol: float | None) -> list[Tolerance]:
         """How far each result may be off."""
         most = max((terms(op) for op in walk(self.body.ops)), default=1) * devices
-        coarse = _coarsest(self.body)
         return [
             tolerance(max(eps, eps_of(aval.dtype)), math.prod(aval.shape), most, rtol, atol)
-            for aval, eps in zip(self.program.avals, coarse, strict=True)
+            for aval, eps in zip(self.program.avals, self.coarsest, strict=True)
         ]
 
 
@@ -151,9 +164,9 @@ class Wanted:
     index: int = 0
     run: Run | None = None
 
-    def movement(self, count: int) -> Movement:
+    def movement(self, count: int, times: int = 1) -> Movement:
         """How far rounding moves it."""
-        return STILL if self.run is None else self.run.movement(self.index, count)
+        return STILL if self.run is None else self.run.movement(self.index, count, times)
 
 
 def plain(x: Any) -> Any:

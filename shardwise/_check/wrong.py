@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._program import Collective, Join, Op, Var, Where
-from .compare import STILL, Movement, Tolerance, agree, difference, off, plainly, wide
+from .compare import STILL, TIMES, Movement, Tolerance, agree, difference, off, plainly, wide
 from .diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
 from .lint import maker_of
 from .relate import Held
 from .rounding import eps_of
 from .running import Run, Wanted
 
-FEW, MANY = 2, 8
-"""How many runs with other roundings are made at first, and before something is called wrong."""
+FEW, MANY, OFTEN = 2, 8, 16
+"""How many runs with other roundings are made at first, and before something is called wrong; and
+how many to see which decisions they turn."""
 
 SAME, OTHER = "same", "other"
 """What meaning says of a result: that it is what it is on one device, or that it is not."""
@@ -265,13 +267,23 @@ def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tol
 def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
     """How far rounding moves a result, each time looked at more closely.
 
-    Parts that devices round before they are added up only show on the mesh itself.
+    Parts that devices round before they are added up only show on the mesh itself, and decisions
+    that rounding may turn only where everything is moved further.
     """
-    if limit.given or not eps_of(want.value.dtype):
+    if limit.given or not max(base.coarsest[index], run.coarsest[index]):
         return
-    yield base.movement(index, FEW) + want.movement(FEW)
-    yield base.movement(index, MANY) + want.movement(MANY)
-    if run is not base:
-        here = run.movement(index, MANY)
-        if np.shape(here.moved) == want.value.shape:
-            yield (base.movement(index, MANY) | here) + want.movement(MANY)
+
+    def moved(runs: Sequence[Run], count: int, times: int = 1) -> Movement:
+        seen = [one.movement(index, count, times) for one in runs]
+        alike = [one for one in seen if np.shape(one.moved) == want.value.shape]
+        return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)
+
+    if eps_of(want.value.dtype):
+        yield moved([base], FEW)
+        yield moved([base], MANY)
+    both, closely = ([base] if run is base else [base, run]), STILL
+    if eps_of(want.value.dtype):
+        closely = moved(both, MANY)
+        yield closely
+    if run.decides:
+        yield closely.with_turns(moved(both, OFTEN, TIMES))

@@ -222,6 +222,11 @@ class Traffic(Plain):
     time_share: float | None = None
     """Of all seconds of communication, 0 to 1."""
 
+    @property
+    def part(self) -> float:
+        """The share to look at: of the time where it is known, else of the bytes."""
+        return self.share if self.time_share is None else self.time_share
+
 
 @dataclasses.dataclass(frozen=True)
 class Live(Plain):

@@ -14,7 +14,7 @@ from .._calls import DEVICES, public
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, a_type, explain_error, name_of
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
-from .._program import Body, Var, Where, annotate, build, walk
+from .._program import Body, Passes, Var, Where, annotate, build, walk
 from .._program.where import NOWHERE
 from .._simulate import Traced, Tracing
 from .._static import Static
@@ -24,7 +24,6 @@ from .meant import Meant
 from .memory import memory_of
 from .merge import merged
 from .notes import notes_of
-from .passes import Passes
 from .placing import Layouts
 from .prune import pruned
 from .record import Around, Recorder, Tally

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 
 from .._mesh import Axis, Placement
-from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, While
+from .._program import Atom, Body, Join, Leaf, Op, Split, Var, pairs
 from .flops import ELEMENTWISE
 
 COMPARES = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
@@ -64,10 +64,10 @@ class Layouts:
             elif isinstance(op, Leaf) and not op.scope and op.name in KEEPS_LAYOUT:
                 for out in op.outs:
                     self._put(out, next(self._alike(op, out), None))
-            for inner, pairs in self._nested(op):
-                self._share(pairs)
+            for inner, same in self._nested(op):
+                self._share(same)
                 self._forth(inner)
-                self._share(pairs)
+                self._share(same)
 
     def _back(self, body: Body) -> None:
         for op in reversed(body.ops):
@@ -77,10 +77,10 @@ class Layouts:
                 for atom in op.ins:
                     if isinstance(atom, Var) and atom.shape == op.outs[0].shape:
                         self._put(atom, self.known.get(op.outs[0]))
-            for inner, pairs in self._nested(op):
-                self._share(pairs)
+            for inner, same in self._nested(op):
+                self._share(same)
                 self._back(inner)
-                self._share(pairs)
+                self._share(same)
 
     def _within(self, placement: Placement, part: Var) -> Placement:
         """A layout whose parts another `shard_map` inside takes apart once more."""
@@ -93,39 +93,13 @@ class Layouts:
             if isinstance(atom, Var) and atom.shape == out.shape and atom in self.known:
                 yield self.known[atom]
 
-    def _share(self, pairs: list[tuple[Atom, Atom, int]]) -> None:
+    def _share(self, same: list[tuple[Atom, Atom, int]]) -> None:
         """A value outside and inside a loop is one; a stacked one has a dimension in front."""
-        for outer, inner, stacked in pairs:
+        for outer, inner, stacked in same:
             if isinstance(outer, Var) and outer in self.known:
                 self._put(inner, self.known[outer][stacked:])
             if isinstance(inner, Var) and inner in self.known:
                 self._put(outer, ((),) * stacked + self.known[inner])
 
     def _nested(self, op: Op) -> list[tuple[Body, list[tuple[Atom, Atom, int]]]]:
-        if op.scope:
-            return []
-        return [(inner, pairs) for inner, pairs in pairs(op)]
-
-
-def pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
-    """The bodies of an operation, with the values outside that are theirs inside."""
-    match op:
-        case Scan():
-            fixed = op.consts + op.carry
-            ins = [(a, v, int(i >= fixed)) for i, (a, v) in enumerate(_zip(op.ins, op.body.ins))]
-            outs = [
-                (a, v, int(i >= op.carry)) for i, (a, v) in enumerate(_zip(op.outs, op.body.outs))
-            ]
-            yield op.body, [*ins, *outs]
-        case While():
-            start = op.cond_consts
-            ins = _zip(op.ins[start:], op.body.ins)
-            yield op.body, [(a, v, 0) for a, v in [*ins, *_zip(op.outs, op.body.outs)]]
-        case Cond():
-            for branch in op.branches:
-                both = [*_zip(op.ins[1:], branch.ins), *_zip(op.outs, branch.outs)]
-                yield branch, [(a, v, 0) for a, v in both]
-
-
-def _zip(outer: list, inner: list) -> list[tuple[Atom, Atom]]:
-    return list(zip(outer, inner, strict=True))
+        return [] if op.scope else list(pairs(op))

@@ -13,6 +13,7 @@ from .._program import (
     Cond,
     Leaf,
     Op,
+    Passes,
     Scan,
     Var,
     Where,
@@ -26,7 +27,6 @@ from .data import CollectiveUse, Step
 from .flops import flops_of
 from .meant import Meant
 from .memory import fused, is_view
-from .passes import Passes
 from .placing import Layouts
 
 READS_A_PART = {"slice", "dynamic_slice", "gather"}

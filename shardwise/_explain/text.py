@@ -26,6 +26,9 @@ WAYS = 3
 ARRAYS = 16
 """How many arguments and results are listed before the rest is summed up."""
 
+BAR = 18
+"""How long a bar is that stands for everything: with the figures it fits 80 columns."""
+
 COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 """One for each mesh axis, in order."""
 
@@ -234,23 +237,32 @@ def _source(use: CollectiveUse) -> str:
 def _bars(report: Facts) -> Iterator[RenderableType]:
     if not report.bytes_sent:
         return
-    least = "at least " if report.unknown else ""
-    yield _head(f"Traffic by axis: one device sends {least}{units.size(report.bytes_sent)}")
-    table = _table("axis", "bar", "share", "bytes", "times", right=["share", "bytes", "times"])
-    table.show_header = False
+    sent = f"one device sends {'at least ' * report.unknown}{units.size(report.bytes_sent)}"
+    if report.cost is not None:
+        sent += f" in {units.duration(report.cost.communication)} by the model"
+    yield _head(f"Traffic by axis: {sent}")
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     for one in report.traffic:
         bar = Text("█" * _blocks(one), style=_color(report, one.axes))
-        times = f"{one.count} collective{'s' * (one.count != 1)}"
-        table.add_row(
-            units.axes(one.axes), bar, units.share(one.share), units.size(one.bytes), times
-        )
+        table.add_row(Text(units.axes(one.axes)), bar, *_amounts(one))
+    for column in table.columns[2:]:
+        column.justify = "right"
     yield table
     yield Text("")
 
 
+def _amounts(one: Traffic) -> list[str]:
+    """What the bar shows, the time where it is known, and the bytes."""
+    if one.seconds is None:
+        times = f"{one.count} collective{'s' * (one.count != 1)}"
+        return [f"{units.share(one.share)} of the bytes", units.size(one.bytes), times]
+    time = f"{units.share(one.part)} of the time", units.duration(one.seconds)
+    return [*time, f"{units.share(one.share)} of the bytes", units.size(one.bytes)]
+
+
 def _blocks(one: Traffic) -> int:
     """The length of a bar: at least a block for what is there at all."""
-    return max(round(40 * one.share), int(one.bytes > 0))
+    return max(round(BAR * one.part), int(one.bytes > 0))
 
 
 # --- what is redundant

@@ -16,6 +16,10 @@ WHOLE = 64
 """Up to how many numbers of an array are kept one by one; a larger one is kept by its range."""
 
 
+EDGES = ("input", "result")
+"""The kinds of values that go into a `shard_map` or come out of it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """What one device holds of a value: all of a small array, the range of a large one."""
@@ -67,7 +71,10 @@ class Step:
     operation: str
     """What makes it: a primitive of JAX, or a collective with its axes."""
     kind: str
-    """`input`, `value`, `collective` (devices meet here), `loop` or `result`."""
+    """`input`, `value`, `collective` (devices meet here), `loop`, `derivative` or `result`.
+
+    A `derivative` is what `grad` or `value_and_grad` gives, at the line that asks for it.
+    """
     where: Where
     name: str
     """The name it is given in the source, where it has one."""
@@ -80,12 +87,29 @@ class Step:
     """A part for each coordinate along `over`."""
     turn: tuple[int, ...] = ()
     """In loops, the turn of each loop around it, from 0."""
-    backward: bool = False
-    """Whether it belongs to the backward pass of a derivative."""
+    direction: str = "forward"
+    """The pass it belongs to: `forward`, `backward` or `update`, what is made of gradients."""
+    saved: bool = False
+    """Whether only the backward pass needs it: no name in the source stands for it."""
     only: tuple[dict[str, int], ...] | None = None
     """In a branch that only some devices take: those devices."""
     meaning: str | None = None
     """What the value is of the whole, where that is known."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass of a derivative."""
+        return self.direction == "backward"
+
+    @property
+    def title(self) -> str:
+        """What it is, in words: `total = psum over data`, `x, as in_specs split it`."""
+        if self.kind == "input":
+            how = "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
+            return f"{self.name or 'an input'}, {how}"
+        if self.kind == "result":
+            return "the whole, as out_specs put it together"
+        return f"{self.name} = {self.operation}" if self.name else self.operation
 
     @property
     def meets(self) -> bool:
@@ -137,7 +161,10 @@ class Step:
             "dtype": self.dtype,
             "differs_over": list(self.over),
             "turn": list(self.turn),
+            "pass": self.direction,
             "backward": self.backward,
+            "saved": self.saved,
+            "title": self.title,
             "only": None if self.only is None else list(self.only),
             "meaning": self.meaning,
             "held": [
@@ -148,19 +175,28 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Consecutive values of one line, in one turn of the loops around it."""
+    """Consecutive values of one line, in one pass and one turn of the loops around it."""
 
     where: Where
     turn: tuple[int, ...]
     steps: tuple[Step, ...]
 
     @property
+    def mark(self) -> str:
+        """The pass to name beside the line; none where it is forward, or asks for a derivative."""
+        if _goes_back(self.steps[0]):
+            return "backward pass"
+        own = (s for s in self.steps if s.kind not in EDGES)
+        return "update" if any(s.direction == "update" for s in own) else ""
+
+    @property
     def shown(self) -> tuple[Step, ...]:
-        """The values worth showing first: named ones, meetings, inputs, and the line's last."""
-        kept = [s for s in self.steps if s.name or s.kind != "value"]
-        if self.steps[-1] not in kept:
-            kept.append(self.steps[-1])
-        return tuple(kept)
+        """The values worth showing first: named ones, meetings, inputs, and the line's last.
+
+        There may be none: what is kept for the backward pass alone is not worth it.
+        """
+        own = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
+        return tuple(s for s in own if s.name or s.kind != "value" or s is own[-1])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +225,9 @@ class Facts:
     @property
     def stops(self) -> list[Stop]:
         """The steps grouped by line, in program order."""
-        grouped = itertools.groupby(self.steps, lambda s: (s.where.file, s.where.line, s.turn))
+        grouped = itertools.groupby(
+            self.steps, lambda s: (s.where.file, s.where.line, s.turn, _goes_back(s))
+        )
         groups = [(key, tuple(steps)) for key, steps in grouped]
         return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
 
@@ -224,6 +262,16 @@ class Facts:
             "notes": list(self.notes),
             "deadlock": self.deadlock,
         }
+
+
+def _handed(step: Step) -> bool:
+    """Whether it is only handed on: into a `shard_map`, or past a barrier of `jax.checkpoint`."""
+    return step.kind == "input" or step.operation == "optimization_barrier"
+
+
+def _goes_back(step: Step) -> bool:
+    """Whether it is a value of the backward pass; not one that the line of a `grad` gives."""
+    return step.backward and step.kind != "derivative"
 
 
 def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from .._call import Program
 from .._calls import DEVICES, public
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
@@ -82,13 +83,14 @@ def inspect(
         doing("tracing")
         traced = Tracing(f, made)(args, {})
         doing("following each value")
-        kept, unread = _followed(traced)
+        program = Program(traced.program.jaxpr, whole_too=True)
+        kept, unread = _followed(traced, program)
         doing("running on all devices")
-        recorder = Recorder(traced.program, kept)
+        recorder = Recorder(program, kept)
         steps = recorder.record(traced.values)
     found = Inspection(
         name=name_of(f),
-        mesh=_sizes(made, traced.program.body.ops),
+        mesh=_sizes(made, program.body.ops),
         steps=tuple(steps),
         notes=(*recorder.notes, *unread, *_not_sharded(made, traced)),
         deadlock=recorder.deadlock,
@@ -96,11 +98,11 @@ def inspect(
     return found if line is None and where is None else found.at(line, where)
 
 
-def _followed(traced: Traced) -> tuple[Kept | None, list[str]]:
+def _followed(traced: Traced, program: Program) -> tuple[Kept | None, list[str]]:
     """What the values mean; where that cannot be told, a note says so."""
     constants = traced.values[: len(traced.values) - traced.given.num_leaves]
     try:
-        return keep(traced.program.body, constants, traced.argument_paths), []
+        return keep(program.body, constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
         return None, [f"what the values mean is not known ({type(error).__name__}: {error})."]
 

@@ -1,7 +1,7 @@
 """The names that values have in the source.
 
 A value carries the line and column of the call that made it. The statement around that place says
-what the result is called: `y = psum(x)` calls the last value of the statement `y`. Inputs of a
+what the result is called: `y = psum(x)` calls what comes out of the statement `y`. Inputs of a
 `shard_map` have the names of the body's parameters, which JAX keeps with the traced body.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import linecache
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from .. import _jax
 from .._program import Op, Split, Where
+from .seen import Seen, Uses
 
 
 @functools.lru_cache(maxsize=32)
@@ -28,7 +29,7 @@ def _statements(file: str, size: int) -> dict[int, ast.stmt]:
     found: dict[int, ast.stmt] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr):
-            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+            for line in _lines(node):
                 known = found.get(line)
                 if known is None or known.lineno <= node.lineno:
                     found[line] = node
@@ -55,36 +56,75 @@ def name_of(statement: ast.stmt | None) -> str:
     return ""
 
 
-def names(ops: Sequence[tuple[Op, tuple[int, ...]]]) -> list[str]:
-    """A name for each operation, given in program order with the turn it belongs to.
+def gives(statement: ast.stmt, op: Op) -> bool:
+    """Whether an operation is made by the expression that a statement names, not inside it.
 
-    The last operation of a statement has the statement's name. A statement that is met again
-    later, because other lines were run in between, is a new one.
+    In `y = f(2 * x)` the product is not `y`.
     """
-    statements = [_inside(op) for op, _ in ops]
-    found = []
-    for index, (op, turn) in enumerate(ops):
-        own = statements[index]
-        after = index + 1 < len(ops) and statements[index + 1] is own and ops[index + 1][1] == turn
-        last = own is not None and not after and not op.backward
-        found.append(name_of(own) if last else "")
+    wanted = _expressions(statement)
+    return not wanted or any(_is(frame, node) for frame in _frames(op) for node in wanted)
+
+
+def _frames(op: Op) -> Iterator[_jax.Frame]:
+    """The frames around an operation, as far as the call of a derivative that it is made for."""
+    for source in filter(None, (op.source, *op.calls)):
+        own = list(_jax.user_frames(source))
+        derivative = next(_jax.derivative_frames(source), None)
+        yield from own[: -len(derivative[1])] if derivative else own
+        if derivative:
+            return
+
+
+def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
+    """The expressions whose values a statement gives; none where that is not plain to see."""
+    match statement:
+        case ast.AugAssign():
+            return [statement]
+        case ast.Assign() | ast.AnnAssign() | ast.Return() | ast.Expr() | ast.Starred():
+            return _expressions(statement.value)
+        case ast.Lambda():
+            return _expressions(statement.body)
+        case ast.Tuple() | ast.List():
+            return [node for one in statement.elts for node in _expressions(one)]
+        case ast.Dict():
+            return [node for one in statement.values for node in _expressions(one)]
+        case ast.Call() | ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.Subscript():
+            return [statement]
+        case ast.Attribute():
+            return [statement]
+    return []
+
+
+def _is(frame: _jax.Frame, node: ast.stmt | ast.expr) -> bool:
+    """Whether a frame stands at an expression: a call over several lines begins at a later one."""
+    if frame.end_column != node.end_col_offset:
+        return False
+    first = frame.line == node.lineno
+    return frame.column == node.col_offset if first else frame.line in _lines(node)
+
+
+def _lines(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
+    """A name for each value, given in program order.
+
+    What comes out of a statement's expression, and is needed elsewhere, has the statement's name;
+    where nothing is, its last value has it. A statement that is met again later, because other
+    lines were run in between, is a new one. What only a derivative speaks of has no name.
+    """
+    found = [""] * len(seen)
+    spoken = [i for i, one in enumerate(seen) if one.var not in uses.kept]
+    for (statement, _), run in itertools.groupby(spoken, lambda i: _statement(seen[i], uses)):
+        group = [i for i in run if statement is not None and gives(statement, seen[i].op)]
+        ops = {id(seen[i].op) for i in group}
+        needed = [i for i in group if uses.needed(seen[i].var, ops)]
+        for i in needed or group[-1:]:
+            found[i] = name_of(statement)
     return found
 
 
-def _inside(op: Op) -> ast.stmt | None:
-    return None if op.backward else statement_of(op.where)
-
-
-def parameters(jaxpr: Any, ops: Iterable[Op]) -> dict[int, str]:
-    """The names of the body's parameters, for the `Split` of each input (by its identity)."""
-    bodies = dict(_jax.shard_map_arguments(jaxpr))
-    splits: dict[int, list[Split]] = {}
-    for op in ops:
-        if isinstance(op, Split):
-            splits.setdefault(id(op.source), []).append(op)
-    found: dict[int, str] = {}
-    for source, own in splits.items():
-        arguments = [name for name, is_split in bodies.get(source, ()) if is_split]
-        if len(arguments) == len(own):
-            found |= {id(op): name for op, name in zip(own, arguments, strict=True)}
-    return found
+def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
+    quiet = uses.backward(one.op) or isinstance(one.op, Split)
+    return None if quiet else statement_of(one.op.where), one.around.turn

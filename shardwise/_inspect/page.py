@@ -93,6 +93,7 @@ def page_data(found: Facts) -> dict[str, Any]:
                 "file": stop.where.file,
                 "line": stop.where.line,
                 "turn": list(stop.turn),
+                "mark": stop.mark,
                 "steps": [number[id(step)] for step in stop.steps],
                 "shown": [number[id(step)] for step in stop.shown],
             }

@@ -32,11 +32,15 @@ from .._program import (
     Scan,
     Split,
     Var,
+    Where,
     While,
+    anywhere,
     walk,
 )
 from .data import WHOLE, Part, Step, coordinates
-from .names import names, parameters
+from .derivatives import with_results
+from .names import names
+from .seen import Around, Seen, Uses
 
 ALL = Pace(1 << 30)
 """All devices at once: programs that are looked at are small."""
@@ -48,22 +52,6 @@ MANY = 1 << 12
 """Of an array with more numbers than this only the range leaves the compiled program."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Around:
-    """The loops and branches around a list of operations."""
-
-    turn: tuple[int, ...] = ()
-    only: tuple[dict[str, int], ...] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class _Seen:
-    op: Op
-    out: int
-    value: Value
-    around: Around
-
-
 class Recorder:
     """Runs a program and turns what it sees into steps."""
 
@@ -72,7 +60,7 @@ class Recorder:
         self.kept = kept
         self.notes: list[str] = []
         self.deadlock = ""
-        self._seen: list[_Seen] = []
+        self._seen: list[Seen] = []
         self._runs: dict[int, Callable[..., Any]] = {}
 
     def record(self, values: Sequence[Any]) -> list[Step]:
@@ -99,7 +87,7 @@ class Recorder:
             env.update(zip(op.outs, outs, strict=True))
             if op.bodies:
                 self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
-            self._seen += [_Seen(op, i, value, around) for i, value in enumerate(outs)]
+            self._seen += [Seen(op, i, value, around) for i, value in enumerate(outs)]
         return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
 
     def _run(self, body: Body, watch: Watch) -> Callable[..., Any]:
@@ -201,39 +189,54 @@ class Recorder:
     # --- telling
 
     def _steps(self) -> list[Step]:
-        ops = [(seen.op, seen.around.turn) for seen in self._seen]
-        given = names(ops)
-        inputs = parameters(self.program.jaxpr, walk(self.program.body.ops))
-        held = jax.device_get([_small(seen.value) for seen in self._seen])
-        steps = []
-        for number, (seen, value) in enumerate(zip(self._seen, held, strict=True)):
-            op, var = seen.op, seen.op.outs[seen.out]
-            name = inputs.get(id(op)) or ("" if isinstance(op, Split) else given[number])
-            over = tuple(sorted(seen.value.dims, key=lambda axis: _order(op.scope, axis)))
-            steps.append(
-                Step(
-                    number=number,
-                    operation=operation(op),
-                    kind=_kind(op),
-                    where=op.where,
-                    name=name,
-                    shape=tuple(var.shape),
-                    dtype=str(var.dtype),
-                    over=tuple(axis.name for axis in over),
-                    parts=_parts(value, seen.value.dims, over, var),
-                    turn=seen.around.turn,
-                    backward=op.backward,
-                    only=seen.around.only,
-                    meaning=self._meaning(op, seen.out),
-                )
-            )
-        return steps
+        body = self.program.body
+        uses = Uses(body)
+        seen = with_results(self._seen, body, uses)
+        given = names([one for one in seen if one.asked is None], uses)
+        held = jax.device_get([_small(one.value) for one in seen])
+        named = iter(given)
+        return [
+            self._step(number, one, value, next(named) if one.asked is None else "", uses)
+            for number, (one, value) in enumerate(zip(seen, held, strict=True))
+        ]
+
+    def _step(self, number: int, one: Seen, value: Any, name: str, uses: Uses) -> Step:
+        op, var, asked = one.op, one.var, one.asked
+        over = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
+        if asked is not None:
+            name = one.name
+            what = "gradient" if uses.backward(op) else "value"
+            told, kind = f"{asked.function} ({what})", "derivative"
+        else:
+            name = op.name if isinstance(op, Split) else name
+            told, kind = operation(op), _kind(op)
+        return Step(
+            number=number,
+            operation=told,
+            kind=kind,
+            where=_where(op) if asked is None else asked.where,
+            name=name,
+            shape=tuple(var.shape),
+            dtype=str(var.dtype),
+            over=tuple(axis.name for axis in over),
+            parts=_parts(value, one.value.dims, over, var),
+            turn=one.around.turn,
+            direction=uses.passes.of(op),
+            saved=var in uses.kept,
+            only=one.around.only,
+            meaning=self._meaning(op, one.out),
+        )
 
     def _meaning(self, op: Op, out: int) -> str | None:
         """What a value inside a `shard_map` is of the whole; outside every value is whole."""
         inside = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
         known = self.kept.of(op) if self.kept is not None and inside else None
         return None if known is None else holding(known.outs[out], known.names)
+
+
+def _where(op: Op) -> Where:
+    """Its line; what a library does for the user, this one too, has no line of his."""
+    return op.where if op.where.file else anywhere(op.source)
 
 
 def operation(op: Op) -> str:
@@ -247,7 +250,7 @@ def operation(op: Op) -> str:
         case AxisIndex():
             return f"axis_index of {op.axis.name}"
         case Split():
-            return "in_specs"
+            return "in_specs" if any(op.placement) else "in_specs (whole)"
         case Join():
             return "out_specs"
         case Scan():

@@ -12,6 +12,9 @@ from .data import Device, Facts, Part, Step, Stop
 ROWS = 8
 """How many different parts of a value are shown, at most."""
 
+INPUTS = 12
+"""How many arguments that each device has whole are shown, at most."""
+
 
 def text(found: Facts, every: bool) -> str:
     """The whole of it."""
@@ -20,9 +23,9 @@ def text(found: Facts, every: bool) -> str:
     lines = [f"{found.name} on {mesh}: {count} value{'s' * (count != 1)}"]
     hidden = 0
     for stop in found.stops:
-        shown = stop.steps if every else stop.shown
+        shown = stop.steps if every else _fewer(stop.shown)
         hidden += len(stop.steps) - len(shown)
-        lines += ["", _head(stop)]
+        lines += ["", _head(stop)] if shown else []
         for step in shown:
             lines += _step(step)
     if found.deadlock:
@@ -37,22 +40,24 @@ def text(found: Facts, every: bool) -> str:
     return "\n".join(lines)
 
 
+def _fewer(steps: Sequence[Step]) -> list[Step]:
+    """Of many arguments that each device has whole, such as parameters, the first."""
+    whole = [s for s in steps if s.kind == "input" and not s.over]
+    return [s for s in steps if s not in whole[INPUTS:]]
+
+
 def _head(stop: Stop) -> str:
-    turn = f"  (turn {', '.join(str(t + 1) for t in stop.turn)})" if stop.turn else ""
+    turn = f"turn {', '.join(str(t + 1) for t in stop.turn)}" if stop.turn else ""
+    about = ", ".join(filter(None, [stop.mark, turn]))
     where = f"{stop.where.file.rpartition('/')[2]}:{stop.where.line}" if stop.where.file else "?"
-    return f"{where} | {stop.where.text}{turn}"
+    return f"{where} | {stop.where.text}{f'  ({about})' if about else ''}"
 
 
 def _step(step: Step) -> list[str]:
-    name = f"{step.name} = {step.operation}" if step.name else step.operation
-    if step.kind == "input" and step.name:
-        name = f"{step.name}, as in_specs split it"
-    if step.kind == "result":
-        name = "the whole, as out_specs put it together"
-    back = ", backward" if step.backward else ""
+    saved = ", kept for the backward pass" if step.saved else ""
     some = " (only some devices come here)" if step.only is not None else ""
     means = f", {step.meaning}" if step.meaning else ""
-    head = f"  {name}: {step.array}{means}{back}{some}"
+    head = f"  {step.title}: {step.array}{means}{saved}{some}"
     groups = step.groups()
     if not step.over:
         mark = "all devices" if step.kind != "result" else "result"

@@ -12,12 +12,14 @@ from .effects import surface as surface
 from .effects import without_axes as without_axes
 from .jaxprs import PERMUTES_IN_MESH_ORDER as PERMUTES_IN_MESH_ORDER
 from .jaxprs import Open as Open
+from .jaxprs import argument_names as argument_names
 from .jaxprs import bind as bind
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
 from .jaxprs import evaluate as evaluate
 from .jaxprs import inputs as inputs
 from .jaxprs import is_jaxpr as is_jaxpr
+from .jaxprs import is_key as is_key
 from .jaxprs import is_ordered as is_ordered
 from .jaxprs import is_traced as is_traced
 from .jaxprs import is_unknown as is_unknown
@@ -28,7 +30,6 @@ from .jaxprs import permutes_as_given as permutes_as_given
 from .jaxprs import primitive_name as primitive_name
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import shape_of as shape_of
-from .jaxprs import shard_map_arguments as shard_map_arguments
 from .jaxprs import specs_in as specs_in
 from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched
@@ -37,11 +38,13 @@ from .jaxprs import without_dead as without_dead
 from .lines import LIBRARIES as LIBRARIES
 from .lines import Frame as Frame
 from .lines import api_boundary as api_boundary
-from .lines import derivative_frame as derivative_frame
+from .lines import derivative_frames as derivative_frames
 from .lines import functions_around as functions_around
 from .lines import is_backward as is_backward
 from .lines import is_forward as is_forward
+from .lines import is_outermost_backward as is_outermost_backward
 from .lines import is_own as is_own
+from .lines import is_ragged_batch as is_ragged_batch
 from .lines import is_shard_map as is_shard_map
 from .lines import same_place as same_place
 from .lines import user_frames as user_frames

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -58,6 +58,11 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def is_key(dtype: Any) -> bool:
+    """Whether a type is one of random keys."""
+    return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def key_impl(dtype: Any) -> Any:
@@ -168,21 +173,12 @@ def permutes_as_given() -> bool:
     return refuses is not None and not refuses.value
 
 
-def shard_map_arguments(jaxpr: Any) -> Iterator[tuple[int, list[tuple[str, bool]]]]:
-    """For each `shard_map`, by the identity of its source: its arguments, and which are split."""
-    for eqn in open_jaxpr(jaxpr).eqns:
-        if primitive_name(eqn.primitive) == "shard_map":
-            names = getattr(getattr(eqn.params["jaxpr"], "debug_info", None), "arg_names", ()) or ()
-            specs = eqn.params["in_specs"]
-            known = [str(name or "") for name in names]
-            # What a body closes over comes in front of its own arguments, without a name.
-            known = ([""] * len(specs) + known)[-len(specs) :] if specs else []
-            split = [any(entry is not None for entry in spec) for spec in specs]
-            yield id(eqn.source_info), list(zip(known, split, strict=False))
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                if is_jaxpr(inner):
-                    yield from shard_map_arguments(inner)
+def argument_names(jaxpr: Any) -> list[str]:
+    """What the function that a jaxpr was traced from calls its arguments; "" where unknown."""
+    count = len(open_jaxpr(jaxpr).invars)
+    known = getattr(getattr(jaxpr, "debug_info", None), "arg_names", ()) or ()
+    # What a body closes over comes in front of its own arguments, without a name.
+    return [*[""] * count, *(str(name or "") for name in known)][-count:] if count else []
 
 
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import sysconfig
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,23 +45,36 @@ def is_backward(source_info: Any) -> bool:
     return "transpose(" in str(source_info.name_stack)
 
 
+def is_outermost_backward(source_info: Any) -> bool:
+    """Whether an equation comes from the backward pass of the outermost derivative around it."""
+    derivative = re.search(r"(jvp|transpose)\(", str(source_info.name_stack))
+    return derivative is not None and derivative[1] == "transpose"
+
+
 def is_forward(source_info: Any) -> bool:
     """Whether an equation comes from a forward pass that is differentiated."""
     stack = str(source_info.name_stack)
     return "jvp(" in stack and "transpose(" not in stack
 
 
-def derivative_frame(source_info: Any) -> Frame | None:
-    """For an equation of a derivative: the line that asked for the derivative."""
-    inside = False
-    frames = source_info.traceback.frames if source_info.traceback else ()
-    own = {(frame.file, frame.line): frame for frame in user_frames(source_info)}
-    for frame in frames:
+def derivative_frames(source_info: Any) -> Iterator[tuple[str, list[Frame]]]:
+    """The derivatives that an equation is made for, from the inside out.
+
+    Of each the function that was called, `grad` or `value_and_grad`, and the frames from the one
+    that called it outwards.
+    """
+    rest = list(user_frames(source_info))
+    name = ""
+    for frame in source_info.traceback.frames if source_info.traceback else ():
+        here = [(one.file, one.line) for one in rest]
         if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
-            inside = True
-        elif inside and (frame.file_name, frame.line_num) in own:
-            return own[frame.file_name, frame.line_num]
-    return None
+            # `grad_f_aux` and `value_and_grad_f` are the inner functions of `grad` and its like.
+            name = frame.function_name.partition(".")[0].partition("_f")[0]
+        elif (frame.file_name, frame.line_num) in here:
+            at = here.index((frame.file_name, frame.line_num))
+            if name:
+                yield name, rest[at:]
+            name, rest = "", rest[at + 1 :]
 
 
 def functions_around(source_info: Any) -> set[str]:
@@ -96,6 +111,15 @@ _HOME = str(Path(jax.__file__).parent)
 
 api_boundary = _traceback.api_boundary
 """A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
+
+
+def is_ragged_batch(error: BaseException) -> bool:
+    """Whether JAX has asserted that all sizes of a ragged exchange in a batch are batched."""
+    if not isinstance(error, AssertionError):
+        return False
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    names = [code.co_name for code in frames if is_own(code.co_filename)]
+    return "_ragged_all_to_all_batched_collective" in names
 
 
 def whole_tracebacks() -> Any:

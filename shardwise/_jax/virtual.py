@@ -2,7 +2,8 @@
 
 `under` sets the mesh around a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh and
 works although a trace is under way, and `jax.pmap` runs over as many virtual devices as its
-arguments ask for when there are too few real ones. Elsewhere both are JAX's own.
+arguments ask for when there are too few real ones. `jax.device_count`, which counts the devices of
+this machine, is refused where the mesh has another number of them. Elsewhere all are JAX's own.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +25,9 @@ from jax._src import pmap as _pmap
 from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from .._errors import UnsupportedError, explain_error
+from .lines import is_own
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
     _config, "abstract_mesh_context_manager", None
@@ -41,6 +47,7 @@ def under(mesh: AbstractMesh | None) -> Iterator[None]:
         _DEVICES.set_local(devices)
 
 
+_local_device_count = jax.local_device_count
 _VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual", default=None)
 
 
@@ -48,15 +55,17 @@ _VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual"
 class Seen:
     """What was met in a trace that the jaxpr does not tell."""
 
+    size: int | None = None
+    """How many devices the mesh has that the program is traced for."""
     inferred: AbstractMesh | None = None
     """The virtual mesh of a `shard_map` that takes its specs from the types of its arguments."""
 
 
 @contextlib.contextmanager
-def virtually() -> Iterator[Seen]:
+def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
     """A context in which programs may set virtual meshes and map over virtual devices."""
     _teach()
-    seen = Seen()
+    seen = Seen(None if mesh is None else mesh.size)
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
@@ -75,6 +84,8 @@ def _teach() -> None:
     _pmap._get_mesh_devices = _mesh_devices(_pmap._get_mesh_devices)
     _pmap._cached_shard_map = _mapped(_pmap._cached_shard_map)
     _shard_map._shmap_checks = _checks(_shard_map._shmap_checks)
+    for name in ("device_count", "local_device_count"):
+        setattr(jax, name, _counting(getattr(jax, name)))
 
 
 def _set_mesh(original: Callable[..., None]) -> Callable[..., None]:
@@ -103,6 +114,25 @@ def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
     return checks
 
 
+def _counting(original: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(original)
+    def count(*args: Any, **kwargs: Any) -> int:
+        found, seen, caller = original(*args, **kwargs), _VIRTUAL.get(), sys._getframe(1)
+        if seen is None or seen.size in (None, found) or is_own(caller.f_code.co_filename):
+            return found
+        raise UnsupportedError(
+            explain_error(
+                f"jax.{original.__name__}() is {found} here, and the mesh has {seen.size} devices",
+                where=f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
+                rule="It counts the devices of this machine, so that the result would not be that "
+                "of a machine with as many devices as the mesh.",
+                remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map.',
+            )
+        )
+
+    return count
+
+
 # --- pmap
 
 
@@ -113,7 +143,7 @@ class _Count(int):
 def _mesh_devices(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def devices(own: Any, backend: Any, mapped: int, size: int | None, *rest: Any) -> Any:
-        real = len(own) if own is not None else jax.local_device_count(backend)
+        real = len(own) if own is not None else _local_device_count(backend)
         if _VIRTUAL.get() and mapped > real and size in (None, mapped):
             return _Count(mapped)
         return original(own, backend, mapped, size, *rest)

@@ -57,7 +57,7 @@ class Loop:
     def _shard(
         self, index: Any, slices: Sequence[Any], batched: bool = True
     ) -> tuple[list[Value], list[Any], Any]:
-        local: Env = dict(self.fixed)
+        local: Env = {**self.fixed}
         for var, array in zip(self.moving, slices, strict=True):
             local[var] = Value(array, self.env[var].dims_without(self.axis))
         inner = self.cx.at(self.axis, index, self.pace, self._summing(), batched)

@@ -336,7 +336,6 @@ POINTWISE = [
     "shift_left",
     "shift_right_logical",
     "shift_right_arithmetic",
-    "random_fold_in",
     "threefry2x32",
     "mulhi",
     "square_root",

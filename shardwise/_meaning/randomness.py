@@ -3,11 +3,17 @@
 Keys in an array are drawn from one by one, so a cut array of keys gives a cut array of numbers. A
 draw of a *local* shape from a key that is the same everywhere is the same on every device, and not
 a part of the draw of the whole.
+
+Some generators draw for a whole array of keys at once, from the first of them: what a key gives
+then depends on the others in the array, and so on how the array is cut.
 """
 
 from __future__ import annotations
 
-from .._program import Leaf
+import math
+
+from .. import _jax
+from .._program import Leaf, Var
 from . import term as T
 from .align import whole_along
 from .elementwise import pointwise, refuse_debts
@@ -15,11 +21,31 @@ from .notes import Notes
 from .rules import frozen, rule
 from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
+AT_ONCE: dict[str, frozenset[str]] = {
+    "threefry2x32": frozenset(),
+    "rbg": frozenset({"random_bits", "random_gamma"}),
+}
+"""For each generator what it does to an array of keys at once; all that it does, for others."""
+
+
+def _one_by_one(op: Leaf, ins: list[Value]) -> None:
+    """Refuse what a generator does to several keys at once."""
+    keys = op.ins[0]
+    if not isinstance(keys, Var) or not _jax.is_key(keys.dtype):
+        return
+    name = _jax.key_impl(keys.dtype)
+    if op.name in AT_ONCE.get(name, {op.name}) and any(math.prod(v.shape) > 1 for v in ins):
+        raise Unknown(
+            f"{op.name} of an array of {name} keys, which are not drawn from one by one: what a "
+            "key gives depends on the others in the array"
+        )
+
 
 @rule("random_bits", "random_split", "random_unwrap", "random_seed", "random_clone")
 def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """One draw for each key; the dimensions of the keys keep their cuts."""
     refuse_debts(op.name, ins)
+    _one_by_one(op, ins)
     (v,) = ins
     extra = op.outs[0].shape[len(v.dims) :]
     dims = (*v.dims, *map(uncut, extra))
@@ -39,9 +65,17 @@ def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.function(op.name, frozen(op.params), [v.scaled], shape), dims=dims)]
 
 
+@rule("random_fold_in")
+def folds(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """One key and one number at a time."""
+    _one_by_one(op, ins)
+    return pointwise(w, op, ins)
+
+
 @rule("random_gamma", "bitcast_convert_type")
 def by_element(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """By element, where shapes stay."""
+    _one_by_one(op, ins)
     if any(v.local != tuple(op.outs[0].shape) for v in ins):
         raise Unknown(f"{op.name} that changes the shape")
     return pointwise(w, op, ins)

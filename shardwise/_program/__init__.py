@@ -24,11 +24,14 @@ from .ir import Var as Var
 from .ir import While as While
 from .ir import collectives_in as collectives_in
 from .ir import is_sharded as is_sharded
+from .ir import pairs as pairs
 from .ir import walk as walk
+from .passes import Passes as Passes
+from .passes import kept_for_backward as kept_for_backward
 from .vary import annotate as annotate
 from .vary import annotate_loop as annotate_loop
 from .where import Where as Where
 from .where import anywhere as anywhere
 from .where import caller_of as caller_of
-from .where import derivative_of as derivative_of
+from .where import derivatives_of as derivatives_of
 from .where import within as within

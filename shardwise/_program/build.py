@@ -54,18 +54,20 @@ def build(
     through: str = "",
     shares_in: Sequence[bool] | None = None,
     shares_out: Sequence[bool] | None = None,
+    whole_too: bool = False,
 ) -> Body:
     """Build the list of operations of a closed jaxpr, its constants in front of its inputs.
 
     `through` names a primitive that stands for a program, its parameter `program`, which is then
     put in its place. Inputs and results are whole, but for those that `shares_in` and `shares_out`
-    name: of them every device has its own.
+    name: of them every device has its own. `whole_too` gives every argument of a `shard_map` a
+    `Split`, also one that all devices have whole and one that nothing is done with.
     """
     opened = _jax.open_jaxpr(jaxpr)
     given = [*opened.constvars, *opened.invars]
     ins = [_var(v) for v in given]
     ops: list[Op] = []
-    walk = _Walk(ops, {}, through=through)
+    walk = _Walk(ops, {}, through=through, whole_too=whole_too)
     env: dict[Any, Atom] = {}
     for v, var, shared in zip(given, ins, shares_in or [False] * len(ins), strict=True):
         env[v] = var if shared else as_type(walk, None, var, None, v.aval)
@@ -74,7 +76,7 @@ def build(
     for index, v in enumerate(opened.outvars):
         if not shared[index]:
             outs[index] = as_type(walk, None, outs[index], v.aval, None)
-    return Body(ins, live(ops, outs), outs)
+    return walk.living(ins, outs)
 
 
 def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
@@ -104,6 +106,8 @@ class _Walk:
     """The calls around, the innermost last: JAX cuts tracebacks inside a call off at it."""
     through: str = ""
     """A primitive that stands for a program and is replaced by it."""
+    whole_too: bool = False
+    """Whether what a `shard_map` is given whole has a `Split` as well."""
 
     def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
         for eqn in jaxpr.eqns:
@@ -195,21 +199,23 @@ class _Walk:
         for spec in [*params["in_specs"], *params["out_specs"]]:
             checks.spec(spec, where)
             checks.nested(spec, taken, where)
-        for atom, spec, v in zip(ins, params["in_specs"], body.invars, strict=True):
+        names = _jax.argument_names(params["jaxpr"])
+        for atom, spec, v, name in zip(ins, params["in_specs"], body.invars, names, strict=True):
             place = placement(spec, len(v.aval.shape), new)
-            parts.append(inner.split(eqn, atom, place, v) if any(place) else atom)
+            own = any(place) or self.whole_too
+            parts.append(inner.split(eqn, atom, place, v, name) if own else atom)
         outs = inner.call(params["jaxpr"], parts)
         return [
             inner.join(eqn, atom, spec, v, new)
             for atom, spec, v in zip(outs, params["out_specs"], eqn.outvars, strict=True)
         ]
 
-    def split(self, eqn: Any, atom: Atom, place: Any, v: Any) -> Atom:
-        made = self.joins.get(atom) if isinstance(atom, Var) else None
+    def split(self, eqn: Any, atom: Atom, place: Any, v: Any, name: str) -> Atom:
+        made = self.joins.get(atom) if isinstance(atom, Var) and not self.whole_too else None
         if made is not None and made.placement == place:
             # A part put together and taken apart again the same way never left its device.
             return made.ins[0]
-        return self.add(eqn, Split([atom], [_var(v)], place))[0]
+        return self.add(eqn, Split([atom], [_var(v)], place, name))[0]
 
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
         place = placement(spec, len(v.aval.shape), new)
@@ -228,8 +234,14 @@ class _Walk:
         opened = _jax.open_jaxpr(jaxpr)
         inner = dataclasses.replace(self, ops=[], joins={})
         ins = [_var(v) for v in opened.invars]
-        outs = inner.call(jaxpr, list(ins))
-        return Body(ins, live(inner.ops, outs), outs)
+        return inner.living(ins, inner.call(jaxpr, list(ins)))
+
+    def living(self, ins: list[Var], outs: list[Atom]) -> Body:
+        """The operations so far as a body, without those that nothing comes of."""
+        wanted = [op.outs[0] for op in self.ops if isinstance(op, Split)] if self.whole_too else []
+        ops = live(self.ops, [*outs, *wanted])
+        kept = set(map(id, ops))
+        return Body(ins, ops, outs, [op for op in self.ops if id(op) not in kept])
 
     def on_scan(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         p = eqn.params

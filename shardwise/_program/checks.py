@@ -99,7 +99,7 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     """The pairs, checked as JAX checks them when it compiles."""
     count = math.prod(axis.size for axis in axes)
     for index in (index for pair in perm for index in pair):
-        if not -count <= index < count:
+        if not hasattr(index, "__index__") or not -count <= index < count:
             raise ShardingError(
                 explain_error(
                     f"ppermute with perm={tuple(perm)} names device {index} of {count}",

@@ -67,7 +67,7 @@ def receive(body: Body, given: Sequence[Handed]) -> Body:
     for own, axes in zip(body.ins, given, strict=True):
         ins.append(Var(over(axes, own.shape), own.dtype, own.weak) if axes else own)
         first += take(ins[-1], own, axes) if axes else []
-    return Body(ins, [*first, *body.ops], body.outs)
+    return Body(ins, [*first, *body.ops], body.outs, body.dropped)
 
 
 def settle(body: Body, wanted: Sequence[Wanted]) -> tuple[Handed, ...]:
@@ -91,7 +91,7 @@ def deliver(body: Body, kept: Sequence[Handed]) -> Body:
         more, out = hand(atom, axes) if axes else ([], atom)
         ops += more
         outs.append(out)
-    return Body(body.ins, ops, outs)
+    return Body(body.ins, ops, outs, body.dropped)
 
 
 def _refusal(axes: list[str]) -> UnsupportedError:

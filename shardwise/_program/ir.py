@@ -85,6 +85,12 @@ class Op:
         return any(_jax.is_backward(source) for source in sources)
 
     @property
+    def back_through_all(self) -> bool:
+        """Whether it belongs to the backward pass of the outermost derivative around it."""
+        sources = (self.source, *self.calls) if self.source is not None else ()
+        return any(_jax.is_outermost_backward(source) for source in sources)
+
+    @property
     def differentiated(self) -> bool:
         """Whether it belongs to the forward pass of something that is differentiated."""
         sources = (self.source, *self.calls) if self.source is not None else ()
@@ -103,6 +109,8 @@ class Body:
     ins: list[Var]
     ops: list[Op]
     outs: list[Atom]
+    dropped: list[Op] = dataclasses.field(default_factory=list, repr=False)
+    """What the program says and nothing comes of: JAX does not run it either."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -136,6 +144,8 @@ class Split(Op):
     """A global array becomes each device's part of it: an `in_spec`."""
 
     placement: Placement
+    name: str = ""
+    """What the body calls it, where that is known."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -228,3 +238,27 @@ def is_sharded(body: Body) -> bool:
 def collectives_in(ops: list[Op]) -> Iterator[Collective]:
     """All collectives, in program order."""
     return (op for op in walk(ops) if isinstance(op, Collective))
+
+
+def pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
+    """The bodies of an operation, with the values outside that are theirs inside."""
+    match op:
+        case Scan():
+            fixed = op.consts + op.carry
+            ins = [(a, v, int(i >= fixed)) for i, (a, v) in enumerate(_zip(op.ins, op.body.ins))]
+            outs = [
+                (a, v, int(i >= op.carry)) for i, (a, v) in enumerate(_zip(op.outs, op.body.outs))
+            ]
+            yield op.body, [*ins, *outs]
+        case While():
+            start = op.cond_consts
+            ins = _zip(op.ins[start:], op.body.ins)
+            yield op.body, [(a, v, 0) for a, v in [*ins, *_zip(op.outs, op.body.outs)]]
+        case Cond():
+            for branch in op.branches:
+                both = [*_zip(op.ins[1:], branch.ins), *_zip(op.outs, branch.outs)]
+                yield branch, [(a, v, 0) for a, v in both]
+
+
+def _zip(outer: list, inner: list) -> list[tuple[Atom, Atom]]:
+    return list(zip(outer, inner, strict=True))

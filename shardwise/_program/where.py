@@ -90,10 +90,15 @@ def caller_of(source: Any, where: Where) -> Where | None:
     return _where(found, "") if found else None
 
 
-def derivative_of(source: Any) -> Where | None:
-    """The line that asked for the derivative that an operation belongs to."""
-    frame = _jax.derivative_frame(source) if source is not None else None
-    return _where(frame, "") if frame else None
+def derivatives_of(source: Any) -> list[tuple[str, Where]]:
+    """The derivatives that an operation is made for, from the inside out.
+
+    Of each the function of JAX, `grad` or `value_and_grad`, and the user's line that asked for it,
+    also where a library calls it for him.
+    """
+    found = _jax.derivative_frames(source) if source is not None else ()
+    places = ((name, choose(frames)) for name, frames in found)
+    return [(name, place) for name, place in places if place.file]
 
 
 def within(source: Any, function: str) -> bool:

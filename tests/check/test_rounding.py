@@ -231,3 +231,70 @@ def test_an_error_that_float32_has_lost_is_known_as_such():
     found = list(planted(pair, "float32"))
     unseen = [one for one in found if one.slip == 0.1 and not one.seen]
     assert [(one.at, one.lost) for one in unseen] == [((1, 1), True)]
+
+
+# --- decisions: whole numbers and booleans that come of numbers that round
+
+DECISIONS = {
+    "largest": lambda scores: jnp.argmax(scores, -1),
+    "chosen": lambda scores: lax.top_k(scores, 2)[1],
+    "above": lambda scores: scores > 0.5,
+    "count": lambda scores: (scores > 0.5).sum(),
+    "nearest": lambda scores: jnp.round(scores * 8).astype("int32"),
+    "sign": jnp.sign,
+}
+
+
+def scored(decide, wrong=lambda found: found):
+    """Devices round their parts of the scores."""
+
+    def body(x, w):
+        part = jnp.where(jnp.arange(w.shape[1]) >= 0, x @ w, 0)
+        found = decide(lax.psum(part, "data"))
+        return found if lax.axis_size("data") == 1 else wrong(found)
+
+    return split(body, in_specs=(P(None, "data"), P("data")))
+
+
+def in_bfloat16(seed=0):
+    return tuple(jnp.asarray(normal(*s, seed=seed), "bfloat16") for s in ((128, 64), (64, 32)))
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_a_decision_that_rounding_turns_is_not_faulted(name):
+    x, w = in_bfloat16()
+    program = scored(DECISIONS[name])
+    alone = sw.simulate(program, mesh=sw.mesh(data=1))
+    if name == "nearest":  # the others turn on other data
+        assert (sw.simulate(program, mesh=sw.mesh(data=8))(x, w) != alone(x, w)).any()
+    assert sw.check(program, x, w, mesh=MESH, reference=alone)
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_a_decision_that_is_plain_is_faulted(name):
+    def wrong(found):
+        if found.dtype == bool:
+            return found.at[5, 1].set(~found[5, 1])
+        return found + found // 50 if found.ndim == 0 else found.at[(5, 1)[: found.ndim]].add(5)
+
+    x, w = in_bfloat16()
+    assert not sw.check(scored(DECISIONS[name], wrong), x, w, mesh=MESH)
+
+
+def test_a_mean_of_whole_numbers_that_is_zero_but_for_rounding():
+    """On one device the sum is exact, and so is the quotient."""
+    x = np.float32(
+        [5, -3, 7, 1, -8, 2, 4, -6, 9, -1, -5, 3, 2, -9, 8, -2, 1, -7, 6, -4, 3, 0, -5, -1]
+    )
+    assert x.sum() == 0
+    program = split(lambda x: lax.pmean(x.mean(), "data"))
+    assert sw.check(program, x, mesh=MESH)
+    assert sw.check(program, x, mesh=MESH, reference=jnp.mean)
+
+
+def test_a_wrong_sum_over_devices_of_what_has_no_operands():
+    def body(x):
+        return lax.psum(jnp.where(jnp.arange(4) >= 0, x.sum() / x.shape[0], 0.0), "data")
+
+    (finding,) = sw.check(split(body), normal(64), mesh=MESH).findings
+    assert finding.certain

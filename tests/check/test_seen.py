@@ -148,6 +148,15 @@ def test_indices_stay_within_bounds_wherever_they_are_used():
     assert segments.dtype == jnp.int8
 
 
+def test_the_number_of_a_branch_is_one_there_is():
+    def body(x, numbers):
+        pick = lambda n: lax.switch(n, [jnp.sin, jnp.cos, jnp.tanh], x).sum()  # noqa: E731
+        return lax.map(pick, numbers).sum()
+
+    _, numbers = drawn(split(body, in_specs=P()), Shape((4,), "float32"), Shape((99,), "int32"))
+    assert set(np.unique(numbers)) == {0, 1, 2}
+
+
 def test_types_of_every_kind():
     key = jax.eval_shape(lambda: jax.random.key(0, impl="rbg"))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), 3))

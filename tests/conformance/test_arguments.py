@@ -227,3 +227,18 @@ def test_what_a_virtual_mesh_does_not_have(words):
         sw.simulate(f, mesh=MESH)(X)
     assert words in str(caught.value)
     assert "mesh.size" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["device_count", "local_device_count"])
+def test_the_devices_of_this_machine_are_not_those_of_the_mesh(name):
+    def f(x, *, mesh):
+        return handed(x, mesh=mesh) / getattr(jax, name)()
+
+    here = jax.device_count()
+    with pytest.raises(sw.UnsupportedError, match=rf"test_arguments.py:\d+: jax.{name}\(\) is "):
+        sw.simulate(f, mesh=sw.mesh(data=4))(X)
+    with pytest.raises(sw.UnsupportedError, match=r"Remedy: mesh\.size"):
+        sw.check(f, X, mesh={"data": [1, 4]})
+    whole = sw.simulate(f, mesh=sw.mesh(data=here))(X)
+    assert_same(whole * here, sw.simulate(handed, mesh=sw.mesh(data=here))(X))
+    assert getattr(jax, name)() == here

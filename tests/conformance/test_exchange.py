@@ -64,6 +64,22 @@ class Ragged:
             out[receiver, to] = 0
         return x, out
 
+    def cotangent_by_jax(self, ct):
+        """That of `out` by JAX's rule, which marks where slices begin and end, and adds up.
+
+        Two slices that begin at one row are marked once. If one of them is empty, its end takes
+        the mark away, and the other one's rows are taken for rows that nothing was sent to.
+        """
+        out = ct.copy()
+        for receiver in range(self.n):
+            sent = self.slices_to(receiver)
+            begin = np.array([self.targets[s, i] for s, i in sent])
+            marks = np.zeros(ct.shape[1] + 1, int)
+            marks[begin] = 1
+            np.add.at(marks, begin + self.received[receiver], -1)
+            out[receiver, marks.cumsum()[:-1] > 0] = 0
+        return out
+
 
 def exchange(*args, mesh, check_vma=True):
     def body(*parts):
@@ -126,6 +142,42 @@ def test_ragged_transposed(seed, check_vma):
     assert_same(jax.vjp(lambda x, out: simulated(x, out, *sizes), x, out)[1](ct), want)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ragged_transposed_with_empty_slices_is_what_jax_makes_of_it(seed):
+    case = Ragged(4, 2, seed=seed)
+    ct = normal(*case.out.shape, seed=9)
+    x, out, *sizes = case.args
+    f = sw.simulate(exchange, mesh=sw.mesh(x=4))
+    got = jax.vjp(lambda x, out: f(x, out, *sizes), x, out)[1](ct)
+    by_definition = case.cotangents(ct)
+    assert_same(got, (by_definition[0], case.cotangent_by_jax(ct)))
+    assert not np.array_equal(got[1], by_definition[1])
+
+
+def test_ragged_in_a_batch():
+    """JAX batches the exchange where all of its sizes are batched, and asserts that they are."""
+    case, mesh = Ragged(4, 2, seed=3), sw.mesh(x=4)
+    args = [jnp.stack([arg, arg]) for arg in case.args]
+
+    def inside(axes):
+        return lambda *args, mesh: jax.vmap(lambda *a: exchange(*a, mesh=mesh), axes)(*args)
+
+    def of_it(axes):
+        return jax.vmap(sw.simulate(exchange, mesh=mesh), axes)
+
+    want = np.stack([case.result()] * 2)
+    assert_same(sw.simulate(inside(0), mesh=mesh)(*args), want)
+    assert_same(of_it(0)(*args), want)
+    some = (0, 0, None, None, None, None)
+    args = [*args[:2], *case.args[2:]]
+    with pytest.raises(AssertionError):
+        jax.eval_shape(lambda *args: inside(some)(*args, mesh=real_mesh(x=4)), *args)
+    with pytest.raises(sw.UnsupportedError, match=r"test_exchange.py:\d+: vmap of ragged_all_to"):
+        sw.simulate(inside(some), mesh=mesh)(*args)
+    with pytest.raises(sw.UnsupportedError, match="vmap of ragged_all_to_all"):
+        of_it(some)(*args)
+
+
 def test_ragged_explained():
     case = Ragged(4, 2, seed=0)
     report = sw.explain(exchange, *case.args, mesh=sw.mesh(x=4))
@@ -165,6 +217,7 @@ def test_composite():
 REFUSED = {
     "names device 4 of 4": lambda x: lax.ppermute(x, "x", [(0, 1), (1, 4)]),
     "names device 9 of 4": lambda x: lax.ppermute(x, "x", [(9, 1)]),
+    "names device 0.0 of 4": lambda x: lax.ppermute(x, "x", [(0.0, 1)]),
     "names device -5 of 4": lambda x: lax.ppermute(x, "x", [(0, -5)]),
     "psum_scatter of booleans": lambda x: lax.psum_scatter(x[:4] > 0, "x", tiled=True),
     "Only reductions take groups": lambda x: lax.all_to_all(

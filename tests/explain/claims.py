@@ -16,7 +16,9 @@ from jax import P, lax
 
 from shardwise._explain.avoid import Plan, plans
 from shardwise._explain.explain import _operations
-from shardwise._inspect.record import Around, Recorder, _Seen
+from shardwise._inspect.record import Recorder
+from shardwise._inspect.seen import Around
+from shardwise._inspect.seen import Seen as One
 from shardwise._lower import Value, Watch
 from shardwise._meaning import keep
 from shardwise._program import Collective, Op, Var, walk
@@ -54,7 +56,7 @@ class Seen:
         ins = [Value(jnp.asarray(value)) for value in traced.values]
         self.recorder._list(body, ins, Around(), watch)
         self.at: dict[Any, Value] = {}
-        self.order: list[_Seen] = []
+        self.order: list[One] = []
         for one in self.recorder._seen:
             self.at[one.op.outs[one.out], one.around.turn] = one.value
             self.order.append(one)

@@ -243,3 +243,20 @@ def test_words_can_be_read(theme):
 def test_numbers_on_parts_can_be_read():
     weak = [n for n in range(64) if contrast(*part_color(n, 64)) < 4.5]
     assert weak == []
+
+
+def test_a_layout_is_told_in_full():
+    """In the figure of the mesh a long description takes two lines, and is not cut."""
+
+    def double(x, *, mesh):
+        spec = P("data", "model")
+        return jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+    report = sw.explain(double, shaped(8, 8), mesh=sw.mesh(data=2, model=4))
+    told = " ".join(words_of(svg(report, "mesh")))
+    assert "Dimensions split over data (2) and over model (4) no copies" in told
+
+
+def test_the_columns_of_the_traffic_are_named(reports):
+    assert {"time, as the bars", "bytes sent"} <= set(words_of(svg(reports["block"], "traffic")))
+    assert "bytes sent" not in words_of(svg(reports["huge"], "traffic"))

@@ -201,7 +201,7 @@ def test_with_a_machine_shares_are_of_the_time(reports, wasteful):
     lead = text.partition("</dl>")[2].partition("</p>")[0]
     shares = [one.time_share for one in wasteful.traffic if one.bytes]
     assert [float(value) for value in VALUE.findall(lead)][2 : 2 + len(shares)] == shares
-    assert "of it along data" in lead
+    assert "of the time along data" in lead
     lead = page.html(reports["huge"]).partition("</dl>")[2].partition("</p>")[0]
     assert {one.share for one in reports["huge"].traffic} <= set(map(float, VALUE.findall(lead)))
 

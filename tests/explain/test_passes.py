@@ -150,3 +150,55 @@ def test_and_the_compiler_does_not_send_it(f):
     text = jax.jit(lambda w, x: f(w, x, mesh=devices)).lower(*args).compile().as_text()
     sent = text.count(" all-reduce(") + text.count(" all-reduce-start(")
     assert sent == len(sw.explain(f, *ARGS, mesh=MESH).collectives)
+
+
+# --- the forward pass once more
+
+
+def measured_after(w, x, *, mesh):
+    """The loss of the new parameters, and another figure made of what the model gives."""
+
+    def model(w, x):
+        return jnp.tanh(x @ w)
+
+    def loss(w, x):
+        return lax.pmean(jnp.mean(model(w, x) ** 2), "data")
+
+    def step(w, x):
+        slope = jax.grad(loss)(w, x)
+        new = w - 0.1 * slope / jnp.sqrt(lax.psum(jnp.sum(slope**2), "data"))
+        return new, loss(new, x), lax.pmax(jnp.max(model(new, x)), "data")
+
+    return over(step, mesh, P())(w, x)
+
+
+def measured_around(w, x, *, mesh):
+    def per_device(w, x):
+        return lax.pmean(squares(w, x), "data")
+
+    loss = over(per_device, mesh, P())
+    value, slope = jax.value_and_grad(loss)(w, x)
+    return value, loss(w - 0.1 * slope, x)
+
+
+def on_one_line(w, x, *, mesh):
+    """The update stands on the line of the forward pass."""
+
+    def step(w, x):
+        return lax.pmean(w - 0.1 * jax.grad(lambda w: lax.psum(squares(w, x), "data"))(w), "data")
+
+    return over(step, mesh, P())(w, x)
+
+
+AGAIN = {
+    measured_after: [("psum", "backward"), ("psum", "update"), ("psum", "forward")]
+    + [("pmax", "forward")],
+    measured_around: [("psum", "forward"), ("psum", "backward"), ("psum", "forward")],
+    on_one_line: [("psum", "backward"), ("psum", "update")],
+}
+
+
+@pytest.mark.parametrize("f", AGAIN, ids=lambda f: f.__name__)
+def test_new_parameters_that_are_evaluated_go_through_a_forward_pass(f):
+    report = sw.explain(f, *ARGS, mesh=MESH)
+    assert [(use.name, use.direction) for use in report.collectives] == AGAIN[f]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ from jax import P, lax
 
 import shardwise as sw
 from shardwise._explain import units
+from shardwise._explain.page import html
 
 from .support import explained, shaped
 
@@ -257,3 +259,34 @@ class TestBadInput:
 
         with pytest.raises(sw.UnsupportedError, match="does not support debug_print"):
             explained(told, shaped(16), check_vma=False)
+
+
+@pytest.mark.parametrize("hardware", [None, "h200-node"])
+def test_text_and_page_lead_with_the_same_measure(hardware):
+    """Time where the hardware is known, else bytes; and both say which it is."""
+    report = sw.explain(two_axes, *TWO_AXES, mesh=sw.mesh(data=8, model=4), hardware=hardware)
+    measure = "of the time" if hardware else "of the bytes"
+    page = re.sub(r"<[^>]*>", "", html(report))
+    for one in report.traffic:
+        told = f"{round(100 * one.part)} % {measure}"
+        (axis,) = one.axes
+        bars = next(row for row in str(report).splitlines() if row.startswith(axis) and "█" in row)
+        assert told in bars
+        assert bars.count("█") == max(1, round(18 * one.part))
+        assert f"{told} along {axis}" in page
+    if hardware:
+        assert report.traffic[0].part != pytest.approx(report.traffic[0].share, abs=0.1)
+
+
+def two_axes(w, x, *, mesh):
+    def body(w, x):
+        return jax.lax.psum(jax.lax.psum(x @ w, "model").sum(0), "data")
+
+    specs = (P("model"), P("data", "model"))
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(w, x)
+
+
+TWO_AXES = (
+    jax.ShapeDtypeStruct((512, 4096), jnp.float32),
+    jax.ShapeDtypeStruct((256, 512), jnp.float32),
+)

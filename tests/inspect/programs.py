@@ -103,3 +103,126 @@ def counts_down(x, *, mesh):
         return lax.while_loop(go, turn, (3, part))[1]
 
     return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+def predicted(w, x):
+    h = jnp.tanh(x @ w["a"])  # hidden
+    return h @ w["b"]  # predicted
+
+
+def learns(w, x, y, rate, unused, *, mesh):
+    """A step with the gradient inside."""
+
+    def step(w, x, y, rate, unused):
+        def loss(w):
+            error = predicted(w, x) - y  # error
+            return lax.pmean(jnp.mean(error**2), "data")  # loss
+
+        value, grads = jax.value_and_grad(loss)(w)  # asked
+        new = jax.tree.map(lambda a, g: a - rate * g, w, grads)  # new
+        return new, value
+
+    specs = (P(), P("data"), P("data"), P(), P())
+    return jax.shard_map(step, mesh=mesh, in_specs=specs, out_specs=P())(w, x, y, rate, unused)
+
+
+def learns_around(w, x, y, rate, *, mesh):
+    """A step with the gradient around, and the loss once more with the new parameters."""
+
+    def per_device(w, x, y):
+        error = predicted(w, x) - y
+        return lax.pmean(jnp.mean(error**2), "data")
+
+    specs = (P(), P("data"), P("data"))
+    loss = jax.shard_map(per_device, mesh=mesh, in_specs=specs, out_specs=P())
+    value, grads = jax.value_and_grad(loss)(w, x, y)  # asked
+    new = jax.tree.map(lambda a, g: a - rate * g, w, grads)  # new
+    after = loss(new, x, y)  # after
+    return new, value, after
+
+
+def averages_twice(w, x, *, mesh):
+    """The textbook mistake: the gradient is summed by autodiff, and then averaged."""
+
+    def step(w, x):
+        def loss(w):
+            error = x @ w
+            return jnp.mean(error**2)  # loss
+
+        grads = lax.pmean(jax.grad(loss)(w), "data")  # asked
+        return w - 0.1 * grads
+
+    return jax.shard_map(step, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
+
+
+def learns_in_a_loop(w, x, *, mesh):
+    def steps(w, x):
+        def step(w, _):
+            value, slope = jax.value_and_grad(lambda w: lax.pmean(jnp.mean((x @ w) ** 2), "data"))(
+                w
+            )
+            return w - 0.1 * slope, value
+
+        return lax.scan(step, w, None, length=3)
+
+    return jax.shard_map(steps, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
+
+
+def deep(ws, x, *, mesh):
+    def body(ws, x):
+        def loss(ws):
+            h = x
+            for w in ws:
+                h = h + jax.nn.relu(2 * (h @ w))  # layer
+            return lax.pmean(jnp.mean(h**2), "data"), lax.psum(h.sum(), "data")
+
+        grads, total = jax.grad(loss, has_aux=True)(ws)  # asked
+        return grads, total
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(ws, x)
+
+
+def bends(w, x, *, mesh):
+    """A derivative of a derivative."""
+
+    def body(w, x):
+        def steepness(w):
+            slope = jax.grad(lambda w: lax.pmean(jnp.mean(jnp.sin(x @ w)), "data"))(w)
+            return jnp.sum(slope**2)
+
+        bend = jax.grad(steepness)(w)
+        return -bend
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
+
+
+def scanned(ws, x, *, mesh):
+    """Layers whose parameters are gathered, and which are computed again on the way back."""
+
+    def body(ws, x):
+        @jax.checkpoint
+        def layer(h, w):
+            out = jnp.tanh(h @ lax.all_gather(w, "data", tiled=True))  # layer
+            return out, None
+
+        def loss(ws):
+            h, _ = lax.scan(layer, x, ws)
+            return lax.pmean(jnp.mean(h**2), "data")
+
+        value, slope = jax.value_and_grad(loss)(ws)
+        return slope, value
+
+    rows = P(None, "data")
+    specs = (rows, P("data"))
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=(rows, P()))(ws, x)
+
+
+def two_slopes(a, b, x, *, mesh):
+    def body(a, b, x):
+        def loss(a, b):
+            return lax.pmean(jnp.mean((x @ a) * b), "data")
+
+        by_a, by_b = jax.grad(loss, argnums=(0, 1))(a, b)
+        return by_a, by_b
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=P())(a, b, x)

@@ -51,7 +51,7 @@ def test_values_have_lines_names_shapes_and_axes(looked):
     assert (scaled.shape, scaled.dtype, scaled.over) == ((2,), "float32", ("data",))
     assert (total.operation, total.kind, total.over) == ("psum over data", "collective", ())
     assert total.meets
-    assert [one.name for one in looked if one.kind == "input"] == ["part"]
+    assert [one.name for one in looked if one.kind == "input"] == ["part", "w"]
     assert looked.steps[-1].kind == "result"
     assert [one.number for one in looked] == list(range(len(looked)))
 
@@ -205,6 +205,7 @@ class TestMeaning:
         told = {step.name: step.meaning for step in found if step.name and step.kind != "result"}
         assert told == {
             "part": "its rows of x along data",
+            "w": "the whole of w",
             "scaled": "its rows along data",
             "squares": "a share of a sum over data",
             "total": "the whole",

@@ -10,7 +10,7 @@ from shardwise._cli import app
 
 from ..explain.browser import start
 from ..support import normal
-from .programs import line_of, norm, ring
+from .programs import learns, line_of, norm, predicted, ring
 
 CASES = """
 import numpy as np
@@ -122,4 +122,57 @@ def test_the_page_steps_forwards_and_back(browser, page):
     assert browser.run(here) == line
     colours = "new Set([...document.querySelectorAll('.cell')].map(c => c.style.background)).size"
     assert browser.run(colours) == 4
+    assert browser.complaints() == []
+
+
+@pytest.fixture(scope="module")
+def learning(tmp_path_factory):
+    w = {"a": normal(3, 2), "b": normal(2)}
+    args = (w, normal(8, 3), normal(8), 0.1, 1.0)
+    found = sw.inspect(learns, *args, mesh=sw.mesh(data=4))
+    return found.save(tmp_path_factory.mktemp("pages") / "learns.html"), found
+
+
+def test_the_page_marks_the_passes(browser, learning):
+    path, found = learning
+    browser.open(path, 1300)
+    stops = [stop for stop in found.stops if stop.shown]
+    line = line_of(predicted, "hidden")
+    for number in [i for i, stop in enumerate(stops) if stop.where.line == line]:
+        browser.run(
+            f"location.hash = '{number + 1}'; document.getElementById('slide').value = {number}"
+        )
+        browser.run("document.getElementById('slide').dispatchEvent(new Event('input'))")
+        marks = browser.run("[...document.querySelectorAll('.pass')].map(one => one.textContent)")
+        assert marks == ([stops[number].mark] if stops[number].mark else [])
+    assert marks == ["backward pass"]
+    top = browser.run("document.querySelector('#now p').textContent")
+    assert top.startswith(f"{number + 1} of {len(stops)}: programs.py:{line}")
+    # With every value there are also stops at which all is kept for the backward pass.
+    browser.run("document.getElementById('every').click()")
+    assert f"of {len(found.stops)}:" in browser.run("document.querySelector('#now p').textContent")
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("width", [390, 1300])
+def test_no_number_is_cut_off_and_only_the_panes_scroll(browser, learning, width):
+    path, _ = learning
+    browser.open(path, width)
+    cut = (
+        "[...document.querySelectorAll('.cell')].filter(c => c.scrollWidth > c.clientWidth).length"
+    )
+    assert browser.run(cut) == 0
+    assert browser.run("document.querySelectorAll('.cell').length") == 4 + 2 * 4
+    if width == 1300:
+        assert browser.run("document.documentElement.scrollHeight <= innerHeight")
+
+
+def test_all_steps_are_printed(browser, learning):
+    path, found = learning
+    browser.open(path, 1300, theme="dark")
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    stops = [stop for stop in found.stops if stop.shown]
+    assert browser.run("document.querySelectorAll('.stop').length") == len(stops)
+    browser.run("dispatchEvent(new Event('afterprint'))")
+    assert browser.run("document.querySelectorAll('.stop').length") == 0
     assert browser.complaints() == []

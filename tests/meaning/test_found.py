@@ -341,3 +341,26 @@ def test_two_programs_that_differ_are_not_proved_equal(name):
         f = program(body, P("a"), P("a"))
         assert sw.prove(f, *args, mesh=sw.mesh(a=2), reference=reference).status != "proved"
         assert sw.prove(f, *args, mesh=sw.mesh(a=2), reference=body).status == "proved"
+
+
+DRAWS = {
+    "bits": lambda keys: jax.vmap(jax.random.bits)(keys),
+    "split": lambda keys: jax.random.key_data(jax.vmap(jax.random.split)(keys)),
+    "folded": lambda keys: jax.random.key_data(
+        jax.vmap(jax.random.fold_in)(keys, jax.random.key_data(keys)[:, 0])
+    ),
+    "one by one": lambda keys: lax.map(jax.random.bits, keys),
+}
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+@pytest.mark.parametrize("name", DRAWS)
+def test_keys_that_are_not_drawn_from_one_by_one(name, impl):
+    """What JAX draws from several `rbg` keys at once it draws from the first."""
+    keys = jax.random.split(jax.random.key(1, impl=impl), 8)
+    f = program(DRAWS[name], P("a"), P("a"))
+    alone, cut = (sw.simulate(f, mesh=sw.mesh(a=n))(keys) for n in (1, 4))
+    status = sw.prove(f, keys, mesh=sw.mesh(a=4)).status
+    assert (status == "proved") <= np.array_equal(alone, cut)
+    if impl == "threefry2x32" or name == "one by one":
+        assert status == "proved"

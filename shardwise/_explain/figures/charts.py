@@ -22,16 +22,16 @@ def traffic(report: Facts) -> Drawing:
     if report.cost is not None:
         title = f"Communication by mesh axis: {units.duration(report.cost.communication)}"
     words = "; ".join(f"{units.axes(one.axes)}: {_amount(one)}" for one in rows)
-    drawing = Drawing(WIDTH, 42 * max(1, len(rows)) + 6, title, words)
-    if report.cost is not None:
-        drawing.legend = [
-            ("ink", "time, which the bars show"),
-            ("soft", "bytes sent by one device"),
-        ]
+    timed = bool(rows) and report.cost is not None
+    top = 16 if timed else 0
+    drawing = Drawing(WIDTH, 42 * max(1, len(rows)) + 6 + top, title, words)
+    if timed:
+        drawing.text(WIDTH - 130, 11, "time, as the bars", anchor="end", size=11)
+        drawing.text(WIDTH, 11, "bytes sent", "soft", anchor="end", size=11)
     if not rows:
         drawing.text(0, 20, "The devices send each other nothing.", "soft")
     for number, one in enumerate(rows):
-        _axis(drawing, report, one, 42 * number)
+        _axis(drawing, report, one, 42 * number + top)
     return drawing
 
 
@@ -44,23 +44,22 @@ def _amount(one: Traffic) -> str:
 
 
 def _axis(drawing: Drawing, report: Facts, one: Traffic, y: float) -> None:
-    name, part = units.axes(one.axes), one.share
+    name = units.axes(one.axes)
     bytes_, share = units.size(one.bytes), units.share(one.share)
-    if one.seconds is None or one.time_share is None:
+    if one.seconds is None:
         drawing.text(0, y + 16, name, room=WIDTH - 150, font_weight=600)
         drawing.text(WIDTH - 64, y + 16, bytes_, anchor="end", value=one.bytes)
         drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
     else:
-        part = one.time_share
-        drawing.text(0, y + 16, name, room=WIDTH - 250, font_weight=600)
+        drawing.text(0, y + 16, name, room=WIDTH - 258, font_weight=600)
         drawing.text(
-            WIDTH - 170, y + 16, units.duration(one.seconds), anchor="end", value=one.seconds
+            WIDTH - 178, y + 16, units.duration(one.seconds), anchor="end", value=one.seconds
         )
-        drawing.text(WIDTH - 122, y + 16, units.share(part), anchor="end", value=part)
-        drawing.text(WIDTH - 44, y + 16, bytes_, "soft", anchor="end", value=one.bytes)
+        drawing.text(WIDTH - 130, y + 16, units.share(one.part), anchor="end", value=one.part)
+        drawing.text(WIDTH - 50, y + 16, bytes_, "soft", anchor="end", value=one.bytes)
         drawing.text(WIDTH, y + 16, share, "soft", anchor="end", value=one.share)
     drawing.rect(0, y + 23, WIDTH, 10, "fill")
-    length = max(2.0, WIDTH * part) if one.bytes else 0.0
+    length = max(2.0, WIDTH * one.part) if one.bytes else 0.0
     drawing.bar(0, y + 23, length, 10, axis_colors(report, one.axes), f"{name}: {_amount(one)}")
 
 

@@ -81,9 +81,14 @@ def clean(words: str) -> str:
     return _NOT_XML.sub("\ufffd", words)
 
 
+def letters(room: float, size: float = 12) -> int:
+    """How many letters there is room for."""
+    return int(room / (0.56 * size))
+
+
 def fit(words: str, room: float, size: float = 12) -> str:
     """As much of the words as there is room for."""
-    most = int(room / (0.56 * size))
+    most = letters(room, size)
     return words if len(words) <= most else words[: max(1, most - 1)] + "…"
 
 

@@ -6,11 +6,12 @@ A device has the colour of the part that it holds; devices that hold the same pa
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 
 from .. import units
 from ..data import Facts, Held
-from .draw import Drawing, part_color
+from .draw import Drawing, letters, part_color
 from .grid import WIDTH, Part, coordinates, empty_grid, label
 
 
@@ -105,10 +106,10 @@ def shards(report: Facts, layout: Layout) -> Drawing:
 def figure(report: Facts) -> Drawing:
     """The devices, and a grid for each layout with the arrays that have it."""
     found = layouts(report)
-    panels = [(devices(report), ["The devices"]), *((shards(report, one), []) for one in found)]
-    for (_, caption), layout in zip(panels[1:], found, strict=True):
-        head, _, tail = layout.words(report).partition("; ")
-        caption += [head, *filter(None, [tail]), *_named(layout)]
+    panels = [
+        (devices(report), [("The devices", "ink")]),
+        *((shards(report, one), _caption(one, report)) for one in found),
+    ]
     across, gap = 2 if len(panels) == 4 else min(3, len(panels)), 28
     rows = [panels[start : start + across] for start in range(0, len(panels), across)]
     heights = [max(one.height + 17 * len(words) + 26 for one, words in row) for row in rows]
@@ -124,12 +125,19 @@ def figure(report: Facts) -> Drawing:
         for number, (panel, words) in enumerate(row):
             x = number * (WIDTH + gap)
             drawing.place(panel, x, y)
-            for line, text in enumerate(words):
+            for line, (text, color) in enumerate(words):
                 below = y + panel.height + 20 + 17 * line
-                color = "soft" if line else "ink"
                 drawing.text(x, below, text, color, size=11, room=WIDTH)
         y += high
     return drawing
+
+
+def _caption(layout: Layout, report: Facts) -> list[tuple[str, str]]:
+    """The lines below a grid, with their colours: how its arrays are split, and their names."""
+    head, _, tail = layout.words(report).partition("; ")
+    lines = [(line, "ink") for line in textwrap.wrap(head, letters(WIDTH, 11))]
+    lines += [(line, "soft") for line in textwrap.wrap(tail, letters(WIDTH, 11))]
+    return lines + [(line, "soft") for line in _named(layout)]
 
 
 def _named(layout: Layout, most: int = 5) -> list[str]:

@@ -42,20 +42,36 @@
     if (row && step.kind === "collective") row.classList.add("meets");
   });
 
-  // Numbers.
-  var number = function (value) {
-    if (typeof value !== "number") return String(value);
-    if (Number.isInteger(value)) return String(value);
+  // Numbers: all of one value with as many decimals, so that they stand below each other.
+  var leaves = function (values) { return Array.isArray(values) ? values.flatMap(leaves) : [values]; };
+  var plain = function (value) {
+    if (typeof value !== "number" || Number.isInteger(value)) return String(value);
     var size = Math.abs(value);
-    return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(3)
-      : String(parseFloat(value.toPrecision(5)));
+    return size < 1e-3 || size >= 1e6 ? value.toExponential(3) : String(parseFloat(value.toPrecision(5)));
   };
-  var flat = function (values) { return "[" + values.map(function (v) {
-    return Array.isArray(v) ? flat(v) : number(v);
-  }).join(", ") + "]"; };
-  var table = function (values) {
+  var format = function (step) {
+    var all = leaves(step.held.map(function (held) { return held.values === undefined ? [] : held.values; }))
+      .filter(function (value) { return typeof value === "number"; });
+    var most = all.reduce(function (size, value) { return Math.max(size, Math.abs(value)); }, 0);
+    if (all.every(Number.isInteger) || most >= 1e6) return plain;
+    var decimals = Math.max(0, 4 - Math.max(0, Math.floor(Math.log10(most))));
+    return function (value) {
+      if (typeof value !== "number" || value === 0) return String(value);
+      var shown = value.toFixed(decimals);
+      return Number(shown) === 0 ? value.toExponential(1) : shown;
+    };
+  };
+  var ROW = 8;
+  var table = function (values, number) {
+    var flat = function (values) { return "[" + values.map(function (v) {
+      return Array.isArray(v) ? flat(v) : number(v);
+    }).join(", ") + "]"; };
     if (!Array.isArray(values)) values = [[values]];
-    else if (!Array.isArray(values[0])) values = [values];
+    else if (!Array.isArray(values[0])) {
+      var long = values;
+      values = [];
+      for (var i = 0; i === 0 || i < long.length; i += ROW) values.push(long.slice(i, i + ROW));
+    }
     if (values.length && Array.isArray(values[0]) && Array.isArray(values[0][0])) {
       return make("div", flat(values), "facts");
     }
@@ -67,10 +83,21 @@
     });
     return made;
   };
-  var content = function (held) {
-    if (held.values !== undefined) return table(held.values);
-    return make("div", number(held.min) + " to " + number(held.max) + ", mean " + number(held.mean) +
-      ": " + held.first.map(number).join(", ") + ", …", "facts");
+  var content = function (held, number) {
+    if (held.values !== undefined) return table(held.values, number);
+    return make("div", plain(held.min) + " to " + plain(held.max) + ", mean " + plain(held.mean) +
+      ": " + held.first.map(plain).join(", ") + ", …", "facts");
+  };
+  // How wide a cell must be for a row of numbers, and for the name of a device above them.
+  var width = function (step, number) {
+    var last = step.shape[step.shape.length - 1] || 1;
+    var columns = step.shape.length > 1 ? last : Math.min(ROW, last);
+    var whole = step.held.filter(function (held) { return held.values !== undefined; });
+    if (!whole.length || step.shape.length > 2) return "16rem";
+    var longest = leaves(whole.map(function (held) { return held.values; }))
+      .reduce(function (size, value) { return Math.max(size, number(value).length); }, 1);
+    var row = columns * longest + "ch + " + (0.55 * (columns - 1) + 1.35) + "rem";
+    return "max(" + row + ", " + words(all[all.length - 1]).length + "ch + 1.35rem)";
   };
 
   // Devices.
@@ -92,12 +119,12 @@
   var fits = function (device, at) {
     return Object.keys(at).every(function (name) { return device[name] === at[name]; });
   };
-  var cell = function (title, held, tint) {
+  var cell = function (title, held, tint, number) {
     var made = make("div", null, "cell");
     made.appendChild(make("h3", title));
     if (held) {
       made.style.background = "var(--tint" + tint + ")";
-      made.appendChild(content(held));
+      made.appendChild(content(held, number));
     } else {
       made.classList.add("not");
       made.appendChild(make("div", "does not come here", "facts"));
@@ -105,12 +132,13 @@
     return made;
   };
   var devices = function (step) {
-    var columns = step.shape.length > 1 ? step.shape[step.shape.length - 1] : step.shape[0] || 1;
-    var grid = make("div", null, columns > 4 || step.shape.length > 2 ? "held wide" : "held");
+    var number = format(step);
+    var grid = make("div", null, "held");
+    grid.style.setProperty("--wide", width(step, number));
     if (!step.differs_over.length && !step.only) {
       grid.className = "held one";
       if (step.held.length) {
-        grid.appendChild(cell(step.kind === "result" ? "the result" : "every device", step.held[0], 5));
+        grid.appendChild(cell(step.kind === "result" ? "the result" : "every device", step.held[0], 5, number));
       }
       return grid;
     }
@@ -122,14 +150,14 @@
         });
         var out = step.only && !step.only.some(function (at) { return fits(device, at); });
         grid.appendChild(cell(words(device), out || group < 0 ? null : step.held[group],
-          group % data.tints));
+          group % data.tints, number));
       });
       return grid;
     }
     step.held.slice(0, 24).forEach(function (one, index) {
       var title = one.devices.length === 1 ? words(one.devices[0])
         : one.devices.length + " devices, first " + words(one.devices[0]);
-      grid.appendChild(cell(title, one, index % data.tints));
+      grid.appendChild(cell(title, one, index % data.tints, number));
     });
     if (step.held.length > 24) {
       grid.appendChild(make("p", "and " + (step.held.length - 24) + " more, all different", "soft"));
@@ -143,86 +171,112 @@
   };
   var show = function (step) {
     var made = make("div", null, "step");
-    var head = make("h2", step.name && step.kind !== "input" ? step.name + " = " : "");
-    if (step.kind === "input") head.textContent = (step.name || "an input") + ", as in_specs split it";
-    else if (step.kind === "result") head.textContent = "the whole, as out_specs put it together";
-    else head.appendChild(make("span", step.operation, step.kind === "collective" ? "meet" : ""));
+    var head = make("h2");
+    head.appendChild(make("span", step.title, step.kind === "collective" ? "meet" : ""));
     head.appendChild(make("code", short(step)));
     made.appendChild(head);
     var facts = [];
     if (step.kind === "collective") facts.push("Devices meet here.");
     if (step.meaning) facts.push("Each device holds " + step.meaning + ".");
-    if (step.kind !== "result") {
-      facts.push(step.differs_over.length
-        ? (step.held.length > 1 ? step.held.length + " different parts" : "The same numbers everywhere")
-          + " along " + step.differs_over.join(", ") + "."
-        : "The same on every device.");
+    if (step.differs_over.length) {
+      facts.push((step.held.length > 1 ? step.held.length + " different parts" : "The same numbers everywhere")
+        + " along " + step.differs_over.join(", ") + ".");
     }
-    if (step.backward) facts.push("Backward pass.");
-    made.appendChild(make("p", facts.join(" ")));
+    if (step.saved) facts.push("Kept for the backward pass.");
+    if (facts.length) made.appendChild(make("p", facts.join(" ")));
     made.appendChild(devices(step));
     return made;
   };
 
   // Stepping.
-  var at = 0;
+  var at = 0, stops = [];
   var slide = get("slide");
-  slide.max = Math.max(0, data.stops.length - 1);
+  // A stop where all is kept for the backward pass is worth a step only if every value is.
+  var choose = function () {
+    var every = get("every").checked;
+    stops = data.stops.filter(function (stop) { return every || stop.shown.length; });
+    slide.max = Math.max(0, stops.length - 1);
+  };
+  var tell = function (box, stop, number) {
+    var place = stop.file ? stop.file.split("/").pop() + ":" + stop.line : "an unknown line";
+    var turn = stop.turn.length ? ", turn " + stop.turn.map(function (t) { return t + 1; }).join(", ") : "";
+    var top = make("p", (number + 1) + " of " + stops.length + ": " + place + turn, "soft");
+    if (stop.mark) top.appendChild(make("span", stop.mark, "pass"));
+    box.appendChild(top);
+    box.appendChild(make("div", data.steps[stop.steps[0]].where.text, "line"));
+    (get("every").checked ? stop.steps : stop.shown).forEach(function (index) {
+      box.appendChild(show(data.steps[index]));
+    });
+  };
   var go = function (to, quietly) {
-    at = Math.max(0, Math.min(data.stops.length - 1, to));
+    at = Math.max(0, Math.min(stops.length - 1, to));
     var now = get("now");
     now.textContent = "";
     Array.from(document.querySelectorAll(".here")).forEach(function (one) {
       one.classList.remove("here");
     });
-    var stop = data.stops[at];
+    var stop = stops[at];
     if (stop) {
       var row = rows[stop.file + ":" + stop.line];
+      now.dataset.pass = stop.mark;
       if (row) {
         row.classList.add("here");
+        row.dataset.pass = stop.mark;
         var box = get("program");
         if (row.offsetTop < box.scrollTop || row.offsetTop > box.scrollTop + box.clientHeight - 40) {
           box.scrollTop = row.offsetTop - box.clientHeight / 2;
         }
       }
-      var place = stop.file ? stop.file.split("/").pop() + ":" + stop.line : "an unknown line";
-      var turn = stop.turn.length ? ", turn " + stop.turn.map(function (t) { return t + 1; }).join(", ") : "";
-      now.appendChild(make("p", (at + 1) + " of " + data.stops.length + ": " + place + turn, "soft"));
-      var first = data.steps[stop.steps[0]];
-      now.appendChild(make("div", first.where.text, "line"));
-      (get("every").checked ? stop.steps : stop.shown).forEach(function (index) {
-        now.appendChild(show(data.steps[index]));
-      });
+      tell(now, stop, at);
     }
-    if (data.deadlock && at === data.stops.length - 1) {
+    if (data.deadlock && at === stops.length - 1) {
       now.appendChild(make("div", "Deadlock. " + data.deadlock, "deadlock"));
     }
     now.scrollTop = 0;
     slide.value = at;
     get("back").disabled = at === 0;
-    get("next").disabled = at >= data.stops.length - 1;
+    get("next").disabled = at >= stops.length - 1;
     if (!quietly) history.replaceState(null, "", "#" + (at + 1));
   };
   var jump = function (file, line) {
-    var after = data.stops.findIndex(function (stop, index) {
+    var after = stops.findIndex(function (stop, index) {
       return index > at && stop.file === file && stop.line === line;
     });
-    go(after >= 0 ? after : data.stops.findIndex(function (stop) {
+    go(after >= 0 ? after : stops.findIndex(function (stop) {
       return stop.file === file && stop.line === line;
     }));
   };
   get("back").addEventListener("click", function () { go(at - 1); });
   get("next").addEventListener("click", function () { go(at + 1); });
-  get("every").addEventListener("change", function () { go(at); });
+  get("every").addEventListener("change", function () {
+    var before = stops[at];
+    choose();
+    go(Math.max(0, stops.indexOf(before)));
+  });
   slide.addEventListener("input", function () { go(Number(slide.value)); });
   document.addEventListener("keydown", function (event) {
     if (event.target === slide || event.ctrlKey || event.metaKey || event.altKey) return;
     var moves = { ArrowRight: 1, ArrowDown: 1, j: 1, n: 1, ArrowLeft: -1, ArrowUp: -1, k: -1, p: -1 };
     if (event.key === "Home") go(0);
-    else if (event.key === "End") go(data.stops.length - 1);
+    else if (event.key === "End") go(stops.length - 1);
     else if (moves[event.key]) go(at + moves[event.key]);
     else return;
     event.preventDefault();
   });
+  // On paper there is nothing to step with: all of it is printed.
+  window.addEventListener("beforeprint", function () {
+    var now = get("now");
+    now.textContent = "";
+    now.dataset.pass = "";
+    stops.forEach(function (stop, number) {
+      var box = make("section", null, "stop");
+      box.dataset.pass = stop.mark;
+      tell(box, stop, number);
+      now.appendChild(box);
+    });
+    if (data.deadlock) now.appendChild(make("div", "Deadlock. " + data.deadlock, "deadlock"));
+  });
+  window.addEventListener("afterprint", function () { go(at, true); });
+  choose();
   go((parseInt(location.hash.slice(1), 10) || 1) - 1, true);
 })();

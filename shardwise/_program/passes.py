@@ -1,0 +1,114 @@
+"""Which pass of a training step an operation belongs to: forward, backward, or update.
+
+JAX marks what it makes for a derivative: an operation of the backward pass has `transpose` on its
+name stack, one of a forward pass that is differentiated `jvp`. What comes of the backward pass and
+is not marked is the update: gradients averaged and clipped, the optimizer. Unless it is a place of
+the forward pass that is met again: then the new parameters are evaluated, on data that the backward
+pass has not made.
+"""
+
+from __future__ import annotations
+
+from .ir import Body, Op, Scan, Var, While, pairs, walk
+from .where import Where
+
+
+class Passes:
+    """The pass of each operation of a program."""
+
+    def __init__(self, body: Body):
+        self.found: dict[int, str] = {}
+        self._body = body
+        self._places: set[Where] | None = None
+        self._mark(body, set(), "")
+
+    def of(self, op: Op) -> str:
+        """`forward`, `backward` or `update`."""
+        return self.found.get(id(op), "forward")
+
+    def _mark(self, body: Body, behind: set[Var], around: str) -> None:
+        """Mark operations; afterwards `behind` holds all values that the backward pass made."""
+        for op in body.ops:
+            own = self.found[id(op)] = _own(op, around) or self._later(op, behind)
+            for inner, values in pairs(op):
+                # What one turn of a loop hands to the next is no news of a backward pass: the
+                # parameters that a step has updated go into another forward pass.
+                fresh = {v for outer, v, _ in values[: len(inner.ins)] if outer in behind}
+                marked = {v for v in fresh if isinstance(v, Var)}
+                self._mark(inner, marked, own if own == "backward" else "")
+                behind |= {outer for outer, v, _ in values[len(inner.ins) :] if v in marked}  # pyright: ignore[reportAssignmentType]
+            if own == "backward" or (own == "update" and not op.bodies):
+                behind |= set(op.outs)
+
+    def _later(self, op: Op, behind: set[Var]) -> str:
+        """The pass of an operation that no derivative has marked."""
+        given = [atom for atom in op.ins if isinstance(atom, Var)]
+        if not any(var in behind for var in given):
+            return "forward"
+        again = not all(var in behind for var in given) and op.where in self._forward_places()
+        return "forward" if again else "update"
+
+    def _forward_places(self) -> set[Where]:
+        """Where the operations of the forward pass stand; looked up once it is asked."""
+        if self._places is None:
+            ops = (op for op in walk(self._body.ops) if op.differentiated and not op.backward)
+            self._places = {op.where for op in ops if op.where.file}
+        return self._places
+
+
+def _own(op: Op, around: str) -> str:
+    if around == "backward" or op.backward:
+        return "backward"
+    return "forward" if op.differentiated else ""
+
+
+def kept_for_backward(body: Body, passes: Passes) -> set[Var]:
+    """The values that only the backward pass needs.
+
+    Beside `tanh(x)` a forward pass that is differentiated also has `1 - tanh(x)`, say. No line of
+    the program speaks of it.
+    """
+    found: set[Var] = set()
+    _keep(body, {atom for atom in body.outs if isinstance(atom, Var)}, found, passes)
+    return found
+
+
+def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None:
+    # An operation that nothing comes of, such as the loss where `grad` is all that is asked for,
+    # is the program's own: what it reads is as well.
+    for op in body.dropped:
+        if not op.backward:
+            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
+    for op in reversed(body.ops):
+        if passes.of(op) == "backward":
+            continue
+        for inner, values in pairs(op):
+            outs = values[len(inner.ins) :]
+            kept = {v for i, (outer, v, _) in enumerate(outs) if outer in wanted or i < _carry(op)}
+            _keep(inner, {v for v in kept if isinstance(v, Var)}, found, passes)
+        if op.differentiated:
+            found |= {var for var in op.outs if var not in wanted}
+        if not found.issuperset(op.outs):
+            wanted |= {atom for atom in op.ins if isinstance(atom, Var)}
+    _unpacked(body, found, passes)
+
+
+def _unpacked(body: Body, found: set[Var], passes: Passes) -> None:
+    """What the backward pass makes of nothing but what was kept for it."""
+    for op in body.ops:
+        given = [atom for atom in op.ins if isinstance(atom, Var)]
+        if passes.of(op) == "backward":
+            if given and found.issuperset(given):
+                found |= set(op.outs)
+            for inner in op.bodies:
+                _unpacked(inner, found, passes)
+
+
+def _carry(op: Op) -> int:
+    """How many of a loop's results, the first ones, go from one turn to the next."""
+    match op:
+        case Scan():
+            return op.carry
+        case While():
+            return len(op.outs)
+    return 0
