@@ -55,7 +55,7 @@ def warn_if_idle(
     Shardings are for the compiler, and a program may well ask for the mesh that is around it.
     """
     text = str(program.jaxpr)
-    if mesh.size == 1 or is_sharded(program.body) or _FOR_THE_COMPILER.search(text):
+    if mesh.size == 1 or is_sharded(program.body) or _ELSEWHERE.search(text):
         return
     if jax.sharding.get_abstract_mesh().size:
         return
@@ -75,10 +75,11 @@ def warn_if_idle(
         )
 
 
-_FOR_THE_COMPILER = re.compile(
+_ELSEWHERE = re.compile(
     r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
+    r"|shardwise_simulate"
 )
-"""What a program has where it tells the compiler how to lay out arrays."""
+"""What a program has that tells the compiler how to lay out arrays, or is simulated by itself."""
 
 
 class _Reader:
