@@ -217,17 +217,6 @@ def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
     return times if near and abs(times) > 1e-12 else None
 
 
-def whose(times: float, sizes: Mapping[str, int], slack: float) -> tuple[str, ...] | None:
-    """The axes the product of whose sizes is `times`."""
-    names = [name for name, size in sizes.items() if size > 1]
-    for count in range(1, len(names) + 1):
-        for chosen in itertools.combinations(names, count):
-            product = math.prod(sizes[name] for name in chosen)
-            if abs(times / product - 1) <= slack:
-                return chosen
-    return None
-
-
 def _inexact(x: np.ndarray) -> bool:
     return jnp.issubdtype(x.dtype, jnp.inexact)
 

@@ -18,6 +18,7 @@ from .draw import run_drawn
 from .lint import lint
 from .meant import Meant
 from .options import words
+from .powers import Sizes
 from .reference import wanted_of
 from .running import Run, Wanted
 from .seen import unseen
@@ -96,6 +97,8 @@ class _Comparison:
         self.proved_on: list[str] = []
         self.stuck_on: list[str] = []
         self.stuck: list[Finding] = []
+        self.tried: list[Sizes] = []
+        """The meshes on which numbers were compared, or proved to be right."""
         self.follows = self.meant if self.base.paths else None
         self.several = [run for run in self.runs if run is not self.base]
 
@@ -105,6 +108,7 @@ class _Comparison:
         for run, one in zip(self.runs, self.meshes, strict=True):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(one))
+                self.tried.append(dict(one.shape))
                 if run is not self.runs[-1] and run is not self.base:
                     continue
             elif self._as_on_the_largest(run):
@@ -139,6 +143,7 @@ class _Comparison:
             self.stuck_on.append(words(one))
             self.wrong_on.append(words(one))
         else:
+            self.tried.append(dict(one.shape))
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
 
@@ -151,7 +156,7 @@ class _Comparison:
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
-        return [*causes, *describe(rest), *self.stuck, *read, *odd]
+        return [*causes, *describe(rest, self.tried), *self.stuck, *read, *odd]
 
 
 def _led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:

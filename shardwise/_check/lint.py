@@ -24,6 +24,7 @@ from .._program import (
     is_sharded,
     walk,
 )
+from .diagnose import gradient_before
 from .two_ways import two_ways
 from .verdict import NOWHERE, Finding
 
@@ -46,7 +47,7 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 "A gradient of replicated parameters is: autodiff has already summed it over the "
                 "devices, so a further sum or mean cannot correct it",
                 op.where,
-                remedy=two_ways(),
+                remedy=two_ways(gradient_before(body, op.ins[0]), repr(again[0].name)),
                 certain=False,
             )
 

@@ -15,9 +15,10 @@ from .._doing import doing
 from .._errors import ShardwiseError, warn
 from .._meaning import Gap, Reading
 from .._mesh import abstract, axes_of
-from .cause import cause, grouped
+from .cause import cause, grouped, ratios
 from .describe import much
 from .options import words
+from .powers import Sizes
 from .running import Run
 from .verdict import Finding
 from .wrong import OTHER, SAME, Wrong
@@ -31,12 +32,16 @@ class Meant:
     def __init__(self, base: Run):
         self.base = base
         self._known: dict[int, list[list[Gap]] | None] = {}
+        self._read_on: dict[int, tuple[Sizes, list[list[Gap]] | None]] = {}
+        """The same with the sizes of the meshes."""
         self._plain = _read(base, None)
 
     def gaps(self, run: Run) -> list[list[Gap]] | None:
         """For each result where it parts from one device's; None where that is not known."""
         if id(run) not in self._known:
             self._known[id(run)] = self._compared(run)
+            if run.mesh is not None:
+                self._read_on[id(run)] = dict(run.mesh.shape), self._known[id(run)]
         return self._known[id(run)]
 
     def _compared(self, run: Run) -> list[list[Gap]] | None:
@@ -90,15 +95,22 @@ class Meant:
                 found[one.index] = told
         return grouped([*found.values()]), [one for one in wrong if one.index not in found]
 
+    def _told(self, run: Run, index: int) -> Finding:
+        """Where a result that parts from one device's does so first, as a finding."""
+        assert run.mesh is not None
+        gap = (self.gaps(run) or [])[index][0]
+        known = [(mesh, own[index]) for mesh, own in self._read_on.values() if own is not None]
+        axes = tuple(axes_of(run.mesh).values())
+        mesh = words(abstract(run.mesh))
+        return cause(gap, run.paths[index], axes, mesh, ratios(gap, known))
+
     def _cause(self, one: Wrong) -> Finding | None:
         if one.structure or not one.same_type:
             return None
         known = self.gaps(one.run)
         if not known or not known[one.index]:
             return None
-        assert one.run.mesh is not None
-        axes = tuple(axes_of(one.run.mesh).values())
-        first = cause(known[one.index][0], one.path, axes, words(abstract(one.run.mesh)))
+        first = self._told(one.run, one.index)
         if first.code == "SW409":
             return None
         symptom = f"{much(one)}, " if first.code == "SW405" else ""

@@ -1,7 +1,7 @@
 """Meaning: what each value of a sharded program is of the whole, found by reading it once."""
 
 from .compare import Gap as Gap
-from .compare import axes_of_ratio as axes_of_ratio
+from .compare import below as below
 from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
