@@ -26,9 +26,7 @@ or an eighth of what is to be explained, if that is less.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp

@@ -28,12 +28,12 @@ def describe(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Findin
         worst[one.index] = one  # meshes come in order of size
     groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
     for one in worst.values():
-        for finding in _findings(one, _factors(one, wrong, tried)):
+        for finding in _findings(one, factors_of(one, wrong, tried)):
             groups.setdefault((finding.code, finding.where), []).append((one, finding))
     return [_together(group) for group in groups.values()]
 
 
-def _factors(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
+def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
     """By how much the same result is too large on each mesh, as far as that is one number."""
     own = [other for other in wrong if other.index == one.index]
     seen: list[tuple[Sizes, float]] = [
@@ -153,7 +153,7 @@ def _by_factor(one: Wrong, seen: Seen) -> tuple[str, str, str] | None:
     times = one.times
     if times is None:
         return None
-    fitting = powers(one.sizes, times, seen, slack=max(16 * one.limit.norm, 1e-6))
+    fitting = powers(one.sizes, times, seen, one.slack)
     if not fitting:
         return None
     whose = ", or ".join(map(said, fitting))
@@ -165,12 +165,14 @@ def _by_factor(one: Wrong, seen: Seen) -> tuple[str, str, str] | None:
             f"is {_fraction(times)} of what it should be, {whose}",
             f"sum instead of averaging (jax.lax.psum over {over}), or divide only once.",
         )
-    made = one.origin.op if one.origin else None
-    summed = isinstance(made, Collective) and made.backward
-    remedy = f"average instead of summing: jax.lax.pmean(..., {over})."
+    summed = bool(one.origin) and isinstance(one.origin.op, Collective) and one.origin.op.backward
+    why, remedy = "", f"average instead of summing: jax.lax.pmean(..., {over})."
     if summed or one.suspect:
+        why = "; autodiff has already summed it over the devices"
         remedy = two_ways(one.gradient, over)
-    why = "; autodiff has already summed it over the devices" if summed or one.suspect else ""
+        if one.gradient is None:
+            why = "; every device has the same value before the sum"
+            remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
     return "SW101", f"is {times:.4g} times too large, {whose}{why}", remedy
 
 

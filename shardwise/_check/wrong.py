@@ -130,6 +130,11 @@ class Wrong:
         assert self.want is not None
         return factor(self.got, self.want, self.limit)
 
+    @property
+    def slack(self) -> float:
+        """By how much that number may differ from what it is."""
+        return max(16 * self.limit.norm, 1e-6)
+
     @functools.cached_property
     def plain(self) -> bool:
         """Whether a closer look is not needed to call it wrong."""

@@ -26,5 +26,6 @@ from .rules import table as table
 from .softmax import equal_in_blocks as equal_in_blocks
 from .term import Coef as Coef
 from .value import Value as Value
+from .vanish import vanishing as vanishing
 from .walk import Walk as Walk
 from .words import holding as holding
