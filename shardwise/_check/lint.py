@@ -24,6 +24,7 @@ from .._program import (
     collectives_in,
     is_sharded,
     walk,
+    within,
 )
 from .diagnose import gradient_before
 from .two_ways import two_ways
@@ -44,7 +45,10 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
         if op.name == "psum" and again and isinstance(op.ins[0], Var) and not op.backward:
             over = repr(again[0].name)
             gradient = gradient_before(body, op.ins[0])
-            why, remedy = "", f"leave the sum out, or average: jax.lax.pmean(..., {over})."
+            averages = within(op.source, "pmean")
+            remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
+            remedy = "leave it out: it averages equal values." if averages else remedy
+            why = ""
             if gradient is not None:
                 why = (
                     ". A gradient of replicated parameters is: autodiff has already summed it over "
@@ -53,7 +57,8 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 remedy = two_ways(gradient, over)
             yield Finding(
                 "SW201",
-                f"{op.name} over {over} of a value that is already the same along it{why}",
+                f"{'pmean' if averages else op.name} over {over} of a value that is already the "
+                f"same along it{why}",
                 op.where,
                 remedy=remedy,
                 certain=False,
