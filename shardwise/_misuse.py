@@ -163,9 +163,10 @@ class _Reader:
             all(bullet["shape"].endswith("[]") for bullet in bullets) and "][" in first["path"]
         )
         name = f" ({first['name']})" if first["name"] else ""
+        rank = len(re.findall(r"\d+", first["shape"].partition("[")[2]))
         return explain_error(
-            f"{first['path']}{name} is {first['shape']}, and its spec {first['spec']} is for an "
-            f"array of {first['length']} or more dimensions"
+            f"{first['path']}{name} is {first['shape']}, of {rank} dimension{'s' * (rank != 1)}, "
+            f"and its spec {first['spec']} is for {first['length']} or more"
             + (f" (and {more} more likewise)" if more else ""),
             where=self.where,
             rule="A spec has at most one entry for each dimension. To JAX a list or a tuple of "
