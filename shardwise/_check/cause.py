@@ -35,7 +35,7 @@ def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ())
     elif gap.kind in ("first", "moved") and gap.stray is not None:
         found = _joined(gap, gap.stray)
     else:
-        found = _unlike(gap)
+        found = _unlike(gap, mesh)
     return dataclasses.replace(found, leaf=leaf, mesh=mesh, message=f"{leaf} {found.message}")
 
 
@@ -300,8 +300,19 @@ def _joined(gap: Gap, op: Op) -> Finding:
     )
 
 
-def _unlike(gap: Gap) -> Finding:
+def _unlike(gap: Gap, mesh: str) -> Finding:
     op = gap.stray
+    if gap.filled is not None:
+        rows, filled = gap.filled
+        return Finding(
+            "SW409",
+            f"could not be related to what it is on one device: {rows} rows do not divide over "
+            f"{mesh}, so they are filled up to {filled}, and no rule leaves out again what is "
+            "filled up",
+            _nowhere(),
+            remedy=f"prove it with a batch that divides ({filled} rows here); sw.check compares "
+            "the numbers of this one.",
+        )
     why = "no rule leads from one to the other"
     if isinstance(op, Leaf | Collective):
         why = f"no rule says what {op.name} gives here"

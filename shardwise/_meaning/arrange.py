@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -170,11 +171,17 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dims = list(v.dims)
     for d in along:
         dims[d] = uncut(op.outs[0].shape[d])
-    cuts = tuple((d + len(v.hidden), *config[d]) for d in along)
-    if not filler.coef:
-        return [structural(v, "pad", cuts, tuple(dims))]
+    lead = len(v.hidden)
+
+    def made(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
+        cuts = tuple((number(d + lead), *config[d]) for d in along)
+        if not filler.coef:
+            return T.linear("pad", cuts, kids[0], shape)
+        return T.function("pad", cuts, [*kids, filler.scaled], shape)
+
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    return [v.having(T.function("pad", cuts, [v.scaled, filler.scaled], shape), dims=tuple(dims))]
+    busy = [*shifted(along, lead), *(range(lead) if filler.coef else ())]
+    return [v.having(T.beside(busy, [v.scaled], shape, made), dims=tuple(dims))]
 
 
 @rule("concatenate")
@@ -311,9 +318,14 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
     shape = (*hidden_sizes(axes), *map(whole_size, dims))
     if not v.coef:
         return v.having(T.zero(shape), dims=tuple(dims))
-    params = (tuple((d + len(axes), sizes[d]) for d in along), len(axes))
-    kids = [(1, v.term), *(start.scaled for start in starts)]
-    return v.having((v.coef, T.make("dynamic_slice", params, tuple(kids), shape)), dims=tuple(dims))
+    lead, places = len(axes), [start.scaled for start in starts]
+
+    def made(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
+        params = (tuple((number(d + lead), sizes[d]) for d in along), lead)
+        return v.coef, T.make("dynamic_slice", params, [*kids, *places], shape)
+
+    busy = [*range(lead), *shifted(along, lead)]
+    return v.having(T.beside(busy, [(1, v.term)], shape, made), dims=tuple(dims))
 
 
 @rule("dynamic_update_slice")
@@ -349,10 +361,15 @@ def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         return [v.having(made, born=debtor.born if debtor is not None else None)]
     lead = update.coef or v.coef
     kids = [(T.over(v.coef, lead), v.term), (T.over(update.coef, lead), update.term)]
-    params = (tuple(d + len(axes) for d in along), len(axes))
-    shape = v.term.shape
-    made = T.make("update", params, (*kids, *(s.scaled for s in starts)), shape)
-    return [v.having((lead, made), born=debtor.born if debtor is not None else None)]
+    places = [start.scaled for start in starts]
+
+    def updated(kids: list[T.Scaled], shape: Shape, number: Callable[[int], int]) -> T.Scaled:
+        params = (tuple(number(d + len(axes)) for d in along), len(axes))
+        return lead, T.make("update", params, [*kids, *places], shape)
+
+    busy = [*range(len(axes)), *shifted(along, len(axes))]
+    made = T.beside(busy, kids, v.term.shape, updated)
+    return [v.having(made, born=debtor.born if debtor is not None else None)]
 
 
 def _alike(known: np.ndarray) -> bool:

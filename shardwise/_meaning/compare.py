@@ -9,7 +9,7 @@ was done to, or a term that no rule relates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -38,6 +38,8 @@ class Gap:
     steps: tuple[Step, ...] = ()
     stray: Op | None = None
     """The operation since which no rule relates the two; for `first` and `moved`, the result."""
+    filled: tuple[int, int] | None = None
+    """The rows that an argument has and is filled up to, where it does not divide."""
     axes: tuple[Axis, ...] = ()
     whole: bool = True
     """For `times`: whether the result is that many times, or only something it is made of."""
@@ -67,7 +69,9 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     if got.term in w.joined:
         kind, op, axes = w.joined[got.term]
         return [Gap(kind, got.term, stray=op, axes=axes)]
-    return [Gap("other", got.term, stray=_first_stray(w, got.term))]
+    unlike = [gap.term for gap in parted if gap.kind == "other"]
+    stray = _first_stray(w, unlike) or _first_stray(w, [got.term])
+    return [Gap("other", got.term, stray=stray, filled=_filled_up(w, got.term))]
 
 
 def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
@@ -97,8 +101,20 @@ def below(t: Term) -> Iterator[Term]:
                 stack.append(kid)
 
 
-def _first_stray(w: Notes, t: Term) -> Op | None:
-    own = [w.strays[one] for one in below(t) if one in w.strays]
+def _filled_up(w: Notes, t: Term) -> tuple[int, int] | None:
+    """How many rows an argument has and how many it is given, where it is not on one device."""
+    for one in below(t):
+        if one.op not in ("gather", "pad", "concatenate") or w.known(one):
+            continue
+        for _, kid in one.kids:
+            given = kid.op == "symbol" and kid.params[0] == "argument" and kid.shape
+            if given and kid.shape[1:] == one.shape[1:] and kid.shape[0] < one.shape[0]:
+                return kid.shape[0], one.shape[0]
+    return None
+
+
+def _first_stray(w: Notes, terms: Iterable[Term]) -> Op | None:
+    own = [w.strays[one] for t in terms for one in below(t) if one in w.strays]
     return min(own, key=lambda found: found[0])[1] if own else None
 
 

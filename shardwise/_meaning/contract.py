@@ -7,6 +7,8 @@ it hidden: each device multiplies its own parts, and that is what the term says.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .._program import Leaf
 from . import term as T
 from .align import align, whole_along
@@ -70,12 +72,19 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Running totals along a dimension that each device has whole; sums of shares are shares."""
     v = whole_along(ins[0], [op.params["axis"]])
-    params = (op.params["axis"] + len(v.hidden), op.params["reverse"])
+    at = op.params["axis"] + len(v.hidden)
     if op.name == "cumsum":
         only_sums("a running sum", v)
-        return [v.having(T.linear("cumsum", params, v.scaled, v.term.shape))]
-    refuse_debts(op.name, ins)
-    return [v.having(T.function(op.name, params, [v.scaled], v.term.shape))]
+    else:
+        refuse_debts(op.name, ins)
+
+    def made(kids: list[T.Scaled], shape: T.Shape, number: Callable[[int], int]) -> T.Scaled:
+        params = (number(at), op.params["reverse"])
+        if op.name == "cumsum":
+            return T.linear("cumsum", params, kids[0], shape)
+        return T.function(op.name, params, kids, shape)
+
+    return [v.having(T.beside([at], [v.scaled], v.term.shape, made))]
 
 
 @rule("fft")
@@ -99,11 +108,13 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     d = op.params["dimension"]
     ins = [whole_along(v, [d]) for v in ins]
     ins = align(ins, w.known)
-    params = (d + len(ins[0].hidden), op.params["num_keys"])
+    at, keys = d + len(ins[0].hidden), op.params["num_keys"]
+
+    def made(i: int) -> T.Made:
+        return lambda kids, shape, number: T.function("sort", (number(at), keys, i), kids, shape)
+
     kids = [v.scaled for v in ins]
-    return [
-        v.having(T.function("sort", (*params, i), kids, v.term.shape)) for i, v in enumerate(ins)
-    ]
+    return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]
 
 
 DIMENSIONS = ("axis", "reduction_dimension")

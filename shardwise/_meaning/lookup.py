@@ -8,6 +8,7 @@ leaves a sum owed, as any sum over a cut dimension does.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from .contract import meet
 from .elementwise import only_sums, refuse_debts, share_words, sums
 from .masked import added_up
 from .notes import Notes
-from .rules import rule
+from .rules import rule, shifted
 from .value import (
     Unknown,
     Value,
@@ -81,11 +82,41 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not x.coef and not fills:
         return [x.having(T.zero(shape), dims=dims, hidden=tuple(hidden))]
     wide = tuple(whole_size(x.dims[d]) if d in full else sizes[d] for d in range(len(x.dims)))
-    params = (numbers, wide, (mode, str(fill)), len(hidden))
     # A number that stands in for what is not there does not grow with the table.
-    lead, table = (1, x.scaled) if fills else (x.coef, (1, x.term))
-    made = T.make("gather", params, (table, index.scaled), shape)
-    return [x.having((lead, made), dims=dims, hidden=tuple(hidden))]
+    coef, (times, table) = (1, x.scaled) if fills else (x.coef, (1, x.term))
+    lead = len(hidden)
+    left = [d for d in range(len(x.dims)) if d not in gone]
+    pairs = {d: numbers.offset_dims[left.index(d)] for d in full if d in left}
+    alike = [d for d in pairs if d + lead in T.uniform_dims(table)]
+    params = (
+        _without(numbers, alike, [pairs[d] for d in alike]),
+        tuple(size for d, size in enumerate(wide) if d not in alike),
+        (mode, str(fill)),
+        lead,
+    )
+    keep = [d for d in range(len(shape)) if d - lead not in {pairs[e] for e in alike}]
+    kids = ((times, T.strip(table, {*shifted(alike, lead)})), index.scaled)
+    made = T.make("gather", params, kids, tuple(shape[d] for d in keep))
+    return [x.having(T.bcast((coef, made), shape, keep), dims=dims, hidden=tuple(hidden))]
+
+
+OF_RESULT = ("offset_dims", "update_window_dims")
+OF_INDEX = ("start_indices_batching_dims", "scatter_indices_batching_dims", "mode")
+
+
+def _without(numbers: Any, gone: Sequence[int], also: Sequence[int]) -> Any:
+    """Dimension numbers without some dimensions of the array, and of the rows looked up or added.
+
+    Along these nothing changes, and each row has them whole: it is the same without them.
+    """
+
+    def left(name: str, dims: Any) -> Any:
+        if name in OF_INDEX:
+            return dims
+        out = also if name in OF_RESULT else gone
+        return tuple(d - sum(e < d for e in out) for d in dims if d not in out)
+
+    return numbers._replace(**{key: left(key, old) for key, old in numbers._asdict().items()})
 
 
 def _fills(op: Leaf, mode: str, fill: Any) -> bool:
@@ -180,19 +211,27 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
     hidden = sorted(axes)
     update, index = with_hidden(update, hidden), with_hidden(index, hidden)
     shape = (*hidden_sizes(hidden), *map(whole_size, dims))
-    params = (op.name, numbers, str(op.params["mode"]), len(hidden))
+    lead = len(hidden)
+    alike = [d for d, e in full.items() if lead + e in T.uniform_dims(update.term)]
     if not adds:
-        return x.having(
-            T.function("scatter", params, [x.scaled, index.scaled, update.scaled], shape)
-        )
+        alike = [d for d in alike if lead + d in T.uniform_dims(x.term)]
+    also = [full[d] for d in alike]
+    params = (op.name, _without(numbers, alike, also), str(op.params["mode"]), lead)
+    keep = [d for d in range(len(shape)) if d - lead not in alike]
+    small = tuple(shape[d] for d in keep)
+    rows_of = T.strip(update.term, {*shifted(also, lead)})
+    if not adds:
+        table = x.coef, T.strip(x.term, {*shifted(alike, lead)})
+        kids = [table, index.scaled, (update.coef, rows_of)]
+        return x.having(T.bcast(T.function("scatter", params, kids, small), shape, keep))
     owed = update.owed | {(axis, "sum") for axis in over}
     born = op if over else update.born
     masked = _by_mask(x, index, update, numbers, dims)
     if masked is not None:
         return masked.having(masked.scaled, owed=owed, born=born)
-    made = T.make("scatter_add", params, (index.scaled, (1, update.term)), shape)
-    coef, made = (update.coef, made) if update.coef else T.zero(shape)
-    return Value(coef, made, tuple(dims), tuple(hidden), owed, born)
+    made = T.make("scatter_add", params, (index.scaled, (1, rows_of)), small)
+    scaled = T.bcast((update.coef, made), shape, keep) if update.coef else T.zero(shape)
+    return Value(*scaled, tuple(dims), tuple(hidden), owed, born)
 
 
 def _by_mask(x: Value, index: Value, update: Value, numbers: Any, dims: list[Any]) -> Value | None:

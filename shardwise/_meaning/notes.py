@@ -70,6 +70,15 @@ class Notes(abc.ABC):
         """Whether the reference program has a value with this term."""
         return self.reference is None or term in self.reference.seen
 
+    def familiar(self, term: Term) -> bool:
+        """Whether the reference has it, or has it spread over other sizes.
+
+        A device that fills its own rows with a number has fewer of them than one device has; that
+        is no place at which two programs part.
+        """
+        inner = term.kids[0][1] if term.op == "bcast" else term
+        return self.known(term) or inner.op in ("one", "literal") or self.known(inner)
+
     def has(self, term: Term) -> bool:
         """Whether a value with this term came before, here or in the walk around this one."""
         return term in self.seen or (self.outer is not None and self.outer.has(term))

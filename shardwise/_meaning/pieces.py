@@ -51,8 +51,11 @@ def _seams(t: Term) -> set[int]:
         top = stack.pop()
         if top.shape != t.shape:
             continue
+        inner = top.kids[0][1] if top.op == "bcast" else None
         if top.op == "concatenate":
             found.add(top.params)
+        elif inner is not None and inner.op == "concatenate":
+            found.add(top.params[inner.params])
         for _, kid in top.kids if top.op in BY_ELEMENT | {"sum", "product"} else ():
             if kid not in seen:
                 seen.add(kid)

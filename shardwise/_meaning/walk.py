@@ -75,7 +75,7 @@ class Walk(Notes):
         for out in outs:
             if out.term not in self.seen:
                 self.seen.add(out.term)
-                if not self.known(out.term) and all(self.known(v.term) for v in ins):
+                if not self.familiar(out.term) and all(self.familiar(v.term) for v in ins):
                     self.strays.setdefault(out.term, (self.count, op))
             for axis in sorted(out.debts):
                 if out.born is op:

@@ -67,19 +67,30 @@ class Proof:
         return str(self)
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
-        """What is said of which meshes: pairs of a word and the meshes."""
-        said = self.status if self.ok else self.status.upper()
-        many = brief and len(self.meshes) > 1
-        return [(said, f"{len(self.meshes)} meshes" if many else ", ".join(self.meshes))]
+        """What is said of which meshes: pairs of a word and the meshes, the worst first."""
+        rows = [
+            (kind, [mesh for mesh in self.meshes if self._status_on(mesh) == kind])
+            for kind in (REFUTED, UNKNOWN, PROVED)
+        ]
+        rows = [(kind if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
+        if brief and len(self.meshes) > 1:
+            of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
+            return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]
+        return [(word, ", ".join(on)) for word, on in rows]
+
+    def _status_on(self, mesh: str) -> str:
+        """The worst that is said of a result on one mesh."""
+        found = {one.status for one in self.results if one.mesh == mesh}
+        return next((kind for kind in (REFUTED, UNKNOWN) if kind in found), PROVED)
 
     def _head(self) -> str:
-        ((said, tried),) = self.head()
+        parts = "; ".join(f"{said} on {meshes}" for said, meshes in self.head())
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
-        parts = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        results = f"{_plural(counts.total())}: {parts}"
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
+        results = f"{_plural(counts.total())}: {kinds}"
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
-        return f"{name}: {said} on {tried}, against {self.against} ({results}){quiet}"
+        return f"{name}: {parts}, against {self.against} ({results}){quiet}"
 
     def _tail(self) -> list[str]:
         return [self.numbers] if self.numbers else []

@@ -34,8 +34,10 @@ def prove(
 
     Nothing is run for a proof: `f` is traced on the mesh and on one device, and every value is
     followed as an expression over the whole arguments. So shapes are enough as arguments, and the
-    mesh may be larger than any machine. A proof is in real arithmetic: rounding, and the order in
-    which sums are added, are left aside, and casts between floating-point types count as exact.
+    mesh may be larger than any machine. A proof holds for the sizes that are named, those of the
+    mesh and those of the arguments: none is a symbol, and what is proved on 8 devices says nothing
+    of 16. It is in real arithmetic: rounding, and the order in which sums are added, are left
+    aside, and casts between floating-point types count as exact.
 
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is

@@ -35,7 +35,9 @@ from .node import times as times
 from .parts import concatenate as concatenate
 from .parts import cut as cut
 from .parts import reduce as reduce
+from .spread import Made as Made
 from .spread import bcast as bcast
+from .spread import beside as beside
 from .spread import full as full
 from .spread import function as function
 from .spread import iota as iota

@@ -6,8 +6,20 @@ import math
 from collections.abc import Iterable, Sequence
 
 from .algebra import add
-from .node import ONE, Scaled, Shape, Term, make, over, tidy
-from .spread import bcast, full, iota, matched, reshape, strip, transpose, uniform_dims, zero
+from .node import ONE, Coef, Scaled, Shape, Term, make, over, tidy
+from .spread import (
+    Made,
+    bcast,
+    beside,
+    full,
+    iota,
+    matched,
+    reshape,
+    strip,
+    transpose,
+    uniform_dims,
+    zero,
+)
 
 
 def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
@@ -155,7 +167,11 @@ def concatenate(pieces: Sequence[Scaled], d: int, shape: Shape) -> Scaled:
     lead = next((c for c, _ in joined if c), 0)
     if not lead:
         return zero(shape)
-    return lead, make("concatenate", d, [(over(c, lead), t) for c, t in joined], shape)
+    return beside([d], [(over(c, lead), t) for c, t in joined], shape, _behind(lead, d))
+
+
+def _behind(lead: Coef, d: int) -> Made:
+    return lambda kids, shape, number: (lead, make("concatenate", number(d), kids, shape))
 
 
 def _neighbours(a: Scaled, b: Scaled, d: int) -> Scaled | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .node import ONE, Scaled, Shape, Term, is_uniform, make, times
@@ -47,16 +47,35 @@ def bcast(x: Scaled, shape: Shape, dims: Sequence[int]) -> Scaled:
     """Spread over new dimensions; `dims` says where each dimension of `x` goes."""
     coef, t = x
     dims = tuple(dims)
-    grown = {i for i, d in enumerate(dims) if t.shape[i] != shape[d]}
-    if grown:
-        coef, t = reshape((coef, t), tuple(s for i, s in enumerate(t.shape) if i not in grown))
-        dims = tuple(d for i, d in enumerate(dims) if i not in grown)
     if t.shape == shape:
         return coef, t
+    if 1 in t.shape:
+        # What grows has size 1, and what stays of size 1 is spread over it: one form for both.
+        dims = tuple(d for i, d in enumerate(dims) if t.shape[i] != 1)
+        coef, t = reshape((coef, t), tuple(size for size in t.shape if size != 1))
+        return bcast((coef, t), shape, dims)
     if t.op == "bcast":
         dims = tuple(dims[d] for d in t.params)
         t = t.kids[0][1]
     return coef, make("bcast", dims, ((1, t),), shape)
+
+
+Made = Callable[[list[Scaled], Shape, Callable[[int], int]], Scaled]
+"""Makes a term of operands, its shape, and the new number of each dimension that is left."""
+
+
+def beside(busy: Iterable[int], kids: Sequence[Scaled], shape: Shape, made: Made) -> Scaled:
+    """A function along the dimensions `busy`, of operands as they are before they are spread.
+
+    It leaves the other dimensions as they are. Where nothing changes along them it is computed
+    once: a device that fills its own rows does what is done to all of them.
+    """
+    alike = set(range(len(shape))) - set(busy)
+    for _, t in kids:
+        alike &= uniform_dims(t)
+    keep = [d for d in range(len(shape)) if d not in alike]
+    inner = [(coef, strip(t, alike)) for coef, t in kids]
+    return bcast(made(inner, tuple(shape[d] for d in keep), keep.index), shape, keep)
 
 
 def reshape(x: Scaled, shape: Shape) -> Scaled:
