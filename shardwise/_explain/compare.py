@@ -10,7 +10,7 @@ from typing import Any
 from . import units
 from .data import Facts, Plain
 
-NOTABLE = 0.02
+NOTABLE = 0.05
 """A difference of figures that is worth a sentence."""
 
 
