@@ -100,6 +100,8 @@ class _Reader:
             return UnsupportedError(self._no_devices())
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
+        if found := _jax.NO_DERIVATIVE.search(self.text):
+            return UnsupportedError(self._no_derivative(found["name"]))
         if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
             return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
@@ -175,6 +177,16 @@ class _Reader:
             remedy="make it an array: jnp.asarray(x)."
             if numbers
             else "shorten the spec; for a scalar it is P().",
+        )
+
+    def _no_derivative(self, name: str) -> str:
+        return explain_error(
+            f"a {name} is differentiated, and JAX has no derivative of it",
+            where=self.where,
+            rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
+            f"around the {name} comes too late: JAX differentiates what stands inside first.",
+            remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
+            "or a logsumexp the gradient stays exact, for the maximum cancels out.",
         )
 
     def _not_an_array(self, kind: str) -> str:
