@@ -205,7 +205,7 @@ class _Reader:
                 f"there is no mesh axis {axis!r} here; the mesh has {names}",
                 where=self.where,
                 rule="A collective or a spec names an axis of the mesh around it.",
-                remedy=near(axis, self.known) or "name one of these, or add the axis to the mesh.",
+                remedy=self._axis_meant(axis),
             )
         if any(map(_jax.is_shard_map, self.files)):
             return explain_error(
@@ -220,6 +220,12 @@ class _Reader:
             rule="Devices meet inside a shard_map; outside, arrays are whole.",
             remedy="move it into the function that jax.shard_map maps, or leave it out.",
         )
+
+    def _axis_meant(self, axis: str) -> str:
+        """Another name, or a mesh that has the axis as well."""
+        sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
+        meant = near(axis, self.known).removesuffix("?") or "name one of these"
+        return f"{meant}, or add it to the mesh: {{{sizes}}}" + ("?" if "did" in meant else ".")
 
     def _mixed_axes(self, names: list[str]) -> str | None:
         match = _jax.MIXED_AXES.search(self.text)
@@ -245,7 +251,12 @@ class _Reader:
             f"{specs} do not match the {things}s.\n  " + self.text.replace("\n", "\n  "),
             where=self.where,
             rule=f"There is one spec for each {things}, or one that serves all of them.",
-            remedy=f"give {specs} as a tuple with one entry for each {things}.",
+            remedy=f"give {specs} as a tuple with one entry for each {things}."
+            + (
+                " Is the order of the arguments that of the function?"
+                if things == "argument"
+                else ""
+            ),
         )
 
     def _no_devices(self) -> str:
