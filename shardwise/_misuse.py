@@ -55,7 +55,7 @@ def warn_if_idle(
     Shardings are for the compiler, and a program may well ask for the mesh that is around it.
     """
     text = str(program.jaxpr)
-    if mesh.size == 1 or is_sharded(program.body) or _FOR_THE_COMPILER.search(text):
+    if mesh.size == 1 or is_sharded(program.body) or _ELSEWHERE.search(text):
         return
     if jax.sharding.get_abstract_mesh().size:
         return
@@ -75,10 +75,11 @@ def warn_if_idle(
         )
 
 
-_FOR_THE_COMPILER = re.compile(
+_ELSEWHERE = re.compile(
     r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
+    r"|shardwise_simulate"
 )
-"""What a program has where it tells the compiler how to lay out arrays."""
+"""What a program has that tells the compiler how to lay out arrays, or is simulated by itself."""
 
 
 class _Reader:
@@ -165,9 +166,10 @@ class _Reader:
             all(bullet["shape"].endswith("[]") for bullet in bullets) and "][" in first["path"]
         )
         name = f" ({first['name']})" if first["name"] else ""
+        rank = len(re.findall(r"\d+", first["shape"].partition("[")[2]))
         return explain_error(
-            f"{first['path']}{name} is {first['shape']}, and its spec {first['spec']} is for an "
-            f"array of {first['length']} or more dimensions"
+            f"{first['path']}{name} is {first['shape']}, of {rank} dimension{'s' * (rank != 1)}, "
+            f"and its spec {first['spec']} is for {first['length']} or more"
             + (f" (and {more} more likewise)" if more else ""),
             where=self.where,
             rule="A spec has at most one entry for each dimension. To JAX a list or a tuple of "

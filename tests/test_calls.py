@@ -104,6 +104,71 @@ TOLD = {
 }
 
 
+TIRED = {
+    "a list of numbers for an array": (
+        lambda: sw.simulate(scaled, mesh=MESH)(X.tolist(), 1.0),
+        ["is float32[], of 0 dimensions", "that many scalars", "jnp.asarray(x)"],
+    ),
+    "a function that returns text": (
+        lambda: sw.check(lambda x: "a", X, mesh=MESH),
+        ["the function returns something of type str"],
+    ),
+    "a reference of other arguments": (
+        lambda: sw.check(scaled, X, 1.0, mesh=MESH, reference=lambda x: x),
+        ["<lambda>(): it is called with an ndarray, a float: too many", "The reference is"],
+    ),
+    "shapes to inspect": (
+        lambda: sw.inspect(scaled, jax.ShapeDtypeStruct((8,), jnp.float32), 1.0, mesh=MESH),
+        ["which has no values", "jnp.ones(x.shape, x.dtype)"],
+    ),
+    "shapes to simulate": (
+        lambda: sw.simulate(scaled, mesh=MESH)(jax.ShapeDtypeStruct((8,), jnp.float32), 1.0),
+        ["which has no values", "jax.eval_shape"],
+    ),
+    "an evaluation without the state": (
+        lambda: sw.fit(STEP, STEP.init(jnp.ones(())), [X], steps=1, evaluate=lambda: {"a": 1}),
+        ["<lambda>() of evaluate cannot be called with one argument"],
+    ),
+    "a callback without the row": (
+        lambda: sw.fit(STEP, STEP.init(jnp.ones(())), [X], steps=1, callbacks=[lambda: None]),
+        ["<lambda>() of callbacks cannot be called with one argument"],
+    ),
+    "several sizes": (lambda: sw.mesh(data=[1, 2]), ["has size [1, 2]", "sw.check and sw.prove"]),
+    "sizes as text": (
+        lambda: sw.check(scaled, X, 1.0, mesh={"data": "1,2"}),
+        ["has size '1,2'", "data=[1,2], without quotes"],
+    ),
+    "a size with a point": (lambda: sw.mesh(data=2.0), ["has size 2.0", "Remedy: data=2"]),
+    "the mesh among the arguments": (
+        lambda: sw.check(scaled, X, 1.0, MESH),
+        ["the mesh is given by position", "mesh={"],
+    ),
+    "nothing to train": (lambda: STEP.init(None), ["there are no arrays in it (a NoneType)"]),
+    "progress as text": (
+        lambda: sw.evaluate(loss, 1.0, X, progress="yes"),
+        ["progress is a str", "a function that is given snapshots"],
+    ),
+    "jit with specs for a mesh around it": (
+        lambda: sw.simulate(jax.jit(jnp.sum, in_shardings=P("data")), mesh=MESH)(X),
+        ["this asks a virtual mesh for devices"],
+    ),
+}
+
+
+@pytest.mark.parametrize("call", TIRED)
+def test_what_a_tired_user_gives_is_told_in_words(call):
+    run, words = TIRED[call]
+    with pytest.raises(sw.ShardwiseError) as found:
+        run()
+    assert [word for word in words if word not in str(found.value)] == [], str(found.value)
+
+
+def test_a_name_that_is_nearly_there():
+    with pytest.raises(AttributeError) as found:
+        sw.chek  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+    assert (found.value.name, found.value.obj) == ("chek", sw)
+
+
 @pytest.mark.parametrize("call", TOLD)
 def test_a_call_that_python_refuses_is_told_in_words(call):
     run, words = TOLD[call]

@@ -74,7 +74,8 @@ def _cases_of(target: str) -> list[Found]:
     if path.is_dir() and not name:
         return _cases_below(path)
     if not path.is_file():
-        raise _wrong(target, "there is no such file or folder.")
+        near = f"did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
+        raise _wrong(target, "there is no such file or folder.", near)
     if path.suffix != ".py":
         raise _wrong(target, "this is not a Python file.")
     found = _cases_in(path.resolve())

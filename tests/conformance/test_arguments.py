@@ -123,8 +123,9 @@ def test_what_is_said(words):
 
 
 def test_static_arguments_have_places_in_specs():
-    def f(x, n, w):
-        return x * n + w
+    def f(x, n, w, *, mesh):
+        specs = {"in_specs": (P("data"), P("data")), "out_specs": P("data")}
+        return jax.shard_map(lambda x, w: x * n + w, mesh=mesh, **specs)(x, w)
 
     call = sw.simulate(f, mesh=MESH, static_argnums=1, in_specs=(P("data"), None, P()))
     assert_same(call(X, 2, X), X * 3)
