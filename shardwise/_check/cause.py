@@ -244,7 +244,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
             f"uses each device's own maximum or minimum over {over} as if it were the whole: "
             f"{mistake.reason}",
             where,
-            remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
+            remedy=_combined(over),
         )
     remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if mistake.reason.startswith("division by"):
@@ -259,6 +259,16 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
         f"{mistake.reason}",
         where,
         remedy=remedy,
+    )
+
+
+def _combined(over: str) -> str:
+    """How maxima are combined so that it can be differentiated too: JAX has no rule for pmax."""
+    return (
+        "combine them first, here a maximum of rows (pmin for a minimum):\n"
+        f"    m = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(x, -1)), {over})\n"
+        "With it the logsumexp of all parts is:\n"
+        f"    m + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x - m[..., None]), -1), {over}))"
     )
 
 
