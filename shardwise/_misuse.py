@@ -226,8 +226,8 @@ class _Reader:
     def _axis_meant(self, axis: str) -> str:
         """Another name, or a mesh that has the axis as well."""
         sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
-        meant = near(axis, self.known).removesuffix("?") or "name one of these"
-        return f"{meant}, or add it to the mesh: {{{sizes}}}" + ("?" if "did" in meant else ".")
+        meant = near(axis, self.known) or "name one of these."
+        return f"{meant} Otherwise add it to the mesh: {{{sizes}}}."
 
     def _mixed_axes(self, names: list[str]) -> str | None:
         match = _jax.MIXED_AXES.search(self.text)

@@ -406,3 +406,15 @@ def test_a_comparison_says_where_memory_holds_up_the_compute():
     assert "arithmetic alone takes" in note
     assert "memory read and written" in str(small)
     assert found(4096, 1).compare(found(4096, 2)).notes == ()
+
+
+def test_an_axis_that_was_forgotten_can_be_added():
+    with pytest.raises(sw.ShardingError) as caught:
+        explained(lambda x: lax.psum(x, "data"), shaped(16), mesh=sw.mesh(tp=2), out_specs=P())
+    assert "Otherwise add it to the mesh: {'data': ..., 'tp': ...}." in str(caught.value)
+
+
+def test_arguments_in_another_order():
+    specs = {"in_specs": ({"w": P()}, P("data")), "out_specs": P("data")}
+    with pytest.raises(sw.ShardingError, match="Is the order of the arguments that of the func"):
+        explained(lambda p, x: x, shaped(8), {"w": shaped(4)}, **specs)
