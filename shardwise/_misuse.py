@@ -55,7 +55,7 @@ def warn_if_idle(
     Shardings are for the compiler, and a program may well ask for the mesh that is around it.
     """
     text = str(program.jaxpr)
-    if mesh.size == 1 or is_sharded(program.body) or _FOR_THE_COMPILER.search(text):
+    if mesh.size == 1 or is_sharded(program.body) or _ELSEWHERE.search(text):
         return
     if jax.sharding.get_abstract_mesh().size:
         return
@@ -75,10 +75,11 @@ def warn_if_idle(
         )
 
 
-_FOR_THE_COMPILER = re.compile(
+_ELSEWHERE = re.compile(
     r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
+    r"|shardwise_simulate"
 )
-"""What a program has where it tells the compiler how to lay out arrays."""
+"""What a program has that tells the compiler how to lay out arrays, or is simulated by itself."""
 
 
 class _Reader:
@@ -100,6 +101,8 @@ class _Reader:
             return UnsupportedError(self._no_devices())
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
+        if found := _jax.NO_DERIVATIVE.search(self.text):
+            return UnsupportedError(self._no_derivative(found["name"]))
         if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
             return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
@@ -178,6 +181,16 @@ class _Reader:
             else "shorten the spec; for a scalar it is P().",
         )
 
+    def _no_derivative(self, name: str) -> str:
+        return explain_error(
+            f"a {name} is differentiated, and JAX has no derivative of it",
+            where=self.where,
+            rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
+            f"around the {name} comes too late: JAX differentiates what stands inside first.",
+            remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
+            "or a logsumexp the gradient stays exact, for the maximum cancels out.",
+        )
+
     def _not_an_array(self, kind: str) -> str:
         name = re.sub(r"<class '(.*)'>", r"\1", kind)
         return explain_error(
@@ -194,7 +207,7 @@ class _Reader:
                 f"there is no mesh axis {axis!r} here; the mesh has {names}",
                 where=self.where,
                 rule="A collective or a spec names an axis of the mesh around it.",
-                remedy=near(axis, self.known) or "name one of these, or add the axis to the mesh.",
+                remedy=self._axis_meant(axis),
             )
         if any(map(_jax.is_shard_map, self.files)):
             return explain_error(
@@ -209,6 +222,12 @@ class _Reader:
             rule="Devices meet inside a shard_map; outside, arrays are whole.",
             remedy="move it into the function that jax.shard_map maps, or leave it out.",
         )
+
+    def _axis_meant(self, axis: str) -> str:
+        """Another name, or a mesh that has the axis as well."""
+        sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
+        meant = near(axis, self.known).removesuffix("?") or "name one of these"
+        return f"{meant}, or add it to the mesh: {{{sizes}}}" + ("?" if "did" in meant else ".")
 
     def _mixed_axes(self, names: list[str]) -> str | None:
         match = _jax.MIXED_AXES.search(self.text)
@@ -234,7 +253,12 @@ class _Reader:
             f"{specs} do not match the {things}s.\n  " + self.text.replace("\n", "\n  "),
             where=self.where,
             rule=f"There is one spec for each {things}, or one that serves all of them.",
-            remedy=f"give {specs} as a tuple with one entry for each {things}.",
+            remedy=f"give {specs} as a tuple with one entry for each {things}."
+            + (
+                " Is the order of the arguments that of the function?"
+                if things == "argument"
+                else ""
+            ),
         )
 
     def _no_devices(self) -> str:

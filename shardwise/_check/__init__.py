@@ -6,6 +6,7 @@ from .case import Sizes as Sizes
 from .case import case as case
 from .cause import cause as cause
 from .cause import grouped as grouped
+from .cause import ratios as ratios
 from .compare import wide as wide
 from .examine import Examined as Examined
 from .examine import disagreement as disagreement

@@ -8,22 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from .._meaning import Coef, Gap, Mistake, Step, axes_of_ratio
+import numpy as np
+
+from .._meaning import Coef, Gap, Mistake, Step, below
 from .._mesh import Axis
-from .._program import Collective, Join, Leaf, Op, Where, within
+from .._program import Collective, Join, Leaf, Lit, Op, Where, within
 from .diagnose import line_of
+from .powers import Powers, Seen, Sizes, once, powers, said
 from .two_ways import two_ways
 from .verdict import Finding
 
 
-def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str) -> Finding:
-    """The finding for one place where a result parts from what it should be."""
+def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ()) -> Finding:
+    """The finding for one place where a result parts from what it should be.
+
+    `seen` has the factor at this place on every mesh that was read (`ratios`).
+    """
     if gap.kind == "times" and gap.ratio is not None:
-        found = _times(gap, tuple(axes))
+        found = _times(gap, tuple(axes), seen)
     elif gap.kind == "mistake" and gap.mistake is not None:
         found = _mistake(gap.mistake, gap.ratio)
     elif gap.kind in ("first", "moved") and gap.stray is not None:
@@ -39,22 +45,59 @@ def names(axes: Sequence[Axis]) -> str:
     return repr(own[0]) if len(own) == 1 else repr(tuple(own))
 
 
-def _times(gap: Gap, axes: tuple[Axis, ...]) -> Finding:
+def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
+    """The factor at one place on each mesh, from where the result parts there.
+
+    Where the result parts further up on a mesh, it is not known there.
+    """
+    found: list[tuple[Sizes, Fraction]] = []
+    for sizes, own in known:
+        same = next((one for one in own if one.term is gap.term), None)
+        if same is not None and same.ratio is not None:
+            found.append((sizes, Fraction(same.ratio)))
+        elif not any(gap.term in below(one.term) for one in own):
+            found.append((sizes, Fraction(1)))
+    return found
+
+
+def _times(gap: Gap, axes: tuple[Axis, ...], seen: Seen) -> Finding:
     ratio = Fraction(gap.ratio or 0)
     counted = [step for step in gap.steps if step.kind == "counted"]
-    found = axes_of_ratio(ratio, axes)
-    if counted and (found is None or counted[-1].axis in found[0]):
+    fitting = powers({axis.name: axis.size for axis in axes}, ratio, seen)
+    own = _most_likely(gap, fitting)
+    if counted and (not fitting or _is_in(counted[-1], own)):
         return _counted(counted[-1])
-    if found is None:
-        where = gap.steps[-1].op if gap.steps else gap.stray
-        return Finding(
-            "SW401",
-            f"{_made_of(gap)}is {_number(ratio)} times what it is on one device",
-            where.where if where is not None else _nowhere(),
-            remedy="look at what is counted, summed and averaged on the way, over which axes.",
-        )
-    own, up = found
-    return _too_large(gap, ratio, own) if up else _too_small(gap, ratio, own)
+    over = tuple(axis for axis in axes if axis.name in own)
+    if own and once(own) and (len(fitting) == 1 or _explained(gap, own)):
+        return _too_large(gap, ratio, over)
+    if own and once(own, -1) and (len(fitting) == 1 or _explained(gap, own)):
+        return _too_small(gap, ratio, over)
+    why = f": {', or '.join(map(said, fitting))}" if fitting else ""
+    steps = [step for step in gap.steps if step.axis is None or _is_in(step, own)] or gap.steps
+    where = steps[0].op if steps else gap.stray
+    return Finding(
+        "SW401" if ratio > 1 else "SW402",
+        f"{_made_of(gap)}is {_number(ratio)} times what it is on one device{why}",
+        line_of(where) if where is not None else _nowhere(),
+        remedy="look at what is counted, summed and averaged on the way, over which axes.",
+    )
+
+
+def _most_likely(gap: Gap, fitting: Sequence[Powers]) -> Powers:
+    """Of several axes that fit, those over which something is known to have happened."""
+    counted = [step for step in gap.steps if step.kind == "counted"]
+    by_count = (own for own in fitting if counted and _is_in(counted[-1], own))
+    by_step = (own for own in fitting if _explained(gap, own))
+    return next(by_count, None) or next(by_step, None) or next(iter(fitting), {})
+
+
+def _is_in(step: Step, own: Powers) -> bool:
+    return step.axis is not None and own.get(step.axis.name, 0) > 0
+
+
+def _explained(gap: Gap, own: Powers) -> bool:
+    """Whether something is known to have happened over each of these axes."""
+    return own.keys() <= {step.axis.name for step in gap.steps if step.axis is not None}
 
 
 def _made_of(gap: Gap) -> str:
@@ -117,7 +160,12 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             remedy=f"average instead of summing: jax.lax.pmean(..., {over}).",
         )
     last = gap.steps[-1].op.where if gap.steps else _nowhere()
-    return Finding("SW401", f"{head}the size of {over}", last, remedy="divide it once.")
+    return Finding(
+        "SW401",
+        f"{head}{said(dict.fromkeys((axis.name for axis in axes), 1))}",
+        last,
+        remedy=f"look at what is counted, summed and averaged over {over} on the way.",
+    )
 
 
 def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
@@ -135,13 +183,37 @@ def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             late[-1].op.where,
             remedy="divide only once.",
         )
-    last = averaged or paid or scaled
+    divided = [step for step in by_hand if _divides(step.op, 1 / ratio)]
+    if divided and not averaged:
+        return Finding(
+            "SW402",
+            f"{head}it is divided by the number of devices along {over} here",
+            divided[-1].op.where,
+            remedy="leave the division out.",
+        )
+    last = averaged or paid or [step for step in scaled if step not in by_hand]
+    if not last:
+        return Finding(
+            "SW402",
+            f"{head}{said(dict.fromkeys((axis.name for axis in axes), -1))}",
+            gap.steps[0].op.where if gap.steps else _nowhere(),
+            remedy=f"look at what is averaged or divided over {over} on the way.",
+        )
     return Finding(
         "SW402",
         f"{head}it is averaged over {over}, where each device has a share of a sum",
-        last[-1].op.where if last else _nowhere(),
+        last[-1].op.where,
         remedy=f"sum instead of averaging: jax.lax.psum(..., {over}).",
     )
+
+
+def _divides(op: Op, number: Fraction) -> bool:
+    """Whether an operation divides by this very number, or multiplies by one over it."""
+    if not isinstance(op, Leaf) or op.name not in ("div", "mul") or len(op.ins) != 2:
+        return False
+    by = [np.asarray(a.value) for a in op.ins if isinstance(a, Lit)]
+    wanted = float(number if op.name == "div" else 1 / number)
+    return any(bool((abs(one / wanted - 1) < 1e-6).all()) for one in by)
 
 
 def _counted(step: Step) -> Finding:
@@ -172,7 +244,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
             f"uses each device's own maximum or minimum over {over} as if it were the whole: "
             f"{mistake.reason}",
             where,
-            remedy=f"combine them first: jax.lax.pmax(..., {over}) or pmin.",
+            remedy=_combined(over),
         )
     remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if mistake.reason.startswith("division by"):
@@ -187,6 +259,16 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
         f"{mistake.reason}",
         where,
         remedy=remedy,
+    )
+
+
+def _combined(over: str) -> str:
+    """How maxima are combined so that it can be differentiated too: JAX has no rule for pmax."""
+    return (
+        "combine them first, here a maximum of rows (pmin for a minimum):\n"
+        f"    m = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(x, -1)), {over})\n"
+        "With it the logsumexp of all parts is:\n"
+        f"    m + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x - m[..., None]), -1), {over}))"
     )
 
 

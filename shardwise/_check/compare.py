@@ -26,9 +26,7 @@ or an eighth of what is to be explained, if that is less.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -215,17 +213,6 @@ def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
     times = float((np.vdot(want, got) / power).real)
     near = np.linalg.norm(got - times * want) <= 4 * limit.norm * abs(times) * math.sqrt(power)
     return times if near and abs(times) > 1e-12 else None
-
-
-def whose(times: float, sizes: Mapping[str, int], slack: float) -> tuple[str, ...] | None:
-    """The axes the product of whose sizes is `times`."""
-    names = [name for name, size in sizes.items() if size > 1]
-    for count in range(1, len(names) + 1):
-        for chosen in itertools.combinations(names, count):
-            product = math.prod(sizes[name] for name in chosen)
-            if abs(times / product - 1) <= slack:
-                return chosen
-    return None
 
 
 def _inexact(x: np.ndarray) -> bool:

@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from .._mesh import Axis
 from .._program import Collective, Where
-from .compare import difference, factor, whose, wide
+from .compare import difference, wide
 from .diagnose import place
+from .powers import Seen, Sizes, powers, said
 from .relate import share_of
 from .two_ways import two_ways
 from .verdict import NOWHERE, Finding
 from .wrong import Wrong
 
 
-def describe(wrong: Sequence[Wrong]) -> list[Finding]:
-    """One finding for each cause: results that fail alike at one line are told together."""
+def describe(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Finding]:
+    """One finding for each cause: results that fail alike at one line are told together.
+
+    `tried` are the meshes on which numbers were compared, or proved to be right.
+    """
     worst: dict[int, Wrong] = {}
     for one in wrong:
         worst[one.index] = one  # meshes come in order of size
     groups: dict[tuple[str, Where], list[tuple[Wrong, Finding]]] = {}
     for one in worst.values():
-        for finding in _findings(one):
+        for finding in _findings(one, factors_of(one, wrong, tried)):
             groups.setdefault((finding.code, finding.where), []).append((one, finding))
     return [_together(group) for group in groups.values()]
+
+
+def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
+    """By how much the same result is too large on each mesh, as far as that is one number."""
+    own = [other for other in wrong if other.index == one.index]
+    seen: list[tuple[Sizes, float]] = [
+        (sizes, 1.0) for sizes in tried if all(sizes != other.sizes for other in own)
+    ]
+    for other in own:
+        times = other.times
+        if times is not None:
+            seen.append((other.sizes, times))
+    return seen
 
 
 def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
@@ -41,16 +57,16 @@ def _together(group: list[tuple[Wrong, Finding]]) -> Finding:
     )
 
 
-def _findings(one: Wrong) -> Iterator[Finding]:
+def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
     """What is wrong on one device already, and what the sharding does besides."""
     alone = one.on_one_device
     if alone is None:
-        yield _finding(one)
+        yield _finding(one, seen)
         return
     yield _differs_alone(alone)
     beside = dataclasses.replace(one, want=alone.got)
     if not beside.right:
-        yield _finding(beside)
+        yield _finding(beside, ())
 
 
 def _differs_alone(alone: Wrong) -> Finding:
@@ -73,13 +89,13 @@ def _differs_alone(alone: Wrong) -> Finding:
     )
 
 
-def _finding(one: Wrong) -> Finding:
-    code, what, remedy = _what(one)
+def _finding(one: Wrong, seen: Seen) -> Finding:
+    code, what, remedy = _what(one, seen)
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
     return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
 
 
-def _what(one: Wrong) -> tuple[str, str, str]:
+def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
     if one.structure:
         return "SW108", "has another structure than on one device", "return the same pytree."
     assert one.want is not None
@@ -96,7 +112,7 @@ def _what(one: Wrong) -> tuple[str, str, str]:
         return _apart(one)
     if one.not_finite:
         return "SW107", "is NaN or infinite", "look for an empty or masked shard: 0/0, log(0)."
-    return _by_factor(one) or _by_origin(one) or _otherwise(one)
+    return _by_factor(one, seen) or _by_origin(one) or _otherwise(one)
 
 
 def _apart(one: Wrong) -> tuple[str, str, str]:
@@ -133,35 +149,36 @@ def _names(axes: Sequence[Axis]) -> str | tuple[str, ...]:
     return axes[0].name if len(axes) == 1 else tuple(axis.name for axis in axes)
 
 
-def _by_factor(one: Wrong) -> tuple[str, str, str] | None:
-    assert one.want is not None
-    times = factor(one.got, one.want, one.limit)
+def _by_factor(one: Wrong, seen: Seen) -> tuple[str, str, str] | None:
+    times = one.times
     if times is None:
         return None
-    sizes = one.sizes
-    slack = max(16 * one.limit.norm, 1e-6)
-    made = one.origin.op if one.origin else None
-    summed = isinstance(made, Collective) and made.backward
-    if axes := whose(times, sizes, slack):
-        n = math.prod(sizes[name] for name in axes)
-        why = "; autodiff has already summed it over the devices" if summed or one.suspect else ""
-        return (
-            "SW101",
-            f"is {n} times too large, the size of {_axes(axes)}{why}",
-            two_ways() if summed or one.suspect else "average instead of summing: jax.lax.pmean.",
-        )
-    if axes := whose(1 / times, sizes, slack):
-        n = math.prod(sizes[name] for name in axes)
+    fitting = powers(one.sizes, times, seen, one.slack)
+    if not fitting:
+        return None
+    whose = ", or ".join(map(said, fitting))
+    names = list(dict.fromkeys(name for own in fitting for name in own))
+    over = repr(names[0]) if len(names) == 1 else repr(tuple(names))
+    if times < 1:
         return (
             "SW102",
-            f"is 1/{n} of what it should be, 1 over the size of {_axes(axes)}",
-            "sum instead of averaging (jax.lax.psum), or divide only once.",
+            f"is {_fraction(times)} of what it should be, {whose}",
+            f"sum instead of averaging (jax.lax.psum over {over}), or divide only once.",
         )
-    return None
+    summed = bool(one.origin) and isinstance(one.origin.op, Collective) and one.origin.op.backward
+    why, remedy = "", f"average instead of summing: jax.lax.pmean(..., {over})."
+    if summed or one.suspect:
+        why = "; autodiff has already summed it over the devices"
+        remedy = two_ways(one.gradient, over)
+        if one.gradient is None:
+            why = "; every device has the same value before the sum"
+            remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
+    return "SW101", f"is {times:.4g} times too large, {whose}{why}", remedy
 
 
-def _axes(names: Sequence[str]) -> str:
-    return " times ".join(f"axis {name!r}" for name in names)
+def _fraction(times: float) -> str:
+    under = round(1 / times)
+    return f"1/{under}" if abs(under * times - 1) < 1e-3 else f"{times:.4g}"
 
 
 def _by_origin(one: Wrong) -> tuple[str, str, str] | None:

@@ -207,6 +207,12 @@ def line_of(op: Op) -> Where:
     return next(asked, op.where)
 
 
+def gradient_before(body: Body, target: Atom) -> Where | None:
+    """The line of the gradient that a value is made from, the last if there are several."""
+    backward = [op for op in ancestors(body, target) if op.backward]
+    return line_of(backward[-1]) if backward else None
+
+
 def _later(op: Op, body: Body) -> Where:
     """The line of the first operation with a known one that uses what `op` gives."""
     reached = set(op.outs)

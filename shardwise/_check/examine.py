@@ -13,11 +13,13 @@ from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
 from .._simulate import Tracing
 from .._static import Static
-from .describe import describe
+from .cause import grouped
+from .describe import describe, factors_of
 from .draw import run_drawn
-from .lint import lint
-from .meant import Meant
+from .lint import came_out_apart, lint
+from .meant import Hidden, Meant
 from .options import words
+from .powers import Sizes
 from .reference import wanted_of
 from .running import Run, Wanted
 from .seen import unseen
@@ -96,6 +98,8 @@ class _Comparison:
         self.proved_on: list[str] = []
         self.stuck_on: list[str] = []
         self.stuck: list[Finding] = []
+        self.tried: list[Sizes] = []
+        """The meshes on which numbers were compared, or proved to be right."""
         self.follows = self.meant if self.base.paths else None
         self.several = [run for run in self.runs if run is not self.base]
 
@@ -105,6 +109,7 @@ class _Comparison:
         for run, one in zip(self.runs, self.meshes, strict=True):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(one))
+                self.tried.append(dict(one.shape))
                 if run is not self.runs[-1] and run is not self.base:
                     continue
             elif self._as_on_the_largest(run):
@@ -139,19 +144,50 @@ class _Comparison:
             self.stuck_on.append(words(one))
             self.wrong_on.append(words(one))
         else:
+            self.tried.append(dict(one.shape))
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
 
     def findings(self) -> list[Finding]:
         """The causes first, then what no cause is known of, then what reading suspects."""
         causes, rest = self.meant.causes(self.wrong) if self.meant else ([], self.wrong)
+        hidden = self.meant.hidden(self.runs[-1], self.wrong) if self.meant else []
+        behind, rest = self._behind(hidden, rest)
+        quiet = [] if self.wrong_on else grouped([one.finding for one in hidden])
         read = [
             finding
             for run, one in zip(self.runs, self.meshes, strict=True)
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
+        apart = {one.maker.where for one in self.wrong if not one.structure and one.apart}
+        read = [came_out_apart(one) if one.where in apart else one for one in read]
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
-        return [*causes, *describe(rest), *self.stuck, *read, *odd]
+        return [*causes, *behind, *quiet, *describe(rest, self.tried), *self.stuck, *read, *odd]
+
+    def _behind(
+        self, hidden: Sequence[Hidden], rest: Sequence[Wrong]
+    ) -> tuple[list[Finding], list[Wrong]]:
+        """The causes that another result has, and does not show; and what no such cause explains.
+
+        The loss is right with a bias that is zero, and the gradient of the bias is not.
+        """
+        found: list[Finding] = []
+        explained: set[int] = set()
+        for cause in hidden:
+            seen = [(one, factors_of(one, rest, self.tried)) for one in rest]
+            own = [one for one, seen in seen if cause.explains(one, seen)]
+            own = [one for one in own if one.index not in explained]
+            if own:
+                explained |= {one.index for one in own}
+                paths = tuple(one.path for one in own)
+                more = f" (and {len(own) - 1} more)" if len(own) > 1 else ""
+                message = (
+                    f"{cause.finding.message}; {paths[0]}{more} is {own[0].times:.4g} times too "
+                    "large, probably because of it"
+                )
+                told = dataclasses.replace(cause.finding, message=message, certain=True)
+                found.append(dataclasses.replace(told, leaf=paths[0], likewise=paths[1:]))
+        return found, [one for one in rest if one.index not in explained]
 
 
 def _led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -6,6 +6,7 @@ decides, and a finding here that explains a wrong result there becomes certain.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 
 from .._lower import Watch
@@ -23,7 +24,9 @@ from .._program import (
     collectives_in,
     is_sharded,
     walk,
+    within,
 )
+from .diagnose import gradient_before
 from .two_ways import two_ways
 from .verdict import NOWHERE, Finding
 
@@ -40,13 +43,24 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
     for op in collectives_in(body.ops):
         again = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
         if op.name == "psum" and again and isinstance(op.ins[0], Var) and not op.backward:
+            over = repr(again[0].name)
+            gradient = gradient_before(body, op.ins[0])
+            averages = within(op.source, "pmean")
+            remedy = f"leave the sum out, or average: jax.lax.pmean(..., {over})."
+            remedy = "leave it out: it averages equal values." if averages else remedy
+            why = ""
+            if gradient is not None:
+                why = (
+                    ". A gradient of replicated parameters is: autodiff has already summed it over "
+                    "the devices, so a further sum or mean cannot correct it"
+                )
+                remedy = two_ways(gradient, over)
             yield Finding(
                 "SW201",
-                f"{op.name} over {again[0].name!r} of a value that is already the same along it. "
-                "A gradient of replicated parameters is: autodiff has already summed it over the "
-                "devices, so a further sum or mean cannot correct it",
+                f"{'pmean' if averages else op.name} over {over} of a value that is already the "
+                f"same along it{why}",
                 op.where,
-                remedy=two_ways(),
+                remedy=remedy,
                 certain=False,
             )
 
@@ -73,14 +87,28 @@ def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 yield Finding(
                     "SW203",
                     f"a result is declared the same along {apart[0].name!r} and computed from "
-                    "values that differ along it, with JAX's own check off. It came out the same "
-                    "on all devices here",
+                    f"values that differ along it, with JAX's own check off. {ALIKE}",
                     maker_of(body, op.ins[0], op).where,
                     remedy="nothing, if the devices end up alike by another way than a reduction, "
                     "as round a ring of ppermute. If they are alike by chance, other data shows "
                     "it.",
                     certain=False,
                 )
+
+
+ALIKE = "It came out the same on all devices here"
+
+
+def came_out_apart(found: Finding) -> Finding:
+    """What is said instead where running shows that the devices' values differ."""
+    if found.code != "SW203":
+        return found
+    return dataclasses.replace(
+        found,
+        message=found.message.replace(ALIKE, "It came out different on the devices here"),
+        remedy="look at the finding that is certain first; this one follows if its cause is what "
+        "makes the devices differ. Leave check_vma on, and JAX itself shows such a place.",
+    )
 
 
 def not_sharded() -> Finding:

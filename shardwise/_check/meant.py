@@ -8,21 +8,47 @@ are wrong, the place at which the meanings part is the cause.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import _jax
 from .._doing import doing
 from .._errors import ShardwiseError, warn
-from .._meaning import Gap, Reading
+from .._meaning import Gap, Reading, Step, vanishing
 from .._mesh import abstract, axes_of
-from .cause import cause, grouped
+from .cause import cause, grouped, ratios
 from .describe import much
+from .diagnose import ancestors
 from .options import words
+from .powers import Seen, Sizes, powers
 from .running import Run
 from .verdict import Finding
 from .wrong import OTHER, SAME, Wrong
 
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hidden:
+    """A cause that the numbers do not show, and what was counted several times."""
+
+    finding: Finding
+    run: Run
+    counted: Step | None
+
+    def explains(self, one: Wrong, seen: Seen) -> bool:
+        """Whether a result is wrong by just that factor, and is made from where it arises."""
+        step = self.counted
+        if step is None or step.axis is None or one.run is not self.run or one.times is None:
+            return False
+        target = one.run.body.outs[one.index]
+        fits = powers(one.sizes, one.times, seen, one.slack) == [{step.axis.name: 1}]
+        return fits and any(op is step.op for op in ancestors(one.run.body, target))
 
 
 class Meant:
@@ -31,12 +57,16 @@ class Meant:
     def __init__(self, base: Run):
         self.base = base
         self._known: dict[int, list[list[Gap]] | None] = {}
+        self._read_on: dict[int, tuple[Sizes, list[list[Gap]] | None]] = {}
+        """The same with the sizes of the meshes."""
         self._plain = _read(base, None)
 
     def gaps(self, run: Run) -> list[list[Gap]] | None:
         """For each result where it parts from one device's; None where that is not known."""
         if id(run) not in self._known:
             self._known[id(run)] = self._compared(run)
+            if run.mesh is not None:
+                self._read_on[id(run)] = dict(run.mesh.shape), self._known[id(run)]
         return self._known[id(run)]
 
     def _compared(self, run: Run) -> list[list[Gap]] | None:
@@ -90,20 +120,63 @@ class Meant:
                 found[one.index] = told
         return grouped([*found.values()]), [one for one in wrong if one.index not in found]
 
+    def hidden(self, run: Run, wrong: list[Wrong]) -> list[Hidden]:
+        """What results are multiples of, or made from, that the numbers on a mesh do not show.
+
+        A bias that is counted once for each device is zero at the start of every training.
+        """
+        if run.program.watch.sites:
+            return []
+        shown = {one.index for one in wrong if one.run is run}
+        zero = _zeros(run)
+        found = []
+        for index, gaps in enumerate(self.gaps(run) or ()):
+            rows = [(gap, vanishing(gap.term, zero)) for gap in gaps if gap.kind == "times"]
+            seen = [(gap, own) for gap, own in rows if index not in shown and (own or gap.sure)]
+            for gap, own in seen[:1]:
+                told = self._told(run, index, gap)
+                names = " and ".join(run.traced.argument_paths[number] for number in own)
+                data = f", in which {names} {'are' if len(own) > 1 else 'is'} zero" if own else ""
+                message = f"{told.message} (on {told.mesh}). It is right with this data{data}"
+                finding = dataclasses.replace(told, message=message, certain=False)
+                counted = [step for step in gap.steps if step.kind == "counted"]
+                found.append(Hidden(finding, run, counted[-1] if counted else None))
+        return found
+
+    def _told(self, run: Run, index: int, gap: Gap) -> Finding:
+        """Where a result parts from one device's, as a finding."""
+        assert run.mesh is not None
+        known = [(mesh, own[index]) for mesh, own in self._read_on.values() if own is not None]
+        axes = tuple(axes_of(run.mesh).values())
+        mesh = words(abstract(run.mesh))
+        return cause(gap, run.paths[index], axes, mesh, ratios(gap, known))
+
     def _cause(self, one: Wrong) -> Finding | None:
         if one.structure or not one.same_type:
             return None
         known = self.gaps(one.run)
         if not known or not known[one.index]:
             return None
-        assert one.run.mesh is not None
-        axes = tuple(axes_of(one.run.mesh).values())
-        first = cause(known[one.index][0], one.path, axes, words(abstract(one.run.mesh)))
+        first = self._told(one.run, one.index, known[one.index][0])
         if first.code == "SW409":
             return None
         symptom = f"{much(one)}, " if first.code == "SW405" else ""
         symptom = "NaN or infinite " if one.not_finite else symptom
         return dataclasses.replace(first, message=f"{first.message} ({symptom}on {first.mesh})")
+
+
+def _zeros(run: Run) -> Callable[[int], bool]:
+    """Whether an argument is zero everywhere, by its number."""
+    values = run.traced.values[len(run.traced.values) - run.traced.given.num_leaves :]
+
+    @functools.cache
+    def is_zero(number: int) -> bool:
+        value = values[number]
+        if _jax.is_traced(value) or jnp.issubdtype(value.dtype, jax.dtypes.extended):
+            return False
+        return not np.asarray(value).any()
+
+    return is_zero
 
 
 def _is_certain(gaps: list[Gap]) -> bool:

@@ -11,12 +11,27 @@ from .._program import Where
 
 @dataclass(frozen=True)
 class _Gradient:
-    """`grad(loss)(params, *rest)`, each as it is written."""
+    """`grad(loss)(params, *rest)`, each as it is written, or `grad(lambda name: value)(params)`."""
 
     grad: str = "jax.grad"
     loss: str = "loss"
     params: str = "w"
     rest: tuple[str, ...] = ("x",)
+    name: str = ""
+    value: str = ""
+    over: str | None = None
+    """The axes that the value is reduced over, as they are written, where it is."""
+
+    @property
+    def variable(self) -> str:
+        if self.name:
+            return self.name
+        return self.params if self.params.isidentifier() else "params"
+
+    @property
+    def lost(self) -> str:
+        """The loss of the variable."""
+        return self.value or self.call(self.loss, self.variable)
 
     def call(self, function: str, params: str) -> str:
         return f"{function}({', '.join([params, *self.rest])})"
@@ -25,9 +40,17 @@ class _Gradient:
 def two_ways(where: Where | None = None, over: str = "'data'") -> str:
     """What to write instead of the gradient at a place, reduced over some axes."""
     found = (_read(where) if where else None) or _Gradient()
-    name = found.params if found.params.isidentifier() else "params"
-    reduced = f"{found.grad}(lambda {name}: jax.lax.pmean({found.call(found.loss, name)}, {over}))"
-    own = found.call(f"{found.grad}({found.loss})", name)
+    if found.over is not None:
+        return (
+            f"what is differentiated is already reduced over {found.over}. Look inside it for what "
+            f"every device adds whole before a sum over {over}, and for what is summed over {over} "
+            "more than once."
+        )
+    name = found.variable
+    reduced = f"{found.grad}(lambda {name}: jax.lax.pmean({found.lost}, {over}))"
+    own = f"{found.grad}(lambda {name}: {found.value})({name})"
+    if not found.value:
+        own = found.call(f"{found.grad}({found.loss})", name)
     return (
         "either differentiate the reduced loss, which autodiff handles:\n"
         f"    {reduced}({found.params})\n"
@@ -51,7 +74,22 @@ def _read(where: Where) -> _Gradient | None:
     plain = not (call.keywords or taken.keywords) and len(taken.args) == 1 and call.args
     if not plain or grad.split(".")[-1] not in ("grad", "value_and_grad"):
         return None
-    if not isinstance(taken.args[0], ast.Name | ast.Attribute):
-        return None
     params, *rest = (ast.unparse(argument) for argument in call.args)
-    return _Gradient(grad, ast.unparse(taken.args[0]), params, tuple(rest))
+    loss = taken.args[0]
+    if isinstance(loss, ast.Name | ast.Attribute):
+        return _Gradient(grad, ast.unparse(loss), params, tuple(rest))
+    if not isinstance(loss, ast.Lambda) or rest or len(loss.args.args) != 1:
+        return None
+    value = ast.unparse(loss.body)
+    return _Gradient(grad, "", params, (), loss.args.args[0].arg, value, _reduced_over(loss.body))
+
+
+def _reduced_over(value: ast.expr) -> str | None:
+    """The axes of a reduction over devices, as they are written, if the value is one."""
+    if not isinstance(value, ast.Call):
+        return None
+    if ast.unparse(value.func).split(".")[-1] not in ("psum", "pmean"):
+        return None
+    named = [one.value for one in value.keywords if one.arg == "axis_name"]
+    axes = [*value.args[1:2], *named]
+    return ast.unparse(axes[0]) if axes else None

@@ -104,8 +104,11 @@ class Verdict:
 
     @property
     def limited(self) -> bool:
-        """Whether the data, or the meshes, could not have shown much."""
-        return any(finding.of_the_check for finding in self.findings)
+        """Whether the data, or the meshes, could not have shown much, or hide a known cause."""
+        return any(
+            finding.of_the_check or (finding.code.startswith("SW40") and not finding.certain)
+            for finding in self.findings
+        )
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """Which meshes it is wrong and right on: pairs of a word and the meshes."""

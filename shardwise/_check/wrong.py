@@ -11,8 +11,28 @@ from typing import Any
 import numpy as np
 
 from .._program import Collective, Join, Op, Var, Where
-from .compare import STILL, TIMES, Movement, Tolerance, agree, difference, off, plainly, wide
-from .diagnose import Origin, ancestors, follows_sharding, mean_of_means, origin, place
+from .compare import (
+    STILL,
+    TIMES,
+    Movement,
+    Tolerance,
+    agree,
+    difference,
+    factor,
+    off,
+    plainly,
+    wide,
+)
+from .diagnose import (
+    Origin,
+    ancestors,
+    follows_sharding,
+    gradient_before,
+    line_of,
+    mean_of_means,
+    origin,
+    place,
+)
 from .lint import maker_of
 from .relate import Held
 from .rounding import eps_of
@@ -103,6 +123,19 @@ class Wrong:
         return off(self.got, self.want, self.limit, self.move)
 
     @functools.cached_property
+    def times(self) -> float | None:
+        """The number by which it is too large, if it is one number for the whole array."""
+        if self.structure or not self.same_type or self.apart or self.not_finite:
+            return None
+        assert self.want is not None
+        return factor(self.got, self.want, self.limit)
+
+    @property
+    def slack(self) -> float:
+        """By how much that number may differ from what it is."""
+        return max(16 * self.limit.norm, 1e-6)
+
+    @functools.cached_property
     def plain(self) -> bool:
         """Whether a closer look is not needed to call it wrong."""
         if self.structure or not self.same_type:
@@ -185,15 +218,29 @@ class Wrong:
         return bool(self.origin) and mean_of_means(body, self.origin.op, beside, self.agree)
 
     @functools.cached_property
-    def suspect(self) -> tuple[str, Where] | None:
+    def reduced_again(self) -> Collective | None:
         """The reduction of something already reduced on the way to this result, if there is one."""
         for op in ancestors(self.run.body, self.run.body.outs[self.index]):
             if isinstance(op, Collective) and op.name == "psum" and not op.backward:
                 atom = op.ins[0]
                 again = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
                 if again and isinstance(atom, Var):
-                    return "SW201", op.where
+                    return op
         return None
+
+    @property
+    def suspect(self) -> tuple[str, Where] | None:
+        """What reading says of that."""
+        return ("SW201", self.reduced_again.where) if self.reduced_again else None
+
+    @property
+    def gradient(self) -> Where | None:
+        """The line of the gradient that it is made from, if it is one."""
+        made = self.origin.op if self.origin else None
+        if made is not None and made.backward:
+            return line_of(made)
+        again = self.reduced_again
+        return gradient_before(self.run.body, again.ins[0]) if again else None
 
     @property
     def where(self) -> Where:

@@ -190,6 +190,8 @@ def _split(option: str) -> tuple[str, str]:
 def _load(path: str) -> Any:
     import numpy as np
 
+    if not Path(path).is_file():
+        raise _no_file(path)
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(loaded, np.ndarray):
@@ -204,6 +206,22 @@ def _load(path: str) -> Any:
                 remedy="np.save('x.npy', x)",
             )
         ) from error
+
+
+def _no_file(path: str) -> ShardingError:
+    folder = Path(path).parent
+    there = sorted(one.name for one in folder.glob("*.npy")) if folder.is_dir() else []
+    stems = [name.removesuffix(".npy") for name in there]  # what all names share is no likeness
+    near = difflib.get_close_matches(Path(path).name.removesuffix(".npy"), stems, n=1)
+    remedy = "name a .npy file that is there, as np.save writes it."
+    if there:
+        shown = ", ".join(there[:8]) + (f" and {len(there) - 8} more" if there[8:] else "")
+        remedy = f"did you mean {folder / near[0]}.npy?" if near else f"there are {shown}."
+    elif not folder.is_dir():
+        remedy = f"there is no folder {str(folder)!r} either: check the path."
+    return ShardingError(
+        explain_error("there is no such file", where=f"--data {path}", remedy=remedy)
+    )
 
 
 def _wrong(what: str, remedy: str) -> ShardingError:

@@ -21,7 +21,14 @@ import jax
 
 from .._calls import DEVICES, public
 from .._durable import Signals, listen
-from .._errors import ArgumentError, ShardingError, ShardwiseError, a_type, explain_error
+from .._errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    UnsupportedError,
+    a_type,
+    explain_error,
+)
 from .._hosts import others
 from .._mesh import is_count
 from .._progress import Progress, Snapshot, choose_view
@@ -114,7 +121,7 @@ def evaluate(
                 lanes = find_lanes(mesh)
                 if lanes.processes > 1:
                     stack.enter_context(others.together("sw.evaluate"))
-                source = open_source(data)
+                source = _open(data, state)
                 stack.callback(source.close)
                 share = Share(lanes, indexed=source.length is not None)
                 record = None
@@ -380,6 +387,22 @@ def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
             remedy="use another path, or delete the file to start over.",
         )
     )
+
+
+def _open(data: Any, state: Any) -> Source:
+    """The data; where it is none and the state could be, the error says so."""
+    try:
+        return open_source(data)
+    except (ShardingError, UnsupportedError) as error:
+        shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(state)]
+        rows = {shape[0] if shape else None for shape in shapes}
+        if len(shapes) < 2 or len(rows) > 1 or None in rows:
+            raise
+        swapped = (
+            f"Every leaf of the state has {rows.pop()} rows, as data has: are the two swapped? "
+            "The order is sw.evaluate(fn, state, data)."
+        )
+        raise type(error)(f"{error}\n  {swapped}") from None
 
 
 def _check_function(fn: Any) -> None:

@@ -10,6 +10,9 @@ from typing import Any
 from . import units
 from .data import Facts, Plain
 
+NOTABLE = 0.05
+"""A difference of figures that is worth a sentence."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Change(Plain):
@@ -38,6 +41,8 @@ class Comparison(Plain):
     before: str
     after: str
     changes: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
+    """Why a figure does not follow another, in sentences."""
 
     def __str__(self) -> str:
         return _text(self)
@@ -48,7 +53,24 @@ class Comparison(Plain):
 
 def compare(before: Facts, after: Facts) -> Comparison:
     """All figures of both, in the order of the report."""
-    return Comparison(_title(before), _title(after), tuple(_changes(before, after)))
+    changes = tuple(_changes(before, after))
+    return Comparison(_title(before), _title(after), changes, tuple(_notes(before, after)))
+
+
+def _notes(before: Facts, after: Facts) -> Iterator[str]:
+    """Why the time of the compute does not follow the work, where memory holds it up."""
+    one, other = before.cost, after.cost
+    if one is None or other is None or not (before.work.flops and one.compute):
+        return
+    work, time = after.work.flops / before.work.flops, other.compute / one.compute
+    held_up = max(one.compute - one.arithmetic, other.compute - other.arithmetic)
+    if abs(time - work) > NOTABLE * work and held_up > NOTABLE * max(one.compute, other.compute):
+        yield (
+            "compute does not follow the work, for in part it waits for the devices' own memory: "
+            f"arithmetic alone takes {units.duration(one.arithmetic)} before and "
+            f"{units.duration(other.arithmetic)} after, reading and writing alone "
+            f"{units.duration(one.moving)} and {units.duration(other.moving)}."
+        )
 
 
 def _title(report: Facts) -> str:
@@ -70,6 +92,7 @@ def _changes(before: Facts, after: Facts) -> Iterator[Change]:
     yield Change("results", "bytes", one.results, other.results)
     yield Change("peak of live values", "bytes", one.peak, other.peak)
     yield Change("work of one device", "FLOP", before.work.flops, after.work.flops)
+    yield Change("memory read and written", "bytes", before.work.moved, after.work.moved)
     yield Change("work in all", "FLOP", before.work.total, after.work.total)
     yield Change("repeated on other devices", "FLOP", before.work.redundant, after.work.redundant)
     if before.cost is not None and after.cost is not None:
@@ -97,6 +120,8 @@ def _text(comparison: Comparison) -> str:
     console = Console(file=out, width=110, no_color=True, highlight=False, force_terminal=False)
     console.print(f"before: {comparison.before}\nafter:  {comparison.after}\n", markup=False)
     console.print(table)
+    for note in comparison.notes:
+        console.print(f"\n{note}", markup=False)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 

@@ -73,12 +73,15 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
     cost = Cost(
         hardware=machine,
         compute=compute,
+        arithmetic=arithmetic,
+        moving=moving,
         communication=communication,
         latency=latency,
         serial=compute + communication,
         overlapped=max(compute, communication),
         bound=max(takes, key=lambda name: takes[name]),
         collectives=tuple(time.total for time in totals),
+        latencies=tuple(time.latency for time in totals),
         saved=saved,
         redundant=sum(
             one for use, one in zip(report.collectives, saved, strict=True) if _at_no_price(use)

@@ -307,6 +307,10 @@ class Cost(Plain):
     hardware: Hardware
     compute: float
     """Seconds for FLOPs and for memory traffic, whichever is longer in each part."""
+    arithmetic: float
+    """Seconds for FLOPs alone."""
+    moving: float
+    """Seconds for reading and writing the device's own memory alone."""
     communication: float
     """Seconds for all collectives, one after the other."""
     latency: float
@@ -319,6 +323,8 @@ class Cost(Plain):
     """What takes longest: `arithmetic`, `memory`, `bandwidth` or `latency`."""
     collectives: tuple[float, ...]
     """Seconds of each of `Report.collectives`, all occurrences."""
+    latencies: tuple[float, ...]
+    """The part of each of these that is there however small the messages."""
     saved: tuple[float, ...]
     """Seconds that each of them would take less, if what is redundant about it were left out."""
     redundant: float

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from . import units
+from .advice import advice
 from .data import CollectiveUse, Cost, Facts, Held, Traffic
+from .rows import Row, dearest, rows_of
 
 WIDTH = 110
 """Of the text that is not written to a terminal."""
@@ -144,50 +145,18 @@ def _holding(one: Held) -> list[str]:
 # --- collectives
 
 
-@dataclasses.dataclass
-class Row:
-    """Collectives of one line of the program that differ only in their arrays."""
-
-    first: CollectiveUse
-    uses: list[CollectiveUse]
-
-    @property
-    def array(self) -> str:
-        """The array that is sent, or how many there are."""
-        types = {units.array(use.shape, use.dtype) for use in self.uses}
-        times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
-        return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
-
-    @property
-    def holds(self) -> list[str]:
-        """Who holds what before and after, each way once."""
-        told = (one.meaning for one in self.uses)
-        return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
-
-
-def rows_of(uses: Sequence[CollectiveUse]) -> list[Row]:
-    """The collectives by the line they come from, in program order."""
-    rows: dict[Any, Row] = {}
-    for use in uses:
-        where = use.where
-        key = (use.name, use.axes, use.count, use.direction, use.counted, use.module)
-        rows.setdefault((*key, use.group_size, where.file, where.line), Row(use, [])).uses.append(
-            use
-        )
-    return list(rows.values())
-
-
 def _collectives(report: Facts) -> Iterator[RenderableType]:
     if not report.collectives:
         yield _head("No collectives: the devices send each other nothing.")
         yield Text("")
         return
     yield _head("Collectives, top to bottom; bytes are sent by one device")
-    rows = rows_of(report.collectives)
-    cells = [COLLECTIVE, *(_cells(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    yield Text(_line(COLLECTIVE, widths), style="dim")
-    for row, line in zip(rows, cells[1:], strict=True):
+    rows = rows_of(report)
+    cells = [_cells(row) for row in rows]
+    names = list(cells[0])
+    widths = [max(len(name), *(len(line[name]) for line in cells)) for name in names]
+    yield Text(_line(dict.fromkeys(names), widths), style="dim")
+    for row, line in zip(rows, cells, strict=True):
         text = Text(_line(line, widths), no_wrap=True, overflow="ellipsis")
         text.stylize(_color(report, row.first.axes), 0, widths[0])
         yield text
@@ -196,36 +165,41 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
             yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
         yield Text("  In brackets: not in the totals.")
+    if said := dearest(report):
+        yield Text(said)
     yield Text("")
 
 
-COLLECTIVE = ("", "over", "devices", "array", "times", "each", "in all", "pass")
-"""The columns of the collectives; numbers stand to the right."""
-
-NUMBERS = {"devices", "times", "each", "in all"}
+NUMBERS = {"devices", "times", "each", "in all", "time"}
+"""The columns of the collectives that stand to the right."""
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _line(cells: Mapping[str, str | None], widths: Sequence[int]) -> str:
+    """A line of the table; the head has no cells, only names."""
+    shown = (name if cell is None else cell for name, cell in cells.items())
     padded = (
         cell.rjust(width) if name in NUMBERS else cell.ljust(width)
-        for name, cell, width in zip(COLLECTIVE, cells, widths, strict=True)
+        for name, cell, width in zip(cells, shown, widths, strict=True)
     )
     return "  ".join(padded)
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: Row) -> dict[str, str]:
+    """What a line of the table says, by column; a time where the hardware is known."""
     use = row.first
-    total = units.size(sum(one.total_bytes for one in row.uses))
-    return (
-        use.name if use.counted else f"({use.name})",
-        units.axes(use.axes),
-        str(use.group_size),
-        row.array,
-        "unknown" if use.count is None else str(use.count),
-        units.size(sum(one.bytes_sent for one in row.uses)),
-        total if use.counted else f"({total})",
-        use.direction,
-    )
+    total, timed = units.size(row.bytes), row.report.cost is not None
+    cells = {
+        "": use.name if use.counted else f"({use.name})",
+        "over": units.axes(use.axes),
+        "devices": str(use.group_size),
+        "array": row.array,
+        "times": "unknown" if use.count is None else str(use.count),
+        "each": units.size(sum(one.bytes_sent for one in row.uses)),
+        "in all": total if use.counted else f"({total})",
+        "time": (units.duration(row.seconds) if use.counted else "-") if timed else "",
+        "pass": use.direction,
+    }
+    return {name: cell for name, cell in cells.items() if timed or name != "time"}
 
 
 def _source(use: CollectiveUse) -> str:
@@ -327,12 +301,14 @@ def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
     text.append(
         f"{units.duration(cost.communication)} ({units.duration(cost.latency)} of it latency); "
     )
-    text.append(f"{units.duration(cost.overlapped)} to {units.duration(cost.serial)} a step\n")
-    text.append(f"  {BOUNDS[cost.bound]}\n")
+    text.append(f"{units.duration(cost.overlapped)} to {units.duration(cost.serial)} a step")
+    yield text
+    for said in advice(report, cost):
+        yield Padding(Text(said), (0, 0, 0, 2))
     if not cost.fits:
         memory = units.size(cost.hardware.memory)
-        text.append(f"  The peak does not fit a device: it has {memory}.\n", style="red")
-    yield text
+        yield Text(f"  The peak does not fit a device: it has {memory}.", style="red")
+    yield Text("")
     yield _head("Efficiency as an axis grows and each device keeps its work")
     sizes = [str(point.size) for point in cost.scaling[0].points] if cost.scaling else []
     table = _table("axis", *sizes, right=sizes)
@@ -346,12 +322,3 @@ def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
 def _band(low: float, high: float) -> str:
     low, high = sorted((round(100 * low), round(100 * high)))
     return f"{low}" if low == high else f"{low}-{high}"
-
-
-BOUNDS = {
-    "arithmetic": "Arithmetic takes longest.",
-    "memory": "Reading and writing the devices' own memory takes longest.",
-    "bandwidth": "Sending takes longest: fewer bytes would help.",
-    "latency": "Waiting for messages takes longest: fewer and larger collectives would help.",
-}
-"""What to say of what dominates."""

@@ -53,6 +53,7 @@ from .messages import FROZEN_MESH as FROZEN_MESH
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
 from .messages import MIXED_AXES as MIXED_AXES
+from .messages import NO_DERIVATIVE as NO_DERIVATIVE
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
 from .messages import NOT_AN_ARRAY as NOT_AN_ARRAY

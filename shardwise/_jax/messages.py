@@ -81,6 +81,10 @@ TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
 """JAX's message where a static argument of a `jit` or `pmap` is a value that is being traced."""
 
 
+NO_DERIVATIVE = re.compile(r"Differentiation rule for '(?P<name>pmax|pmin)' not implemented")
+"""JAX's message where a maximum or minimum over devices is differentiated."""
+
+
 def is_about_types(error: Exception) -> bool:
     """Whether JAX refuses the way arrays lie on an explicit mesh."""
     if type(error).__name__ == "ShardingTypeError":

@@ -1,7 +1,7 @@
 """Meaning: what each value of a sharded program is of the whole, found by reading it once."""
 
 from .compare import Gap as Gap
-from .compare import axes_of_ratio as axes_of_ratio
+from .compare import below as below
 from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
@@ -26,5 +26,6 @@ from .rules import table as table
 from .softmax import equal_in_blocks as equal_in_blocks
 from .term import Coef as Coef
 from .value import Value as Value
+from .vanish import vanishing as vanishing
 from .walk import Walk as Walk
 from .words import holding as holding

@@ -269,19 +269,11 @@ def steps_of(w: Notes, t: Term) -> list[Step]:
         if found:
             break
         front = [kid for one in front for _, kid in one.kids if one.op in LINEAR or one.op == "sum"]
+    if all(step.kind == "owes" for step in found):
+        # What was done to a sum was done to each summand.
+        found += [step for sum_, own in w.steps.items() if _summand(t, sum_) for step in own]
     return sorted(found, key=lambda step: step.order)
 
 
-def axes_of_ratio(ratio: Coef, axes: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], bool] | None:
-    """The axes whose sizes multiply to a ratio (true) or to one over it (false)."""
-    if not ratio:
-        return None
-    for value, up in ((Fraction(ratio), True), (1 / Fraction(ratio), False)):
-        for mask in range(1, 1 << len(axes)):
-            own = tuple(axis for bit, axis in enumerate(axes) if mask >> bit & 1)
-            size = 1
-            for axis in own:
-                size *= axis.size
-            if value == size and size > 1:
-                return own, up
-    return None
+def _summand(t: Term, of: Term) -> bool:
+    return of.op == "sum" and any(kid is t for _, kid in of.kids)

@@ -19,6 +19,7 @@ from .._check import (
     grouped,
     not_sharded,
     place_of,
+    ratios,
     split_silenced,
     words,
 )
@@ -68,7 +69,7 @@ def judged(
     seen: dict[Finding, None] = {}
     for row in rows:
         status, mesh = status_of(row, numbers), words(row.mesh)
-        own = [cause(gap, row.path, tuple(axes_of(row.mesh).values()), mesh) for gap in row.gaps]
+        own = [_cause(gap, row, rows) for gap in row.gaps]
         shown = numbers.cause_of(mesh, row.path) if numbers.refutes(mesh, row.path) else None
         if shown is not None and not (_is_cause(own) and shown.code.startswith("SW4")):
             own = [dataclasses.replace(shown, certain=status == REFUTED)]
@@ -100,6 +101,13 @@ def judged(
         name_of(f),
         silenced,
     )
+
+
+def _cause(gap: Gap, row: Row, rows: Sequence[Row]) -> Finding:
+    """Where a result parts from the reference, with what is known of it on the other meshes."""
+    known = [(dict(one.mesh.shape), one.gaps) for one in rows if one.path == row.path]
+    axes = tuple(axes_of(row.mesh).values())
+    return cause(gap, row.path, axes, words(row.mesh), ratios(gap, known))
 
 
 def _is_cause(found: Sequence[Finding]) -> bool:

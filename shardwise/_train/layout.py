@@ -121,6 +121,8 @@ def count_rows(batch: Any) -> int:
         "what never changes may be closed over, functools.partial(loss, ...), and is read when the "
         "step is compiled."
     )
+    if lengths and None not in lengths.values():
+        remedy = "bring them to one length: all leaves of a batch have the same number of rows."
     if not lengths or set(lengths.values()) == {0}:
         what = "it has no rows" if lengths else "it has no leaves"
         remedy = "leave empty batches out, and check the path or the filter the data comes from."

@@ -23,6 +23,7 @@ from .step import (
     Runner,
     check_loss,
     choose,
+    described,
     extra_arguments,
     refuse_integers,
     report,
@@ -102,6 +103,9 @@ class ObjectStep:
     def mesh(self) -> Mesh | AbstractMesh:
         """The mesh it runs on."""
         return self._runner.layout.mesh
+
+    def __repr__(self) -> str:
+        return described(self.__name__, self._runner.layout)
 
     def __call__(
         self, model: Any, optimizer: Any, batch: Any, *, mesh: MeshLike | None = None

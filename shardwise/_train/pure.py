@@ -24,6 +24,7 @@ from .step import (
     Runner,
     check_loss,
     choose,
+    described,
     extra_arguments,
     refuse_integers,
     report,
@@ -188,6 +189,9 @@ class DataParallel:
     def mesh(self) -> Mesh | AbstractMesh:
         """The mesh it runs on."""
         return self._runner.layout.mesh
+
+    def __repr__(self) -> str:
+        return described(self.__name__, self._runner.layout)
 
     def init(self, params: Any) -> TrainState:
         """The state to begin with.

@@ -250,6 +250,14 @@ def step_name(loss: Callable[..., Any]) -> str:
     return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
 
 
+def described(name: str, layout: Layout) -> str:
+    """A step in a line: what it does, on which mesh, along which axis."""
+    sizes = ", ".join(f"{axis}: {size}" for axis, size in layout.mesh.shape.items())
+    return (
+        f"<step {name} on {{{sizes}}}, rows along {layout.axis!r}, accumulate={layout.accumulate}>"
+    )
+
+
 def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params") -> None:
     """Refuse a loss that cannot be called with a key, or not without."""
     count = 2 if rng is None else 3

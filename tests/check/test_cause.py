@@ -108,3 +108,45 @@ def test_a_single_element_on_each_device_hides_a_share():
     (finding,) = check(lambda x: jnp.sum(x), X[:4])
     assert finding.code == "SW403"
     assert finding.mesh == "{data: 2}"
+
+
+def test_the_recipe_for_the_maxima_of_parts_runs_forward_and_backward():
+    """It is run as it stands in the remedy, against a logsumexp on one device."""
+
+    def parts(x):
+        return lax.psum(jax.nn.logsumexp(x, -1), "data")  # here
+
+    rows = jnp.sin(jnp.arange(32.0)).reshape(4, 8)
+
+    def check_of(body, out_specs):
+        def program(x, *, mesh):
+            specs = {"in_specs": P(None, "data"), "out_specs": out_specs}
+            return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+        return sw.check(program, rows, mesh=MESH)
+
+    (finding,) = [one for one in check_of(parts, P()).findings if one.certain]
+    assert finding.code == "SW405"
+    assert finding.where.line == line_of(parts, "# here")
+    code = [line.strip() for line in finding.remedy.splitlines() if line.startswith("    ")]
+    names = {"jax": jax, "jnp": jnp}
+
+    def recipe(x):
+        scope = {**names, "x": x}
+        exec(code[0], scope)
+        return eval(code[1], scope)
+
+    assert check_of(recipe, P()).ok
+    assert check_of(jax.grad(lambda x: recipe(x).sum()), P(None, "data")).ok
+
+
+@pytest.mark.parametrize("name", ["pmax", "pmin"])
+def test_the_derivative_of_a_maximum_over_devices_is_refused_with_the_remedy(name):
+    def body(x):
+        return jax.grad(lambda x: lax.stop_gradient(getattr(lax, name)(x.sum(), "data")))(x)
+
+    with pytest.raises(sw.UnsupportedError) as caught:
+        check(body, X, out_specs=P("data"))
+    text = str(caught.value)
+    assert text.startswith(f"test_cause.py:{body.__code__.co_firstlineno + 1}: a {name} is diff")
+    assert f"jax.lax.{name}(jax.lax.stop_gradient(x), axis)" in text

@@ -22,6 +22,11 @@ from shardwise._program import Where
             "(state.params)",
             "jax.lax.pmean(value_and_grad(self.loss)(params, batch['x']), 'data')",
         ),
+        (
+            "g = jax.grad(lambda p: loss(p, x) + 1)(state.p)",
+            "jax.grad(lambda p: jax.lax.pmean(loss(p, x) + 1, 'data'))(state.p)",
+            "jax.lax.pmean(jax.grad(lambda p: loss(p, x) + 1)(p), 'data')",
+        ),
     ],
 )
 def test_it_reads_the_call(line, first, second):
@@ -36,7 +41,7 @@ def test_it_reads_the_call(line, first, second):
     "call",
     [
         "jax.grad(loss, argnums=1)(w, x)",
-        "jax.grad(lambda w: loss(w, x))(w)",
+        "jax.grad(lambda w, x: loss(w, x))(w, x)",
         "gradient(w, x)",
         "jax.grad(loss)(",
         "",
@@ -44,6 +49,14 @@ def test_it_reads_the_call(line, first, second):
 )
 def test_anything_else_is_told_in_general(call):
     assert two_ways(_at(f"g = {call}", call)) == two_ways()
+
+
+def test_it_does_not_advise_what_the_line_does():
+    call = "jax.grad(lambda p: jax.lax.pmean(loss(p, x), 'dp'))(p)"
+    told = two_ways(_at(f"g = {call}", call), "'tp'")
+    assert "already reduced over 'dp'" in told
+    assert "before a sum over 'tp'" in told
+    assert "differentiate the reduced loss" not in told
 
 
 def _at(line: str, call: str) -> Where:

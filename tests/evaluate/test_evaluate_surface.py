@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
+import shardwise as sw
 from shardwise import _evaluate
 from shardwise import _progress as progress
 from shardwise._cli import app
@@ -243,8 +244,10 @@ class TestCommand:
             (["my_model:named", "--data", "y.npy"], "is one array. Named arrays make it a dict"),
             (["my_model:named", "--data", "y.npy"], "on the command line --data x=x.npy\n"),
             (["my_model:named", *["--data", "y.npy"] * 2], "which is a tuple"),
-            (["my_model:named", "--data", "y=y.npy"], "which is a dict of 'y'\n"),
-            (["my_model:stated", "--data", "y.npy"], "the state is None. It is the second"),
+            (["my_model:named", "--data", "y=y.npy"], "which is a dict of 'y'. If it is meant"),
+            (["my_model:named", "--data", "y=y.npy"], "on the command line --data x=FILE.npy\n"),
+            (["my_model:stated", "--data", "y.npy"], "the state is None: none was given"),
+            (["my_model:held", "--data", "y.npy"], "on the command line --state MODULE:NAME"),
             (["my_model:alone", "--data", "y.npy"], "alone(): it is called with (state, batch)"),
             (["my_model:name", "--data", "y.npy"], "did you mean my_model:named?"),
         ],
@@ -253,6 +256,7 @@ class TestCommand:
         lines = [
             "def named(_, batch): return batch['x']",
             "def stated(state, batch): return batch * state['w']",
+            "def held(state, batch): return batch * state.w",
             "def alone(batch): return batch",
         ]
         (folder / "my_model.py").write_text("\n".join(lines))
@@ -273,7 +277,10 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("args", "message"),
         [
-            (["my_model:loss", "--data", "z.npy"], "--data z.npy: cannot be read as an array"),
+            (["my_model:loss", "--data", "z.npy"], "--data z.npy: there is no such file"),
+            (["my_model:loss", "--data", "z.npy"], "Remedy: there are w.npy, x.npy, y.npy."),
+            (["my_model:loss", "--data", "xx.npy"], "Remedy: did you mean x.npy?"),
+            (["my_model:loss", "--data", "no/x.npy"], "there is no folder 'no' either"),
             (["my_model:loss", "--data", "my_model.py"], "cannot be read as an array"),
             (["my_model:los", "--data", "y.npy"], "my_model has no 'los'"),
             (["my_model", "--data", "y.npy"], "not of the form MODULE:NAME"),
@@ -298,3 +305,12 @@ def test_the_example(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(path), "--rows", "1000", "--batch", "64"])
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out.startswith("accuracy  0.")
+
+
+def test_a_state_that_could_be_the_data_is_asked_about():
+    weights = {"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)}
+    with pytest.raises(sw.ShardingError, match="has 100 rows, as data has: are the two swapped"):
+        evaluate(lambda state, batch: batch["x"], linear_data(100), weights)
+    with pytest.raises(sw.ShardingError) as caught:
+        evaluate(lambda state, batch: batch["x"], weights, weights)
+    assert "swapped" not in str(caught.value)

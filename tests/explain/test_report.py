@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 
@@ -290,3 +291,118 @@ TWO_AXES = (
     jax.ShapeDtypeStruct((512, 4096), jnp.float32),
     jax.ShapeDtypeStruct((256, 512), jnp.float32),
 )
+
+
+class TestDearest:
+    """The report answers which collective costs the most, by line."""
+
+    @staticmethod
+    def body(w, x):
+        small = lax.psum(jnp.sum(x), "data")
+        large = lax.psum(x @ w, "data")
+        other = lax.psum(jnp.max(x) * small, "data")
+        return large, small + other
+
+    def found(self):
+        specs = {"in_specs": (P(), P("data")), "out_specs": P()}
+        return explained(self.body, shaped(4096, 8192), shaped(4096, 4096), **specs)
+
+    def test_by_bytes_without_a_machine(self):
+        text = str(self.found())
+        line = self.body.__code__.co_firstlineno + 3
+        most = f"Most bytes: psum over data, forward, test_report.py:{line}, 50.3 MB, 100 % of what"
+        assert most in text
+        assert "in all  pass" in text
+
+    def test_by_time_with_one(self):
+        found = self.found().on("h200-node")
+        text, first = str(found), self.body.__code__.co_firstlineno
+        most = max(found.cost.collectives)
+        share = units.share(most / found.cost.communication)
+        assert f"test_report.py:{first + 3}, {units.duration(most)}, {share} of the comm" in text
+        assert "in all    time  pass" in text
+        rows = [line for line in text.splitlines() if line.startswith("psum  data")]
+        times = [f"{units.duration(one)}  forward" for one in found.cost.collectives]
+        assert all(row.endswith(time) for row, time in zip(rows, times, strict=True))
+
+    def test_small_messages_are_counted_and_one_psum_of_a_tuple_sends_them_together(self):
+        found = self.found().on("h200-node")
+        where = self.body.__code__.co_firstlineno
+        text = " ".join(str(found).split())
+        said = f"2 small messages of psum over data (test_report.py:{where + 2} and test_report.py:"
+        assert said in text
+        assert "One psum of a tuple sends together those" in text
+
+        def together(x):
+            return lax.psum((jnp.sum(x), jnp.max(x)), "data")
+
+        one = explained(together, shaped(16), out_specs=P()).on("h200-node")
+        assert len(one.launches) == 1
+        assert "of a tuple" not in str(one)
+
+    def test_gradients_too(self):
+        """What the advice promises: one psum of the tree of gradients is one message."""
+
+        def summed(p, x):
+            def loss(p):
+                return jnp.mean((jnp.tanh(x @ p["a"] + p["c"]) @ p["b"]) ** 2)
+
+            return jax.grad(lambda p: lax.pmean(loss(p), "data"))(p)
+
+        def own(p, x):
+            def loss(p):
+                return jnp.mean((jnp.tanh(x @ p["a"] + p["c"]) @ p["b"]) ** 2)
+
+            return lax.pmean(jax.grad(loss)(lax.pcast(p, "data", to="varying")), "data")
+
+        args = {"a": shaped(4, 4), "b": shaped(4, 4), "c": shaped(4)}, shaped(8, 4)
+        specs = {"in_specs": (P(), P("data")), "out_specs": P()}
+        by_autodiff = explained(summed, *args, **specs).on("h200-node")
+        by_hand = explained(own, *args, **specs).on("h200-node")
+        assert "jax.lax.pcast" in str(by_autodiff)
+        assert (len(by_autodiff.launches), len(by_hand.launches)) == (3, 1)
+        assert by_hand.cost.latency == pytest.approx(by_autodiff.cost.latency / 3)
+
+    def test_where_bytes_take_longest_their_lines_are_named(self):
+        text = " ".join(str(self.found().on("h200-network")).split())
+        line = self.body.__code__.co_firstlineno + 3
+        assert f"would help, above all in psum over data at test_report.py:{line} (" in text
+
+    def test_lines_with_the_same_figure_are_named_too(self):
+        def body(x):
+            first = lax.psum(x, "data")
+            return first, lax.psum(jnp.tanh(x + first), "data")
+
+        text = " ".join(str(explained(body, shaped(4096), out_specs=P())).split())
+        line = body.__code__.co_firstlineno + 2
+        assert f"50 % of what one device sends; as much at test_report.py:{line}" in text
+
+    def test_with_one_there_is_no_choice(self):
+        text = str(explained(lambda x: lax.psum(x, "data"), shaped(16), out_specs=P()))
+        assert "Most bytes" not in text
+
+
+def test_a_comparison_says_where_memory_holds_up_the_compute():
+    def program(x, *, times, mesh):
+        def body(x):
+            for _ in range(times):
+                x = x @ x + 1
+            return x
+
+        specs = {"in_specs": P("data"), "out_specs": P("data")}
+        return jax.shard_map(jax.vmap(body), mesh=mesh, **specs)(x)
+
+    def found(size, times):
+        return sw.explain(
+            functools.partial(program, times=times),
+            shaped(4, size, size),
+            mesh=sw.mesh(data=4),
+            hardware="h200-node",
+        )
+
+    small = found(16, 2).compare(found(32, 2))
+    (note,) = small.notes
+    assert note in " ".join(str(small).split())
+    assert "arithmetic alone takes" in note
+    assert "memory read and written" in str(small)
+    assert found(4096, 1).compare(found(4096, 2)).notes == ()

@@ -76,7 +76,10 @@ def test_a_scalar_that_is_a_mean(loss):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"batch": {**BATCH, "y": BATCH["y"][:7]}}, [r"batch\['x'\]: 8 rows", r"\['y'\]: 7 rows"]),
+        (
+            {"batch": {**BATCH, "y": BATCH["y"][:7]}},
+            ["x'\\]: 8 rows", "y'\\]: 7 rows", "same number"],
+        ),
         ({"batch": {**BATCH, "scale": 2.0}}, [r"batch\['scale'\]: a scalar", "functools.partial"]),
         ({"batch": {}}, ["no leaves"]),
         ({"batch": {"x": np.ones((0, 3))}}, ["it has no rows", "at least one"]),
@@ -256,3 +259,9 @@ def test_a_collection_that_grows():
     with pytest.raises(sw.ShardingError, match=r"losses\.l2\.1 was not there before") as error:
         step(step.init(Sowing().init(jax.random.key(0), BATCH["x"])), BATCH)
     assert error.match("left out of mutable")
+
+
+def test_a_step_says_what_it_is():
+    step = sw.data_parallel(squares, optax.sgd(0.1), mesh=sw.mesh(data=4), accumulate=2)
+    said = "<step data_parallel(squares) on {data: 4}, rows along 'data', accumulate=2>"
+    assert repr(step) == said

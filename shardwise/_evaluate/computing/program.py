@@ -145,11 +145,18 @@ def _hint(error: Exception, function: Function) -> str:
             f"a batch has the structure of the data, which is {found}. Named arrays make it a "
             "dict: data={'x': x}, on the command line --data x=x.npy"
         )
-    if isinstance(error, KeyError) and isinstance(whole, dict):
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if key is not None and isinstance(whole, dict) and key not in whole:
         names = ", ".join(map(repr, whole))
-        return f"a batch has the structure of the data, which is a dict of {names}"
-    if isinstance(error, TypeError) and "'NoneType'" in text and _is_nothing(function.state):
-        return "the state is None. It is the second argument, on the command line --state"
+        named = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
+        more = f". If it is meant, name it so{named}" if isinstance(key, str) else ""
+        return f"a batch has the structure of the data, which is a dict of {names}{more}"
+    failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
+    if failed and _is_nothing(function.state):
+        return (
+            "the state is None: none was given. It is the second argument, on the command line "
+            "--state MODULE:NAME"
+        )
     return ""
 
 

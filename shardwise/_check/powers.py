@@ -1,0 +1,97 @@
+"""Whose size a factor is: the powers of the axes' sizes that fit it on every mesh that was tried.
+
+A factor of 4 on `{dp: 4, tp: 4}` may come from either axis, and on `{dp: 4, tp: 2}` from `dp` or
+from `tp` twice. The other meshes tell: where a result is right, the factor is 1.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+
+Sizes = Mapping[str, int]
+Seen = Sequence[tuple[Sizes, "Fraction | float"]]
+"""The factor of one result on each of several meshes."""
+
+Powers = dict[str, int]
+"""How often each axis is in a factor: `{"tp": 2}`, or `{"tp": 1, "dp": -1}`."""
+
+MOST = 2
+"""Higher powers of one axis are not looked for: they fit by chance."""
+
+
+def powers(
+    sizes: Sizes, factor: Fraction | float, seen: Seen = (), slack: float = 0.0
+) -> list[Powers]:
+    """The simplest powers that fit a factor on its mesh and all others seen; empty if none do.
+
+    There are several where nothing that was tried tells them apart. Where none fit everywhere, the
+    factor comes from more than one thing, and its own mesh counts, without the axes along which the
+    result was right.
+    """
+    own = (sizes, factor)
+    right = {name for name in sizes if _right_along(name, seen, slack)}
+    fitting = [one for one in _candidates(sizes) if _fits(one, own, slack)]
+    everywhere = [one for one in fitting if all(_fits(one, other, slack) for other in seen)]
+    return _simplest(everywhere or [one for one in fitting if not right & one.keys()])
+
+
+def _right_along(name: str, seen: Seen, slack: float) -> bool:
+    """Whether the result was right on several devices along this axis alone."""
+    alone = [
+        abs(float(factor) - 1) <= slack
+        for sizes, factor in seen
+        if sizes.get(name, 1) > 1 and math.prod(sizes.values()) == sizes[name]
+    ]
+    return bool(alone) and all(alone)
+
+
+def _candidates(sizes: Sizes) -> Iterator[Powers]:
+    names = [name for name, size in sizes.items() if size > 1]
+    for own in itertools.product(range(-MOST, MOST + 1), repeat=len(names)):
+        found = {name: power for name, power in zip(names, own, strict=True) if power}
+        if found:
+            yield found
+
+
+def _fits(one: Powers, seen: tuple[Sizes, Fraction | float], slack: float) -> bool:
+    sizes, factor = seen
+    product = math.prod((Fraction(sizes.get(name, 1)) ** n for name, n in one.items()), start=1)
+    if isinstance(factor, float):
+        return abs(factor / float(product) - 1) <= slack
+    return factor == product
+
+
+def _simplest(found: Sequence[Powers]) -> list[Powers]:
+    """Products of sizes before quotients, and those before squares."""
+
+    def rank(one: Powers) -> tuple[int, int, int]:
+        own = one.values()
+        return max(map(abs, own)), len({n > 0 for n in own}), len(own)
+
+    least = min(map(rank, found), default=None)
+    return [one for one in found if rank(one) == least]
+
+
+def once(one: Powers, sign: int = 1) -> bool:
+    """Whether it is a plain product of sizes, or one over it."""
+    return all(power == sign for power in one.values())
+
+
+def said(one: Powers) -> str:
+    """In words: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
+    above = [name for name, power in one.items() if power > 0 for _ in range(power)]
+    below = [name for name, power in one.items() if power < 0 for _ in range(-power)]
+    if not above:
+        return f"1 over {_sizes(below)}"
+    return _sizes(above) + (f" over {_sizes(below, 'that')}" if below else "")
+
+
+def _sizes(names: Sequence[str], size: str = "the size") -> str:
+    parts = [
+        f"the square of {size} of {name!r}" if names.count(name) > 1 else f"{size} of {name!r}"
+        for name in dict.fromkeys(names)
+    ]
+    return " times ".join(parts)

@@ -1,0 +1,89 @@
+"""What takes longest, in sentences, and which collectives that comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import units
+from .data import Cost, Facts, Launch
+from .rows import Row, places, rows_of
+
+ENOUGH = 0.5
+"""The collectives that make up this share of the sending are named."""
+
+NOTABLE = 0.2
+"""A share of the communication that is worth a sentence."""
+
+TOGETHER = "One {} of a tuple sends together those that do not need each other's results"
+GRADIENTS = (
+    "; gradients too, where jax.lax.pcast makes the parameters varying before they are "
+    "differentiated and the psum is yours"
+)
+
+
+def advice(report: Facts, cost: Cost) -> list[str]:
+    """What takes longest, and what would make it shorter."""
+    match cost.bound:
+        case "arithmetic":
+            said = ["Arithmetic takes longest."]
+        case "memory":
+            said = ["Reading and writing the devices' own memory takes longest."]
+        case "bandwidth":
+            said = [f"Sending takes longest: fewer bytes would help{_where_from(report, cost)}."]
+        case _:
+            said = ["Waiting for messages takes longest: fewer and larger collectives would help."]
+    return [*said, *_small(report, cost)]
+
+
+def _where_from(report: Facts, cost: Cost) -> str:
+    """The collectives that most of the sending comes from, the largest first."""
+    rows = [row for row in rows_of(report) if row.first.counted]
+    rows.sort(key=lambda row: -row.sending)
+    whole = cost.communication - cost.latency
+    named: list[Row] = []
+    while sum(row.sending for row in named) < ENOUGH * whole:
+        named.append(rows[len(named)])
+    if len(named) == len(rows) or len(named) > 3:
+        return ""
+    kinds = dict.fromkeys((row.first.name, row.first.axes) for row in named)
+    parts = [
+        f"{name} over {units.axes(axes)} at "
+        + places([row for row in named if (row.first.name, row.first.axes) == (name, axes)])
+        for name, axes in kinds
+    ]
+    taken = units.duration(sum(row.sending for row in named))
+    return f", above all in {' and in '.join(parts)} ({taken} of {units.duration(whole)})"
+
+
+def _small(report: Facts, cost: Cost) -> Iterator[str]:
+    """The messages that are waited for longer than they are sent, by kind and axes."""
+    if cost.latency < NOTABLE * cost.communication:
+        return
+    kinds: dict[tuple[str, tuple[str, ...]], list[Launch]] = {}
+    for launch in report.launches:
+        use = report.collectives[launch.collectives[0]]
+        if use.counted and (launch.seconds or 0.0) < 2 * _waiting(cost, launch):
+            kinds.setdefault((use.name, use.axes), []).append(launch)
+    for (name, axes), launches in kinds.items():
+        waiting = sum(_waiting(cost, one) for one in launches)
+        if waiting >= NOTABLE * cost.latency:
+            yield _sentence(report, cost, f"{name} over {units.axes(axes)}", launches, waiting)
+
+
+def _waiting(cost: Cost, launch: Launch) -> float:
+    return sum(cost.latencies[place] for place in launch.collectives)
+
+
+def _sentence(report: Facts, cost: Cost, what: str, launches: list[Launch], waiting: float) -> str:
+    firsts = [one.collectives[0] for one in launches]
+    times = sum(report.collectives[place].least for place in firsts)
+    lines = places([Row(report, (place,)) for place in firsts])
+    many = "1 small message" if times == 1 else f"{times:,} small messages"
+    said = (
+        f"{many} of {what} ({lines}) wait{'s' * (times == 1)} for {units.duration(waiting)} "
+        f"of the {units.duration(cost.latency)} of latency."
+    )
+    if len(launches) == 1:
+        return said
+    backward = any(report.collectives[place].direction == "backward" for place in firsts)
+    return f"{said} {TOGETHER.format(what.partition(' ')[0])}{GRADIENTS if backward else ''}."

@@ -1,0 +1,108 @@
+"""The collectives of a report by the lines they come from, and which of them weigh the most."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from . import units
+from .data import CollectiveUse, Facts
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Collectives of one line of the program that differ only in their arrays."""
+
+    report: Facts
+    places: tuple[int, ...]
+    """Their places in `Report.collectives`."""
+
+    @property
+    def uses(self) -> list[CollectiveUse]:
+        """The collectives."""
+        return [self.report.collectives[place] for place in self.places]
+
+    @property
+    def first(self) -> CollectiveUse:
+        """The first of them, which stands for all."""
+        return self.report.collectives[self.places[0]]
+
+    @property
+    def array(self) -> str:
+        """The array that is sent, or how many there are."""
+        types = {units.array(use.shape, use.dtype) for use in self.uses}
+        times = f" × {len(self.places)}" if len(self.places) > 1 else ""
+        return types.pop() + times if len(types) == 1 else f"{len(self.places)} arrays"
+
+    @property
+    def holds(self) -> list[str]:
+        """Who holds what before and after, each way once."""
+        told = (one.meaning for one in self.uses)
+        return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
+
+    @property
+    def bytes(self) -> int:
+        """Sent by one device, all times, whether or not that enters the totals."""
+        return sum(one.total_bytes for one in self.uses)
+
+    @property
+    def seconds(self) -> float:
+        """Of all times by the cost model; none without a hardware."""
+        cost = self.report.cost
+        return sum(cost.collectives[place] for place in self.places) if cost else 0.0
+
+    @property
+    def sending(self) -> float:
+        """The seconds that fewer bytes would save."""
+        cost = self.report.cost
+        return self.seconds - sum(cost.latencies[place] for place in self.places) if cost else 0.0
+
+    @property
+    def weight(self) -> float:
+        """What it costs: seconds where the hardware is known, else bytes; none if not counted."""
+        if not self.first.counted:
+            return 0.0
+        return self.seconds if self.report.cost else self.bytes
+
+
+def rows_of(report: Facts) -> list[Row]:
+    """The collectives by the line they come from, in program order."""
+    rows: dict[Any, list[int]] = {}
+    for place, use in enumerate(report.collectives):
+        where = use.where
+        key = (use.name, use.axes, use.count, use.direction, use.counted, use.module)
+        rows.setdefault((*key, use.group_size, where.file, where.line), []).append(place)
+    return [Row(report, tuple(places)) for places in rows.values()]
+
+
+def dearest(report: Facts) -> str:
+    """The row that costs the most, in a line; nothing where there is no choice."""
+    rows = rows_of(report)
+    most = max(rows, key=lambda row: row.weight, default=None)
+    if most is None or not most.weight or len(rows) == 1:
+        return ""
+    use, much = most.first, _much(most)
+    if report.cost is not None:
+        whole, of = report.cost.communication, "of the communication"
+    else:
+        whole, of = report.bytes_sent, "of what one device sends"
+    said = "Most expensive" if report.cost is not None else "Most bytes"
+    same = [row for row in rows if row is not most and row.weight and _much(row) == much]
+    again = f"; as much at {places(same)}" if same else ""
+    return (
+        f"{said}: {use.name} over {units.axes(use.axes)}, {use.direction}, {use.where}, "
+        f"{much}, {units.share(most.weight / whole)} {of}{again}"
+    )
+
+
+def _much(row: Row) -> str:
+    return units.duration(row.weight) if row.report.cost else units.size(row.weight)
+
+
+def places(rows: Sequence[Row], most: int = 3) -> str:
+    """Their lines, each once: `a.py:3, a.py:7 and 2 more`."""
+    lines = list(dict.fromkeys(str(row.first.where) for row in rows))
+    if len(lines) > most:
+        return f"{', '.join(lines[:most])} and {len(lines) - most} more"
+    return " and ".join(filter(None, [", ".join(lines[:-1]), lines[-1]]))
