@@ -19,8 +19,8 @@ ROOT = Path(__file__).parents[2]
     ("campaign", "count", "kinds"),
     [
         ("damage", 8, ["iterable", "plain"]),
-        ("kill", 2, ["arrays", "plain"]),
-        ("signal", 2, ["iterable", "nnx"]),
+        ("kill", 2, ["plain"]),
+        ("signal", 2, ["iterable"]),
     ],
 )
 def test_a_short_campaign(campaign, count, kinds):
