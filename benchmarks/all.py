@@ -42,7 +42,7 @@ class Script:
 
 ON_HOST = (
     Script("simulate", ("--rounds", "2"), None, 300),
-    Script("transformer", ("--rounds", "3"), ("--size", "tiny", "--rounds", "5")),
+    Script("transformer", ("--rounds", "2"), ("--size", "tiny", "--rounds", "5")),
     Script("check", (), ("--size", "tiny")),
     Script("prove", (), None),
     Script("tracing", (), ("--quick",)),

@@ -88,7 +88,7 @@ def collectives(count: int) -> tuple[Callable[..., Any], Any]:
 def seconds(make: Callable[[], tuple[Callable[..., Any], Any]]) -> tuple[float, float]:
     """The least processor time of either, by turns: others that use the machine do not count."""
     found: dict[bool, list[float]] = {False: [], True: []}
-    for _ in range(7):
+    for _ in range(5):
         for simulated, times in found.items():
             f, args = make()
             f = sw.simulate(f) if simulated else f
