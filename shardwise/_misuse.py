@@ -235,7 +235,10 @@ class _Reader:
             return None
         varying = re.findall(r"\w+", match["varying"])
         along = [name for name in names if name in varying]
-        same = _listed([name for name in names if name not in varying])
+        others = [name for name in names if name not in varying]
+        if not others:
+            return None  # a cast that JAX refuses for another reason
+        same = _listed(others)
         which = repr(along[0] if len(along) == 1 else tuple(along))
         return explain_error(
             f"{match['name']} over {_listed(names)} of a value ({match['type']}) that differs "

@@ -428,3 +428,17 @@ def test_a_shard_map_bound_to_its_mesh_is_named_where_it_is_called():
 
     text = message(outer, X, mesh=sw.mesh(data=4))
     assert_facts(text, rf"^{HERE}:{outer.__code__.co_firstlineno + 1}: this shard_map is bound")
+
+
+def test_a_cast_that_is_refused_for_another_reason_keeps_the_words_of_jax():
+    """Nothing of the value is the same along the axes, so nothing is said of that."""
+
+    def f(x, *, mesh):
+        def body(x):
+            return jax.lax.pcast(x, ("x", "y"), to="unreduced")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", "y"))(x)
+
+    with pytest.raises(ValueError) as caught:
+        sw.simulate(f, mesh=sw.mesh(x=2, y=2))(jnp.ones((4, 4)))
+    assert "the same along" not in str(caught.value)
