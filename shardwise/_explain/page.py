@@ -23,7 +23,8 @@ from .._collectives import RULES
 from .._program import Where
 from .._version import __version__
 from . import units
-from .data import CollectiveUse, Facts, Remark
+from .data import CollectiveUse
+from .facts import Facts, Remark
 from .figures import charts, mesh, program
 from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry

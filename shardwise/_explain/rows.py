@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import units
-from .data import CollectiveUse, Facts
+from .data import CollectiveUse
+from .facts import Facts
 
 
 @dataclasses.dataclass(frozen=True)

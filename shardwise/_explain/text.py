@@ -12,7 +12,8 @@ from rich.text import Text
 
 from . import units
 from .advice import advice
-from .data import CollectiveUse, Cost, Facts, Held, Traffic
+from .data import CollectiveUse, Cost, Held, Traffic
+from .facts import Facts
 from .rows import Row, dearest, rows_of
 
 WIDTH = 110
