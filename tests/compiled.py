@@ -49,8 +49,10 @@ def begin() -> None:
     compilation_cache.put_executable_and_time = _put  # type: ignore[assignment]
 
 
-def _get(key: str, *_: Any) -> tuple[Any, int | None]:
-    if key not in _programs:
+def _get(
+    key: str, _options: Any, _backend: Any, _devices: Any, callbacks: Any = ()
+) -> tuple[Any, int | None]:
+    if key not in _programs or callbacks:  # those of a program belong to it
         return None, None
     _programs.move_to_end(key)
     return _programs[key], 0
