@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._calls import public
-from .._errors import ArgumentError, ShardwiseError, explain_error
+from .._errors import ArgumentError, ShardwiseError, caller, explain_error
 from .._mesh import AbstractMesh, Mesh
-
-Sizes = Mapping[str, int | Sequence[int]]
+from .options import Sizes, expand
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,7 +100,7 @@ def case(
                 else "it has no mesh"
                 if mesh is None
                 else f"its mesh is {mesh!r}",
-                where="sw.case",
+                where=_where(),
                 rule="A case names the axes and the sizes to try; the function that follows "
                 "returns what to check, and its arguments.",
                 remedy='@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
@@ -109,6 +108,10 @@ def case(
             )
         )
 
+    try:
+        expand(mesh)
+    except ShardwiseError as error:
+        raise type(error)(f"{_where()}: {error}") from None
     _refuse_wrong(explain, explain_mesh)
     _refuse_unknown(options)
 
@@ -117,6 +120,11 @@ def case(
         return DECLARED[-1]
 
     return declare
+
+
+def _where() -> str:
+    """A file has many cases: which one it is, by its line."""
+    return ": ".join(filter(None, (caller(), "sw.case")))
 
 
 OPTIONS = (
@@ -139,7 +147,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
         raise ArgumentError(
             explain_error(
                 f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
-                where="sw.case",
+                where=_where(),
                 rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
                 f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
                 remedy=f"did you mean {near[0]}=?"
@@ -155,7 +163,7 @@ def _refuse_wrong(explain: Any, mesh: Any) -> None:
         raise ArgumentError(
             explain_error(
                 f"explain is {type(explain).__name__}",
-                where="sw.case",
+                where=_where(),
                 rule="It is a function without arguments that returns (f, args).",
                 remedy="explain=lambda: (step, (params, batch))",
             )
@@ -165,7 +173,7 @@ def _refuse_wrong(explain: Any, mesh: Any) -> None:
         raise ArgumentError(
             explain_error(
                 f"explain_mesh is {mesh!r}",
-                where="sw.case",
+                where=_where(),
                 rule="A program is explained on one mesh: a dict with one size for each axis.",
                 remedy='explain_mesh={"data": 256}',
             )
