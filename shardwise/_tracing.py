@@ -13,7 +13,7 @@ import jax
 
 from . import _jax
 from ._call import Program, trace
-from ._calls import called_wrongly
+from ._calls import called_wrongly, note_packed
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
@@ -182,6 +182,7 @@ class Tracing:
             told = called_wrongly(self.f, *given, error)
             if told is not None:
                 raise told from error
+            note_packed(error, given[0])
             if not layout.unsaid or not _jax.is_about_types(error):
                 raise
             if not layout.read_off(self._automatically(*given)):
