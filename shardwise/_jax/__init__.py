@@ -13,6 +13,7 @@ from .effects import without_axes as without_axes
 from .jaxprs import PERMUTES_IN_MESH_ORDER as PERMUTES_IN_MESH_ORDER
 from .jaxprs import Open as Open
 from .jaxprs import argument_names as argument_names
+from .jaxprs import as_compiled as as_compiled
 from .jaxprs import bind as bind
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
