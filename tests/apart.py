@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -28,12 +29,13 @@ _context.set_forkserver_preload(
 def run(call: Callable[..., object], *args: Any, **environ: str) -> CompletedProcess[str]:
     """Call a function of a module, with these variables set; what it printed, and how it ended.
 
-    What is compiled is kept for the other tests, as in the process that asks.
+    It compiles as the test that asks, and what it compiles is kept for other children.
     """
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         process = _context.Process(
-            target=_child, args=(out, err, environ, compiled.folder(), call, args)
+            target=_child,
+            args=(out, err, environ, compiled.folder(), compiled.hurried(), call, args),
         )
         process.start()
         process.join()
@@ -42,11 +44,18 @@ def run(call: Callable[..., object], *args: Any, **environ: str) -> CompletedPro
 
 
 def _child(
-    out: Path, err: Path, environ: dict[str, str], kept: str | None, call: Callable, args: Any
+    out: Path,
+    err: Path,
+    environ: dict[str, str],
+    kept: str | None,
+    hurried: bool,
+    call: Callable,
+    args: Any,
 ) -> None:
     for number, path in ((1, out), (2, err)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
     os.environ.update(environ)
     if kept:
-        compiled.begin(kept)
-    sys.exit(call(*args))
+        compiled.use(kept)
+    with compiled.in_a_hurry() if hurried else nullcontext():
+        sys.exit(call(*args))

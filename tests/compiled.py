@@ -1,11 +1,11 @@
 """How the tests compile, which takes half of their time.
 
-Most programs run once on a few numbers: nine of ten tests do without LLVM's optimizations, and
-without XLA's newer emitters, which take twice as long (where XLA leaves the choice). And many
-tests compile the same: what one run of the tests compiles is kept for as long as it runs, in JAX's
-own persistent cache, in a folder of each worker. Nothing is kept between runs.
-Processes that tests start do not share it by themselves: JAX writes files in place, and two
-at once could read half of one. A test that starts one process at a time may hand it `shared()`.
+Most programs run once on a few numbers: nine of ten tests do without LLVM's optimizations, without
+XLA's newer emitters, which take twice as long (where XLA leaves the choice), and without splitting
+a program among threads: the other cores run other tests. And many tests compile the same: what a
+worker compiles it keeps for as long as it is asked for. Nothing is kept between runs.
+Processes that tests start share a folder, JAX's own persistent cache, only where they run one at a
+time: JAX writes files in place, and two at once could read half of one.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Any
 from unittest import mock
 
 import jax
-from jax._src import compiler
+from jax._src import compilation_cache, compiler
 
 FULLY = (
     "tests/campaigns",
@@ -33,14 +34,38 @@ FULLY = (
 )
 """Tests of what XLA makes of a program, of bits that must not depend on it, and long runs."""
 
+KEPT = 512
+"""How many programs a worker keeps."""
+
 _folder: list[str] = []
+_programs: OrderedDict[str, Any] = OrderedDict()
 
 
-def begin(folder: str | None = None) -> None:
-    """Keep what is compiled from here on, in this process: in a folder of its own, or in this."""
-    if folder is None:
-        folder = tempfile.mkdtemp(prefix="shardwise-compiled-")
-        _folder.append(folder)
+def begin() -> None:
+    """Keep what is compiled from here on: by this worker in memory, by its children in a folder."""
+    _folder.append(tempfile.mkdtemp(prefix="shardwise-compiled-"))
+    use(_folder[-1])
+    compilation_cache.get_executable_and_time = _get  # type: ignore[assignment]
+    compilation_cache.put_executable_and_time = _put  # type: ignore[assignment]
+
+
+def _get(
+    key: str, _options: Any, _backend: Any, _devices: Any, callbacks: Any = ()
+) -> tuple[Any, int | None]:
+    if key not in _programs or callbacks:  # those of a program belong to it
+        return None, None
+    _programs.move_to_end(key)
+    return _programs[key], 0
+
+
+def _put(key: str, _name: str, program: Any, *_: Any) -> None:
+    _programs[key] = program
+    if len(_programs) > KEPT:
+        _programs.popitem(last=False)
+
+
+def use(folder: str) -> None:
+    """Keep what this process compiles in a folder."""
     jax.config.update("jax_compilation_cache_dir", folder)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -48,24 +73,14 @@ def begin(folder: str | None = None) -> None:
 
 def end() -> None:
     """Forget it."""
+    _programs.clear()
     while _folder:
         shutil.rmtree(_folder.pop(), ignore_errors=True)
 
 
 def folder() -> str | None:
-    """Where it is kept."""
+    """Where children keep it."""
     return _folder[-1] if _folder else None
-
-
-def shared() -> dict[str, str]:
-    """The environment of a process that takes part."""
-    if not _folder:
-        return {}
-    return {
-        "JAX_COMPILATION_CACHE_DIR": _folder[-1],
-        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
 
 
 @contextmanager
@@ -74,7 +89,19 @@ def quickly(test: str) -> Iterator[None]:
     if test.startswith(FULLY) or zlib.crc32(test.encode()) % 10 == 0:
         yield
         return
-    before = jax.config.read("jax_disable_most_optimizations")
+    with in_a_hurry():
+        yield
+
+
+def hurried() -> bool:
+    """Whether this test compiles in a hurry."""
+    return jax.config.read("jax_disable_most_optimizations")
+
+
+@contextmanager
+def in_a_hurry() -> Iterator[None]:
+    """Compile so from here on."""
+    before = hurried()
     jax.config.update("jax_disable_most_optimizations", True)
     try:
         with mock.patch.object(compiler, "get_compile_options", _options_of_a_hurry):
@@ -88,17 +115,21 @@ _options = compiler.get_compile_options
 
 def _options_of_a_hurry(*args: Any, **kwargs: Any) -> Any:
     found = _options(*args, **kwargs)
-    found.env_option_overrides = [*found.env_option_overrides, *_hurried().items()]
+    found.env_option_overrides = [*found.env_option_overrides, *_known().items()]
     return found
 
 
 @cache
-def _hurried() -> dict[str, str]:
+def _known() -> dict[str, str]:
     """Options that take effect here: some versions of XLA do not know them."""
-    options = {"xla_cpu_use_fusion_emitters": "False"}
+    options = {"xla_cpu_use_fusion_emitters": "False", "xla_cpu_parallel_codegen_split_count": "1"}
+    return {name: value for name, value in options.items() if _takes_effect(name, value)}
+
+
+def _takes_effect(name: str, value: str) -> bool:
     try:
         with mock.patch.object(compiler, "get_compile_options", _options):
-            jax.jit(lambda: 0, compiler_options=options).lower().compile()
+            jax.jit(lambda: 0, compiler_options={name: value}).lower().compile()
     except jax.errors.JaxRuntimeError:
-        return {}
-    return options
+        return False
+    return True

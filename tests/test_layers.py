@@ -27,6 +27,7 @@ ROWS = (
     ("_lower", "_meaning"),
     ("_call", "_layout", "_misuse", "_objects"),
     ("_functions", "_static"),
+    ("_tracing",),
     ("_simulate",),
     ("_check", "_explain"),
     ("_inspect", "_prove"),

@@ -25,6 +25,9 @@ class Case:
     """Returns what to explain, at the size at which it will run; else what is checked is."""
     explain_mesh: Mapping[str, int] | None = None
 
+    __shardwise_case__ = True
+    """Refused where a program is wanted."""
+
     @property
     def name(self) -> str:
         """The name of the declaring function."""

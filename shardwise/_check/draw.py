@@ -19,7 +19,7 @@ import numpy as np
 
 from .. import _jax
 from .._objects import is_object
-from .._simulate import Tracing
+from .._tracing import Tracing
 from .bounds import bounds
 from .running import Run
 

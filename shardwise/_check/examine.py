@@ -11,8 +11,8 @@ from .._doing import doing
 from .._errors import DeadlockError, name_of
 from .._mesh import AbstractMesh, axes_of, resized
 from .._program import Collective, walk
-from .._simulate import Tracing
 from .._static import Static
+from .._tracing import Tracing
 from .cause import grouped
 from .compare import agree
 from .describe import describe, factors_of

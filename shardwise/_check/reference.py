@@ -11,7 +11,7 @@ import numpy as np
 
 from .._calls import called_wrongly
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
-from .._simulate import Tracing
+from .._tracing import Tracing
 from .running import Run, Wanted, plain
 
 

@@ -16,7 +16,7 @@ from .._doing import doing
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
 from .._program import Atom, Body, Scan, Var, walk
-from .._simulate import Traced, Tracing
+from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .diagnose import comparable
 from .options import words

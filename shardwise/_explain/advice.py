@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import units
-from .data import Cost, Facts, Launch
+from .data import Cost
+from .facts import Facts, Launch
 from .rows import Row, places, rows_of
 
 ENOUGH = 0.5

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
-from .data import Facts, Remark
+from .facts import Facts, Remark
 
 NOT_FOLLOWED = "SW409"
 """Found where a program could not be followed: that says nothing of its traffic."""

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import units
-from .data import Facts, Plain
+from .data import Plain
+from .facts import Facts
 
 NOTABLE = 0.05
 """A difference of figures that is worth a sentence."""

@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from .._collectives import RULES
-from .data import CollectiveUse, Cost, Facts, Scaling, ScalingPoint, Step
+from .data import CollectiveUse, Cost, Scaling, ScalingPoint, Step
+from .facts import Facts
 from .hardware import Hardware, find
 
 Kind = TypeVar("Kind", bound=Facts)

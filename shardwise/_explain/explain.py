@@ -16,8 +16,8 @@ from .._errors import ArgumentError, a_type, explain_error, name_of
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
 from .._program import Body, Passes, Var, Where, annotate, build, walk
 from .._program.where import NOWHERE
-from .._simulate import Traced, Tracing
 from .._static import Static
+from .._tracing import Traced, Tracing
 from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
 from .hardware import Hardware, find
 from .meant import Meant

@@ -23,10 +23,12 @@ from .._collectives import RULES
 from .._program import Where
 from .._version import __version__
 from . import units
-from .data import CollectiveUse, Facts, Remark
+from .data import CollectiveUse
+from .facts import Facts, Remark
 from .figures import charts, mesh, program
 from .figures.draw import COLORS, Drawing, axis_colors, clean
 from .figures.program import Entry
+from .rows import dearest
 
 SHOWN = 4
 """How many arrays of a layout are listed before the rest is folded away."""
@@ -140,6 +142,11 @@ class View:
     def axes(self, names: Sequence[str]) -> str:
         """The axes of a collective."""
         return units.axes(names)
+
+    @property
+    def dearest(self) -> list[CollectiveUse]:
+        """What costs the most, one collective for each line; none where there is no choice."""
+        return self.sources([row.first for row in dearest(self.report)])
 
     @property
     def devices(self) -> Markup:

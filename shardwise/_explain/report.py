@@ -10,7 +10,7 @@ from .._errors import ArgumentError, a_type, explain_error, path_of
 from .beside import Judged, with_findings
 from .compare import Comparison, compare
 from .cost import with_cost
-from .data import Facts
+from .facts import Facts
 from .hardware import Hardware
 from .save import save
 from .text import plain_text

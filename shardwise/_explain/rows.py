@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import units
-from .data import CollectiveUse, Facts
+from .data import CollectiveUse
+from .facts import Facts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,19 +77,27 @@ def rows_of(report: Facts) -> list[Row]:
     return [Row(report, tuple(places)) for places in rows.values()]
 
 
-def dearest(report: Facts) -> str:
-    """The row that costs the most, in a line; nothing where there is no choice."""
+def dearest(report: Facts) -> list[Row]:
+    """The row that costs the most, and those that cost as much; none where there is no choice."""
     rows = rows_of(report)
     most = max(rows, key=lambda row: row.weight, default=None)
     if most is None or not most.weight or len(rows) == 1:
+        return []
+    as_much = (row for row in rows if row.weight and _much(row) == _much(most))
+    return [most, *(row for row in as_much if row is not most)]
+
+
+def dearest_in_words(report: Facts) -> str:
+    """The same in a line."""
+    if not (rows := dearest(report)):
         return ""
+    most, *same = rows
     use, much = most.first, _much(most)
     if report.cost is not None:
         whole, of = report.cost.communication, "of the communication"
     else:
         whole, of = report.bytes_sent, "of what one device sends"
     said = "Most expensive" if report.cost is not None else "Most bytes"
-    same = [row for row in rows if row is not most and row.weight and _much(row) == much]
     again = f"; as much at {places(same)}" if same else ""
     return (
         f"{said}: {use.name} over {units.axes(use.axes)}, {use.direction}, {use.where}, "

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from .._errors import ShardwiseError, explain_error
-from .data import Facts
+from .facts import Facts
 from .text import plain_text
 
 

@@ -12,8 +12,9 @@ from rich.text import Text
 
 from . import units
 from .advice import advice
-from .data import CollectiveUse, Cost, Facts, Held, Traffic
-from .rows import Row, dearest, rows_of
+from .data import CollectiveUse, Cost, Held, Traffic
+from .facts import Facts
+from .rows import Row, dearest_in_words, rows_of
 
 WIDTH = 110
 """Of the text that is not written to a terminal."""
@@ -165,7 +166,7 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
             yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
         yield Text("  In brackets: not in the totals.")
-    if said := dearest(report):
+    if said := dearest_in_words(report):
         yield Text(said)
     yield Text("")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from . import units
-from .data import Facts, Step
+from .data import Step
+from .facts import Facts
 
 COMPUTE, LINKS = 1, 2
 """The two tracks: what a device computes, what it sends."""

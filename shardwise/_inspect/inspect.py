@@ -14,7 +14,7 @@ from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name
 from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, one_mesh
 from .._program import is_sharded, walk
-from .._simulate import Traced, Tracing
+from .._tracing import Traced, Tracing
 from .inspection import Inspection
 from .record import Recorder
 

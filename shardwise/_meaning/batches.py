@@ -48,8 +48,8 @@ def by_rows(op: Op, makers: Makers) -> list[Op]:
     rest: list[tuple[int, Atom]] = []
     for dim, column in zip(dims, columns, strict=True):
         row = _counts_along(column, makers)
-        whole = row is not None and _shape(column)[row] == x.shape[dim]
-        if whole and dim in getattr(numbers, dropped) and row not in found.values():
+        free = row is not None and row not in found.values() and dim in getattr(numbers, dropped)
+        if row is not None and free and _shape(column)[row] == x.shape[dim]:
             found[dim] = row
         else:
             rest.append((dim, column))

@@ -10,8 +10,8 @@ from .._check import Meshes, wanted_meshes
 from .._doing import Telling, telling
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, name_of
 from .._mesh import AbstractMesh, resized
-from .._simulate import Tracing
 from .._static import Static
+from .._tracing import Tracing
 from .judge import decided, judged
 from .numbers import Numbers, try_numbers
 from .proof import Proof

@@ -23,7 +23,7 @@ from .._meaning import (
 )
 from .._mesh import AbstractMesh, Axis, axes_of
 from .._program import Body, collectives_in, walk
-from .._simulate import Traced, Tracing
+from .._tracing import Traced, Tracing
 
 FEW = 16
 """Up to so many devices along an axis are kept apart."""

@@ -86,7 +86,7 @@ def campaign(
 ) -> dict[str, Any]:
     """So many signals, spread over kinds, phases and both signals; each run is then finished."""
     rng = random.Random(seed)
-    compiled.begin(str(folder / "compiled"))
+    compiled.use(str(folder / "compiled"))
     whole = {}
     for kind in kinds:
         child = forked.start(kind, folder / f"{kind}-whole", 1, 0.0)

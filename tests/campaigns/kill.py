@@ -127,7 +127,7 @@ def campaign(
 ) -> dict[str, Any]:
     """So many kills over all kinds of runs; raises at the first difference."""
     rng = random.Random(seed)
-    compiled.begin(str(folder / "compiled"))
+    compiled.use(str(folder / "compiled"))
     victims = [Victim(kind, folder) for kind in kinds]
     forked.keep_no_more()
     done = 0

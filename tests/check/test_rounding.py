@@ -13,7 +13,7 @@ from shardwise._check.rounding import shaken
 from shardwise._check.running import Run, Wanted
 from shardwise._check.wrong import judge
 from shardwise._program import Leaf, walk
-from shardwise._simulate import Tracing
+from shardwise._tracing import Tracing
 from tests.support import normal
 
 from .corpus import pairs

@@ -121,6 +121,17 @@ def test_what_matters_is_on_the_page(reports, kind):
     assert wanted - {None} <= shown
 
 
+def test_the_most_expensive_collective_is_named(reports):
+    report = reports["block"]
+    assert report.cost is not None
+    seconds: dict[str, float] = {}
+    for use, taken in zip(report.collectives, report.cost.collectives, strict=True):
+        line = f"{use.name} over {units.axes(use.axes)} at <code>{use.where}</code>"
+        seconds[line] = seconds.get(line, 0.0) + taken * use.counted
+    most = max(seconds, key=lambda line: seconds[line])
+    assert f"The most expensive collective is {most}" in page.html(report)
+
+
 VALUE = re.compile(r'<data value="([^"]*)">')
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..._errors import ShardwiseError, explain_error
 from .. import units
-from ..data import Facts
+from ..facts import Facts
 from . import charts, mesh, program
 from .draw import Drawing
 

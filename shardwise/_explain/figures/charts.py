@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 
 from .. import units
-from ..data import Facts, Memory, Scaling, ScalingPoint, Traffic
+from ..data import Memory, Scaling, ScalingPoint, Traffic
+from ..facts import Facts
 from .draw import Drawing, axis_color, axis_colors
 
 WIDTH = 360

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from ..data import Facts, MeshAxis
+from ..data import MeshAxis
+from ..facts import Facts
 
 COLORS = {
     "paper": ("#ffffff", "#15181d"),

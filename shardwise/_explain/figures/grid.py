@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from ..data import Facts, MeshAxis
+from ..data import MeshAxis
+from ..facts import Facts
 from .draw import Drawing, axis_color
 
 WIDTH = 260

@@ -10,7 +10,8 @@ import textwrap
 from collections.abc import Sequence
 
 from .. import units
-from ..data import Facts, Held
+from ..data import Held
+from ..facts import Facts
 from .draw import Drawing, letters, part_color
 from .grid import WIDTH, Part, coordinates, empty_grid, label
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .. import units
-from ..data import CollectiveUse, Facts, Holding, Launch, Redundant, Step
+from ..data import CollectiveUse, Holding, Redundant, Step
+from ..facts import Facts, Launch
 from .draw import Drawing, axes_used, axis_colors
 
 ROWS = 160

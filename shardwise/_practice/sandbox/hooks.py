@@ -23,7 +23,7 @@ from ..._call import call as run_program
 from ..._lower import Pace
 from ..._mesh import mesh as virtual_mesh
 from ..._program import Collective, Join, Split, walk
-from ..._simulate import Tracing
+from ..._tracing import Tracing
 
 ALL = Pace(1 << 30)
 MOST = 200

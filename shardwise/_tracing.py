@@ -1,0 +1,335 @@
+"""A function on a mesh, traced to a program: once for each combination of argument types."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from . import _jax
+from ._call import Program, trace
+from ._calls import called_wrongly, note_packed
+from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
+from ._functions import give_back, keep_functions
+from ._jax.virtual import under, virtually
+from ._layout import Layout, ask, automatic, for_leaves, refused
+from ._mesh import AbstractMesh, MeshLike, abstract, one_mesh
+from ._misuse import reading_errors
+from ._objects import name_argument, name_result, numbered, parameters, purely, spread
+from ._program import Body
+from ._static import Bound, Static, bind
+
+EMPTY = AbstractMesh((), ())
+GUESSES = 32
+"""How many other layouts of its arguments a program is tried with before they are asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A program, the values to run it on, and what to make of its results."""
+
+    program: Program
+    values: list[Any]
+    tree: Any
+    done: Callable[[Any], Any]
+    given: Any
+    """The tree of the arguments."""
+    names: list[str]
+    """The names of the positional parameters, as far as they are known."""
+    specs: list[Any]
+    """How each array among the arguments lies on the mesh, where that is known."""
+
+    def read(self) -> list[Any]:
+        """The values, with what mutable refs among them hold now."""
+        refs = self.program.refs
+        return [value[...] if i in refs else value for i, value in enumerate(self.values)]
+
+    def finish(self, outs: list[Any]) -> Any:
+        """The result of the function, with refs and objects among its arguments updated."""
+        for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
+            self.values[position][...] = last
+        result = jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves])
+        return self.done(give_back(result))
+
+    def name_of(self, path: tuple[Any, ...]) -> str:
+        """A path in the tree of results, in words."""
+        return name_result(self.done, path)
+
+    @functools.cached_property
+    def result_paths(self) -> list[str]:
+        """A name for each result."""
+        return [self.name_of(path) for path in _paths(self.tree)]
+
+    @functools.cached_property
+    def argument_paths(self) -> list[str]:
+        """A name for each array among the arguments."""
+        return [name_argument(self.done, path, self.names) for path in _paths(self.given)]
+
+
+def _paths(tree: Any) -> list[tuple[Any, ...]]:
+    numbered = jax.tree.unflatten(tree, list(range(tree.num_leaves)))
+    return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
+
+
+class Tracing:
+    """A function on a mesh: traced once for each combination of argument types."""
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        mesh: MeshLike | None,
+        in_specs: Any = None,
+        static: Static | None = None,
+        *,
+        refs: bool = False,
+    ):
+        if hasattr(f, "__shardwise_case__"):
+            raise _refuse_case(f)
+        self.f, self.in_specs, self.static = f, in_specs, static or Static()
+        self.mesh = None if mesh is None else one_mesh(mesh)
+        self.refs = refs
+        self.takes_mesh = mesh is not None and _takes_mesh(f)
+        self.around = None if self.mesh is None else abstract(self.mesh)
+        self.known: dict[Any, Any] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+        """The program for these arguments."""
+        if self.takes_mesh:
+            self._refuse_another(kwargs.get("mesh"))
+            kwargs = {**kwargs, "mesh": self.mesh}
+        elif self.mesh is None:
+            _refuse_no_mesh(self.f, args, kwargs)
+        bound = bind(self.f, args, kwargs, self.static)
+        bound = dataclasses.replace(
+            bound,
+            args=tuple(map(keep_functions, bound.args)),
+            kwargs={name: keep_functions(value) for name, value in bound.kwargs.items()},
+        )
+        pure, values, done = purely(bound.f, bound.args, bound.kwargs)
+        flat, tree = jax.tree.flatten(values)
+        types = _types(flat, done, tree, bound.f)
+        layout = Layout(flat, self._specs(bound, values, done), self.mesh)
+
+        def flat_f(*flat: Any) -> Any:
+            return keep_functions(pure(*give_back(jax.tree.unflatten(tree, flat))))
+
+        # JAX names the function and its line in errors about traced values.
+        flat_f.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
+        key = (tree, types, bound.key, tuple(layout.specs), _jax.trace_context())
+        found = self.known.get(key)
+        if found is None:
+            names = [name_argument(done, path, parameters(bound.f)) for path in _paths(tree)]
+            found = *self._trace(flat_f, flat, layout, names, (args, kwargs)), layout
+            if not any(_jax.is_traced(const) for const in found[1]):
+                # Closed-over tracers belong to one call alone; all else serves the next one too.
+                self.known[key] = found
+        program, consts, out_tree, layout = found
+        if program.refs and not self.refs:
+            raise _refuse_refs()
+        return Traced(
+            program, [*consts, *flat], out_tree, done, tree, parameters(bound.f), layout.specs
+        )
+
+    def _refuse_another(self, given: Any) -> None:
+        """Refuse a call that names another mesh than the one to run on."""
+        if given is not None and abstract(given) != self.around:
+            assert self.around is not None
+            raise ShardingError(
+                explain_error(
+                    f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
+                    f"for {dict(self.around.shape)}",
+                    where="mesh=",
+                    rule="A program runs on one mesh.",
+                    remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
+                )
+            )
+
+    def _specs(self, bound: Bound, values: Any, done: Any) -> list[Any]:
+        """What `in_specs` say of each array."""
+        given = self.in_specs
+        if given is None:
+            return [None] * len(jax.tree.leaves(values))
+        args, kwargs = numbered(bound.args, bound.kwargs)
+        if isinstance(given, tuple | list) and len(given) == bound.count:
+            given = tuple(given[i] for i in bound.places)  # without the static ones
+        specs = for_leaves(given, args)
+        return spread(done, values, [*specs, *[None] * len(jax.tree.leaves(kwargs))])
+
+    def _trace(
+        self,
+        flat_f: Callable[..., Any],
+        flat: list[Any],
+        layout: Layout,
+        names: list[str],
+        given: tuple[Any, Any],
+    ) -> tuple[Program, list[Any], Any]:
+        def run() -> tuple[Program, list[Any], Any]:
+            found, inferred = self._lying(flat_f, flat, layout)
+            if inferred is not None:
+                # Without mesh=, the mesh is the program's own.
+                open_to_all = layout if layout.mesh else Layout(flat, [None] * len(flat), inferred)
+                self._ask(flat_f, flat, open_to_all, found[0], names)
+            return found
+
+        try:
+            return reading_errors(run, self.mesh)
+        except Exception as error:
+            told = called_wrongly(self.f, *given, error)
+            if told is not None:
+                raise told from error
+            note_packed(error, given[0])
+            if not layout.unsaid or not _jax.is_about_types(error):
+                raise
+            if not layout.read_off(self._automatically(*given)):
+                if isinstance(error, ShardingError):
+                    raise
+                raise refused(error, [names[i] for i in layout.unsaid]) from error
+        return reading_errors(run, self.mesh)
+
+    def _lying(
+        self, flat_f: Callable[..., Any], flat: list[Any], layout: Layout
+    ) -> tuple[tuple[Program, list[Any], Any], AbstractMesh | None]:
+        """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
+        with self._ambient(), virtually(self.mesh) as seen:
+            return trace(flat_f, *layout.types(flat)), seen.inferred
+
+    def _ask(
+        self,
+        flat_f: Callable[..., Any],
+        flat: list[Any],
+        layout: Layout,
+        program: Program,
+        names: list[str],
+    ) -> None:
+        """Refuse to guess how arguments lie, where the program runs otherwise with another guess.
+
+        Each argument in question is laid out in every other way that divides, and the program
+        traced with that.
+        """
+        taken = _jax.specs_in(program.jaxpr)
+        others = {i: list(layout.others(i, flat[i])) for i in layout.unsaid}
+        if sum(map(len, others.values())) > GUESSES:
+            raise ask([names[i] for i, ways in others.items() if ways])
+        for i, ways in others.items():
+            for other in ways:
+                try:
+                    (tried, _, _), _ = self._lying(flat_f, flat, other)
+                except Exception:  # It cannot lie that way.
+                    continue
+                if _jax.specs_in(tried.jaxpr) != taken:
+                    raise ask([names[i]])
+
+    def _automatically(self, args: Any, kwargs: Any) -> Body:
+        """The program on the same mesh with Auto axes, where arrays may lie in any way."""
+        assert self.around is not None
+        kwargs = {name: value for name, value in kwargs.items() if value is not self.mesh}
+        same = Tracing(self.f, automatic(self.around), None, self.static)
+        try:
+            return same(args, kwargs).program.body
+        except Exception:  # It may use what only Explicit axes have.
+            return Body([], [], [])
+
+    def _ambient(self) -> contextlib.AbstractContextManager[None]:
+        """The mesh around the function: the one asked for, unless it is handed over."""
+        if self.around is None:
+            return contextlib.nullcontext()
+        if not self.takes_mesh:
+            return under(self.around)
+        now = jax.sharding.get_abstract_mesh()
+        return contextlib.nullcontext() if now in (EMPTY, self.around) else under(None)
+
+
+def _refuse_case(declared: Any) -> ArgumentError:
+    name = declared.name
+    return ArgumentError(
+        explain_error(
+            f"{name} is a case, which declares a program and is not one",
+            where=f"@sw.case, line {declared.line}",
+            rule="Calling a case gives the function and its arguments.",
+            remedy=f"f, args = {name}(), then f, *args in its place; "
+            f"or run it as declared: shardwise check FILE.py:{name}",
+        )
+    )
+
+
+def _refuse_refs() -> UnsupportedError:
+    return UnsupportedError(
+        explain_error(
+            "the function takes or closes over a mutable ref",
+            where="an argument (jax.Ref)",
+            rule="What is run on several meshes has to start from the same values each time.",
+            remedy="pass the value and make the ref inside: jax.new_ref(value).",
+        )
+    )
+
+
+def _refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Say that a function that takes a mesh is not given one, before Python does."""
+    found = _mesh_parameter(f)
+    if found is None or "mesh" in kwargs or _hands_on(_parameters(f, follow_wrapped=False) or {}):
+        return  # a decorator may name the mesh itself
+    index, wanted = found
+    by_position = wanted.kind is wanted.POSITIONAL_OR_KEYWORD and len(args) > index
+    if by_position or wanted.default is not wanted.empty:
+        return
+    raise ArgumentError(
+        explain_error(
+            "it takes a mesh, and none is given",
+            where=f"{getattr(f, '__name__', type(f).__name__)}()",
+            rule="A function with a parameter mesh is given the mesh that it is to run on.",
+            remedy="name one beside the function: mesh=sw.mesh(data=8).",
+        )
+    )
+
+
+def _takes_mesh(f: Callable[..., Any]) -> bool:
+    return _mesh_parameter(f) is not None
+
+
+def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
+    """The parameter `mesh` that a function can be given by name, and its position."""
+    own = _parameters(f, follow_wrapped=False)
+    if own is None or _hands_on(own):
+        # A decorator that hands on what it is given takes what the function inside takes.
+        own = _parameters(f, follow_wrapped=True)
+    for index, (name, one) in enumerate((own or {}).items()):
+        if name == "mesh" and one.kind is not one.POSITIONAL_ONLY:
+            return index, one
+    return None
+
+
+def _hands_on(own: Mapping[str, inspect.Parameter]) -> bool:
+    return any(one.kind is one.VAR_KEYWORD for one in own.values())
+
+
+def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:
+    try:
+        return inspect.signature(f, follow_wrapped=follow_wrapped).parameters
+    except (TypeError, ValueError):
+        return None
+
+
+def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tuple[Any, ...]:
+    types = []
+    for index, leaf in enumerate(flat):
+        try:
+            aval = jax.typeof(leaf)
+        except (TypeError, OverflowError) as error:
+            name = name_argument(done, _paths(tree)[index], parameters(f))
+            own = name.split("[")[0].split(".")[0]
+            raise ArgumentError(
+                explain_error(
+                    f"{name} is {a_type(leaf)}"
+                    + (f", {error}" if isinstance(error, OverflowError) else ""),
+                    where="an argument",
+                    rule="Arguments are pytrees of arrays and numbers, or static.",
+                    remedy=f'static_argnames="{own}" makes it a constant of the program.',
+                )
+            ) from error
+        types.append((aval, getattr(aval, "weak_type", False)))
+    return tuple(types)
