@@ -197,6 +197,18 @@ def called_wrongly(
     )
 
 
+def note_packed(error: Exception, args: Sequence[Any]) -> None:
+    """Say beside the user's own error that the arguments came as one tuple, if that may be why."""
+    if not isinstance(error, AttributeError | TypeError) or len(args) != 1:
+        return
+    kind = type(args[0])
+    if kind in (tuple, list) and re.search(rf"\b{kind.__name__}\b", str(error)):
+        error.add_note(
+            f"shardwise: the function was called with one argument, a {kind.__name__} of "
+            f"{len(args[0])}. Arguments follow it one after the other: f, a, b and not f, (a, b)."
+        )
+
+
 def binds(
     f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> str:

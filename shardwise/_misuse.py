@@ -93,12 +93,17 @@ class _Reader:
 
     def read(self) -> ShardwiseError | None:
         """What it means, where it is JAX's and about the mesh."""
+        if isinstance(self.error, _jax.PmapError):
+            what, rule, remedy = self.error.args
+            return ShardingError(explain_error(what, where=self.where, rule=rule, remedy=remedy))
         if not self.files or not _jax.is_own(self.files[-1]):
             return None
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
+        if _jax.COMPILED.search(self.text):
+            return UnsupportedError(self._compiled())
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
         if found := _jax.NO_DERIVATIVE.search(self.text):
@@ -201,6 +206,13 @@ class _Reader:
         )
 
     def _no_axis(self, axis: str) -> str:
+        if self.known == (_jax.UNNAMED,):
+            return explain_error(
+                f"there is no axis {axis!r} here: the pmap around this does not name its own",
+                where=self.where,
+                rule="A collective in a pmap runs over the axis that axis_name= names.",
+                remedy=f"jax.pmap(f, axis_name={axis!r})",
+            )
         if axis not in self.known:
             names = ", ".join(map(repr, self.known)) or "none"
             return explain_error(
@@ -272,6 +284,15 @@ class _Reader:
             remedy="use mesh.shape and mesh.size, jax.set_mesh(mesh) for a mesh around, and "
             "jax.sharding.get_abstract_mesh() to find it; make arrays and compile outside the "
             "function.",
+        )
+
+    def _compiled(self) -> str:
+        return explain_error(
+            "this calls a compiled program, what .lower(...).compile() gives",
+            where=self.where,
+            rule="The function is traced for other meshes than it was compiled for, and a compiled "
+            "program cannot be traced.",
+            remedy="call the jitted function itself here, and compile it where it runs.",
         )
 
     def _traced_static(self) -> str:

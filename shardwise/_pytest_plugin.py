@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 import itertools
+import numbers
 import os
 import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -44,9 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def mesh(request: pytest.FixtureRequest) -> Any:
     """A virtual mesh, one for each combination of the sizes that `@pytest.mark.mesh` names."""
     if not hasattr(request, "param"):
+        late = any(request.node.iter_markers("mesh"))
+        why = ": a mark in pytest.param comes too late for it" if late else ""
         pytest.fail(
-            f"{request.node.nodeid}: the fixture 'mesh' does not know the sizes of its axes.\n"
-            "  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])",
+            f"{request.node.nodeid}: the fixture 'mesh' does not know the sizes of its axes{why}.\n"
+            "  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
             pytrace=False,
         )
     from ._mesh import mesh as make_mesh
@@ -57,6 +60,9 @@ def mesh(request: pytest.FixtureRequest) -> Any:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that has the marker and takes `mesh` once for each mesh."""
     marks = list(metafunc.definition.iter_markers("mesh"))
+    takes = metafunc.config.stash.setdefault(TAKES, set())
+    if "mesh" in metafunc.fixturenames:
+        takes.update(node.nodeid for node in metafunc.definition.listchain())
     if "mesh" not in metafunc.fixturenames:
         # A mark on a class or a module may be meant for its other tests.
         if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
@@ -67,6 +73,24 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail a test whose mark gives a mesh to nobody: its own, or that of all tests around it."""
+    if "mesh" in getattr(item, "fixturenames", ()):
+        return
+    takes = item.config.stash.setdefault(TAKES, set())
+    parts = any("::" in str(arg) for arg in item.config.args)
+    for node in item.listchain():
+        # Of a module of which only some tests are asked for, the others were not looked at.
+        whole = isinstance(node, pytest.Item | pytest.Class) or not parts
+        marked = any(mark.name == "mesh" for mark in node.own_markers)
+        if whole and marked and node.nodeid not in takes:
+            _refuse_unused(item.nodeid)
+
+
+TAKES = pytest.StashKey[set[str]]()
+"""The tests that take a mesh, and the classes and modules that have such tests."""
+
+
 def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
     """The sizes of each axis. The marks come closest first, and the closest one counts."""
     axes: dict[str, list[int]] = {}
@@ -74,14 +98,19 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
         if mark.args or not mark.kwargs:
             _refuse(test, f"mesh{mark.args!r} names no axes")
         for name, sizes in mark.kwargs.items():
-            # A size that is named twice is one mesh, and one test.
             several = isinstance(sizes, list | tuple | range)
-            column = list(dict.fromkeys(sizes)) if several else [sizes]
-            if not column or not all(type(size) is int and size > 0 for size in column):
+            column = list(sizes) if several else [sizes]
+            if not column or not all(map(_is_size, column)):
                 rule = "which are whole numbers from 1 on"
                 _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes, {rule}")
-            axes[name] = column
+            # A size that is named twice is one mesh, and one test.
+            axes[name] = list(dict.fromkeys(int(size) for size in column))
     return axes
+
+
+def _is_size(given: Any) -> bool:
+    whole = isinstance(given, numbers.Integral) and not isinstance(given, bool)
+    return whole and int(given) > 0
 
 
 def _place(item: pytest.Item) -> str:

@@ -13,7 +13,7 @@ import jax
 
 from . import _jax
 from ._call import Program, trace
-from ._calls import called_wrongly
+from ._calls import called_wrongly, note_packed
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
 from ._functions import give_back, keep_functions
 from ._jax.virtual import under, virtually
@@ -88,6 +88,8 @@ class Tracing:
         *,
         refs: bool = False,
     ):
+        if hasattr(f, "__shardwise_case__"):
+            raise _refuse_case(f)
         self.f, self.in_specs, self.static = f, in_specs, static or Static()
         self.mesh = None if mesh is None else one_mesh(mesh)
         self.refs = refs
@@ -180,6 +182,7 @@ class Tracing:
             told = called_wrongly(self.f, *given, error)
             if told is not None:
                 raise told from error
+            note_packed(error, given[0])
             if not layout.unsaid or not _jax.is_about_types(error):
                 raise
             if not layout.read_off(self._automatically(*given)):
@@ -239,6 +242,19 @@ class Tracing:
             return under(self.around)
         now = jax.sharding.get_abstract_mesh()
         return contextlib.nullcontext() if now in (EMPTY, self.around) else under(None)
+
+
+def _refuse_case(declared: Any) -> ArgumentError:
+    name = declared.name
+    return ArgumentError(
+        explain_error(
+            f"{name} is a case, which declares a program and is not one",
+            where=f"@sw.case, line {declared.line}",
+            rule="Calling a case gives the function and its arguments.",
+            remedy=f"f, args = {name}(), then f, *args in its place; "
+            f"or run it as declared: shardwise check FILE.py:{name}",
+        )
+    )
 
 
 def _refuse_refs() -> UnsupportedError:

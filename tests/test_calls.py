@@ -231,3 +231,26 @@ def test_a_warning_is_about_the_line_that_called_us():
         warnings.simplefilter("always")
         f()
     assert [(one.filename, str(one.message)) for one in found] == [(__file__, "look here")]
+
+
+def single(x, *, mesh):
+    return jax.shard_map(lambda x: x.sum(), mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def looks_up(params, *, mesh):
+    return single(params["w"], mesh=mesh)
+
+
+@pytest.mark.parametrize("f", [single, looks_up])
+@pytest.mark.parametrize("call", [sw.check, sw.prove, sw.explain, sw.inspect])
+def test_arguments_as_one_tuple_are_told_beside_the_error_of_the_function(f, call):
+    with pytest.raises((AttributeError, TypeError), match="tuple") as caught:
+        call(f, (X, X), mesh=MESH)
+    notes = caught.value.__notes__
+    assert any("one argument, a tuple of 2" in note for note in notes)
+
+
+def test_an_error_about_something_else_has_no_such_note():
+    with pytest.raises(AttributeError) as caught:
+        sw.check(lambda x, *, mesh: x[0].nothing, (X, X), mesh=MESH)
+    assert not any(note.startswith("shardwise") for note in getattr(caught.value, "__notes__", []))

@@ -365,6 +365,13 @@ def test_an_evaluation_is_asked_for_something_else(key):
         result("evaluation")[BAD[key]]
 
 
+@pytest.mark.parametrize("verb", [sw.simulate, sw.check, sw.prove, sw.inspect, sw.explain])
+def test_a_case_is_no_program(verb):
+    """It has no `shard_map`, and would be called right."""
+    with pytest.raises(sw.ArgumentError, match=r"f, args = declared\(\)"):
+        verb(sw.case(mesh={"data": 2})(declared), mesh={"data": 2})
+
+
 def test_a_raw_error_would_be_seen():
     from shardwise._mesh import axes_of
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._calls import public
-from .._errors import ArgumentError, ShardwiseError, caller, explain_error
+from .._errors import ArgumentError, ShardwiseError, a_type, caller, explain_error, name_of
 from .._mesh import AbstractMesh, Mesh
 from .options import Sizes, expand
 
@@ -24,10 +24,18 @@ class Case:
     """Returns what to explain, at the size at which it will run; else what is checked is."""
     explain_mesh: Mapping[str, int] | None = None
 
+    __shardwise_case__ = True
+    """Refused where a program is wanted."""
+
     @property
     def name(self) -> str:
         """The name of the declaring function."""
-        return self.make.__name__
+        return name_of(self.make)
+
+    @property
+    def module(self) -> str:
+        """The module of that function."""
+        return self.make.__module__
 
     @property
     def line(self) -> int:
@@ -116,6 +124,7 @@ def case(
     _refuse_unknown(options)
 
     def declare(make: Callable[[], Any]) -> Case:
+        _refuse_no_function(make)
         DECLARED.append(Case(make, mesh, options, explain, explain_mesh))
         return DECLARED[-1]
 
@@ -125,6 +134,21 @@ def case(
 def _where() -> str:
     """A file has many cases: which one it is, by its line."""
     return ": ".join(filter(None, (caller(), "sw.case")))
+
+
+def _refuse_no_function(make: Any) -> None:
+    """A case is made by a function that has a name; a second `@sw.case` above it has none."""
+    if not callable(make) or not hasattr(make, "__name__"):
+        again = isinstance(make, Case)
+        raise ShardwiseError(
+            explain_error(
+                "it stands above another sw.case" if again else f"it decorates {a_type(make)}",
+                where=_where(),
+                rule="It decorates a function without arguments, which returns (f, args).",
+                remedy="one case for one function: def training_step(): return step, (params, "
+                "batch)",
+            )
+        )
 
 
 OPTIONS = (

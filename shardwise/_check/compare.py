@@ -124,14 +124,17 @@ def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.nda
     """Which elements of a result are not what they should be."""
     got, want = np.asarray(got), np.asarray(want)
     if not _inexact(want):
-        return (got != want) & (np.abs(wide(got) - wide(want)) > move.turned)
+        # Not by their gap alone: two large whole numbers are one and the same in float64.
+        turned = np.asarray(move.turned)
+        return (got != want) & ~((turned > 0) & (np.abs(wide(got) - wide(want)) <= turned))
     eps, got, want = float(jnp.finfo(want.dtype).eps), wide(got), wide(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     if same.all():
         return ~same
     with np.errstate(all="ignore"):
         gap, size = np.abs(got - want), np.abs(want)
-        # The comparisons are false for NaN and infinity, whatever the tolerance.
+        # Where only one of the two is finite, no tolerance makes them agree.
+        size = np.where(np.isfinite(size), size, 0)
         if limit.given:
             return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
         far = np.maximum(TIMES * move.moved, move.turned)

@@ -109,7 +109,7 @@ def _draw(shape: Any, rng: np.random.Generator, limit: int | None, signs: bool) 
         numbers = numbers + 1j * rng.normal(size=dims) * size
     elif not signs:
         numbers = np.abs(numbers) + 0.1 * size
-    return jnp.asarray(numbers, dtype)
+    return jnp.asarray(numbers.astype(dtype))  # float64 is narrowed as JAX narrows arguments
 
 
 def _whole(dims: Any, dtype: Any, rng: np.random.Generator, limit: int | None) -> np.ndarray:

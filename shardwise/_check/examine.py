@@ -14,9 +14,10 @@ from .._program import Collective, walk
 from .._static import Static
 from .._tracing import Tracing
 from .cause import grouped
+from .compare import agree
 from .describe import describe, factors_of
 from .draw import run_drawn
-from .lint import came_out_apart, lint
+from .lint import came_out, lint, parted, place_of_values
 from .meant import Hidden, Meant
 from .options import words
 from .powers import Sizes
@@ -159,10 +160,37 @@ class _Comparison:
             for run, one in zip(self.runs, self.meshes, strict=True)
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
-        apart = {one.maker.where for one in self.wrong if not one.structure and one.apart}
-        read = [came_out_apart(one) if one.where in apart else one for one in read]
+        if any(one.code == "SW203" for one in read):
+            read = self._as_it_came_out(read, known=bool(causes or behind))
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
         return [*causes, *behind, *quiet, *describe(rest, self.tried), *self.stuck, *read, *odd]
+
+    def _as_it_came_out(self, read: Sequence[Finding], known: bool) -> list[Finding]:
+        """What is declared the same, unchecked, with what the devices hold on the largest mesh.
+
+        Where a cause is `known`, that they differ follows from it and needs no word.
+        """
+        run, body = self.runs[-1], self.runs[-1].body
+        if words(self.meshes[-1]) in self.stuck_on:
+            return list(read)
+        shown = {one.maker.where for one in self.wrong if not one.structure and one.apart}
+        results = {id(atom) for atom in body.outs}
+        joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
+        apart = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
+        # What is used on the way is looked at here, unless that is inside a loop.
+        used = [row for row in joins if row[1] not in apart and row[0] in body.ops]
+        rough = max(self.limits, key=lambda limit: limit.norm)
+        held = run.observe([join.ins[0] for join, _ in used])
+        for (_, where), value in zip(used, held, strict=True):
+            differs = not all(agree(row, value.first, rough) for row in value.rows)
+            apart[where] = differs or apart.get(where, False)
+        told = []
+        for one in read:
+            if one.code != "SW203" or one.where not in apart:
+                told.append(one)
+            elif not (known and apart[one.where]):
+                told.append(came_out(one, apart[one.where], bool(self.wrong_on)))
+        return told
 
     def _behind(
         self, hidden: Sequence[Hidden], rest: Sequence[Wrong]

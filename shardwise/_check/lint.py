@@ -21,6 +21,7 @@ from .._program import (
     Op,
     Split,
     Var,
+    Where,
     collectives_in,
     is_sharded,
     walk,
@@ -79,35 +80,46 @@ def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
         )
 
 
-def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+def parted(body: Body) -> Iterator[tuple[Join, Axis]]:
+    """What is declared the same along an axis, and computed from values that differ along it."""
     for op in walk(body.ops):
         if isinstance(op, Join):
             apart = [axis for axis in op.replicated if axis in op.ins[0].axes and axis.size > 1]
-            if apart:
-                yield Finding(
-                    "SW203",
-                    f"a result is declared the same along {apart[0].name!r} and computed from "
-                    f"values that differ along it, with JAX's own check off. {ALIKE}",
-                    maker_of(body, op.ins[0], op).where,
-                    remedy="nothing, if the devices end up alike by another way than a reduction, "
-                    "as round a ring of ppermute. If they are alike by chance, other data shows "
-                    "it.",
-                    certain=False,
-                )
+            yield from ((op, axis) for axis in apart[:1])
 
 
-ALIKE = "It came out the same on all devices here"
+def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
+    for op, axis in parted(body):
+        yield Finding(
+            "SW203",
+            f"a result is declared the same along {axis.name!r} and computed from values that "
+            "differ along it, with JAX's own check off",
+            place_of_values(body, op),
+            remedy="nothing, if the devices end up alike by another way than a reduction, as round "
+            "a ring of ppermute. If they are alike by chance, other data shows it.",
+            certain=False,
+        )
 
 
-def came_out_apart(found: Finding) -> Finding:
-    """What is said instead where running shows that the devices' values differ."""
-    if found.code != "SW203":
-        return found
+def place_of_values(body: Body, join: Join) -> Where:
+    """The line that makes what is declared the same."""
+    return maker_of(body, join.ins[0], join).where
+
+
+def came_out(found: Finding, apart: bool, shown: bool) -> Finding:
+    """The same with what running showed: whether the devices' values differ, and the results."""
+    if not apart:
+        return dataclasses.replace(
+            found, message=f"{found.message}. It came out the same on all devices here"
+        )
+    first = "the first device's is used" + ("" if shown else ", which no result shows")
     return dataclasses.replace(
         found,
-        message=found.message.replace(ALIKE, "It came out different on the devices here"),
-        remedy="look at the finding that is certain first; this one follows if its cause is what "
-        "makes the devices differ. Leave check_vma on, and JAX itself shows such a place.",
+        message=f"{found.message}. It came out different on the devices here; {first}",
+        remedy=("look first at the other findings, which may be the reason. Else " if shown else "")
+        + "reduce it, or declare it split in out_specs. With check_vma on, JAX itself shows such a "
+        "place.",
+        certain=shown,
     )
 
 

@@ -33,7 +33,7 @@ def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
         raise _refused(
             f"seed is {seed!r}",
-            "The seed of the values that are drawn is a whole number from 0 on.",
+            "The seed of the values that are drawn is a whole number from 0 to 2**32 - 1.",
             "seed=0",
         )
 

@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -81,7 +81,7 @@ def _cases_of(target: str) -> list[Found]:
         raise _wrong(target, "this is not a Python file.")
     found = _cases_in(path.resolve())
     if not found:
-        raise _no_cases(target)
+        raise _no_cases(target, sorted({case.module for case in _held(_load(path.resolve()))}))
     return _named(found, name, target) if name else found
 
 
@@ -146,29 +146,40 @@ def _names_case(node: ast.AST) -> bool:
 
 
 def _cases_in(file: Path) -> list[Found]:
-    from .._check import Case
-
     try:
         module = _load(file)
     except (Exception, SystemExit) as error:
         return [Found(file, error=error)]
-    cases = [value for value in vars(module).values() if isinstance(value, Case)]
-    own = [case for case in cases if case.make.__module__ == module.__name__]
-    found = [Found(file, case) for case in {id(case): case for case in own}.values()]
-    return [*found, *_hidden(file, module, own)]
+    own = [case for case in _held(module) if case.module == module.__name__]
+    return [*(Found(file, case) for case in own), *_hidden(file, module, own)]
+
+
+def _held(module: ModuleType) -> list[Case]:
+    """The cases that a module has by name, each once; also those that it imports."""
+    from .._check import Case
+
+    return list({id(x): x for x in vars(module).values() if isinstance(x, Case)}.values())
 
 
 def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
-    """Cases that nobody can reach any more, because another one has taken their name."""
+    """Cases that nobody can reach by a name of the module."""
     from .._check import DECLARED
 
-    lines = {case.name: case.line for case in own}
+    lines, reached = {case.name: case.line for case in own}, {id(case) for case in own}
     for case in DECLARED:
-        if case.make.__module__ != module.__name__ or lines.get(case.name, case.line) == case.line:
+        if case.module != module.__name__ or id(case) in reached:
             continue
-        what = f"two cases are named {case.name!r}, in lines {case.line} and {lines[case.name]}."
-        rule = "In a Python file the second definition of a name replaces the first."
-        words = explain_error(what, where=shown(file), rule=rule, remedy="give them two names.")
+        if case.name in lines:
+            what = (
+                f"two cases are named {case.name!r}, in lines {case.line} and {lines[case.name]}."
+            )
+            rule = "In a Python file the second definition of a name replaces the first."
+            remedy = "give them two names."
+        else:
+            what = f"case {case.name!r} in line {case.line} stands inside a class or a function."
+            rule = "A case is found by its name in the file."
+            remedy = "declare it at the top level, or keep it under a name there."
+        words = explain_error(what, where=shown(file), rule=rule, remedy=remedy)
         yield Found(file, error=ShardwiseError(words))
 
 
@@ -254,7 +265,10 @@ def _wrong(target: str, what: str, remedy: str = "") -> ShardwiseError:
     return ShardwiseError(explain_error(what, where=target, remedy=remedy))
 
 
-def _no_cases(target: str) -> ShardwiseError:
+def _no_cases(target: str, homes: Sequence[str] = ()) -> ShardwiseError:
+    if homes:
+        what = f"no cases of its own; those that it imports are declared in {', '.join(homes)}."
+        return _wrong(target, what, "name the file that declares them.")
     return ShardwiseError(
         explain_error(
             "no cases found.",

@@ -62,9 +62,10 @@ def load(folder: Path | None = None) -> Settings:
 
 def _read(file: Path) -> Settings:
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("shardwise", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
+        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _wrong(file, f"it cannot be read: {error}.", "correct the file.") from error
+    table = tools.get("shardwise", {}) if isinstance(tools, dict) else tools
     if not isinstance(table, dict):
         raise _wrong(file, f"it is {_kind(table)}.", f'{TABLE}\npaths = ["src"]')
     found: dict[str, Any] = {}
@@ -92,8 +93,8 @@ def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
     for code in codes:
         if code not in rules():
             near = nearest(code)
-            hint = f"did you mean {near}?" if near else "shardwise rule lists the codes."
-            raise _wrong(file, f"{name} has {code!r}, which is no code of a finding.", hint)
+            hint = f"did you mean {near!r}?" if near else "shardwise rule lists the codes."
+            raise _wrong(file, f"{name} has {code!r}, which is no code.", hint)
     return codes
 
 

@@ -67,23 +67,32 @@ def evaluate(
     arrays = load_data(data)
     if journal is not None:
         refuse_unwritable(journal, "--journal")
-    with _told(function, "importing it", verbose):
+    with _told(function, "importing it", IMPORTING, verbose):
         fn = find(function)
     if not callable(fn):
         raise _not_found(function, f"{type(fn).__name__} is not a function.")
-    with _told(state or "", "making the state", verbose):
+    with _told(state or "", "making the state", MAKING, verbose):
         held: Any = None if state is None else find(state)
         given = held() if _makes_state(held) else held
     from .._evaluate import evaluate as run
 
-    with _told(function, "evaluating it", verbose), _interrupts(journal):
+    with _told(function, "evaluating it", EVALUATING, verbose), _interrupts(journal):
         result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)
     if me.first:
         typer.echo(json.dumps(_strict(result.to_dict())) if as_json else str(result))
 
 
+IMPORTING = "the file is run from the top first: python, and its name, runs it alone"
+MAKING = "it is called without arguments: call it so in Python"
+EVALUATING = (
+    "it is called with the state and a batch of the data, padded to the size of a step and traced: "
+    "jax.jit(f)(state, batch) in Python does the same"
+)
+"""How to see by hand what raised."""
+
+
 @contextlib.contextmanager
-def _told(name: str, doing: str, verbose: bool) -> Iterator[None]:
+def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
     """Say where the user's code raised; what nothing of theirs was on the way to is not hidden."""
     try:
         yield
@@ -94,7 +103,7 @@ def _told(name: str, doing: str, verbose: bool) -> Iterator[None]:
         if verbose or not line:
             raise
         found = f"{doing} raised {type(error).__name__}: {error}".removesuffix(": ")
-        remedy = "correct it there; --verbose shows the whole traceback."
+        remedy = f"{alone}. --verbose shows the whole traceback."
         ours = "shardwise.evaluate: "
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
         what = "\n  ".join([found, *line.splitlines(), *(x.removeprefix(ours) for x in notes)])

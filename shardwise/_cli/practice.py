@@ -48,7 +48,7 @@ def practice(
 ) -> None:
     """Watch the practice folder: each time a file is saved, the judge runs."""
     if context.invoked_subcommand is not None:
-        _hand_on(context, context.invoked_subcommand)
+        _refuse_before(context, context.invoked_subcommand)
         return
     from .._practice.folder import Folder
     from .._practice.watch import Watch
@@ -58,24 +58,17 @@ def practice(
         Watch(shop).run()
 
 
-def _hand_on(context: typer.Context, name: str) -> None:
-    """Have options before the name of a command serve it, as if they stood after it."""
-    command: Any = context.command
-    taken = {one.name for one in command.commands[name].params}
-    given = {
-        one.name: one.opts[0]
-        for one in command.params
-        if one.name in context.params and _was_typed(context, one.name)
-    }
-    for option, typed in given.items():
-        if option not in taken:
-            raise typer.BadParameter(f"practice {name} takes no {typed}.")
-    context.default_map = {name: {option: str(context.params[option]) for option in given}}
-
-
-def _was_typed(context: typer.Context, option: str) -> bool:
-    source = context.get_parameter_source(option)
-    return source is not None and source.name == "COMMANDLINE"
+def _refuse_before(context: typer.Context, command: str) -> None:
+    """An option before a command is not one of the command's, and would be lost."""
+    options = {"where": "--dir", "exercises": "--exercises", "seconds": "--seconds"}
+    for name, option in options.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"it stands before {command}, which would not see it: shardwise practice "
+                f"{command} {option} ...",
+                param_hint=f"'{option}'",
+            )
 
 
 @app.command()

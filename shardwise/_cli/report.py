@@ -64,7 +64,10 @@ class Outcome:
             return "".join(traceback.format_exception_only(error)).strip()
         if isinstance(error, SystemExit):
             return f"it ends the process (SystemExit: {error.code})"
-        return f"{type(error).__name__}: {error}".removesuffix(": ")
+        ours = "shardwise: "
+        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        return "\n".join([text, *(note.removeprefix(ours) for note in notes)])
 
     def silenced_by(self, codes: Sequence[str]) -> Outcome:
         """The same without findings of these codes, and those silenced where the case stands."""

@@ -24,7 +24,20 @@ from .._meaning import (
     same_reading,
 )
 from .._mesh import Axis
-from .._program import Atom, Body, Collective, Join, Leaf, Lit, Op, Scan, Split, Var, within
+from .._program import (
+    Atom,
+    Body,
+    Collective,
+    Join,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Split,
+    Var,
+    doing,
+    within,
+)
 
 VIEWS = {"reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "copy"}
 """Operations through which it is looked at what becomes of a value."""
@@ -186,9 +199,10 @@ class _Look:
     def _held(self, op: Collective, after: Value, held: dict) -> Plan | None:
         """The result is something that the device has already."""
         var = held.get((after, str(op.outs[0].dtype)))
-        if var is None or is_number(after):
+        maker = self.makers.get(var) if var is not None else None
+        if var is None or is_number(after) or (after.owed and not _the_same(maker, op)):
+            # Shares of one sum are not the same share, unless they are made in the same way.
             return self._sent_back(op)
-        maker = self.makers.get(var)
         if not isinstance(maker, Collective):
             known = self.kept.of(op)
             name = holding(after, known.names if known else {})
@@ -392,6 +406,11 @@ class _Look:
 
 PARTLY = {"psum", "pmax", "pmin"}
 """Collectives over several axes that can be done over some of them."""
+
+
+def _the_same(a: Op | None, b: Op) -> bool:
+    """Whether two operations do the same to the same values."""
+    return a is not None and doing(a) is not None and doing(a) == doing(b) and a.ins == b.ins
 
 
 def _on_device(op: Op) -> bool:

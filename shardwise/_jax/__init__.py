@@ -13,6 +13,7 @@ from .effects import without_axes as without_axes
 from .jaxprs import PERMUTES_IN_MESH_ORDER as PERMUTES_IN_MESH_ORDER
 from .jaxprs import Open as Open
 from .jaxprs import argument_names as argument_names
+from .jaxprs import as_compiled as as_compiled
 from .jaxprs import bind as bind
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
@@ -49,6 +50,7 @@ from .lines import is_shard_map as is_shard_map
 from .lines import same_place as same_place
 from .lines import user_frames as user_frames
 from .lines import whole_tracebacks as whole_tracebacks
+from .messages import COMPILED as COMPILED
 from .messages import FROZEN_MESH as FROZEN_MESH
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
@@ -65,6 +67,8 @@ from .messages import SPEC_TOO_LONG as SPEC_TOO_LONG
 from .messages import STATELESS_AXES as STATELESS_AXES
 from .messages import TRACED_STATIC as TRACED_STATIC
 from .messages import UNBOUND_AXIS as UNBOUND_AXIS
+from .messages import UNNAMED as UNNAMED
+from .messages import PmapError as PmapError
 from .messages import is_about_types as is_about_types
 from .processes import Cluster as Cluster
 from .processes import backends_have_started as backends_have_started

@@ -43,6 +43,22 @@ def inputs(jaxpr: Any) -> list[Any]:
     return [*opened.constvars, *opened.invars]
 
 
+def as_compiled(jaxpr: Any) -> tuple[list[Any], Open]:
+    """What a program is called with, constants first; and its equations as JAX compiles them.
+
+    Some primitives are made of others before JAX compiles them (`searchsorted`, `custom_root`).
+    They hold what they were traced with, so they cannot be applied outside the `shard_map` that
+    they stand in. JAX takes them apart where they stand. Constants that this makes are `consts`.
+    """
+    opened = open_jaxpr(jaxpr)
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    if not inner.is_high:
+        return inputs(jaxpr), dataclasses.replace(opened, constvars=(), consts=())
+    called = _partial.convert_constvars_jaxpr(inner)
+    low = open_jaxpr(_partial.lower_jaxpr2(jex.ClosedJaxpr(called, ())))
+    return list(low.invars), low
+
+
 def without_dead(jaxpr: Any) -> Any:
     """A closed jaxpr with the same inputs, and without what nothing comes of."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)

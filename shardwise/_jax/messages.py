@@ -65,6 +65,9 @@ NO_DEVICES = re.compile(
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
 
 
+COMPILED = re.compile(r"Cannot apply JAX transformations to a function lowered and compiled")
+"""JAX's message where a program that is traced calls one that is compiled."""
+
 NOT_AN_ARRAY = re.compile(
     r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"
 )
@@ -83,6 +86,14 @@ TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
 
 NO_DERIVATIVE = re.compile(r"Differentiation rule for '(?P<name>pmax|pmin)' not implemented")
 """JAX's message where a maximum or minimum over devices is differentiated."""
+
+
+UNNAMED = "_internal_pmap_axis_name"
+"""What JAX calls the axis of a `pmap` that has no name."""
+
+
+class PmapError(ValueError):
+    """A `pmap` that JAX would refuse: what was found, the rule and the remedy."""
 
 
 def is_about_types(error: Exception) -> bool:

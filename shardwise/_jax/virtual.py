@@ -3,7 +3,8 @@
 `under` sets the mesh around a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh and
 works although a trace is under way, and `jax.pmap` runs over as many virtual devices as its
 arguments ask for when there are too few real ones. `jax.device_count`, which counts the devices of
-this machine, is refused where the mesh has another number of them. Elsewhere all are JAX's own.
+this machine, is refused where the mesh has another number of them (`counting`). Elsewhere all are
+JAX's own.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +25,8 @@ from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .._errors import UnsupportedError, explain_error
-from .lines import is_own
+from .counting import count_what_is_there
+from .messages import PmapError
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
     _config, "abstract_mesh_context_manager", None
@@ -84,8 +83,12 @@ def _teach() -> None:
     _pmap._get_mesh_devices = _mesh_devices(_pmap._get_mesh_devices)
     _pmap._cached_shard_map = _mapped(_pmap._cached_shard_map)
     _shard_map._shmap_checks = _checks(_shard_map._shmap_checks)
-    for name in ("device_count", "local_device_count"):
-        setattr(jax, name, _counting(getattr(jax, name)))
+    count_what_is_there(_size)
+
+
+def _size() -> int | None:
+    seen = _VIRTUAL.get()
+    return None if seen is None else seen.size
 
 
 def _set_mesh(original: Callable[..., None]) -> Callable[..., None]:
@@ -112,25 +115,6 @@ def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
         return used, names
 
     return checks
-
-
-def _counting(original: Callable[..., int]) -> Callable[..., int]:
-    @functools.wraps(original)
-    def count(*args: Any, **kwargs: Any) -> int:
-        found, seen, caller = original(*args, **kwargs), _VIRTUAL.get(), sys._getframe(1)
-        if seen is None or seen.size in (None, found) or is_own(caller.f_code.co_filename):
-            return found
-        raise UnsupportedError(
-            explain_error(
-                f"jax.{original.__name__}() is {found} here, and the mesh has {seen.size} devices",
-                where=f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
-                rule="It counts the devices of this machine, so that the result would not be that "
-                "of a machine with as many devices as the mesh.",
-                remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map.',
-            )
-        )
-
-    return count
 
 
 # --- pmap
@@ -176,6 +160,16 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
     """`fun` over the devices of a mesh of one axis: its dimension is there outside, not inside."""
     (name,) = mesh.axis_names
 
+    def refuse_uneven(flat: tuple[Any, ...]) -> None:
+        sizes = [x.shape[axis] for x, axis in zip(flat, in_axes, strict=True) if axis is not None]
+        if len({*sizes}) > 1:
+            raise PmapError(
+                f"this pmap maps over arrays of {', '.join(map(str, dict.fromkeys(sizes)))} parts",
+                "There is one part for each device, in every array that is mapped.",
+                "give them the same size along the mapped dimension, or say in_axes=(0, None) of "
+                "what every device takes whole.",
+            )
+
     def spec(axis: int | None) -> Any:
         return jax.P() if axis is None else jax.P(*[None] * axis, name)
 
@@ -208,7 +202,12 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
     def alone(*flat: Any) -> Any:
         around = jax.sharding.get_abstract_mesh()
         if AxisType.Manual in around.axis_types:
-            return over_devices(*flat)  # JAX refuses a pmap inside another
+            raise PmapError(
+                "this pmap stands inside another pmap, or inside a shard_map",
+                "JAX maps over devices once.",
+                "jax.vmap for the inner one; or one jax.shard_map over a mesh of two axes.",
+            )
+        refuse_uneven(flat)
         with under(None):  # pmap knows of no mesh around it
             return over_devices(*flat)
 

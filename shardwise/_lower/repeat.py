@@ -8,14 +8,15 @@ XLA puts back into place before it does anything else.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from .._mesh import Axis
-from .._program import Collective, Lit, Op, Var, comparable, doing
+from .._program import Collective, Leaf, Lit, Op, Var, comparable, doing
 from .context import Context, Env, read
 from .loop import Loop
 from .plan import BlockSum, Stage, reads
@@ -43,17 +44,33 @@ def loop(loop: Loop) -> None:
     _run(run, what, taken, outs, loop.env, cx)
 
 
+BLOCK = 12
+"""How many stages one call stands for, where many of a kind follow each other."""
+
+
+def blocks(row: Sequence[Stage]) -> Iterator[Sequence[Stage]]:
+    """Cut stages that follow each other so that blocks come again, if a pattern of them does."""
+    kinds = [tuple(_kind(op) for op in (*one.inside, *one.meetings)) for one in row]
+    size = 1
+    for period in range(1, BLOCK + 1) if len(row) >= 4 * BLOCK else ():
+        again = sum(map(operator.eq, kinds, kinds[period:]))
+        if again >= 0.9 * len(row):
+            size = period * (BLOCK // period)
+            break
+    return (row[i : i + size] for i in range(0, len(row), size))
+
+
 def flat(
-    stage: Stage,
+    block: Sequence[Stage],
     axes: Sequence[Axis],
     keep: Sequence[Var],
     env: Env,
     cx: Context,
     run: Callable[[Env], None],
 ) -> None:
-    """Run a stage that needs no loop, with its meetings; numbers in it may be other ones."""
-    ops = [*stage.inside, *stage.meetings]
-    known = all(isinstance(op, Collective) for op in stage.meetings)
+    """Run stages that need no loop, with their meetings; numbers in them may be other ones."""
+    ops = [op for stage in block for op in (*stage.inside, *stage.meetings)]
+    known = all(isinstance(op, Collective) for stage in block for op in stage.meetings)
     if cx.repeats is None or cx.coords or not known or len(ops) < SHORTEST:
         run(env)
         return
@@ -113,6 +130,11 @@ def _doing(op: Op) -> Any:
     if isinstance(op, BlockSum):
         return ("sum", *(doing(part) for part in (op.product.ops if op.product else ())))
     return doing(op)
+
+
+def _kind(op: Op) -> Any:
+    """What tells two operations apart at a glance."""
+    return op.name if isinstance(op, Leaf) else doing(op) or type(op)
 
 
 def _is_number(atom: Var | Lit) -> bool:

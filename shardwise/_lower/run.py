@@ -76,11 +76,15 @@ def run(
     axis = outermost(ops, axes)
     rest = [other for other in axes if other != axis]
     uses = count_uses(ops, keep)
+    row: list[Stage] = []
     for stage in stages(ops, axis):
+        is_flat = not cx.batched and flat.is_flat(stage, uses, axes)
+        if stage.outside or not is_flat:
+            _flat(row, axes, uses, cx, env)
+            row = []
         run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
-        if not cx.batched and flat.is_flat(stage, uses, axes):
-            own = _escaping([*stage.inside, *stage.meetings], uses)
-            repeat.flat(stage, axes, own, env, cx, partial(_flat, stage, axes, cx))
+        if is_flat:
+            row.append(stage)
             continue
         inside = list(stage.inside)
         folded = folds(stage, axis, inside, uses)
@@ -91,9 +95,29 @@ def run(
         for op in stage.meetings:
             if id(op) not in done:
                 _meet(op, axes, env, cx)
+    _flat(row, axes, uses, cx, env)
 
 
-def _flat(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
+def _flat(
+    row: Sequence[Stage], axes: Sequence[Axis], uses: dict[Var, int], cx: Context, env: Env
+) -> None:
+    """Run stages that need no loop, by blocks of those that come again and again."""
+    for block in repeat.blocks(row):
+        ops = [op for stage in block for op in (*stage.inside, *stage.meetings)]
+        one = partial(_stage, block[0], axes, cx)
+        several = partial(_several, block, axes, uses, cx)
+        many = len(block) > 1
+        repeat.flat(block, axes, _escaping(ops, uses), env, cx, several if many else one)
+
+
+def _several(
+    block: Sequence[Stage], axes: Sequence[Axis], uses: dict[Var, int], cx: Context, env: Env
+) -> None:
+    for stage in block:
+        _flat([stage], axes, uses, cx, env)
+
+
+def _stage(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
     flat.run(stage, env)
     for op in stage.meetings:
         _meet(op, axes, env, cx)

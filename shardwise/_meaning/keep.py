@@ -8,7 +8,7 @@ next; what stands in a loop that could not be followed is not kept.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,10 @@ class _Keeping(Walk):
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         self.inputs[id(body)] = list(ins)
         return super().run(body, ins)
+
+    def in_order(self, body: Body) -> Iterator[Op]:
+        # What is shown is looked up by the operation, as it stands in the program.
+        return iter(body.ops)
 
     def remember(self, op: Op, ins: list[Value], outs: list[Value]) -> None:
         super().remember(op, ins, outs)

@@ -18,10 +18,15 @@ Seen = dict[T.Term, bool]
 
 
 def same_reading(a: Value, b: Value) -> bool:
-    """Whether every device holds the same in both, however they are read."""
+    """Whether every device holds the same in both, however they are read.
+
+    What is owed says what the shares add up to, and not which of them a device has.
+    """
+    if a.owed or b.owed:
+        return False
     if a == b:
         return True
-    if a.local != b.local or a.owed != b.owed or a.axes != b.axes:
+    if a.local != b.local or a.axes != b.axes:
         return False
     try:
         return read_as(a, b.dims) == b or a == read_as(b, a.dims)
@@ -49,4 +54,4 @@ def changes_in_loop(v: Value, depth: int, kept: Kept, seen: Seen) -> bool:
     """
     if not seen:
         seen.update(dict.fromkeys(kept.unknown, True))
-    return free_in(v.term, depth, seen)
+    return bool(v.owed) or free_in(v.term, depth, seen)

@@ -8,7 +8,7 @@ an operation, so that it never equals anything by accident.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -37,6 +37,7 @@ from . import (  # the rules enter themselves into the table
     randomness,  # noqa: F401
 )
 from . import term as T
+from .batches import by_rows
 from .collectives import exchange, join, split
 from .control import choose_branch, loop, loop_while
 from .notes import Mistake, Notes
@@ -56,7 +57,7 @@ class Walk(Notes):
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """The meanings of a body's results."""
         env: dict[Any, Value] = dict(zip(body.ins, ins, strict=True))
-        for op in body.ops:
+        for op in self.in_order(body):
             self.count += 1
             values = [self.read(env, atom) for atom in op.ins]
             outs = self.apply(op, values)
@@ -65,6 +66,11 @@ class Walk(Notes):
                 self.makers[var] = op
             self.remember(op, values, outs)
         return [self.read(env, atom) for atom in body.outs]
+
+    def in_order(self, body: Body) -> Iterator[Op]:
+        """The operations, in the form in which the rules know them."""
+        for op in body.ops:
+            yield from by_rows(op, self.makers)
 
     def read(self, env: dict[Any, Value], atom: Atom) -> Value:
         """The meaning of an operand."""

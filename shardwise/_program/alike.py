@@ -34,14 +34,19 @@ def comparable(value: Any) -> Any:
     if isinstance(value, Lit):
         return _constant(value.value)
     if isinstance(value, dict):
-        return tuple((key, comparable(inner)) for key, inner in sorted(value.items()))
+        items = tuple(sorted(value.items()))
+        return items if _hashable(items) else tuple((key, comparable(v)) for key, v in items)
     if isinstance(value, tuple | list):
         return tuple(map(comparable, value))
+    return value if _hashable(value) else id(value)
+
+
+def _hashable(value: Any) -> bool:
     try:
         hash(value)
     except TypeError:
-        return id(value)
-    return value
+        return False
+    return True
 
 
 def _constant(value: Any) -> Any:

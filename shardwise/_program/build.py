@@ -63,12 +63,11 @@ def build(
     name: of them every device has its own. `whole_too` gives every argument of a `shard_map` a
     `Split`, also one that all devices have whole and one that nothing is done with.
     """
-    opened = _jax.open_jaxpr(jaxpr)
-    given = [*opened.constvars, *opened.invars]
+    given, opened = _jax.as_compiled(jaxpr)
     ins = [_var(v) for v in given]
     ops: list[Op] = []
     walk = _Walk(ops, {}, through=through, whole_too=whole_too)
-    env: dict[Any, Atom] = {}
+    env = _constants(opened)
     for v, var, shared in zip(given, ins, shares_in or [False] * len(ins), strict=True):
         env[v] = var if shared else as_type(walk, None, var, None, v.aval)
     outs = walk.eqns(opened, env)
@@ -138,10 +137,7 @@ class _Walk:
 
     def call(self, jaxpr: Any, ins: list[Atom]) -> list[Atom]:
         opened = _jax.open_jaxpr(jaxpr)
-        env: dict[Any, Atom] = {
-            v: Lit(_jax.untyped(c)) for v, c in zip(opened.constvars, opened.consts, strict=True)
-        }
-        env.update(zip(opened.invars, ins, strict=True))
+        env = _constants(opened) | dict(zip(opened.invars, ins, strict=True))
         return self.eqns(opened, env)
 
     def inline(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
@@ -154,13 +150,13 @@ class _Walk:
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         part = eqn.params["program"]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        env: dict[Any, Atom] = {}
-        for v, atom, axes in zip(_jax.inputs(part.jaxpr), ins, part.given, strict=True):
+        given, opened = _jax.as_compiled(part.jaxpr)
+        env = _constants(opened)
+        for v, atom, axes in zip(given, ins, part.given, strict=True):
             own = _var(v)
             env[v] = own if axes else as_type(inner, eqn, atom, None, v.aval)
             for op in take(atom, own, axes) if axes else ():
                 inner.add(eqn, op)
-        opened = _jax.open_jaxpr(part.jaxpr)
         outs = inner.eqns(opened, env)
         for index, axes in enumerate(part.kept):
             if axes is None:
@@ -178,6 +174,9 @@ class _Walk:
         run = _barrier
         self.add(eqn, Leaf([atom], [out], "optimization_barrier", run))
         return out
+
+    def on_custom_lin(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        raise checks.backward_only(self.where(eqn))
 
     def on_custom_linear_solve(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
@@ -319,8 +318,8 @@ class _Walk:
         if "perm" in own:
             axes = checks.numbered(axes, self.scope, where)
             own["perm"] = checks.permutation(own["perm"], axes, where)
-        if form.name == "psum_scatter" and eqn.outvars[0].aval.dtype == bool:
-            raise checks.sum_of_booleans(where)
+        for v, out in zip(eqn.invars, eqn.outvars, strict=False):
+            checks.operand(form.name, own, v.aval, out.aval, where)
         if groups is not None:
             groups = checks.grouped(form.name, groups, axes, where)
             if not groups:
@@ -392,6 +391,11 @@ class _Walk:
                 "under 'What is supported'.",
             )
         )
+
+
+def _constants(jaxpr: _jax.Open) -> dict[Any, Atom]:
+    """The constants that a jaxpr holds itself."""
+    return {v: Lit(_jax.untyped(c)) for v, c in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
 
 
 def _outs(eqn: Any) -> list[Var]:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Set
 from typing import Any
 
+import numpy as np
+
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, split_over
@@ -153,13 +155,64 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
     return False
 
 
-def sum_of_booleans(where: Place) -> ShardingError:
-    """The error for `psum_scatter` of booleans."""
-    return ShardingError(
+def backward_only(where: Place) -> UnsupportedError:
+    """The error for a tangent that a `custom_vjp` has no rule for."""
+    return UnsupportedError(
         explain_error(
-            "psum_scatter of booleans",
+            "a forward derivative of a function with a custom_vjp",
             where=str(where),
-            rule="JAX does not add booleans across devices here, though psum does.",
-            remedy="x.astype(jnp.int32) counts them.",
+            rule="JAX has no forward rule for it: can't apply forward-mode autodiff (jvp) to a "
+            "custom_vjp function.",
+            remedy="take jax.grad or jax.vjp, or give the function a custom_jvp.",
         )
+    )
+
+
+def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: Place) -> None:
+    """Refuse an operand that no device takes: its type, its dimensions, its size."""
+    told = _unordered(name, given) or _uncounted(name, own) or _empty(name, own, given, out)
+    if told is not None:
+        what, rule, remedy = told
+        raise ShardingError(
+            explain_error(f"{name} {what}", where=str(where), rule=rule, remedy=remedy)
+        )
+
+
+Told = tuple[str, str, str] | None
+
+
+def _unordered(name: str, given: Any) -> Told:
+    if name == "psum_scatter" and given.dtype == bool:
+        return (
+            "of booleans",
+            "JAX does not add booleans across devices here, though psum does.",
+            "x.astype(jnp.int32) counts them.",
+        )
+    if name in ("pmax", "pmin") and np.issubdtype(given.dtype, np.complexfloating):
+        return (
+            "of complex numbers",
+            "XLA does not compare complex numbers across devices.",
+            "compare real ones: jnp.abs(x), x.real.",
+        )
+    return None
+
+
+def _uncounted(name: str, own: Mapping[str, Any]) -> Told:
+    if name == "all_to_all" and min(own["split"], own["concat"]) < 0:
+        return (
+            f"with split_axis={own['split']}, concat_axis={own['concat']}",
+            "This version of JAX counts the dimensions of an exchange from the front.",
+            "numbers from 0; the last dimension is x.ndim - 1.",
+        )
+    return None
+
+
+def _empty(name: str, own: Mapping[str, Any], given: Any, out: Any) -> Told:
+    shape = {"all_gather": given.shape, "psum_scatter": out.shape}.get(name)
+    if shape is None or not own["tiled"] or shape[own["dimension"]]:
+        return None
+    return (
+        f"of an array of shape {given.shape} along dimension {own['dimension']}",
+        "XLA refuses parts without elements along the dimension that it gathers or scatters.",
+        "leave the collective out where there is nothing to exchange.",
     )

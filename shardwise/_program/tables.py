@@ -75,8 +75,8 @@ COLLECTIVES = {
 REDUCTIONS = ("psum", "pmax", "pmin")
 """Those that may be taken over one axis after the other."""
 
-REFUSED = {"psend", "precv", "pbroadcast_dynamic", "pgather", "custom_lin"}
-"""Primitives that exchange something, or cannot be run, and have no rule."""
+REFUSED = {"psend", "precv", "pbroadcast_dynamic", "pgather"}
+"""Primitives that exchange something and have no rule."""
 
 AXIS_PARAMS = ("axis_name", "axis_names", "axes", "axis")
 """Parameters under which primitives of JAX name mesh axes."""

@@ -68,7 +68,7 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
 def _runs(pair: Any, dtype: str) -> tuple[Any, Any, list[Any], list[Any]]:
     from shardwise._check.options import expand
     from shardwise._check.running import Run, Wanted
-    from shardwise._simulate import Tracing
+    from shardwise._tracing import Tracing
 
     args = as_type(pair.args(), dtype)
     *_, mesh = expand(pair.mesh)

@@ -318,6 +318,50 @@ def test_two_cases_of_one_name_are_told(here):
         assert "2 cases, 1 wrong, 1 could not be run" in result.stdout
 
 
+@pytest.mark.parametrize(
+    "around", ["class Steps:", "def make():", "for number in (1,):\n  class Steps:"]
+)
+def test_a_case_inside_something_is_told(here, around):
+    _, declared = PROGRAMS.split("@sw.case", 1)
+    declared = "@sw.case" + declared.replace("def right", "def inner")
+    inside = "\n".join(f"    {line}" for line in declared.splitlines())
+    write(here, f"{PROGRAMS}\n{around}\n{inside}\n" + "make()\n" * around.startswith("def"))
+    result = run("steps.py")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "case 'inner' in line" in result.stdout
+    assert "stands inside a class or a function" in result.stdout
+    assert "steps.py:right: right on 2 meshes" in result.stdout
+
+
+def test_cases_of_functions_without_a_name_of_their_own_are_all_found(here):
+    made = "one, two = (sw.case(mesh={'data': [1, 2]})(lambda: right()) for _ in range(2))\n"
+    write(here, PROGRAMS + made)
+    assert run("steps.py").stdout.endswith("\n3 cases, all right\n")
+
+
+def test_a_file_that_only_imports_cases(here):
+    write(here, PROGRAMS)
+    (here / "others.py").write_text("from steps import right\nimport shardwise as sw\nsw.case\n")
+    result = run("others.py")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "those that it imports are declared in steps" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        ("functools.partial(print, 1)", "it decorates a partial"),
+        ("3", "it decorates an int"),
+        ("sw.case(mesh={'data': 2})(print)", "it stands above another sw.case"),
+    ],
+)
+def test_what_is_not_a_function_is_no_case(here, made, words):
+    write(here, f"import functools\nimport shardwise as sw\nsw.case(mesh={{'data': 2}})({made})\n")
+    result = run("steps.py")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert f"sw.case: {words}" in result.stdout
+
+
 def test_a_case_without_parentheses(here):
     write(here, "import shardwise as sw\n@sw.case\ndef one(): pass\nsw.case()\n")
     result = run("steps.py")

@@ -140,6 +140,50 @@ def test_a_mark_on_a_class_holds_for_those_that_take_a_mesh(run):
     result.assert_outcomes(passed=3)
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@pytest.mark.mesh(data=2)\nclass TestAll:\n    def test_it(self): pass",
+        "pytestmark = pytest.mark.mesh(data=2)\ndef test_it(): pass",
+        "@pytest.mark.mesh(data=2)\nclass TestAll(unittest.TestCase):\n    def test_it(self): pass",
+        "@pytest.mark.parametrize('k', [pytest.param(1, marks=pytest.mark.mesh(data=2))])\n"
+        "def test_it(k): pass",
+    ],
+)
+def test_a_mark_that_gives_a_mesh_to_nobody(run, code):
+    result = run(f"import pytest, unittest\n{code}")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*@pytest.mark.mesh gives the test a mesh that it does not take."])
+
+
+def test_a_mark_for_tests_that_were_not_asked_for(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+
+        pytestmark = pytest.mark.mesh(data=2)
+
+        def test_plain():
+            pass
+
+        class TestOthers:
+            def test_with(self, mesh):
+                pass
+        """
+    )
+    name = "test_a_mark_for_tests_that_were_not_asked_for.py::test_plain"
+    pytester.runpytest_subprocess(name).assert_outcomes(passed=1)
+
+
+def test_a_mark_in_a_parameter_comes_too_late(run):
+    marks = "pytest.param(1, marks=pytest.mark.mesh(data=2))"
+    result = run(
+        f"import pytest\n@pytest.mark.parametrize('k', [{marks}])\ndef test_it(k, mesh): pass"
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*a mark in pytest.param comes too late for it."])
+
+
 def test_the_closest_mark_counts(run):
     result = run(
         """

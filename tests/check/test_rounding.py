@@ -13,7 +13,7 @@ from shardwise._check.rounding import shaken
 from shardwise._check.running import Run, Wanted
 from shardwise._check.wrong import judge
 from shardwise._program import Leaf, walk
-from shardwise._simulate import Tracing
+from shardwise._tracing import Tracing
 from tests.support import normal
 
 from .corpus import pairs
@@ -298,3 +298,13 @@ def test_a_wrong_sum_over_devices_of_what_has_no_operands():
 
     (finding,) = sw.check(split(body), normal(64), mesh=MESH).findings
     assert finding.certain
+
+
+def test_large_whole_numbers_that_float64_cannot_tell_apart():
+    def body(x):
+        most = lax.pmax(x.max(0), "data")
+        return most if lax.axis_size("data") == 1 else most + 1
+
+    with jax.enable_x64(True):
+        x = jnp.asarray([2**60 + 4] * 8)
+        assert not sw.check(split(body), x, mesh=MESH)

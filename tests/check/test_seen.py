@@ -118,7 +118,7 @@ def test_shapes_are_enough():
 def drawn(program, *shapes, seed=0):
     """The values that are drawn for the shapes of a program."""
     from shardwise._check.draw import run_drawn
-    from shardwise._simulate import Tracing
+    from shardwise._tracing import Tracing
 
     return run_drawn(Tracing(program, sw.mesh(data=1)), shapes, seed)[1]
 
@@ -221,3 +221,11 @@ def test_abstract_objects_of_nnx():
     assert isinstance(model.table.embedding.get_value(), jax.ShapeDtypeStruct)
     assert numbers.max() == 11
     assert sw.check(loss, model, ids, mesh={"data": [1, 2]}).drawn
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", ["float64", "complex128", "int64"])
+def test_types_that_jax_narrows_are_drawn_quietly(dtype):
+    program = lambda x, *, mesh: x.sum()  # noqa: E731
+    (x,) = drawn(program, Shape((4,), dtype))
+    assert x.dtype == jax.dtypes.canonicalize_dtype(dtype)

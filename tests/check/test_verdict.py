@@ -421,6 +421,17 @@ def test_nan_on_some_meshes_only():
     assert {f.code for f in certain(verdict)} == {"SW107"}
 
 
+@pytest.mark.parametrize("options", [{}, {"rtol": 0.1}, {"rtol": 0.1, "atol": 9.0}])
+@pytest.mark.parametrize("found", [-np.inf, 5.0, np.nan])
+def test_infinity_agrees_with_infinity_alone(found, options):
+    def body(x):
+        on_several = lax.axis_size("data") > 1
+        return lax.psum(x.sum(0), "data").at[0].set(found if on_several else np.inf)
+
+    assert not sw.check(split(body), X, mesh=MESH, **options)
+    assert sw.check(split(lambda x: lax.pmax(x.max(0), "data").at[0].set(np.inf)), X, mesh=MESH)
+
+
 def test_nan_everywhere_is_no_difference():
     assert sw.check(split(lambda x: total(x) * jnp.nan), X, mesh=MESH)
 
@@ -508,6 +519,34 @@ def test_a_replicated_output_that_may_differ_is_mentioned():
     verdict = sw.check(split(body, check_vma=False), X, mesh=MESH)
     assert verdict.ok
     assert {f.code for f in verdict.findings} == {"SW203"}
+
+
+@pytest.mark.parametrize("used", [lambda y: y * 0 + 1, lambda y: (y > -9).sum()])
+def test_what_is_used_on_the_way_is_not_said_to_be_the_same_unseen(used):
+    """The value that is declared the same is no result, and no result shows that it differs."""
+
+    def program(x, *, mesh):
+        options = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
+        return used(jax.shard_map(lambda x: x.sum(0), mesh=mesh, **options)(x))
+
+    verdict = sw.check(program, X, mesh=MESH)
+    (finding,) = (one for one in verdict.findings if one.code == "SW203")
+    assert verdict.ok
+    assert "came out different on the devices here" in finding.message
+    assert "which no result shows" in finding.message
+
+
+@pytest.mark.parametrize("reference", [None, lambda x: 0 * x.sum()])
+def test_what_came_out_different_is_not_said_to_be_right_perhaps(reference):
+    """With a cause at hand, or with the fact itself, it goes without saying."""
+
+    def body(x):
+        return x.sum() * lax.axis_index("data")
+
+    verdict = sw.check(split(body, check_vma=False), X, mesh=MESH, reference=reference)
+    assert not verdict
+    assert "SW203" not in {f.code for f in verdict.findings}
+    assert "may be right" not in str(verdict)
 
 
 def test_a_ring_is_not_told_to_reduce():

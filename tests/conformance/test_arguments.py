@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import lax
+from jax import device_count, devices, lax
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -230,16 +231,70 @@ def test_what_a_virtual_mesh_does_not_have(words):
     assert "mesh.size" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["device_count", "local_device_count"])
+@pytest.mark.parametrize("given", [lambda x: x, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)])
+def test_a_program_compiled_inside(given):
+    def f(x, *, mesh):
+        compiled = jax.jit(functools.partial(handed, mesh=mesh)).lower(given(x)).compile()
+        return compiled(x)
+
+    with pytest.raises(sw.UnsupportedError, match=r"test_arguments.py:\d+: this calls a compiled"):
+        sw.check(f, X, mesh={"data": [1, 4]})
+
+
+WRONG_PMAPS = {
+    "arrays of 99, 98 parts": lambda x: jax.pmap(jnp.add)(x, x[1:]),
+    "arrays of 99, 33 parts": lambda x: jax.pmap(jnp.add, axis_name="i")(x, x[:33]),
+    "axis 'j' here: the pmap around this does not name its own": lambda x: jax.pmap(
+        lambda x: lax.psum(x, "j")
+    )(x),
+    "stands inside another pmap": lambda x: jax.pmap(lambda x: jax.pmap(jnp.sin)(x))(x),
+}
+
+
+@pytest.mark.parametrize("words", WRONG_PMAPS)
+def test_a_pmap_that_makes_no_sense_is_told_in_its_own_words(words):
+    with pytest.raises(sw.ShardingError, match=words) as caught:
+        sw.simulate(WRONG_PMAPS[words])(np.ones((99, 98), "f"))
+    assert "_internal" not in str(caught.value)
+    assert "mesh axis" not in str(caught.value)
+
+
+def counted(found):
+    number = 2 * len(found)
+    return number // 2
+
+
+COUNTS = {
+    "jax.device_count()": lambda: jax.device_count(),
+    "jax.local_device_count()": lambda: jax.local_device_count(),
+    "jax.device_count() by name": lambda: device_count(),
+    "len(jax.devices())": lambda: len(jax.devices()),
+    "len(jax.devices()) by name": lambda: len(devices()),
+    "len(jax.devices()) held": lambda: counted(jax.devices()),
+    "len(jax.local_devices())": lambda: len(jax.local_devices()),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
 def test_the_devices_of_this_machine_are_not_those_of_the_mesh(name):
     def f(x, *, mesh):
-        return handed(x, mesh=mesh) / getattr(jax, name)()
+        return handed(x, mesh=mesh) / COUNTS[name]()
 
-    here = jax.device_count()
-    with pytest.raises(sw.UnsupportedError, match=rf"test_arguments.py:\d+: jax.{name}\(\) is "):
+    here, asked = COUNTS[name](), re.escape(name.partition(" ")[0])
+    with pytest.raises(sw.UnsupportedError, match=rf"test_arguments.py:\d+: {asked} is {here} "):
         sw.simulate(f, mesh=sw.mesh(data=4))(X)
     with pytest.raises(sw.UnsupportedError, match=r"Remedy: mesh\.size"):
         sw.check(f, X, mesh={"data": [1, 4]})
     whole = sw.simulate(f, mesh=sw.mesh(data=here))(X)
     assert_same(whole * here, sw.simulate(handed, mesh=sw.mesh(data=here))(X))
-    assert getattr(jax, name)() == here
+    assert COUNTS[name]() == here
+
+
+def test_devices_may_be_asked_for_and_not_counted():
+    def f(x, *, mesh):
+        kinds = {d.platform for d in jax.devices()} | {jax.local_devices()[0].platform}
+        own = np.array(jax.devices()), list(jax.devices()), jax.make_mesh((1,), ("one",))
+        assert kinds == {jax.default_backend()}
+        return handed(x, mesh=mesh) * len(own)
+
+    assert_same(sw.simulate(f, mesh=MESH)(X), 3 * sw.simulate(handed, mesh=MESH)(X))

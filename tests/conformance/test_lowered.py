@@ -162,6 +162,39 @@ def test_parts_that_are_alike_but_for_something(body, at_once):
     assert_same(sw.simulate(f, at_once=at_once)(x), jax.jit(f)(x))
 
 
+def long_chain(x, count=60, odd=(), kinds=3):
+    """Steps of a few kinds that come again and again, with numbers of their own."""
+    for k in range(count):
+        if k in odd:
+            x = lax.psum(x, "x") / 4 + x
+        moved = lax.ppermute(x, "x", [(i, (i + k % kinds) % 4) for i in range(4)])
+        x = jnp.sin(x) if k % kinds == 2 else x - moved * (0.1 / (k + 1))
+    return x
+
+
+@pytest.mark.parametrize(("odd", "kinds"), [((), 1), ((0, 47), 3), ((17, 18, 40), 5)])
+def test_a_long_chain_is_what_devices_do(odd, kinds):
+    f, x = sharded(lambda x: long_chain(x, 48, odd, kinds)), jnp.arange(32.0).reshape(8, 4) / 70
+
+    def both(f):
+        return jax.jit(jax.value_and_grad(lambda x: jnp.sum(f(x) * normal(8, 4))))(x)
+
+    assert_same(both(sw.simulate(f)), both(f))
+
+
+def test_a_long_chain_is_lowered_by_blocks():
+    """More steps add a few calls, and the numbers of each step."""
+
+    def lines(count):
+        f = sharded(lambda x: long_chain(x, count, kinds=5))
+        text = jax.jit(sw.simulate(f)).lower(jnp.ones((8, 4))).as_text()
+        return text.count("stablehlo."), text.count(" call ")
+
+    (few, called), (many, called_too) = lines(60), lines(180)
+    assert many - few <= 120 + 12  # a number for each step, and what does not fill a block
+    assert called_too - called <= 12
+
+
 def test_a_plan_tells_of_every_loop_that_repeats():
     f, args = written_out(5)
     assert len(sw.simulate(f, at_once="auto").plan(*args).loops) >= 10

@@ -81,6 +81,22 @@ def test_refused_by_name_and_line(body, jit):
     assert f"{HERE}:{start + number}" in str(caught.value)
 
 
+def test_a_forward_derivative_without_a_rule():
+    @jax.custom_vjp
+    def halved(x):
+        return x / 2
+
+    halved.defvjp(lambda x: (x / 2, None), lambda _, g: (g / 2,))
+    x = jnp.arange(4.0)
+    for f in (simulated(halved, {"x": 4}), jax.jit(simulated(halved, {"x": 4}))):
+        np.testing.assert_allclose(jax.vjp(f, x)[1](x)[0], x / 2)
+        with pytest.raises((sw.UnsupportedError, TypeError), match="forward"):
+            jax.jvp(f, (x,), (x,))
+    inside = simulated(lambda x: jax.jvp(halved, (x,), (x,))[1], {"x": 4})
+    with pytest.raises(sw.UnsupportedError, match=rf"{HERE}:\d+: a forward derivative.*custom_vjp"):
+        inside(x)
+
+
 def test_sending_and_receiving_are_refused():
     if "psend" not in dir(lax):
         pytest.skip("This JAX has no psend and precv: their refusal is not tried.")

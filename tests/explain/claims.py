@@ -22,7 +22,7 @@ from shardwise._inspect.seen import Seen as One
 from shardwise._lower import Value, Watch
 from shardwise._meaning import keep
 from shardwise._program import Collective, Op, Var, walk
-from shardwise._simulate import Tracing
+from shardwise._tracing import Tracing
 
 NEAR = 2e-4
 
@@ -260,6 +260,28 @@ def _looped(own, pool, names, sizes):
     return lax.scan(lambda c, _: (turn(c), None), x, None, length=3)[0]
 
 
+def _hop(x, name, n, by=1):
+    return lax.ppermute(x, name, [(i, (i + by) % n) for i in range(n)])
+
+
+def _shared(own, pool, names, sizes):
+    """Shares of a sum, which travel: each device then has another one."""
+    name = own.choice(names)
+    n, x, y = sizes[name], _pick(own, pool), own.choice(pool[1:3])
+    share = y.T @ y
+    kinds = (
+        lambda: _hop(share, name, n),
+        lambda: _hop(_hop(share, name, n), name, n, own.choice([-1, 1])),
+        lambda: lax.all_gather(share, name, tiled=True)[:SIDE],
+        lambda: lax.psum(_hop(share, name, n), name),
+        lambda: _hop(share, name, n) + lax.psum(_hop(share, name, n) * 2, own.choice(names)),
+        lambda: lax.scan(lambda c, _: (_hop(c, name, n), None), share, None, length=3)[0],
+        lambda: lax.scan(lambda c, _: (c + _hop(share, name, n), None), x, None, length=3)[0],
+        lambda: jax.grad(lambda w: jnp.sum((y @ _hop(y @ w, name, n).T) ** 2))(x),
+    )
+    return own.choice(kinds)()
+
+
 def _own(own, pool, names, sizes):
     return _pick(own, pool) * (1.0 + lax.axis_index(own.choice(names)))
 
@@ -269,4 +291,7 @@ def _again(own, pool, names, sizes):
     return lax.psum(x + 1, name) * lax.psum(1 + x, name)
 
 
-MOVES = (_local, _reduced, _reduced, _gathered, _dealt, _exchanged, _passed, _looped, _own, _again)
+MOVES = (
+    _local, _reduced, _reduced, _gathered, _dealt, _exchanged, _passed, _looped, _shared, _own,
+    _again,
+)  # fmt: skip

@@ -285,6 +285,15 @@ RIGHT = {
         lambda total: lax.pmax(total * x, "data") + total
     )(lax.psum(x, "data")),
     "a loop that changes it": lambda x: _scan(lambda c: lax.psum(c, "data") / 4 + x, x),
+    "a share that is passed on": lambda x: (lambda s: s + 2 * _ring(s, 1))(x.T @ x),
+    "a share that goes round": lambda x: _scan(lambda c: _ring(c, 1) + 1, x.T @ x),
+    "a share that comes to another": lambda x: jnp.tanh(_ring(_ring(x.T @ x, 1), 1)),
+    "a share that is looked at as it goes round": lambda x: lax.scan(
+        lambda c, _: (_ring(c, 1), jnp.tanh(c)), x.T @ x, None, length=5
+    )[1],
+    "the gradient of a ring": lambda x: jax.grad(
+        lambda w: jnp.sum((x @ _ring(x @ w, 1).T) ** 2)
+    )(jnp.ones((8, 8))),
     "each device's own": lambda x: lax.psum(x * lax.axis_index("data"), "data"),
 }  # fmt: skip
 
@@ -438,7 +447,7 @@ def test_a_branch_that_is_not_counted_is_not_redundant():
 # --- against numbers
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(16))
 def test_claims_hold_for_random_programs(number):
     f, args, sizes = wasteful(("claims", number))
     _, failures = wrong_claims(f, args, sw.mesh(**sizes))

@@ -450,6 +450,21 @@ def _(d: Draw) -> Any:
         x[:, index % 3],
         x.at[index].get(mode="clip"),
         jnp.take_along_axis(d.operand(4, 3), d.operand(4, 2, how=natural) % 3, axis=1),
+        *_by_position(d),
+    )
+
+
+def _by_position(d: Draw) -> Any:
+    """One entry of each row: where the positions are its own, where not, and with more beside."""
+    x, y = d.operand(4, 3), d.operand(4, how=natural) % 3
+    deep, z = d.operand(4, 2, 3), d.operand(4, 2, how=natural) % 3
+    rows = jnp.arange(4)
+    return (
+        x[rows, y],
+        x[rows[:, None], y[:, None]],
+        x[rows[::-1], y],
+        deep[rows[:, None], jnp.arange(2), z],
+        deep[rows, y % 2, y],
     )
 
 
@@ -466,6 +481,9 @@ def _(d: Draw) -> Any:
             lambda y: jnp.sum(
                 jnp.sin(jnp.take_along_axis(y, d.operand(5, 2, how=natural) % 3, axis=1))
             )
+        )(d.operand(5, 3)),
+        jax.grad(
+            lambda y: jnp.sum(jnp.sin(y[jnp.arange(y.shape[0]), d.operand(5, how=natural) % 3]))
         )(d.operand(5, 3)),
     )
 

@@ -28,7 +28,7 @@ from shardwise._meaning.value import Value, whole
 from shardwise._meaning.walk import literal
 from shardwise._mesh import AbstractMesh, Axis, axes_of
 from shardwise._program import Body, Join, Lit, Op, Var, walk
-from shardwise._simulate import Tracing
+from shardwise._tracing import Tracing
 
 from .evaluate import Evaluator
 from .functions import structured

@@ -21,9 +21,16 @@ def one_hot(y):
     return jax.nn.one_hot(y, 5)
 
 
+def picked(z, y):
+    rows, columns = (jnp.arange(size) for size in y.shape)
+    return -jax.nn.log_softmax(z)[rows[:, None], columns, y]
+
+
 LOSSES = {
     "integer labels": optax.softmax_cross_entropy_with_integer_labels,
     "one-hot labels": lambda z, y: optax.softmax_cross_entropy(z, one_hot(y)),
+    "picked by position": lambda z, y: -jax.nn.log_softmax(z)[jnp.arange(len(y)), y],
+    "picked by position of two": lambda z, y: picked(z.reshape(-1, 2, 5), y.reshape(-1, 2)),
     "sigmoid": lambda z, y: optax.sigmoid_binary_cross_entropy(z, one_hot(y)).mean(-1),
     "squares": lambda z, y: optax.l2_loss(z, one_hot(y)).mean(-1),
     "huber": lambda z, y: optax.huber_loss(z, one_hot(y)).mean(-1),
@@ -101,8 +108,18 @@ def test_what_is_the_same_for_the_rows_of_one_device_only_is_not_proved(name):
     assert proof.status != "proved", proof
 
 
-def test_gradients_that_are_averaged_twice_are_refuted():
-    loss = LOSSES["integer labels"]
+@pytest.mark.parametrize("rows", [lambda n: jnp.arange(n)[::-1], lambda n: jnp.arange(n) + 1])
+def test_other_positions_than_its_own_are_not_proved(rows):
+    def loss(z, y):
+        return -z[rows(len(y)), y] * jnp.arange(len(y))
+
+    proof = sw.prove(by_hand(loss), *SHAPES, mesh={"data": [4]}, run=False)
+    assert proof.status == "unknown", proof
+
+
+@pytest.mark.parametrize("loss", ["integer labels", "picked by position"])
+def test_gradients_that_are_averaged_twice_are_refuted(loss):
+    loss = LOSSES[loss]
 
     def body(w, x, y):
         return lax.pmean(jax.grad(lambda w: loss(x @ w, y).mean())(w), "data")

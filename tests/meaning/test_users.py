@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 import shardwise as sw
 from shardwise._meaning import Merger
 from shardwise._prove.reading import ReadProgram
-from shardwise._simulate import Tracing
+from shardwise._tracing import Tracing
 from tests.support import normal
 
 from .evaluate import Evaluator

@@ -1,0 +1,151 @@
+"""Indexing by position: `x[jnp.arange(n), y]` picks one element of each row.
+
+Along a dimension that is indexed by its own positions nothing is looked up: row i is taken for
+row i. So such a gather, and the scatter that is its transpose, is read as one over a batch of rows,
+which is what `jnp.take_along_axis` is traced to. Positions may be those of several dimensions,
+`x[jnp.arange(n)[:, None], jnp.arange(t), y]`, and anything may stand in the columns beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from .._program import Atom, Leaf, Lit, Op, Var
+
+Makers = Mapping[Var, Op]
+
+NAMES = {
+    "gather": ("start_index_map", "collapsed_slice_dims", "start_indices_batching_dims"),
+    "scatter": (
+        "scatter_dims_to_operand_dims",
+        "inserted_window_dims",
+        "scatter_indices_batching_dims",
+    ),
+}
+"""What the dimension numbers call the dimensions that are looked up in, those that are dropped, and
+those of the index that go with a batch."""
+
+
+def by_rows(op: Op, makers: Makers) -> list[Op]:
+    """The same operation over a batch of rows, where it indexes by position; else as it is.
+
+    What is returned is to be read, and not to be run.
+    """
+    if not isinstance(op, Leaf) or not op.name.startswith(("gather", "scatter")):
+        return [op]
+    looked_up, dropped, batched = NAMES["gather" if op.name == "gather" else "scatter"]
+    numbers, x = op.params["dimension_numbers"], op.ins[0]
+    columns = _columns(op.ins[1], makers)
+    dims = tuple(getattr(numbers, looked_up))
+    if len(columns) != len(dims) or not isinstance(x, Var):
+        return [op]
+    found: dict[int, int] = {}
+    rest: list[tuple[int, Atom]] = []
+    for dim, column in zip(dims, columns, strict=True):
+        row = _counts_along(column, makers)
+        free = row is not None and row not in found.values() and dim in getattr(numbers, dropped)
+        if row is not None and free and _shape(column)[row] == x.shape[dim]:
+            found[dim] = row
+        else:
+            rest.append((dim, column))
+    if not found or not rest:
+        return [op]
+    pairs = {**_paired(numbers, batched), **found}
+    changed = numbers._replace(
+        **{
+            looked_up: tuple(dim for dim, _ in rest),
+            dropped: tuple(d for d in getattr(numbers, dropped) if d not in found),
+            "operand_batching_dims": tuple(sorted(pairs)),
+            batched: tuple(pairs[dim] for dim in sorted(pairs)),
+        }
+    )
+    made, index = _beside([column for _, column in rest], op)
+    params = {**op.params, "dimension_numbers": changed}
+    return [*made, dataclasses.replace(op, ins=[x, index, *op.ins[2:]], params=params)]
+
+
+def _paired(numbers: Any, batched: str) -> dict[int, int]:
+    return dict(zip(numbers.operand_batching_dims, getattr(numbers, batched), strict=True))
+
+
+def _columns(index: Atom, makers: Makers) -> list[Atom]:
+    """The columns of an index, if they are put side by side, one for each dimension."""
+    op = _maker(index, makers)
+    if op is None or op.name != "concatenate":
+        return []
+    last = len(op.outs[0].shape) - 1
+    single = all(_shape(atom)[-1] == 1 for atom in op.ins)
+    return list(op.ins) if op.params["dimension"] == last and single else []
+
+
+def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
+    """Columns as one index, with the operation that makes it if there are several."""
+    if len(columns) == 1:
+        return [], columns[0]
+    *rows, _ = _shape(columns[0])
+    last, first = len(rows), op.ins[1]
+    assert isinstance(first, Var)
+    index = Var((*rows, len(columns)), first.dtype)
+    index.axes = first.axes
+    made = Leaf(
+        list(columns),
+        [index],
+        "concatenate",
+        lambda *parts: [lax.concatenate(parts, last)],
+        {"dimension": last},
+        source=op.source,
+        calls=op.calls,
+    )
+    return [made], index
+
+
+def _counts_along(atom: Atom, makers: Makers) -> int | None:
+    """The dimension along which whole numbers count from 0, and along no other."""
+    op = _maker(atom, makers)
+    if op is None:
+        return None
+    if op.name == "iota":
+        return op.params["dimension"]
+    inner = _counts_along(op.ins[0], makers) if op.ins else None
+    match op.name:
+        case "convert_element_type":
+            exact = np.issubdtype(op.outs[0].dtype, np.integer)
+            return inner if exact else None
+        case "broadcast_in_dim" if inner is not None:
+            dim = op.params["broadcast_dimensions"][inner]
+            return dim if op.outs[0].shape[dim] == _shape(op.ins[0])[inner] else None
+        case "reshape" if inner is not None:
+            return _same_dim(_shape(op.ins[0]), op.outs[0].shape, inner)
+        case "select_n":
+            # A negative index is counted from the end: here there is none.
+            least = _maker(op.ins[0], makers)
+            if least is not None and least.name == "lt" and _is_zero(least.ins[1]):
+                tested, taken = (_counts_along(a, makers) for a in (least.ins[0], op.ins[1]))
+                return taken if tested is not None else None
+    return None
+
+
+def _same_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int | None:
+    """Where a dimension is after a reshape that only adds or drops dimensions of size 1."""
+    old = [d for d, size in enumerate(before) if size > 1]
+    new = [d for d, size in enumerate(after) if size > 1]
+    alike = [before[d] for d in old] == [after[d] for d in new]
+    return new[old.index(dim)] if alike and dim in old else None
+
+
+def _is_zero(atom: Atom) -> bool:
+    return isinstance(atom, Lit) and np.ndim(atom.value) == 0 and not atom.value
+
+
+def _maker(atom: Atom, makers: Makers) -> Leaf | None:
+    op = makers.get(atom) if isinstance(atom, Var) else None
+    return op if isinstance(op, Leaf) else None
+
+
+def _shape(atom: Atom) -> tuple[int, ...]:
+    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
