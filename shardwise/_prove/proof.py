@@ -88,7 +88,10 @@ class Proof:
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        results = f"{_plural(counts.total())}: {kinds}"
+        results = f"{_plural(len({one.path for one in self.results}))}: {kinds}"
+        if len(self.meshes) > 1:
+            kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
+            results = results.partition(":")[0] + f" on {len(self.meshes)} meshes: {kinds}"
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
         return f"{name}: {parts}, against {self.against} ({results}){quiet}"
 
