@@ -270,13 +270,14 @@ def _variance(of: Leaf, over: str, where: Where) -> Finding:
     """A variance around the mean of a device's own part: neither psum nor pmean mends that."""
     dims = tuple(of.params["axes"])
     along = "" if len(dims) == len(of.ins[0].shape) else str(dims[0] if len(dims) == 1 else dims)
+    kept = along if dims == tuple(range(len(dims))) else f"{along}, keepdims=True"
     return Finding(
         "SW405",
         f"is made with a variance around each device's own mean, not around the mean over {over}: "
         "the square comes before the means are averaged",
         where,
         remedy="subtract the mean of all before squaring:\n"
-        f"    mean = jax.lax.pmean(x.mean({along}), {over})\n"
+        f"    mean = jax.lax.pmean(x.mean({kept}), {over})\n"
         f"    var = jax.lax.pmean(((x - mean) ** 2).mean({along}), {over})\n"
         "The mean of the devices' own variances leaves out how far their means are apart.",
     )
