@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
     """The values worth a look that have a twin on the mesh of ones."""
     twins = twins_of(body, ones)
     needed = {out for atom in body.outs for op in ancestors(body, atom) for out in op.outs}
+    needed -= _passed_on(body, twins)
     found: dict[Var, Var] = {}
     size = 0
     for op in body.ops:
@@ -34,6 +35,20 @@ def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
                 if size <= LIMIT:
                     found[var] = other
     return [*found.items()]
+
+
+def _passed_on(body: Body, twins: Mapping[int, Op | None]) -> set[Var]:
+    """What is made of nothing but parts of other devices, on a way that one device does not go.
+
+    Such a part is not what one device has there, and need not be.
+    """
+    found: set[Var] = set()
+    for op in body.ops:
+        away = isinstance(op, Collective) and op.name == "ppermute" and not twins.get(id(op))
+        own = {atom for atom in op.ins if isinstance(atom, Var)}
+        if away or (isinstance(op, Leaf | Collective) and own and own <= found):
+            found |= {*op.outs}
+    return found
 
 
 def _pairs(op: Op, twin: Op) -> list[tuple[Atom, Atom]]:
