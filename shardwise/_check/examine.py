@@ -161,12 +161,15 @@ class _Comparison:
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
         if any(one.code == "SW203" for one in read):
-            read = self._as_it_came_out(read)
+            read = self._as_it_came_out(read, known=bool(causes or behind))
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
         return [*causes, *behind, *quiet, *describe(rest, self.tried), *self.stuck, *read, *odd]
 
-    def _as_it_came_out(self, read: Sequence[Finding]) -> list[Finding]:
-        """What is declared the same, unchecked, with what the devices hold on the largest mesh."""
+    def _as_it_came_out(self, read: Sequence[Finding], known: bool) -> list[Finding]:
+        """What is declared the same, unchecked, with what the devices hold on the largest mesh.
+
+        Where a cause is `known`, that they differ follows from it and needs no word.
+        """
         run, body = self.runs[-1], self.runs[-1].body
         if words(self.meshes[-1]) in self.stuck_on:
             return list(read)
@@ -181,12 +184,13 @@ class _Comparison:
         for (_, where), value in zip(used, held, strict=True):
             differs = not all(agree(row, value.first, rough) for row in value.rows)
             apart[where] = differs or apart.get(where, False)
-        return [
-            came_out(one, apart[one.where], bool(self.wrong_on))
-            if one.code == "SW203" and one.where in apart
-            else one
-            for one in read
-        ]
+        told = []
+        for one in read:
+            if one.code != "SW203" or one.where not in apart:
+                told.append(one)
+            elif not (known and apart[one.where]):
+                told.append(came_out(one, apart[one.where], bool(self.wrong_on)))
+        return told
 
     def _behind(
         self, hidden: Sequence[Hidden], rest: Sequence[Wrong]

@@ -9,13 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
+from .rules import rules
 
 TABLE = "[tool.shardwise]"
 
@@ -46,9 +46,10 @@ def load(folder: Path | None = None) -> Settings:
 
 def _read(file: Path) -> Settings:
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {}).get("shardwise", {})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError) as error:
+        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise _wrong(file, f"it cannot be read: {error}.", "correct the file.") from error
+    table = tools.get("shardwise", {}) if isinstance(tools, dict) else tools
     if not isinstance(table, dict):
         raise _wrong(file, f"it is {_kind(table)}.", f'{TABLE}\npaths = ["src"]')
     found: dict[str, Any] = {}
@@ -74,8 +75,10 @@ def _paths(file: Path, name: str, value: Any) -> tuple[str, ...]:
 def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
     codes = _strings(file, name, value)
     for code in codes:
-        if not re.fullmatch(r"SW\d{3}", code):
-            raise _wrong(file, f"{name} has {code!r}, which is no code.", f'{name} = ["SW204"]')
+        if code not in rules():
+            near = difflib.get_close_matches(code.upper(), rules(), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f'{name} = ["SW204"]'
+            raise _wrong(file, f"{name} has {code!r}, which is no code.", hint)
     return codes
 
 

@@ -48,6 +48,7 @@ def practice(
 ) -> None:
     """Watch the practice folder: each time a file is saved, the judge runs."""
     if context.invoked_subcommand is not None:
+        _refuse_before(context, context.invoked_subcommand)
         return
     from .._practice.folder import Folder
     from .._practice.watch import Watch
@@ -55,6 +56,19 @@ def practice(
 
     with Workshop(Folder.find(where, exercises), limits(seconds)) as shop:
         Watch(shop).run()
+
+
+def _refuse_before(context: typer.Context, command: str) -> None:
+    """An option before a command is not one of the command's, and would be lost."""
+    options = {"where": "--dir", "exercises": "--exercises", "seconds": "--seconds"}
+    for name, option in options.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"it stands before {command}, which would not see it: shardwise practice "
+                f"{command} {option} ...",
+                param_hint=f"'{option}'",
+            )
 
 
 @app.command()

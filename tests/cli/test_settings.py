@@ -87,6 +87,8 @@ class TestSettings:
             ('paths = "src"', "paths is a string ('src')."),
             ("paths = [1]", "paths is a list with [1] in it."),
             ('ignore = ["W1"]', "ignore has 'W1', which is no code."),
+            ('ignore = ["SW999"]', "ignore has 'SW999', which is no code."),
+            ('ignore = ["sw203"]', "which is no code.\n  Remedy: did you mean 'SW203'?"),
             ("devices = 0", "devices is 0."),
             ("devices = true", "devices is True."),
             ("hardware = 3", "hardware is a number (3)."),

@@ -172,14 +172,14 @@ def long_chain(x, count=60, odd=(), kinds=3):
     return x
 
 
-@pytest.mark.parametrize("odd", [(), (0,), (17, 18, 40), (59,)])
-@pytest.mark.parametrize("kinds", [1, 3, 5])
+@pytest.mark.parametrize(("odd", "kinds"), [((), 1), ((0, 47), 3), ((17, 18, 40), 5)])
 def test_a_long_chain_is_what_devices_do(odd, kinds):
-    f, x = sharded(lambda x: long_chain(x, 60, odd, kinds)), jnp.arange(32.0).reshape(8, 4) / 70
-    assert_same(sw.simulate(f)(x), jax.jit(f)(x))
-    weights = normal(8, 4)
-    gradients = (jax.grad(lambda x, g=g: jnp.sum(g(x) * weights))(x) for g in (sw.simulate(f), f))
-    np.testing.assert_allclose(*gradients, rtol=1e-5, atol=1e-5)
+    f, x = sharded(lambda x: long_chain(x, 48, odd, kinds)), jnp.arange(32.0).reshape(8, 4) / 70
+
+    def both(f):
+        return jax.jit(jax.value_and_grad(lambda x: jnp.sum(f(x) * normal(8, 4))))(x)
+
+    assert_same(both(sw.simulate(f)), both(f))
 
 
 def test_a_long_chain_is_lowered_by_blocks():

@@ -98,6 +98,16 @@ def test_start_writes_the_exercises_and_keeps_what_is_there(folder, exercises):
     assert first.read_text() == "mine = 1\n"
 
 
+@pytest.mark.parametrize(
+    "option", [("--dir", "nowhere"), ("--exercises", "nowhere"), ("--seconds", "9")]
+)
+def test_an_option_before_a_command_is_not_lost(folder, option):
+    result = run(*option, "list")
+    assert result.exit_code == 2
+    words = " ".join(result.stderr.split())
+    assert f"shardwise practice list {option[0]} ..." in words
+
+
 def test_list_shows_what_is_done(folder):
     found = run("list", "--dir", folder)
     assert "[>] 01 shard_map_psum" in found.output
