@@ -269,7 +269,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
 def _variance(of: Leaf, over: str, where: Where) -> Finding:
     """A variance around the mean of a device's own part: neither psum nor pmean mends that."""
     dims = tuple(of.params["axes"])
-    along = "" if len(dims) == len(of.ins[0].shape) else str(dims[0] if len(dims) == 1 else dims)
+    along = str(dims[0] if len(dims) == 1 else dims) if of.outs[0].shape else ""
     kept = along if dims == tuple(range(len(dims))) else f"{along}, keepdims=True"
     return Finding(
         "SW405",

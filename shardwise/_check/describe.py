@@ -208,7 +208,7 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
             "this value",
             f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
         )
-    if one.origin and all(var.axes for var in one.origin.op.outs):
+    if one.origin and not one.origin.same:
         return (
             "SW109",
             f"depends on the number of devices ({much(one)}): it differs first at this line",

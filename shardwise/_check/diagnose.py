@@ -6,6 +6,7 @@ be reduced, is not to blame, nor is anything before it. What is left leads from 
 wrong result. If a value among these is the same on all devices, the first such one is where the
 program starts to depend on their number. If all of them differ between the devices, it is a share
 that was used without being reduced; failing that, the first operation that makes right values off.
+Values that have no twin stand between those that have one: a loop over devices takes more turns.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ class Origin:
 
     op: Op
     lacks: Relation = OFF
+    same: bool = False
+    """Whether its value is the same on every device, and yet depends on how many there are."""
 
 
 def relations(body: Body, target: Var, beside: Beside, agree: Agree) -> Known:
@@ -66,14 +69,15 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
     same = (op for op in path if any(not v.axes and known.get(v) is OFF for v in op.outs))
     # What no value on one device is beside may mend what came before it.
     surely = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
-    off = (op for op in [*surely, *path] if op in path and _is_off(op, known))
+    own = {*path}
+    off = (op for op in [*surely, *path] if op in own and _is_off(op, known))
     if op := next(same, None):
         # What is computed outside from the parts of a wrong array is not to blame: the parts are.
         before = blamed[: blamed.index(op)]
         joined = (one for one in before if isinstance(one, Join) and _split_and_off(one, known))
         parts = next((one.ins[0] for one in joined), None)
         found = origin(body, parts, known) if isinstance(parts, Var) else None
-        return found or Origin(op)
+        return found or Origin(op, same=True)
     makers = {out: op for op in ops for out in op.outs}
     if known.get(target, OFF).share:
         return _share(target, makers, known)
@@ -120,8 +124,9 @@ def _in_loop(op: Op, known: Known) -> Op:
     off = [i for i, out in enumerate(op.outs[:carry]) if known.get(out) is OFF]
     needs = {i: _needed(op.body, op.body.outs[i]) for i in off}
     alone = [i for i in off if not any(op.body.ins[first + j] in needs[i] for j in off if j != i)]
+    last = op.body.outs[alone[0]] if len(alone) == 1 else None
     makers = {out: one for one in op.body.ops for out in one.outs}
-    found = makers.get(op.body.outs[alone[0]]) if len(alone) == 1 else None
+    found = makers.get(last) if isinstance(last, Var) else None
     return found if found is not None and found.where.file else op
 
 

@@ -29,8 +29,9 @@ def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
     for op in body.ops:
         twin = twins.get(id(op))
         for var, other in _pairs(op, twin) if twin else ():
-            alike = isinstance(var, Var) and isinstance(other, Var) and var.dtype == other.dtype
-            if alike and var in needed and var not in found and not _is_random(var.dtype):
+            if not isinstance(var, Var) or not isinstance(other, Var) or var.dtype != other.dtype:
+                continue
+            if var in needed and var not in found and not _is_random(var.dtype):
                 size += var.bytes * math.prod(axis.size for axis in var.axes)
                 if size <= LIMIT:
                     found[var] = other
