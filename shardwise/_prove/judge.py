@@ -81,7 +81,10 @@ def judged(
         results.append(Result(row.path, mesh, status, _reason(row, own)))
         if not row.gaps and status == UNKNOWN and not row.waits:
             seen[disagreement(mesh)] = None
-    findings = [*grouped(_untold(meant, seen)), *seen, *_waiting(programs, numbers)]
+    causes = grouped(_untold(meant, seen))
+    told = {(one.code, one.where) for one in causes if one.certain}
+    shown = [one for one in seen if (one.code, one.where) not in told]
+    findings = [*causes, *shown, *_waiting(programs, numbers)]
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
         findings.append(no_results("there is nothing to prove"))
