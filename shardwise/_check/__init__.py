@@ -18,6 +18,7 @@ from .options import expand as expand
 from .options import wanted_meshes as wanted_meshes
 from .options import words as words
 from .run import check as check
+from .seen import no_results as no_results
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in

@@ -271,8 +271,17 @@ SAID_BY = {
 
 
 def _once(findings: Sequence[Finding], wrong: Sequence[Wrong]) -> tuple[Finding, ...]:
-    """Each finding once; what reading suspected is certain where running shows it."""
-    shown = {w.suspect for w in wrong}
+    """Each finding once; what reading suspected is certain where running shows it.
+
+    Not where something else is known to make the result wrong: that says nothing of the suspicion.
+    """
+    caused = {
+        path
+        for finding in findings
+        if finding.certain and finding.code.startswith("SW40")
+        for path in (finding.leaf, *finding.likewise)
+    }
+    shown = {w.suspect for w in wrong if w.structure or w.path not in caused}
     told = {finding.code for finding in findings if finding.certain}
     kept: dict[Any, Finding] = {}
     for finding in findings:

@@ -18,10 +18,10 @@ from .._mesh import abstract
 from .._program import Atom, Body, Scan, Var, walk
 from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
-from .diagnose import comparable
 from .options import words
 from .relate import Held
 from .rounding import decides, eps_of, shaken, terms
+from .twins import comparable
 
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
