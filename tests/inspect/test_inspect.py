@@ -87,12 +87,12 @@ def test_one_place(looked):
 
 def test_names_of_several_are_whole():
     def both(x):
-        value, (low, high) = x + 1, (x * 2, x * 3)
+        value, (low, high) = jnp.sin(x), (jnp.cos(x), jnp.tan(x))
         return value + low + high
 
     f = jax.shard_map(both, mesh=sw.mesh(data=2), in_specs=P("data"), out_specs=P("data"))
     looked = sw.inspect(f, X, mesh=None)
-    assert [one.name for one in looked][:4] == ["x", *["value, (low, high)"] * 3]
+    assert {one.name for one in looked} - {""} == {"x", "value, (low, high)", "return"}
     with pytest.raises(
         sw.ShardwiseError, match=r"or for a name: x, .value, \(low, high\)', return"
     ):
