@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._calls import public
-from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
+from .._errors import ArgumentError, ShardwiseError, a_type, caller, explain_error, name_of
 from .._mesh import AbstractMesh, Mesh
-
-Sizes = Mapping[str, int | Sequence[int]]
+from .options import Sizes, expand
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,7 +108,7 @@ def case(
                 else "it has no mesh"
                 if mesh is None
                 else f"its mesh is {mesh!r}",
-                where="sw.case",
+                where=_where(),
                 rule="A case names the axes and the sizes to try; the function that follows "
                 "returns what to check, and its arguments.",
                 remedy='@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
@@ -117,6 +116,10 @@ def case(
             )
         )
 
+    try:
+        expand(mesh)
+    except ShardwiseError as error:
+        raise type(error)(f"{_where()}: {error}") from None
     _refuse_wrong(explain, explain_mesh)
     _refuse_unknown(options)
 
@@ -128,6 +131,11 @@ def case(
     return declare
 
 
+def _where() -> str:
+    """A file has many cases: which one it is, by its line."""
+    return ": ".join(filter(None, (caller(), "sw.case")))
+
+
 def _refuse_no_function(make: Any) -> None:
     """A case is made by a function that has a name; a second `@sw.case` above it has none."""
     if not callable(make) or not hasattr(make, "__name__"):
@@ -135,7 +143,7 @@ def _refuse_no_function(make: Any) -> None:
         raise ShardwiseError(
             explain_error(
                 "it stands above another sw.case" if again else f"it decorates {a_type(make)}",
-                where="sw.case",
+                where=_where(),
                 rule="It decorates a function without arguments, which returns (f, args).",
                 remedy="one case for one function: def training_step(): return step, (params, "
                 "batch)",
@@ -163,7 +171,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
         raise ArgumentError(
             explain_error(
                 f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
-                where="sw.case",
+                where=_where(),
                 rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
                 f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
                 remedy=f"did you mean {near[0]}=?"
@@ -179,7 +187,7 @@ def _refuse_wrong(explain: Any, mesh: Any) -> None:
         raise ArgumentError(
             explain_error(
                 f"explain is {type(explain).__name__}",
-                where="sw.case",
+                where=_where(),
                 rule="It is a function without arguments that returns (f, args).",
                 remedy="explain=lambda: (step, (params, batch))",
             )
@@ -189,7 +197,7 @@ def _refuse_wrong(explain: Any, mesh: Any) -> None:
         raise ArgumentError(
             explain_error(
                 f"explain_mesh is {mesh!r}",
-                where="sw.case",
+                where=_where(),
                 rule="A program is explained on one mesh: a dict with one size for each axis.",
                 remedy='explain_mesh={"data": 256}',
             )

@@ -19,6 +19,7 @@ from .compare import (
     agree,
     difference,
     factor,
+    in_parts,
     off,
     plainly,
     wide,
@@ -339,7 +340,7 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
 
     def moved(runs: Sequence[Run], count: int, times: int = 1) -> Movement:
         seen = [one.movement(index, count, times) for one in runs]
-        alike = [one for one in seen if np.shape(one.moved) == want.value.shape]
+        alike = [one for one in seen if np.shape(one.moved) == in_parts(want.value).shape]
         return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)
 
     if eps_of(want.value.dtype):

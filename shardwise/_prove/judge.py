@@ -17,6 +17,7 @@ from .._check import (
     cause,
     disagreement,
     grouped,
+    no_results,
     not_sharded,
     place_of,
     ratios,
@@ -85,12 +86,14 @@ def judged(
     shown = [one for one in seen if (one.code, one.where) not in told]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
     larger = [program for program in programs if program.mesh.size > 1]
-    if larger and not any(is_sharded(program.body) for program in larger):
+    if not results:
+        findings.append(no_results("there is nothing to prove"))
+    elif larger and not any(is_sharded(program.body) for program in larger):
         findings.append(not_sharded())
     kept, silenced = split_silenced(
         sorted(findings, key=lambda finding: not finding.certain), place_of(f)
     )
-    statuses = {one.status for one in results}
+    statuses = {one.status for one in results} or {UNKNOWN}
     return Proof(
         next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED),
         tuple(results),

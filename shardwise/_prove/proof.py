@@ -68,30 +68,35 @@ class Proof:
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """What is said of which meshes: pairs of a word and the meshes, the worst first."""
-        rows = [
-            (kind, [mesh for mesh in self.meshes if self._status_on(mesh) == kind])
-            for kind in (REFUTED, UNKNOWN, PROVED)
-        ]
+        rows = self.by_status().items()
         rows = [(kind if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
         if brief and len(self.meshes) > 1:
             of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
             return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]
         return [(word, ", ".join(on)) for word, on in rows]
 
+    def by_status(self) -> dict[str, list[str]]:
+        """The meshes on which something is refuted, those with something unknown, and the rest."""
+        return {
+            kind: [mesh for mesh in self.meshes if self._status_on(mesh) == kind]
+            for kind in (REFUTED, UNKNOWN, PROVED)
+        }
+
     def _status_on(self, mesh: str) -> str:
         """The worst that is said of a result on one mesh."""
-        found = {one.status for one in self.results if one.mesh == mesh}
+        found = {one.status for one in self.results if one.mesh == mesh} or {self.status}
         return next((kind for kind in (REFUTED, UNKNOWN) if kind in found), PROVED)
 
     def _head(self) -> str:
         parts = "; ".join(f"{said} on {meshes}" for said, meshes in self.head())
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
+        results = _plural(len({one.path for one in self.results}))
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        results = f"{_plural(len({one.path for one in self.results}))}: {kinds}"
-        if len(self.meshes) > 1:
+        if counts and len(self.meshes) > 1:
+            results += f" on {len(self.meshes)} meshes"
             kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
-            results = results.partition(":")[0] + f" on {len(self.meshes)} meshes: {kinds}"
+        results += f": {kinds}" if kinds else ""
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
         return f"{name}: {parts}, against {self.against} ({results}){quiet}"
 

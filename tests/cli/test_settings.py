@@ -193,6 +193,12 @@ def test_sarif_is_whole(project):
     (found,) = one["results"]
     assert driver["rules"][found["ruleIndex"]]["id"] == found["ruleId"] == "SW401"
     assert (found["level"], found["suppressions"]) == ("error", [])
+    assert found["properties"] == {
+        "case": "steps.py:rows",
+        "leaf": "result",
+        "wrong_on": ["{data: 2}"],
+        "right_on": ["{data: 1}"],
+    }
     place = found["locations"][0]["physicalLocation"]
     assert place == {
         "artifactLocation": {"uri": "steps.py"},
@@ -202,6 +208,18 @@ def test_sarif_is_whole(project):
     assert ran["executionSuccessful"] is False
     (note,) = ran["toolExecutionNotifications"]
     assert "broken.py:rows could not be run: ZeroDivisionError" in note["message"]["text"]
+
+
+def test_sarif_of_proofs_names_the_meshes(project):
+    log = json.loads(run("prove", ".", "--format", "sarif").stdout)
+    (found,) = log["runs"][0]["results"]
+    assert found["properties"] == {
+        "case": "steps.py:rows",
+        "leaf": "result",
+        "refuted_on": ["{data: 2}"],
+        "unknown_on": [],
+        "proved_on": ["{data: 1}"],
+    }
 
 
 STANDARD = {
@@ -225,7 +243,9 @@ STANDARD = {
         "message": "text",
         "locations": ["location"],
         "suppressions": ["suppression"],
+        "properties": "meshes",
     },
+    "meshes": {"case": str, "leaf": str, "wrong_on": list, "right_on": list},
     "suppression": {"kind": str},
     "location": {"physicalLocation": "place"},
     "place": {"artifactLocation": "file", "region": "region"},
