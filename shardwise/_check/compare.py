@@ -138,7 +138,7 @@ def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.nda
         gap, size, same = _gaps(got, want)
         return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
     wrong = _off(in_parts(got), in_parts(want), _own(want.dtype), limit, move)
-    return wrong.any(-1) if wrong.ndim > want.ndim else wrong
+    return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
 
 
 def _off(

@@ -33,7 +33,7 @@ class Settings:
     """With how many virtual CPU devices JAX is started."""
     hardware: str | None = None
     """The machine for the seconds of `explain`."""
-    file: Path | None = None
+    file: Path | None = dataclasses.field(default=None, compare=False)
     """Where they come from."""
 
     def refuse_missing_paths(self) -> None:

@@ -78,11 +78,12 @@ class Hardware:
                 )
             )
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+            value: Any = getattr(self, field.name)
             if isinstance(value, numbers.Real):
                 # numpy's numbers are no JSON, and 8.0 devices no size of an array.
                 whole = isinstance(value, numbers.Integral) or field.name == "node"
-                object.__setattr__(self, field.name, int(value) if whole else float(value))
+                plain: Any = int if whole else float
+                object.__setattr__(self, field.name, plain(value))
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of matrix products of a type."""

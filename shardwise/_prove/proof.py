@@ -91,11 +91,11 @@ class Proof:
         parts = "; ".join(f"{said} on {meshes}" for said, meshes in self.head())
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
-        results = _plural(len({one.path for one in self.results}))
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        if counts and len(self.meshes) > 1:
-            results += f" on {len(self.meshes)} meshes"
+        results = _plural(len({one.path for one in self.results}))
+        if len(self.meshes) > 1:
             kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
+            results += f" on {len(self.meshes)} meshes"
         results += f": {kinds}" if kinds else ""
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
         return f"{name}: {parts}, against {self.against} ({results}){quiet}"
