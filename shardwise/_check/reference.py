@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._calls import called_wrongly
-from .._errors import ArgumentError, ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error, noting
 from .._tracing import Tracing
 from .running import Run, Wanted, plain
 
@@ -38,7 +38,8 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
 
 def _called(reference: Any, args: tuple[Any, ...]) -> Any:
     try:
-        return reference(*args)
+        with noting("computing the reference"):
+            return reference(*args)
     except TypeError as error:
         rule = "The reference is a function of the same arguments as the program."
         told = called_wrongly(reference, args, {}, error, rule=rule)

@@ -673,6 +673,18 @@ def test_an_absolute_tolerance_also_holds_where_the_reference_is_zero():
 # --- what a reference shows that the mesh has no part in
 
 
+@pytest.mark.parametrize("judge", [sw.check, sw.prove])
+def test_an_error_of_the_user_on_one_mesh_of_several_says_on_which(judge):
+    program = split(lambda x: total(x.reshape(2, -1)))
+    with pytest.raises(TypeError, match="reshape") as caught:
+        judge(program, np.ones(6, "float32"), mesh={"data": [1, 3, 6]})
+    assert "shardwise: while tracing on {data: 6}" in caught.value.__notes__
+    if judge is sw.check:
+        with pytest.raises(ZeroDivisionError) as caught:
+            sw.check(split(total), X, mesh=MESH, reference=lambda x: 1 / 0)
+        assert caught.value.__notes__ == ["shardwise: while computing the reference"]
+
+
 class TestOnOneDeviceAlready:
     @pytest.mark.parametrize("sizes", [[1], [1, 2, 4], [2, 4]])
     @pytest.mark.parametrize("other", [lambda x: x.sum() * 2, lambda x: x.sum() + 100])
