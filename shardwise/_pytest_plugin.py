@@ -48,8 +48,8 @@ def mesh(request: pytest.FixtureRequest) -> Any:
         late = any(request.node.iter_markers("mesh"))
         why = ": a mark in pytest.param comes too late for it" if late else ""
         pytest.fail(
-            f"{request.node.nodeid}: the fixture 'mesh' does not know the sizes of its axes{why}.\n"
-            "  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
+            f"{_place(request.node)}: the fixture 'mesh' does not know the sizes of its axes{why}."
+            "\n  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
             pytrace=False,
         )
     from ._mesh import mesh as make_mesh
@@ -84,7 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         whole = isinstance(node, pytest.Item | pytest.Class) or not parts
         marked = any(mark.name == "mesh" for mark in node.own_markers)
         if whole and marked and node.nodeid not in takes:
-            _refuse_unused(item.nodeid)
+            _refuse_unused(_place(item))
 
 
 TAKES = pytest.StashKey[set[str]]()

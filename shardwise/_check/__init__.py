@@ -3,6 +3,7 @@
 from .case import DECLARED as DECLARED
 from .case import Case as Case
 from .case import case as case
+from .case import collecting as collecting
 from .cause import cause as cause
 from .cause import grouped as grouped
 from .cause import ratios as ratios

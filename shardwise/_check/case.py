@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from .._calls import public
@@ -23,6 +25,8 @@ class Case:
     explain: Callable[[], tuple[Callable[..., Any], Sequence[Any]]] | None = None
     """Returns what to explain, at the size at which it will run; else what is checked is."""
     explain_mesh: Mapping[str, int] | None = None
+    refused: ShardwiseError | None = None
+    """What is wrong with how it is declared, if somebody collects cases and not errors."""
 
     __shardwise_case__ = True
     """Refused where a program is wanted."""
@@ -97,6 +101,41 @@ def case(
     """
     if isinstance(mesh, Mesh | AbstractMesh):
         mesh = {str(name): size for name, size in mesh.shape.items()}
+    refused = None
+    try:
+        _refuse_no_mesh(misplaced, mesh)
+        _refuse_wrong(explain, explain_mesh)
+        _refuse_unknown(options)
+    except ShardwiseError as error:
+        if not _collecting.get():
+            raise
+        refused = error
+
+    def declare(make: Callable[[], Any]) -> Case:
+        _refuse_no_function(make)
+        DECLARED.append(Case(make, mesh, options, explain, explain_mesh, refused))
+        return DECLARED[-1]
+
+    if refused and misplaced and callable(misplaced[0]):
+        return declare(misplaced[0])  # pyright: ignore[reportReturnType]
+    return declare
+
+
+_collecting: ContextVar[bool] = ContextVar("collecting", default=False)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[None]:
+    """Inside, a case that is declared wrongly says so when it is its turn: the others run."""
+    token = _collecting.set(True)
+    try:
+        yield
+    finally:
+        _collecting.reset(token)
+
+
+def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
+    """Say what stands in the place of the mesh."""
     if misplaced or not isinstance(mesh, Mapping) or not mesh:
         bare = bool(misplaced) and callable(misplaced[0])
         raise ShardwiseError(
@@ -120,15 +159,6 @@ def case(
         expand(mesh)
     except ShardwiseError as error:
         raise type(error)(f"{_where()}: {error}") from None
-    _refuse_wrong(explain, explain_mesh)
-    _refuse_unknown(options)
-
-    def declare(make: Callable[[], Any]) -> Case:
-        _refuse_no_function(make)
-        DECLARED.append(Case(make, mesh, options, explain, explain_mesh))
-        return DECLARED[-1]
-
-    return declare
 
 
 def _where() -> str:

@@ -50,14 +50,19 @@ class Origin:
     """Whether its value is the same on every device, and yet depends on how many there are."""
 
 
-def relations(body: Body, target: Var, beside: Beside, agree: Agree) -> Known:
+def relations(
+    body: Body, target: Var, beside: Beside, twins: Mapping[Var, Var], agree: Agree
+) -> Known:
     """What each value on the way to a result is to its twin, as far as that is known."""
-    return {
+    known = {
         var: relate(*beside[var], agree, _reductions(op, var))
         for op in ancestors(body, target)
         for var in op.outs
         if var in beside
     }
+    # One value on one device may be several on the mesh, as they become it: the last one counts.
+    last = {twins[var]: var for var in known}
+    return {var: one for var, one in known.items() if one is not OFF or last[twins[var]] is var}
 
 
 def origin(body: Body, target: Var, known: Known) -> Origin | None:

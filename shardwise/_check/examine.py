@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+
 from .._doing import doing
 from .._errors import DeadlockError, name_of
 from .._mesh import AbstractMesh, axes_of, resized
@@ -53,7 +55,25 @@ def examine(
     atol: float | None = None,
     seed: int = 0,
 ) -> Examined:
-    """Run `f` on every mesh and compare. `options` are how arguments lie, and the static ones."""
+    """Run `f` on every mesh and compare. `options` are how arguments lie, and the static ones.
+
+    Accelerators round the operands of float32 products to ten bits unless they are told not to,
+    which would be all that is seen: here they are.
+    """
+    with jax.default_matmul_precision("highest"):
+        return _examine(f, args, meshes, reference, options, rtol, atol, seed)
+
+
+def _examine(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    meshes: Sequence[AbstractMesh],
+    reference: Any,
+    options: tuple[Any, Static],
+    rtol: float | None,
+    atol: float | None,
+    seed: int,
+) -> Examined:
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     base, given = run_drawn(Tracing(f, ones, *options), args, seed)
     wanted = wanted_of(reference, base, given)

@@ -43,6 +43,8 @@ class Run:
         with noting(f"tracing {self.on}"):
             self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
+        self.twins: dict[Var, Var] = {}
+        """For values that are `beside` others, those on one device."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._drawn: dict[int, int] = {}
         self._moves: dict[int, list[Movement]] = {}
@@ -138,6 +140,7 @@ class Run:
         """Values on the way to the results, each with its twin in `base`."""
         if self._beside is None:
             pairs = comparable(self.body, base.body)
+            self.twins = dict(pairs)
             got = self.observe([var for var, _ in pairs])
             want = base.observe([twin for _, twin in pairs])
             rows = zip(pairs, got, want, strict=True)

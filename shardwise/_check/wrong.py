@@ -209,7 +209,8 @@ class Wrong:
         """What each value on the way to it is to its twin on one device."""
         target = self.run.body.outs[self.index]
         assert isinstance(target, Var)
-        return relations(self.run.body, target, self.run.beside(self.base), self.agree)
+        beside = self.run.beside(self.base)
+        return relations(self.run.body, target, beside, self.run.twins, self.agree)
 
     def comes_from(self, op: Op) -> bool:
         """Whether what an operation gives can be what makes it wrong."""

@@ -201,13 +201,16 @@ def _load(file: Path) -> ModuleType:
 
 
 def _execute(file: Path, name: str) -> ModuleType:
+    from .._check import collecting
+
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with collecting():
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -227,6 +230,8 @@ def program_of(
     case: Case, other: Callable[[], Any] | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What a case (or what it has to be explained) returns: a function and its arguments."""
+    if case.refused is not None:
+        raise case.refused
     where = f"{_place(case)}: case {case.name!r}" + (", explain" if other else "")
     make: Any = other or case.make
     if refusal := binds(make, []):

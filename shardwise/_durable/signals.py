@@ -274,8 +274,47 @@ def stand_in(signals: Signals) -> Iterator[None]:
 def _is_pythons(number: int, handler: Any) -> bool:
     """Whether a handler is the one that Python, or a library in C, begins with."""
     if number == signal.SIGINT:
-        return handler is signal.default_int_handler
+        return handler is signal.default_int_handler or handler == _patience.handle
     return handler is signal.SIG_DFL or handler is None
+
+
+class _Patience:
+    """Ctrl-C where no run is under way: as Python has it, once XLA has compiled."""
+
+    def __init__(self) -> None:
+        self._first = 0.0
+        self._asking = False
+
+    def handle(self, signum: int, frame: Any) -> None:
+        """What Python calls in the main thread: for a user, and for ourselves a little later."""
+        if not is_compiling(frame):
+            self._first, self._asking = 0.0, False
+            signal.default_int_handler(signum, frame)
+        now = time.monotonic()
+        self._first = self._first or now
+        if not self._asking:
+            self._asking = True
+            again = threading.Timer(_ECHO / 3, self._ask)
+            again.daemon = True
+            again.start()
+        elif now - self._first > _ECHO:
+            print("interrupted", file=sys.stderr, flush=True)
+            os._exit(128 + signum)
+
+    def _ask(self) -> None:
+        main = threading.main_thread().ident
+        if self._asking and main is not None:
+            self._asking = False
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+_patience = _Patience()
+
+
+def wait_for_compiler() -> None:
+    """Have Ctrl-C wait for XLA from now on, outside of runs too; a second one does not wait."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _patience.handle)
 
 
 def _restore() -> None:

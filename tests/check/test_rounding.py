@@ -350,3 +350,17 @@ def test_large_whole_numbers_that_float64_cannot_tell_apart():
     with jax.enable_x64(True):
         x = jnp.asarray([2**60 + 4] * 8)
         assert not sw.check(split(body), x, mesh=MESH)
+
+
+def test_products_are_in_full_precision():
+    """Accelerators multiply with fewer bits, which is all that a check of them would show."""
+    found = []
+
+    def f(x):
+        found.append(jax.config.jax_default_matmul_precision)
+        return x @ x.T
+
+    for g in (f, jax.jit(f)):
+        sw.check(g, np.eye(8, dtype=np.float32), mesh={"data": [1, 2]})
+    assert set(found) == {"highest"}
+    assert jax.config.jax_default_matmul_precision is None

@@ -82,6 +82,18 @@ def test_a_wrong_normaliser_is_named_and_not_the_product_before_it(form):
     assert sw.check(functools.partial(train, form=form, rescale=True), *ring_args(), mesh=RING)
 
 
+def test_a_value_that_the_loop_goes_on_with_is_not_to_blame():
+    """On two devices the loop has one turn: what it begins with and ends with have one twin."""
+
+    def forward(params, x, *, mesh):
+        body = functools.partial(attend, form="first block before the loop", rescale=False)
+        specs = {"in_specs": (P(), P("seq")), "out_specs": P("seq")}
+        return jax.shard_map(body, mesh=mesh, **specs)(params, x)
+
+    (finding,) = certain(sw.check(forward, *ring_args(), mesh={"seq": 2}))
+    assert finding.where.line == line_of(attend, "# wrong")
+
+
 def test_a_proof_suspects_nothing_of_the_right_ring_and_tells_the_wrong_one_once():
     right, wrong = (functools.partial(train, form="scan", rescale=one) for one in (True, False))
     proof = sw.prove(right, *ring_args(), mesh=RING)
