@@ -164,6 +164,17 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def noting(what: str) -> Iterator[None]:
+    """Say beside the user's own error what was being done when it came; ours say so themselves."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, ShardwiseError):
+            error.add_note(f"shardwise: while {what}")
+        raise
+
+
 def a_type(value: object) -> str:
     """The type of a value with its article: `an int`, `a str`."""
     name = type(value).__name__

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._calls import called_wrongly
-from .._errors import ArgumentError, ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error, noting
 from .._tracing import Tracing
 from .running import Run, Wanted, plain
 
@@ -19,26 +19,33 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     """What each result of a program should be."""
     if reference is None:
         return [Wanted(value) for value in base.results()]
+    own = dict(zip(base.paths, base.results(), strict=True))
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
-        rows = zip(run.paths, run.results(), strict=True)
-        found = {path: Wanted(value, at, run) for at, (path, value) in enumerate(rows)}
+        weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
+        rows = zip(run.paths, run.results(), weak, strict=True)
+        found = {
+            path: Wanted(_typed(value, own.get(path), weakly), at, run)
+            for at, (path, value, weakly) in enumerate(rows)
+        }
     else:
         result = _called(reference, args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
         found = {
-            (name := "result" + jax.tree_util.keystr(path)): Wanted(_array(name, leaf))
+            (name := "result" + jax.tree_util.keystr(path)): Wanted(
+                _array(name, leaf, own.get(name))
+            )
             for path, leaf in leaves
         }
     _refuse_others(found, base)
     # A value cannot say what becomes of objects among the arguments: there one device is right.
-    own = dict(zip(base.paths, base.results(), strict=True))
     return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
 
 
 def _called(reference: Any, args: tuple[Any, ...]) -> Any:
     try:
-        return reference(*args)
+        with noting("computing the reference"):
+            return reference(*args)
     except TypeError as error:
         rule = "The reference is a function of the same arguments as the program."
         told = called_wrongly(reference, args, {}, error, rule=rule)
@@ -47,9 +54,20 @@ def _called(reference: Any, args: tuple[Any, ...]) -> Any:
         raise told from None
 
 
-def _array(name: str, leaf: Any) -> np.ndarray:
+def _typed(value: np.ndarray, beside: np.ndarray | None, weakly: bool) -> np.ndarray:
+    """A number of Python's takes the type of the result it is for, as it does in JAX."""
+    if not weakly or beside is None:
+        return value
+    number = value.dtype.type(0).item()
+    typed = value.astype(jnp.result_type(number, beside.dtype))
+    fits = isinstance(number, float | complex) or np.array_equal(typed, value)
+    return typed if fits else value
+
+
+def _array(name: str, leaf: Any, beside: np.ndarray | None) -> np.ndarray:
     try:
-        return np.asarray(plain(jnp.asarray(leaf)))
+        value = np.asarray(plain(jnp.asarray(leaf)))
+        return _typed(value, beside, type(leaf) in (int, float, complex))
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
             explain_error(

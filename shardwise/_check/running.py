@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._doing import doing
+from .._errors import noting
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
 from .._program import Atom, Body, Scan, Var, walk
@@ -39,7 +40,8 @@ class Run:
     def __init__(self, tracing: Tracing, args: tuple[Any, ...]):
         self.mesh, self.tracing = tracing.mesh, tracing
         doing(f"tracing {self.on}")
-        self.traced: Traced = tracing(args, {})
+        with noting(f"tracing {self.on}"):
+            self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
         self.twins: dict[Var, Var] = {}
         """For values that are `beside` others, those on one device."""

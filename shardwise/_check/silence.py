@@ -54,8 +54,8 @@ def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
         return ()
     found = []
     for token in tokens:
-        match = COMMENT.match(token.string) if token.type == tokenize.COMMENT else None
-        if match is not None:
+        # Comments for several tools stand behind one another on a line.
+        for match in COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
             line = token.start[0]
             about = _next_line(lines, line) if token.line.strip() == token.string else line
             covers = next((one for one in statements if about in one), range(about, about + 1))
@@ -82,12 +82,21 @@ def _statements(tree: ast.AST) -> list[range]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.stmt):
             continue
-        decorators = getattr(node, "decorator_list", [])
-        start = min([node.lineno, *(one.lineno for one in decorators)])
-        body = getattr(node, "body", None)
-        last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+        start, inner = _first_line(node), _held(node)
+        last = _first_line(inner) - 1 if inner is not None else node.end_lineno or node.lineno
         found.append(range(start, max(start, last) + 1))
     return sorted(found, key=len)
+
+
+def _first_line(node: Any) -> int:
+    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
+
+
+def _held(node: ast.stmt) -> ast.AST | None:
+    """The first of the statements that a statement holds, or the first pattern of a `match`."""
+    if isinstance(node, ast.Match):
+        return node.cases[0].pattern
+    return next(iter(getattr(node, "body", [])), None)
 
 
 def ignore_of(finding: Finding, places: Iterable[tuple[str, int]] = ()) -> Ignore | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._check import words
 from .._doing import doing
-from .._errors import ShardingError, explain_error
+from .._errors import ShardingError, explain_error, noting
 from .._meaning import (
     Gap,
     Reading,
@@ -65,7 +65,8 @@ class ReadProgram:
     ) -> ReadProgram:
         on = "the reference" if tracing.mesh is None else f"on {words(mesh)}"
         doing(f"tracing {on}")
-        traced = tracing(args, {})
+        with noting(f"tracing {on}"):
+            traced = tracing(args, {})
         doing(f"following each value {on}")
         constants = traced.values[: len(traced.values) - traced.given.num_leaves]
         known = beside.reading if beside is not None else None

@@ -190,6 +190,15 @@ def test_a_reference_may_be_a_function_or_a_value():
     assert not sw.check(mean, X, mesh=MESH, reference=2 * X.mean())
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint32", "bfloat16", "float32", "complex64"])
+def test_a_number_of_pythons_as_reference_has_the_type_of_the_result(dtype):
+    three = split(lambda x: lax.pmax(jnp.sign(x.max()), "data").astype(dtype) + 2)
+    for reference in (3, lambda x: 3):
+        assert sw.check(three, abs(X), mesh=MESH, reference=reference)
+    for reference in (2, lambda x: 2, 259, lambda x: 259, np.int16(3), 3.5):
+        assert not sw.check(three, abs(X), mesh=MESH, reference=reference)
+
+
 def test_a_reference_shows_what_is_wrong_on_one_device_already():
     total_of_two = split(lambda x: 2 * lax.psum(x.sum(), "data"))
     assert sw.check(total_of_two, X, mesh=MESH)
@@ -671,6 +680,18 @@ def test_an_absolute_tolerance_also_holds_where_the_reference_is_zero():
 
 
 # --- what a reference shows that the mesh has no part in
+
+
+@pytest.mark.parametrize("judge", [sw.check, sw.prove])
+def test_an_error_of_the_user_on_one_mesh_of_several_says_on_which(judge):
+    program = split(lambda x: total(x.reshape(2, -1)))
+    with pytest.raises(TypeError, match="reshape") as caught:
+        judge(program, np.ones(6, "float32"), mesh={"data": [1, 3, 6]})
+    assert "shardwise: while tracing on {data: 6}" in caught.value.__notes__
+    if judge is sw.check:
+        with pytest.raises(ZeroDivisionError) as caught:
+            sw.check(split(total), X, mesh=MESH, reference=lambda x: 1 / 0)
+        assert caught.value.__notes__ == ["shardwise: while computing the reference"]
 
 
 class TestOnOneDeviceAlready:

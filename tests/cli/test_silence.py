@@ -145,6 +145,14 @@ y = g(1)
 text = "# shardwise: ignore[SW103]"
 def h(a):  # shardwise: ignore[SW104]
     return a
+z = f(1)  # noqa: E501  # shardwise: ignore[SW105] # shardwise: ignore[SW106]
+match z:  # shardwise: ignore[SW107]
+    case 1:  # shardwise: ignore[SW108]
+        y = 2
+def outer():
+    @decorated  # shardwise: ignore[SW109]
+    def inner():
+        return 1
 """
 
 
@@ -156,4 +164,9 @@ def test_a_comment_covers_its_statement_and_no_more(tmp_path):
         ("SW101",): range(1, 5),
         ("SW102",): range(7, 8),
         ("SW104",): range(9, 10),
+        ("SW105",): range(11, 12),
+        ("SW106",): range(11, 12),
+        ("SW107",): range(12, 13),
+        ("SW108",): range(13, 14),
+        ("SW109",): range(16, 18),
     }
