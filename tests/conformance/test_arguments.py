@@ -95,7 +95,7 @@ def test_static_names_that_the_function_does_not_take(name):
         "explain": lambda **options: sw.explain(scaled, X, "sum", mesh=MESH, **options),
     }
     for call in calls.values():
-        with pytest.raises(sw.ArgumentError, match="has 'hwo'(.|\n)*did you mean 'how'"):
+        with pytest.raises(sw.ArgumentError, match=r"has 'hwo'(.|\n)*did you mean 'how'"):
             call(static_argnames=name)
 
 
@@ -111,7 +111,7 @@ def test_a_reference_may_have_other_names():
 
 
 def test_inspect_takes_no_static_arguments():
-    with pytest.raises(sw.ArgumentError, match="no argument static_argnames=(.|\n)*bound before"):
+    with pytest.raises(sw.ArgumentError, match=r"no argument static_argnames=(.|\n)*bound before"):
         sw.inspect(scaled, X, "sum", mesh=MESH, static_argnames="how")
 
 
