@@ -6,10 +6,12 @@ to do about it, in that order. `explain_error` puts the four together, so that m
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,16 @@ def interrupted(line: str) -> KeyboardInterrupt:
 def was_told(error: KeyboardInterrupt) -> bool:
     """Whether somebody has said already what was kept."""
     return bool(str(error))
+
+
+def caller() -> str:
+    """The line of the user's that called us: `train.py:12`; nothing where there is none."""
+    own, frame = str(Path(__file__).parent), sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
 
 
 def warn(message: str, kind: type[Warning] = UserWarning) -> None:
@@ -131,6 +143,25 @@ def path_of(given: Any, where: str) -> Path:
             rule="A path is a string or a pathlib.Path, and not empty.",
         )
     )
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Inside, a file is written that an argument names; where it cannot be, it says so in words.
+
+    Raises:
+        ShardwiseError: The folder is not there, is read-only or full, or the path is a folder.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ShardwiseError(
+            explain_error(
+                f"it cannot be written ({error.strerror})",
+                where=str(path),
+                remedy="name a file in a folder that is there and may be written to.",
+            )
+        ) from error
 
 
 def a_type(value: object) -> str:

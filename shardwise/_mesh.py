@@ -112,6 +112,8 @@ def _right_size(name: str, size: Any) -> str:
         return f"{name}=[{size.strip()}], without quotes, where several are tried."
     if isinstance(size, float) and size >= 1 and size.is_integer():
         return f"{name}={int(size)}"
+    if isinstance(size, str):
+        return f"{name}=8, a number."
     if isinstance(size, Iterable):
         return (
             f'one size; sw.check and sw.prove try several, as a list: {{"{name}": [1, 2, 4, 8]}}.'

@@ -48,8 +48,8 @@ def mesh(request: pytest.FixtureRequest) -> Any:
         late = any(request.node.iter_markers("mesh"))
         why = ": a mark in pytest.param comes too late for it" if late else ""
         pytest.fail(
-            f"{request.node.nodeid}: the fixture 'mesh' does not know the sizes of its axes{why}.\n"
-            "  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
+            f"{_place(request.node)}: the fixture 'mesh' does not know the sizes of its axes{why}."
+            "\n  Remedy: @pytest.mark.mesh(data=[1, 2, 4, 8])" + " above the test" * late,
             pytrace=False,
         )
     from ._mesh import mesh as make_mesh
@@ -66,9 +66,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "mesh" not in metafunc.fixturenames:
         # A mark on a class or a module may be meant for its other tests.
         if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
-            _refuse_unused(metafunc.definition.nodeid)
+            _refuse_unused(_place(metafunc.definition))
     elif marks:
-        meshes = list(_combinations(_axes(marks, metafunc.definition.nodeid)))
+        meshes = list(_combinations(_axes(marks, _place(metafunc.definition))))
         ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
 
@@ -84,7 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         whole = isinstance(node, pytest.Item | pytest.Class) or not parts
         marked = any(mark.name == "mesh" for mark in node.own_markers)
         if whole and marked and node.nodeid not in takes:
-            _refuse_unused(item.nodeid)
+            _refuse_unused(_place(item))
 
 
 TAKES = pytest.StashKey[set[str]]()
@@ -98,16 +98,25 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
         if mark.args or not mark.kwargs:
             _refuse(test, f"mesh{mark.args!r} names no axes")
         for name, sizes in mark.kwargs.items():
-            column = list(sizes) if isinstance(sizes, list | tuple | range) else [sizes]
+            several = isinstance(sizes, list | tuple | range)
+            column = list(sizes) if several else [sizes]
             if not column or not all(map(_is_size, column)):
-                _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes")
-            axes[name] = [int(size) for size in column]
+                rule = "which are whole numbers from 1 on"
+                _refuse(test, f"{name}={sizes!r} is not a size or a list of sizes, {rule}")
+            # A size that is named twice is one mesh, and one test.
+            axes[name] = list(dict.fromkeys(int(size) for size in column))
     return axes
 
 
 def _is_size(given: Any) -> bool:
     whole = isinstance(given, numbers.Integral) and not isinstance(given, bool)
     return whole and int(given) > 0
+
+
+def _place(item: pytest.Item) -> str:
+    """A test by its name and by the line that it begins in, decorators included."""
+    line = item.location[1]
+    return f"{item.nodeid} (line {line + 1})" if line is not None else item.nodeid
 
 
 def _refuse_unused(test: str) -> None:

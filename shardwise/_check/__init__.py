@@ -2,8 +2,8 @@
 
 from .case import DECLARED as DECLARED
 from .case import Case as Case
-from .case import Sizes as Sizes
 from .case import case as case
+from .case import collecting as collecting
 from .cause import cause as cause
 from .cause import grouped as grouped
 from .cause import ratios as ratios
@@ -13,10 +13,12 @@ from .examine import disagreement as disagreement
 from .examine import examine as examine
 from .lint import not_sharded as not_sharded
 from .options import Meshes as Meshes
+from .options import Sizes as Sizes
 from .options import expand as expand
 from .options import wanted_meshes as wanted_meshes
 from .options import words as words
 from .run import check as check
+from .seen import no_results as no_results
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in

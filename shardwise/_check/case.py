@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from .._calls import public
-from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
+from .._errors import ArgumentError, ShardwiseError, a_type, caller, explain_error, name_of
 from .._mesh import AbstractMesh, Mesh
-
-Sizes = Mapping[str, int | Sequence[int]]
+from .options import Sizes, expand
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -24,6 +25,8 @@ class Case:
     explain: Callable[[], tuple[Callable[..., Any], Sequence[Any]]] | None = None
     """Returns what to explain, at the size at which it will run; else what is checked is."""
     explain_mesh: Mapping[str, int] | None = None
+    refused: ShardwiseError | None = None
+    """What is wrong with how it is declared, if somebody collects cases and not errors."""
 
     __shardwise_case__ = True
     """Refused where a program is wanted."""
@@ -98,6 +101,41 @@ def case(
     """
     if isinstance(mesh, Mesh | AbstractMesh):
         mesh = {str(name): size for name, size in mesh.shape.items()}
+    refused = None
+    try:
+        _refuse_no_mesh(misplaced, mesh)
+        _refuse_wrong(explain, explain_mesh)
+        _refuse_unknown(options)
+    except ShardwiseError as error:
+        if not _collecting.get():
+            raise
+        refused = error
+
+    def declare(make: Callable[[], Any]) -> Case:
+        _refuse_no_function(make)
+        DECLARED.append(Case(make, mesh, options, explain, explain_mesh, refused))
+        return DECLARED[-1]
+
+    if refused and misplaced and callable(misplaced[0]):
+        return declare(misplaced[0])  # pyright: ignore[reportReturnType]
+    return declare
+
+
+_collecting: ContextVar[bool] = ContextVar("collecting", default=False)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[None]:
+    """Inside, a case that is declared wrongly says so when it is its turn: the others run."""
+    token = _collecting.set(True)
+    try:
+        yield
+    finally:
+        _collecting.reset(token)
+
+
+def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
+    """Say what stands in the place of the mesh."""
     if misplaced or not isinstance(mesh, Mapping) or not mesh:
         bare = bool(misplaced) and callable(misplaced[0])
         raise ShardwiseError(
@@ -109,7 +147,7 @@ def case(
                 else "it has no mesh"
                 if mesh is None
                 else f"its mesh is {mesh!r}",
-                where="sw.case",
+                where=_where(),
                 rule="A case names the axes and the sizes to try; the function that follows "
                 "returns what to check, and its arguments.",
                 remedy='@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
@@ -117,15 +155,15 @@ def case(
             )
         )
 
-    _refuse_wrong(explain, explain_mesh)
-    _refuse_unknown(options)
+    try:
+        expand(mesh)
+    except ShardwiseError as error:
+        raise type(error)(f"{_where()}: {error}") from None
 
-    def declare(make: Callable[[], Any]) -> Case:
-        _refuse_no_function(make)
-        DECLARED.append(Case(make, mesh, options, explain, explain_mesh))
-        return DECLARED[-1]
 
-    return declare
+def _where() -> str:
+    """A file has many cases: which one it is, by its line."""
+    return ": ".join(filter(None, (caller(), "sw.case")))
 
 
 def _refuse_no_function(make: Any) -> None:
@@ -135,7 +173,7 @@ def _refuse_no_function(make: Any) -> None:
         raise ShardwiseError(
             explain_error(
                 "it stands above another sw.case" if again else f"it decorates {a_type(make)}",
-                where="sw.case",
+                where=_where(),
                 rule="It decorates a function without arguments, which returns (f, args).",
                 remedy="one case for one function: def training_step(): return step, (params, "
                 "batch)",
@@ -163,7 +201,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
         raise ArgumentError(
             explain_error(
                 f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
-                where="sw.case",
+                where=_where(),
                 rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
                 f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
                 remedy=f"did you mean {near[0]}=?"
@@ -179,7 +217,7 @@ def _refuse_wrong(explain: Any, mesh: Any) -> None:
         raise ArgumentError(
             explain_error(
                 f"explain is {type(explain).__name__}",
-                where="sw.case",
+                where=_where(),
                 rule="It is a function without arguments that returns (f, args).",
                 remedy="explain=lambda: (step, (params, batch))",
             )
@@ -189,7 +227,7 @@ def _refuse_wrong(explain: Any, mesh: Any) -> None:
         raise ArgumentError(
             explain_error(
                 f"explain_mesh is {mesh!r}",
-                where="sw.case",
+                where=_where(),
                 rule="A program is explained on one mesh: a dict with one size for each axis.",
                 remedy='explain_mesh={"data": 256}',
             )

@@ -18,6 +18,7 @@ from .._meaning import Coef, Gap, Mistake, Step, below
 from .._mesh import Axis
 from .._program import Collective, Join, Leaf, Lit, Op, Where, within
 from .diagnose import line_of
+from .own_mean import around_own_mean
 from .powers import Powers, Seen, Sizes, once, powers, said
 from .two_ways import two_ways
 from .verdict import Finding
@@ -231,6 +232,7 @@ def _counted(step: Step) -> Finding:
 def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     if not mistake.axes:
         return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
+    mistake = mistake.used or mistake
     over = names(mistake.axes)
     where = line_of(mistake.born or mistake.op)
     if not isinstance(mistake.op, Join) and where.function != mistake.op.where.function:
@@ -246,6 +248,8 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
             where,
             remedy=_combined(over),
         )
+    if around := around_own_mean(mistake):
+        return _variance(around, over, where)
     remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
     if mistake.reason.startswith("division by"):
         remedy = (
@@ -259,6 +263,23 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
         f"{mistake.reason}",
         where,
         remedy=remedy,
+    )
+
+
+def _variance(of: Leaf, over: str, where: Where) -> Finding:
+    """A variance around the mean of a device's own part: neither psum nor pmean mends that."""
+    dims = tuple(of.params["axes"])
+    along = str(dims[0] if len(dims) == 1 else dims) if of.outs[0].shape else ""
+    kept = along if dims == tuple(range(len(dims))) else f"{along}, keepdims=True"
+    return Finding(
+        "SW405",
+        f"is made with a variance around each device's own mean, not around the mean over {over}: "
+        "the square comes before the means are averaged",
+        where,
+        remedy="subtract the mean of all before squaring:\n"
+        f"    mean = jax.lax.pmean(x.mean({kept}), {over})\n"
+        f"    var = jax.lax.pmean(((x - mean) ** 2).mean({along}), {over})\n"
+        "The mean of the devices' own variances leaves out how far their means are apart.",
     )
 
 

@@ -8,6 +8,9 @@ reference by no more than
     TIMES    4 times as far as rounding moves it, which is measured (`rounding`); or as far as
              errors 4 times those of rounding move it, which may turn a decision.
 
+The two parts of a complex number are two elements: a small imaginary part beside a large real one
+is not lost.
+
 An array of a coarse type may also be off by a little everywhere. So it must not *lean* either: the
 multiple of the reference that comes closest to it is 1, give or take 0.012 % or twice what
 rounding does to that. Integers, booleans and keys agree when they are equal, or where they are
@@ -75,7 +78,10 @@ class Tolerance:
 
 @dataclasses.dataclass(frozen=True)
 class Movement:
-    """How far rounding was seen to move a result: each element, and its closest multiple."""
+    """How far rounding was seen to move a result: each element, and its closest multiple.
+
+    Elements are as `in_parts` has them.
+    """
 
     moved: np.ndarray | float = 0.0
     lean: float = 0.0
@@ -100,9 +106,9 @@ class Movement:
 
     def further(self, sample: np.ndarray, want: np.ndarray) -> Movement:
         """The same with one more run with other roundings taken into account."""
-        exact = wide(want)
+        exact = in_parts(want)
         with np.errstate(all="ignore"):
-            gap = wide(sample) - exact
+            gap = in_parts(sample) - exact
         gap = np.where(np.isfinite(gap), gap, 0)
         lean = max(self.lean, abs(_multiple(gap, exact)))
         return Movement(np.maximum(self.moved, np.abs(gap)), lean, seen=True)
@@ -127,21 +133,34 @@ def off(got: Any, want: Any, limit: Tolerance, move: Movement = STILL) -> np.nda
         # Not by their gap alone: two large whole numbers are one and the same in float64.
         turned = np.asarray(move.turned)
         return (got != want) & ~((turned > 0) & (np.abs(wide(got) - wide(want)) <= turned))
-    eps, got, want = float(jnp.finfo(want.dtype).eps), wide(got), wide(want)
-    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    if limit.given:
+        got, want = wide(got), wide(want)
+        gap, size, same = _gaps(got, want)
+        return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
+    wrong = _off(in_parts(got), in_parts(want), _own(want.dtype), limit, move)
+    return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
+
+
+def _off(
+    got: np.ndarray, want: np.ndarray, own: float, limit: Tolerance, move: Movement
+) -> np.ndarray:
+    gap, size, same = _gaps(got, want)
     if same.all():
         return ~same
-    with np.errstate(all="ignore"):
-        gap, size = np.abs(got - want), np.abs(want)
-        # Where only one of the two is finite, no tolerance makes them agree.
-        size = np.where(np.isfinite(size), size, 0)
-        if limit.given:
-            return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
-        far = np.maximum(TIMES * move.moved, move.turned)
-        wrong = ~(same | (gap <= _own(eps) * size) | (gap <= far))
+    far = np.maximum(TIMES * move.moved, move.turned)
+    wrong = ~(same | (gap <= own * size) | (gap <= far))
     if wrong.any() or not _leans(got, want, limit, move):
         return wrong
     return ~same
+
+
+def _gaps(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How far each element is off, how large it should be, and whether it is that to the bit."""
+    same = (got == want) | (np.isnan(got) & np.isnan(want))
+    with np.errstate(all="ignore"):
+        gap, size = np.abs(got - want), np.abs(want)
+    # Where only one of the two is finite, no tolerance makes them agree.
+    return gap, np.where(np.isfinite(size), size, 0), same
 
 
 def plainly(got: Any, want: Any, limit: Tolerance, move: Movement) -> bool:
@@ -153,13 +172,15 @@ def plainly(got: Any, want: Any, limit: Tolerance, move: Movement) -> bool:
     got, want = np.asarray(got), np.asarray(want)
     if limit.coarse or not _inexact(want):
         return False
-    got, want = wide(got), wide(want)
+    got, want = in_parts(got), in_parts(want)
     with np.errstate(all="ignore"):
         most = PLAINLY * TIMES * np.maximum(move.moved, EPS32 * np.abs(want))
         return bool(((np.abs(got - want) > most) & (np.asarray(move.moved) > 0)).any())
 
 
-def _own(eps: float) -> float:
+def _own(dtype: Any) -> float:
+    """By which part of its own size an element is never called wrong."""
+    eps = float(jnp.finfo(dtype).eps)
     return UNITS * eps if eps <= EPS32 else max(1.01 * eps, UNITS * EPS32)
 
 
@@ -227,3 +248,9 @@ def wide(x: Any) -> np.ndarray:
     x = np.asarray(x)
     complex_ = jnp.issubdtype(x.dtype, jnp.complexfloating)
     return x.astype(np.complex128 if complex_ else np.float64)
+
+
+def in_parts(x: Any) -> np.ndarray:
+    """The same with the parts of complex numbers as elements, in a last dimension of two."""
+    x = wide(x)
+    return np.stack([x.real, x.imag], -1) if np.iscomplexobj(x) else x

@@ -208,6 +208,14 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
             "this value",
             f"reduce it before it is used: jax.lax.{lacks.missing}(..., {_names(lacks.axes)!r}).",
         )
+    if one.origin and not one.origin.same:
+        return (
+            "SW109",
+            f"depends on the number of devices ({much(one)}): it differs first at this line",
+            "put together from all devices (in a loop, at its last turn), this line's value is the "
+            "first on the way that is not what one device has there. Is the line right for a whole "
+            "that comes in parts, one on each device or one at each turn?",
+        )
     return (
         "SW109",
         f"depends on the number of devices ({much(one)})",

@@ -6,18 +6,15 @@ be reduced, is not to blame, nor is anything before it. What is left leads from 
 wrong result. If a value among these is the same on all devices, the first such one is where the
 program starts to depend on their number. If all of them differ between the devices, it is a share
 that was used without being reduced; failing that, the first operation that makes right values off.
+Values that have no twin stand between those that have one: a loop over devices takes more turns.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._program import (
@@ -27,17 +24,20 @@ from .._program import (
     Join,
     Leaf,
     Op,
+    Scan,
     Var,
     Where,
+    While,
     derivatives_of,
+    walk,
 )
 from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
 Beside = Mapping[Var, tuple[Held, np.ndarray]]
 """Values as the devices hold them, each with its twin on one device."""
 
-LIMIT = 1 << 24
-"""How many bytes of values are looked at, at most."""
+Known = Mapping[Var, Relation]
+"""What values are to their twins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,26 +46,43 @@ class Origin:
 
     op: Op
     lacks: Relation = OFF
+    same: bool = False
+    """Whether its value is the same on every device, and yet depends on how many there are."""
 
 
-def origin(body: Body, leaf: int, beside: Beside, agree: Agree) -> Origin | None:
-    """The operation from which a wrong result starts to depend on the number of devices."""
-    target = body.outs[leaf]
-    if not isinstance(target, Var):
-        return None
-    ops = ancestors(body, target)
+def relations(
+    body: Body, target: Var, beside: Beside, twins: Mapping[Var, Var], agree: Agree
+) -> Known:
+    """What each value on the way to a result is to its twin, as far as that is known."""
     known = {
         var: relate(*beside[var], agree, _reductions(op, var))
-        for op in ops
+        for op in ancestors(body, target)
         for var in op.outs
         if var in beside
     }
+    # One value on one device may be several on the mesh, as they become it: the last one counts.
+    last = {twins[var]: var for var in known}
+    return {var: one for var, one in known.items() if one is not OFF or last[twins[var]] is var}
+
+
+def origin(body: Body, target: Var, known: Known) -> Origin | None:
+    """The operation from which a wrong result starts to depend on the number of devices."""
+    ops = ancestors(body, target)
     constant = _constants(body)
-    path = [op for op in _blamed(ops, target, known) if not _apart_from(op, constant)]
+    blamed = _blamed(ops, target, known)
+    path = [op for op in blamed if not _apart_from(op, constant)]
     same = (op for op in path if any(not v.axes and known.get(v) is OFF for v in op.outs))
-    off = (op for op in path if any(known.get(v) is OFF for v in op.outs))
+    # What no value on one device is beside may mend what came before it.
+    surely = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
+    own = {*path}
+    off = (op for op in [*surely, *path] if op in own and _is_off(op, known))
     if op := next(same, None):
-        return Origin(op)
+        # What is computed outside from the parts of a wrong array is not to blame: the parts are.
+        before = blamed[: blamed.index(op)]
+        joined = (one for one in before if isinstance(one, Join) and _split_and_off(one, known))
+        parts = next((one.ins[0] for one in joined), None)
+        found = origin(body, parts, known) if isinstance(parts, Var) else None
+        return found or Origin(op, same=True)
     makers = {out: op for op in ops for out in op.outs}
     if known.get(target, OFF).share:
         return _share(target, makers, known)
@@ -75,8 +92,51 @@ def origin(body: Body, leaf: int, beside: Beside, agree: Agree) -> Origin | None
         blame_share = share and not isinstance(op, Collective)
         if share and blame_share:
             return _share(_made(share, makers, known), makers, known)
-        return Origin(op)
+        return Origin(_in_loop(op, known))
     return None
+
+
+def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
+    """Whether what an operation gives can be what makes a result wrong.
+
+    It is not where every way from it to the result goes through values that are right.
+    """
+    if not any(op is cause for op in walk(body.ops)):
+        return True  # it was read in another form than it is run in
+    open_ = {target}
+    for op in reversed(body.ops):
+        if any(out in open_ and known.get(out) is not RIGHT for out in op.outs):
+            if any(one is cause for one in walk([op])):
+                return True
+            open_ |= {a for a in op.ins if isinstance(a, Var)}
+    return False
+
+
+def _split_and_off(join: Join, known: Known) -> bool:
+    return bool(join.axes) and known.get(join.outs[0]) is OFF
+
+
+def _in_loop(op: Op, known: Known) -> Op:
+    """Of a loop that makes right values wrong, the operation at whose value that begins.
+
+    After the last turn what is carried is what the last turn gave. If one wrong value among those
+    carried needs no other wrong one, it is the first.
+    """
+    if not isinstance(op, Scan | While):
+        return op
+    carry = op.carry if isinstance(op, Scan) else len(op.outs)
+    first = op.consts if isinstance(op, Scan) else op.body_consts
+    off = [i for i, out in enumerate(op.outs[:carry]) if known.get(out) is OFF]
+    needs = {i: _needed(op.body, op.body.outs[i]) for i in off}
+    alone = [i for i in off if not any(op.body.ins[first + j] in needs[i] for j in off if j != i)]
+    last = op.body.outs[alone[0]] if len(alone) == 1 else None
+    makers = {out: one for one in op.body.ops for out in one.outs}
+    found = makers.get(last) if isinstance(last, Var) else None
+    return found if found is not None and found.where.file else op
+
+
+def _needed(body: Body, target: Atom) -> set[Atom]:
+    return {atom for op in ancestors(body, target) for atom in op.ins if isinstance(atom, Var)}
 
 
 def _reductions(op: Op, var: Var) -> tuple[str, ...]:
@@ -89,7 +149,7 @@ def _apart_from(op: Op, constant: set[Var]) -> bool:
     return isinstance(op, Join) or constant.issuperset(op.outs)
 
 
-def _share(var: Var, makers: dict[Var, Op], known: dict[Var, Relation]) -> Origin:
+def _share(var: Var, makers: dict[Var, Op], known: Known) -> Origin:
     """A share that is used as if it were the whole: where it was made, or differentiated."""
     chain = [makers[var]]
     while not chain[-1].backward:
@@ -100,7 +160,7 @@ def _share(var: Var, makers: dict[Var, Op], known: dict[Var, Relation]) -> Origi
     return Origin(chain[-1], known[var])
 
 
-def _made(var: Var, makers: dict[Var, Op], known: dict[Var, Relation]) -> Var:
+def _made(var: Var, makers: dict[Var, Op], known: Known) -> Var:
     """Along sums, multiples and other shapes of a share back to where it was made."""
     while True:
         same = [
@@ -120,19 +180,24 @@ def _inside(op: Op, makers: dict[Var, Op]) -> Op:
     return op
 
 
-def _blamed(ops: list[Op], target: Var, known: dict[Var, Relation]) -> list[Op]:
+def _blamed(
+    ops: list[Op],
+    target: Var,
+    known: Known,
+    guilty: Sequence[Relation | None] = (None, OFF, UNLIKE),
+) -> list[Op]:
     """The operations between the mistake and the target, in program order."""
     open_ = {target}
     found = []
     for op in reversed(ops):
         if any(out in open_ for out in op.outs):
             found.append(op)
-            open_ |= {a for a in op.ins if isinstance(a, Var) and _to_blame(known.get(a))}
+            open_ |= {a for a in op.ins if isinstance(a, Var) and known.get(a) in guilty}
     return found[::-1]
 
 
-def _to_blame(relation: Relation | None) -> bool:
-    return relation in (None, OFF, UNLIKE)
+def _is_off(op: Op, known: Known) -> bool:
+    return any(known.get(out) is OFF for out in op.outs)
 
 
 def _constants(body: Body) -> set[Var]:
@@ -153,45 +218,6 @@ def ancestors(body: Body, target: Atom) -> list[Op]:
             needed |= {id(atom) for atom in op.ins}
             found.append(op)
     return found[::-1]
-
-
-def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
-    """The values worth a look that have a twin on the mesh of ones."""
-    twins = twins_of(body, ones)
-    needed = {out for atom in body.outs for op in ancestors(body, atom) for out in op.outs}
-    found = []
-    size = 0
-    for op in body.ops:
-        twin = twins.get(id(op))
-        for var, other in zip(op.outs, twin.outs, strict=True) if twin else ():
-            if var in needed and var.dtype == other.dtype and not _is_random(var.dtype):
-                size += var.bytes * math.prod(axis.size for axis in var.axes)
-                if size <= LIMIT:
-                    found.append((var, other))
-    return found
-
-
-def twins_of(body: Body, ones: Body) -> dict[int, Op]:
-    """For each operation (by its id) the same one on the mesh of ones."""
-    matcher = difflib.SequenceMatcher(
-        None, [_key(op) for op in body.ops], [_key(op) for op in ones.ops], autojunk=False
-    )
-    return {
-        id(body.ops[block.a + offset]): ones.ops[block.b + offset]
-        for block in matcher.get_matching_blocks()
-        for offset in range(block.size)
-    }
-
-
-def _is_random(dtype: Any) -> bool:
-    """Keys and bits: there are many of them on the way to a random number, and all differ."""
-    return jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == np.uint32
-
-
-def _key(op: Op) -> tuple[Any, ...]:
-    name = op.name if isinstance(op, Leaf | Collective) else ""
-    where = op.where.file, op.where.line, op.where.column
-    return type(op).__name__, name, len(op.outs), *where
 
 
 def place(op: Op, body: Body) -> Where:

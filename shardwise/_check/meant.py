@@ -157,12 +157,27 @@ class Meant:
         known = self.gaps(one.run)
         if not known or not known[one.index]:
             return None
-        first = self._told(one.run, one.index, known[one.index][0])
+        gap = _tied(known[one.index][0], one)
+        if gap is None:
+            return None
+        first = self._told(one.run, one.index, gap)
         if first.code == "SW409":
             return None
         symptom = f"{much(one)}, " if first.code == "SW405" else ""
         symptom = "NaN or infinite " if one.not_finite else symptom
         return dataclasses.replace(first, message=f"{first.message} ({symptom}on {first.mesh})")
+
+
+def _tied(gap: Gap, one: Wrong) -> Gap | None:
+    """Where a result parts from one device's, if the numbers say that it is wrong for that.
+
+    To use a share before it is summed may be right, and what is wrong may be something else.
+    """
+    if not gap.mistakes:
+        return gap
+    tied = (own for own in gap.mistakes if own.returned or one.comes_from(own.op))
+    mistake = next(tied, None)
+    return mistake and dataclasses.replace(gap, mistake=mistake)
 
 
 def _zeros(run: Run) -> Callable[[int], bool]:

@@ -10,7 +10,9 @@ from typing import Any
 from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error
 from .._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from .._mesh import mesh as make_mesh
-from .case import Sizes
+
+Sizes = Mapping[str, int | Sequence[int]]
+"""Axis names, each with a size or the sizes to try."""
 
 
 def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:

@@ -51,6 +51,15 @@ _BY_ELEMENT = """
 BY_ELEMENT = frozenset(_BY_ELEMENT.split())
 """What rounds its result and adds up nothing. All else is moved on its way in as well."""
 
+APART = frozenset({"add", "add_any", "convert_element_type", "sub"})
+"""What rounds the two parts of a complex number each by itself.
+
+A product of complex numbers adds up: its terms are moved, part by part, with its operands. All else
+is known to be within units of the last place of the number as a whole.
+"""
+
+_PRODUCTS = frozenset({"div", "integer_pow", "mul", "square"})
+
 BLOCKS = 8
 """Into how many parts the terms of a sum are taken to be split."""
 
@@ -88,7 +97,8 @@ class _Shake:
                 self.count += 1
                 salt = (self.seed * np.uint32(self.count)) * np.uint32(2 * MIX % (1 << 32))
                 salt = lax.bitcast_convert_type(salt + np.uint32(MIX), np.int32)  # it is odd
-                run = functools.partial(_run, op.run, salt, _lifts(op), terms(op), self.times)
+                how = _Moves(salt, terms(op), self.times, _as_a_whole(op))
+                run = functools.partial(_run, op.run, how, _lifts(op))
                 return dataclasses.replace(op, run=run)
             case Scan() | While():
                 return dataclasses.replace(op, body=self.body(op.body))
@@ -153,7 +163,8 @@ def _lifts(op: Leaf) -> list[tuple[int, ...] | None]:
 
     A type that is coarser than the result's is: its products are exact in the wider one.
     """
-    if op.name in BY_ELEMENT:
+    complex_ = any(map(_is_complex, op.outs))
+    if op.name in BY_ELEMENT and not (complex_ and op.name in _PRODUCTS):
         return [None] * len(op.ins)
     made = max(eps_of(var.dtype) for var in op.outs)
     found: list[tuple[int, ...] | None] = []
@@ -165,33 +176,63 @@ def _lifts(op: Leaf) -> list[tuple[int, ...] | None]:
     return found
 
 
+def _as_a_whole(op: Leaf) -> bool:
+    """Whether a complex result is rounded by its own size, however small one of its parts is."""
+    return op.name in BY_ELEMENT and op.name not in APART | _PRODUCTS
+
+
+def _is_complex(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.complexfloating)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Moves:
+    """How the numbers of one operation are moved."""
+
+    salt: Any
+    terms: int
+    times: int
+    whole: bool
+
+    def out(self, x: Any) -> Any:
+        """Move a result."""
+        if not (self.whole and _is_complex(x)):
+            return self.by_part(x, self.salt)
+        far = jnp.abs(x) * (self.times * eps_of(x.dtype))
+        rows = zip(_parts(x), _parts(self.by_part(x, self.salt)), strict=True)
+        # A part that is exact, 0 say, stays so, and so does one that is infinite.
+        return lax.complex(
+            *(jnp.where(new == old, old, old + jnp.sign(new - old) * far) for old, new in rows)
+        )
+
+    def on_the_way(self, x: Any, index: int, dims: tuple[int, ...]) -> Any:
+        """Move an operand; together in blocks along `dims`."""
+        return self.by_part(jnp.asarray(x), self.salt ^ np.int32((index + 1) << 16), dims)
+
+    def by_part(self, x: Any, salt: Any, dims: tuple[int, ...] = ()) -> Any:
+        """Move every element by units in its last place."""
+        if not eps_of(x.dtype):
+            return x
+        if _is_complex(x):
+            salts = salt, salt ^ np.int32(1 << 20)
+            rows = zip(_parts(x), salts, strict=True)
+            return lax.complex(*(self.by_part(part, one, dims) for part, one in rows))
+        return _moved(x, salt, self.terms, self.times, dims)
+
+
+def _parts(x: Any) -> tuple[Any, Any]:
+    return lax.real(x), lax.imag(x)
+
+
 def _run(
     run: Callable[..., list[Any]],
-    salt: Any,
+    how: _Moves,
     lifts: Sequence[tuple[int, ...] | None],
-    count: int,
-    times: int,
     *ins: Any,
 ) -> list[Any]:
-    def lifted(index: int, x: Any, dims: tuple[int, ...]) -> Any:
-        return _move(jnp.asarray(x), salt ^ np.int32((index + 1) << 16), count, times, dims)
-
     rows = enumerate(zip(ins, lifts, strict=True))
-    moved = [x if dims is None else lifted(i, x, dims) for i, (x, dims) in rows]
-    return [_move(out, salt, count, times) for out in run(*moved)]
-
-
-def _move(x: Any, salt: Any, count: int, times: int, dims: tuple[int, ...] = ()) -> Any:
-    """Move every element by units in its last place; together in blocks along `dims`."""
-    if not eps_of(x.dtype):
-        return x
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        parts = (
-            _move(x.real, salt, count, times, dims),
-            _move(x.imag, salt ^ np.int32(1 << 20), count, times, dims),
-        )
-        return lax.complex(*parts)
-    return _moved(x, salt, count, times, dims)
+    moved = [x if dims is None else how.on_the_way(x, i, dims) for i, (x, dims) in rows]
+    return [how.out(out) for out in run(*moved)]
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3, 4))

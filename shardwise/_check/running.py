@@ -18,10 +18,10 @@ from .._mesh import abstract
 from .._program import Atom, Body, Scan, Var, walk
 from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
-from .diagnose import comparable
 from .options import words
 from .relate import Held
 from .rounding import decides, eps_of, shaken, terms
+from .twins import comparable
 
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
@@ -41,6 +41,8 @@ class Run:
         doing(f"tracing {self.on}")
         self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
+        self.twins: dict[Var, Var] = {}
+        """For values that are `beside` others, those on one device."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._drawn: dict[int, int] = {}
         self._moves: dict[int, list[Movement]] = {}
@@ -136,6 +138,7 @@ class Run:
         """Values on the way to the results, each with its twin in `base`."""
         if self._beside is None:
             pairs = comparable(self.body, base.body)
+            self.twins = dict(pairs)
             got = self.observe([var for var, _ in pairs])
             want = base.observe([twin for _, twin in pairs])
             rows = zip(pairs, got, want, strict=True)

@@ -25,7 +25,7 @@ DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape,
 def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool) -> list:
     """What this check could not have seen. `given`: there is a reference."""
     if not base.paths:
-        return [_finding("SW501", "the function returns no arrays: nothing was compared", RETURN)]
+        return [no_results("nothing was compared")]
     found = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
     found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
     found += _empty(base, "is NaN everywhere", _is_nan)
@@ -35,6 +35,11 @@ def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given
 
 
 RETURN = "return what the program computes: the loss, the gradients, the new parameters."
+
+
+def no_results(so: str) -> Finding:
+    """What is said of a function that returns None."""
+    return _finding("SW501", f"the function returns no arrays: {so}", RETURN)
 
 
 def _finding(code: str, message: str, remedy: str, where: Where = NOWHERE) -> Finding:

@@ -19,19 +19,23 @@ from .compare import (
     agree,
     difference,
     factor,
+    in_parts,
     off,
     plainly,
     wide,
 )
 from .diagnose import (
+    Known,
     Origin,
     ancestors,
     follows_sharding,
     gradient_before,
+    leads_to,
     line_of,
     mean_of_means,
     origin,
     place,
+    relations,
 )
 from .lint import maker_of
 from .relate import Held
@@ -195,10 +199,24 @@ class Wrong:
     @functools.cached_property
     def origin(self) -> Origin | None:
         """Where it starts to depend on the number of devices."""
-        if self.structure or not self.same_type:
+        target = self.run.body.outs[self.index] if not self.structure else None
+        if not isinstance(target, Var) or not self.same_type:
             return None
+        return origin(self.run.body, target, self.related)
+
+    @functools.cached_property
+    def related(self) -> Known:
+        """What each value on the way to it is to its twin on one device."""
+        target = self.run.body.outs[self.index]
+        assert isinstance(target, Var)
         beside = self.run.beside(self.base)
-        return origin(self.run.body, self.index, beside, self.agree)
+        return relations(self.run.body, target, beside, self.run.twins, self.agree)
+
+    def comes_from(self, op: Op) -> bool:
+        """Whether what an operation gives can be what makes it wrong."""
+        body = self.run.body
+        target = body.outs[self.index]
+        return not isinstance(target, Var) or leads_to(body, target, self.related, op)
 
     def agree(self, a: Any, b: Any) -> bool:
         """Whether two arrays are the same, as far as this result goes."""
@@ -322,7 +340,7 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
 
     def moved(runs: Sequence[Run], count: int, times: int = 1) -> Movement:
         seen = [one.movement(index, count, times) for one in runs]
-        alike = [one for one in seen if np.shape(one.moved) == want.value.shape]
+        alike = [one for one in seen if np.shape(one.moved) == in_parts(want.value).shape]
         return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)
 
     if eps_of(want.value.dtype):

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .._durable import wait_for_compiler
 from .._errors import ShardwiseError, was_told
 from .._version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
@@ -75,4 +76,5 @@ def _shardwise(
 
 def main() -> None:
     """Run the command line: the entry point of `shardwise`."""
+    wait_for_compiler()
     app(prog_name="shardwise")

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ShardwiseError, explain_error
+from .._calls import binds
+from .._errors import ArgumentError, ShardwiseError, explain_error, name_of
 
 if TYPE_CHECKING:
     from .._check import Case
@@ -69,7 +70,7 @@ def shown(file: Path | str) -> str:
 
 
 def _cases_of(target: str) -> list[Found]:
-    place, name = _split(target)
+    place, name = split_target(target)
     path = Path(place)
     if path.is_dir() and not name:
         return _cases_below(path)
@@ -84,7 +85,7 @@ def _cases_of(target: str) -> list[Found]:
     return _named(found, name, target) if name else found
 
 
-def _split(target: str) -> tuple[str, str]:
+def split_target(target: str) -> tuple[str, str]:
     """A file and the name of a case; `::` as pytest has it is understood as well."""
     found = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
     return (found[1], found[2]) if found else (target, "")
@@ -200,13 +201,16 @@ def _load(file: Path) -> ModuleType:
 
 
 def _execute(file: Path, name: str) -> ModuleType:
+    from .._check import collecting
+
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        with collecting():
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -226,7 +230,20 @@ def program_of(
     case: Case, other: Callable[[], Any] | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """What a case (or what it has to be explained) returns: a function and its arguments."""
-    made: Any = (other or case)()
+    if case.refused is not None:
+        raise case.refused
+    where = f"{_place(case)}: case {case.name!r}" + (", explain" if other else "")
+    make: Any = other or case.make
+    if refusal := binds(make, []):
+        raise ArgumentError(
+            explain_error(
+                f"{name_of(make)}() cannot be called without arguments: {refusal}",
+                where=where,
+                rule="A case takes none: it makes the arguments of the program, and returns them.",
+                remedy=f"def {case.name}(): return f, (x,)",
+            )
+        )
+    made: Any = make()
     if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
         got = f"it returns {type(made).__name__}"
     elif not isinstance(made[1], tuple | list):
@@ -236,11 +253,16 @@ def program_of(
     raise ShardwiseError(
         explain_error(
             f"{got}.",
-            where=f"case {case.name!r}" + (", explain" if other else ""),
+            where=where,
             rule="A case returns (f, args): a function and the tuple of its arguments.",
             remedy="return f, (x,)",
         )
     )
+
+
+def _place(case: Case) -> str:
+    code = getattr(case.make, "__code__", None)
+    return f"{shown(code.co_filename)}:{case.line}" if code else "a file"
 
 
 def _wrong(target: str, what: str, remedy: str = "") -> ShardwiseError:

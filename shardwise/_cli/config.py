@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
-from .rules import rules
+from .cases import split_target
+from .rules import nearest, rules
 
 TABLE = "[tool.shardwise]"
 
@@ -32,6 +33,21 @@ class Settings:
     """With how many virtual CPU devices JAX is started."""
     hardware: str | None = None
     """The machine for the seconds of `explain`."""
+    file: Path | None = dataclasses.field(default=None, compare=False)
+    """Where they come from."""
+
+    def refuse_missing_paths(self) -> None:
+        """Say of a path that is not there that this file names it."""
+        for path in self.paths:
+            if self.file is not None and not Path(split_target(path)[0]).exists():
+                named = os.path.relpath(path, self.file.parent)
+                what = f"paths has {named!r}, and there is no such file or folder."
+                raise _wrong(self.file, what, "paths are relative to the folder of this file.")
+
+    def blame(self, error: ShardwiseError) -> ShardwiseError:
+        """An error about a setting's value, which says that it comes from here."""
+        assert self.file is not None
+        return type(error)(f"{_where(self.file)}: {error}")
 
 
 def load(folder: Path | None = None) -> Settings:
@@ -59,7 +75,7 @@ def _read(file: Path) -> Settings:
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SETTINGS)}."
             raise _wrong(file, f"there is no setting {name!r}.", hint)
         found[name] = SETTINGS[name](file, name, value)
-    return Settings(**found)
+    return Settings(**found, file=file)
 
 
 def _strings(file: Path, name: str, value: Any) -> tuple[str, ...]:
@@ -76,8 +92,8 @@ def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
     codes = _strings(file, name, value)
     for code in codes:
         if code not in rules():
-            near = difflib.get_close_matches(code.upper(), rules(), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f'{name} = ["SW204"]'
+            near = nearest(code)
+            hint = f"did you mean {near!r}?" if near else "shardwise rule lists the codes."
             raise _wrong(file, f"{name} has {code!r}, which is no code.", hint)
     return codes
 
@@ -111,5 +127,8 @@ def _kind(value: Any) -> str:
 
 
 def _wrong(file: Path, what: str, remedy: str) -> ShardwiseError:
-    where = f"{os.path.relpath(file)}, {TABLE}"
-    return ShardwiseError(explain_error(what, where=where, remedy=remedy))
+    return ShardwiseError(explain_error(what, where=_where(file), remedy=remedy))
+
+
+def _where(file: Path) -> str:
+    return f"{os.path.relpath(file)}, {TABLE}"

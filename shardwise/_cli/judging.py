@@ -68,10 +68,17 @@ def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str
     if not chosen:
         raise ShardwiseError(
             explain_error(
-                "no case matches.", where=f"-k {text!r}", rule=f"Cases: {', '.join(names)}."
+                "no case matches.",
+                where=f"-k {text!r}",
+                rule=f"Cases: {', '.join(names)}.",
+                remedy=f"-k with a part of one of these names, such as -k {_word(names[0])}.",
             )
         )
     return chosen
+
+
+def _word(name: str) -> str:
+    return name.rpartition(":")[2]
 
 
 def _run_all(

@@ -66,6 +66,8 @@ def judge_all(
                 where=f"--all {folder}",
                 rule="A solution is called after its exercise: 01_shard_map_psum.py or "
                 "shard_map_psum.py, in the folder or in a folder for each person below it.",
+                remedy="name the folder that holds them, or call the files so; shardwise practice "
+                "list has the names.",
             )
         )
     rows = []
@@ -101,7 +103,14 @@ def _judged(made: Judge, one: Any, file: Path, seed: int | None) -> Judgement:
 def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
     """Whose, which exercise, which file: all files that are called after an exercise."""
     if not folder.is_dir():
-        raise ShardwiseError(explain_error("there is no such folder", where=f"--all {folder}"))
+        raise ShardwiseError(
+            explain_error(
+                "there is no such folder",
+                where=f"--all {folder}",
+                remedy="name a folder that is there; one file is judged with practice judge NAME "
+                "FILE.",
+            )
+        )
     known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
     for file in sorted(folder.rglob("*.py")):
         one = known.get(file.name)

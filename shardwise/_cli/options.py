@@ -114,6 +114,8 @@ def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], 
                 remedy=f'name one, or set {config.TABLE} paths = ["src"] in pyproject.toml.',
             )
         )
+    if not targets:
+        settings.refuse_missing_paths()
     if (devices or settings.devices) is not None:
         start_devices(devices or settings.devices or 1)
     return chosen, settings

@@ -6,6 +6,7 @@ A wheel carries the two pages (see `force-include` in pyproject.toml); a checkou
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import posixpath
 import re
@@ -86,3 +87,9 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
     for heading, section in zip(parts[1::2], parts[2::2], strict=True):
         if CODE.fullmatch(heading.strip()):
             yield heading.strip(), section.strip()
+
+
+def nearest(code: str) -> str:
+    """The code that was probably meant by one that is none; nothing if that is not plain."""
+    near = difflib.get_close_matches(code.strip().upper(), rules(), n=1, cutoff=0.75)
+    return near[0] if near else ""

@@ -64,7 +64,20 @@ def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any
         "message": {"text": f"{finding.message}{remedy}\nCase: {outcome.found.name}"},
         "locations": [_location(file, line, column)],
         "suppressions": [{"kind": _silencer(finding, outcome)}] if silenced else [],
+        "properties": {"case": outcome.found.name, "leaf": finding.leaf, **_meshes(outcome)},
     }
+
+
+def _meshes(outcome: Outcome) -> dict[str, list[str]]:
+    """The meshes that the case is wrong on and those that it is right on; of a proof, by status."""
+    from .._check import Verdict
+
+    verdict = outcome.verdict
+    if verdict is None:
+        return {}
+    if isinstance(verdict, Verdict):
+        return {"wrong_on": list(verdict.wrong_on), "right_on": list(verdict.right_on)}
+    return {f"{status}_on": meshes for status, meshes in verdict.by_status().items()}
 
 
 def _silencer(finding: Finding, outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cases import shown
 from .report import Outcome, command
-from .rules import rules
+from .rules import nearest, rules
 
 if TYPE_CHECKING:
     from .._check import Ignore
@@ -66,7 +66,9 @@ def _unused(
         yield Unused(ignore.file, ignore.line, f"the comment names no code; {remedy}")
     for code in ignore.codes:
         if code not in rules():
-            yield Unused(ignore.file, ignore.line, f"there is no finding {code!r} to ignore")
+            hint = f"; did you mean {near}?" if (near := nearest(code)) else ""
+            why = f"there is no finding {code!r} to ignore{hint}"
+            yield Unused(ignore.file, ignore.line, why)
             continue
         found_here = code.startswith(only) and code not in without
         if found_here and (ignore.file, ignore.line, code) not in used:

@@ -11,6 +11,7 @@ from .lock import holder as holder
 from .signals import Signals as Signals
 from .signals import listen as listen
 from .signals import stand_in as stand_in
+from .signals import wait_for_compiler as wait_for_compiler
 from .sums import broken_seal as broken_seal
 from .sums import checksum as checksum
 from .sums import seal as seal

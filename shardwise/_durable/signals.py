@@ -9,6 +9,10 @@ A second Ctrl-C ends at once. Python runs its handlers between two instructions 
 which may sit in a compiler for a minute; the kernel's own note of a signal, a byte in a pipe, is
 read by a thread of ours that waits for nobody.
 
+While XLA compiles nothing is raised either, not even `at_once()`: JAX would leave the wait for its
+compiler, which goes on in a thread of its own, and a process that ends meanwhile takes the devices
+away from under it (jaxlib 0.10 then dies of a segmentation fault; ending never was any faster).
+
 Only handlers that are Python's own are replaced. Outside the main thread, or where somebody else
 handles signals already, everything is as it would be without this file.
 """
@@ -43,11 +47,13 @@ class Signals:
     Attributes:
         signum: The signal that has asked the run to end, if one has.
         nested: Whether a run around this one will say what was saved.
+        compiling: Whether the signal came while XLA compiled.
     """
 
     def __init__(self) -> None:
         self.signum: int | None = None
         self.nested = False
+        self.compiling = False
         self._mode = _HELD
         self._grace_over = False
 
@@ -93,17 +99,15 @@ class Signals:
 
     def handle(self, signum: int, frame: Any) -> None:
         """What Python calls in the main thread."""
-        if self._grace_over:
-            self._grace_over = False
-            if self._mode != _HELD:
-                self.end()
-            return
-        again = self.signum is not None
-        if not again:
+        pressed, self._grace_over = self._grace_over, False
+        again = self.signum is not None and not pressed
+        if self.signum is None:
             self.signum = signum
-        if _is_swallowing(frame):
-            return  # the grace will be over soon
-        if self._mode == _AT_ONCE or (again and signum == signal.SIGINT and _interactive()):
+        self.compiling = is_compiling(frame)
+        if _is_swallowing(frame) or (self.compiling and not _interactive()):
+            return  # the grace will be over soon, and again
+        impatient = again and signum == signal.SIGINT and _interactive()
+        if self._mode == _AT_ONCE or (pressed and self._mode == _LATER) or impatient:
             self.end()
 
     def press(self) -> None:
@@ -120,6 +124,11 @@ def _is_swallowing(frame: Any) -> bool:
     code = getattr(frame, "f_code", None)
     callbacks = [getattr(function, "__code__", None) for function in gc.callbacks]
     return code is not None and (code in callbacks or code.co_name == "__del__")
+
+
+def is_compiling(frame: Any) -> bool:
+    """Whether Python waits for XLA in this frame, the innermost: JAX calls it from one module."""
+    return getattr(frame, "f_globals", {}).get("__name__") == "jax._src.compiler"
 
 
 def _interactive() -> bool:
@@ -192,8 +201,9 @@ class _Watch:
                 return
             if told == 0:
                 name = signal.Signals(number).name
+                last = "the compilation" if self._signals.compiling else "the step"
                 print(
-                    f"{self._title}: {name}: it ends after the step under way, and saves first; "
+                    f"{self._title}: {name}: it ends after {last} under way, and saves first; "
                     "Ctrl-C again ends it at once.",
                     file=sys.stderr,
                     flush=True,
@@ -264,8 +274,47 @@ def stand_in(signals: Signals) -> Iterator[None]:
 def _is_pythons(number: int, handler: Any) -> bool:
     """Whether a handler is the one that Python, or a library in C, begins with."""
     if number == signal.SIGINT:
-        return handler is signal.default_int_handler
+        return handler is signal.default_int_handler or handler == _patience.handle
     return handler is signal.SIG_DFL or handler is None
+
+
+class _Patience:
+    """Ctrl-C where no run is under way: as Python has it, once XLA has compiled."""
+
+    def __init__(self) -> None:
+        self._first = 0.0
+        self._asking = False
+
+    def handle(self, signum: int, frame: Any) -> None:
+        """What Python calls in the main thread: for a user, and for ourselves a little later."""
+        if not is_compiling(frame):
+            self._first, self._asking = 0.0, False
+            signal.default_int_handler(signum, frame)
+        now = time.monotonic()
+        self._first = self._first or now
+        if not self._asking:
+            self._asking = True
+            again = threading.Timer(_ECHO / 3, self._ask)
+            again.daemon = True
+            again.start()
+        elif now - self._first > _ECHO:
+            print("interrupted", file=sys.stderr, flush=True)
+            os._exit(128 + signum)
+
+    def _ask(self) -> None:
+        main = threading.main_thread().ident
+        if self._asking and main is not None:
+            self._asking = False
+            signal.pthread_kill(main, signal.SIGINT)
+
+
+_patience = _Patience()
+
+
+def wait_for_compiler() -> None:
+    """Have Ctrl-C wait for XLA from now on, outside of runs too; a second one does not wait."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _patience.handle)
 
 
 def _restore() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import html
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -55,8 +56,17 @@ class Evaluation(Mapping[str, Any]):
             return self.metrics[name]
         except (KeyError, TypeError):
             known = ", ".join(map(repr, self.metrics))
+            near = difflib.get_close_matches(str(name), self.metrics, n=1)
             raise UnknownNameError(
-                explain_error(f"no metric {name!r}", rule=f"There are {known}.")
+                explain_error(
+                    f"no metric {name!r}",
+                    where="an Evaluation",
+                    rule=f"There are {known}.",
+                    remedy=f"did you mean {near[0]!r}?"
+                    if near
+                    else f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
+                    'returns: {"loss": losses}.',
+                )
             ) from None
 
     def __iter__(self) -> Iterator[str]:

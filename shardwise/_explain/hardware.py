@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import numbers
 from typing import Any
 
 from .._calls import public, public_methods
@@ -54,7 +55,9 @@ class Hardware:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("name", "about") and not _is_positive(value):
+            if field.name in ("name", "about"):
+                _need_text(field.name, value)
+            elif not _is_positive(value):
                 raise ShardwiseError(
                     explain_error(
                         f"{field.name} is {value!r}",
@@ -74,6 +77,13 @@ class Hardware:
                     remedy="utilisation=0.5, node=8",
                 )
             )
+        for field in dataclasses.fields(self):
+            value: Any = getattr(self, field.name)
+            if isinstance(value, numbers.Real):
+                # numpy's numbers are no JSON, and 8.0 devices no size of an array.
+                whole = isinstance(value, numbers.Integral) or field.name == "node"
+                plain: Any = int if whole else float
+                object.__setattr__(self, field.name, plain(value))
 
     def peak(self, dtype: str) -> float:
         """FLOPs per second of matrix products of a type."""
@@ -91,6 +101,7 @@ class Hardware:
         Raises:
             ShardwiseError: There is no such profile; the message names those there are.
         """
+        _need_text("name", name)
         if name not in PROFILES:
             near = difflib.get_close_matches(name, PROFILES, n=1)
             raise ShardwiseError(
@@ -123,8 +134,24 @@ def find(hardware: str | Hardware) -> Hardware:
 
 
 def _is_positive(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 < value < math.inf
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except OverflowError:  # an int has no largest value
+        return False
+
+
+def _need_text(field: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ShardwiseError(
+            explain_error(
+                f"{field} is {a_type(value)}",
+                where="sw.Hardware",
+                rule="The name of a machine, and what there is to say about it, are text.",
+                remedy='sw.Hardware(name="mine", ...), sw.Hardware.named("h200-node")',
+            )
+        )
 
 
 _H100 = Hardware(

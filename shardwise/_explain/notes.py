@@ -32,7 +32,9 @@ def notes_of(
 
 
 def _no_body(body: Body) -> Iterator[str]:
-    if not is_sharded(body):
+    if not is_sharded(body) and not body.outs:
+        yield "the function returns no arrays, so what it computes is left out."
+    elif not is_sharded(body):
         yield (
             "there is no shard_map in the program, so the compiler alone decides who holds and "
             "sends what; explain sees only what shard_map says."

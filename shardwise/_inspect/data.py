@@ -291,7 +291,8 @@ def _names(step: Step) -> tuple[str, ...]:
 
 def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
     lines = sorted({step.where.line for step in found.steps if step.where.file})
-    names = list(dict.fromkeys(step.name for step in found.steps if step.name))
+    names = dict.fromkeys(step.name for step in found.steps if step.name)
+    names = [repr(name) if "," in name else name for name in names]
     asked = " and ".join(
         words
         for words in (f"line {line}" * (line is not None), f"{where!r}" * bool(where))

@@ -111,6 +111,8 @@ def _not_sharded(mesh: Mesh | AbstractMesh | None, traced: Traced) -> list[str]:
     """Say so where there is nothing to see of devices."""
     if mesh is None or mesh.size == 1 or is_sharded(traced.program.body):
         return []
+    if not traced.program.body.outs:
+        return ["the function returns no arrays, so what it computes is left out."]
     return [
         "there is no shard_map in the program, so every value is whole: what each device holds of "
         "it is left to the compiler."

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from .._calls import public_methods
-from .._errors import ShardwiseError, explain_error, path_of
+from .._errors import ShardwiseError, explain_error, path_of, writing
 from .data import Facts
 from .page import html, notebook
 from .text import text
@@ -57,16 +57,8 @@ class Inspection(Facts):
                         remedy="inspection.html, inspection.json or inspection.txt.",
                     )
                 )
-        try:
+        with writing(path):
             path.write_text(content, encoding="utf-8")
-        except OSError as error:
-            raise ShardwiseError(
-                explain_error(
-                    f"it cannot be written ({error.strerror})",
-                    where=str(path),
-                    remedy="name a file in a folder that is there and may be written to.",
-                )
-            ) from error
         return path
 
     def _repr_html_(self) -> str:

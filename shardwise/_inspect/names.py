@@ -47,8 +47,10 @@ def name_of(statement: ast.stmt | None) -> str:
     match statement:
         case ast.Assign(value=ast.Lambda()):
             return "return"
+        case ast.Assign(targets=[ast.Tuple(elts=parts)]):
+            return ", ".join(map(ast.unparse, parts))
         case ast.Assign(targets=[target]):
-            return ast.unparse(target).strip("()")
+            return ast.unparse(target)
         case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
             return ast.unparse(target)
         case ast.Return():

@@ -92,6 +92,8 @@ def exchange(w: Notes, op: Collective, v: Value) -> Value:
     axes = tuple(axis for axis in op.axes if axis.size > 1)
     if not axes and op.name in ("psum", "pmax", "pmin", "pbroadcast"):
         return v
+    if op.name == "ppermute":
+        w.passed_on |= {*axes}
     if op.groups is not None and op.groups != (tuple(range(math.prod(a.size for a in op.axes))),):
         raise Unknown(f"{op.name} within groups of devices")
     if op.name not in RULES:

@@ -35,6 +35,8 @@ class Gap:
     coef: Coef = 1
     """The coefficient that the term has."""
     mistake: Mistake | None = None
+    mistakes: tuple[Mistake, ...] = ()
+    """All of them, in program order."""
     steps: tuple[Step, ...] = ()
     stray: Op | None = None
     """The operation since which no rule relates the two; for `first` and `moved`, the result."""
@@ -57,8 +59,13 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     if equal(want, got):
         return []
     found = sorted(mistakes_in(w, got.term), key=lambda m: m.order)
+    sound = tuple(_first_use(w, mistake) for mistake in found if mistake.sound)
+    if sound or (found and not found[0].axes):
+        first = next(iter(sound), found[0])
+        return [Gap("mistake", got.term, _ratio(want, first.paid), mistake=first, mistakes=sound)]
     if found:
-        return [Gap("mistake", got.term, _ratio(want, found[0].paid), mistake=found[0])]
+        stray = _first_stray(w, [got.term, *(t for mistake in found for t in mistake.made_of)])
+        return [Gap("other", got.term, stray=stray or found[0].op)]
     parted = list(_parting(want.scaled, got.scaled))
     times = [gap for gap in parted if gap.kind == "times"]
     if len(times) == len(parted):
@@ -74,6 +81,16 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     return [Gap("other", got.term, stray=stray, filled=_filled_up(w, got.term))]
 
 
+def _first_use(w: Notes, mistake: Mistake) -> Mistake:
+    """The same with the words for the forward pass, where the share is used there already."""
+    if mistake.op.backward and mistake.born is not None:
+        forward = (m for m in w.mistakes.values() if m.born is mistake.born and not m.op.backward)
+        first = min(forward, key=lambda m: m.order, default=None)
+        if first is not None and first.axes and not first.returned:
+            return dataclasses.replace(mistake, used=first)
+    return mistake
+
+
 def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
     """How many times the result the sum of the shares would be, if it is a multiple of it."""
     if not paid or paid[1] != want.term or not want.coef:
@@ -82,16 +99,21 @@ def _ratio(want: Value, paid: Scaled | None) -> Coef | None:
 
 
 def mistakes_in(w: Notes, t: Term) -> Iterator[Mistake]:
-    """The mistakes that a term comes from."""
-    if w.mistakes:
-        for one in below(t):
+    """The mistakes that a term comes from, and those before them."""
+    seen: set[Term] = set()
+    open_ = [t] if w.mistakes else []
+    while open_:
+        for one in below(open_.pop(), seen):
             if one in w.mistakes:
                 yield w.mistakes[one]
+                open_ += w.mistakes[one].made_of
 
 
-def below(t: Term) -> Iterator[Term]:
-    """A term and all it is made of, each once."""
-    seen, stack = {t}, [t]
+def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
+    """A term and all it is made of, each once; but for what was `seen` before."""
+    seen = set() if seen is None else seen
+    stack = [] if t in seen else [t]
+    seen.add(t)
     while stack:
         top = stack.pop()
         yield top

@@ -15,7 +15,7 @@ from .value import Value
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mistake:
-    """An operation that cannot be what was meant: something was done to a share of a sum."""
+    """An operation that could not be followed: mostly, something was done to a share of a sum."""
 
     op: Op
     reason: str
@@ -26,6 +26,17 @@ class Mistake:
     """Whether it is a maximum or minimum that is still owed."""
     paid: Scaled | None = None
     """What the sum of the shares would have been."""
+    made_of: tuple[Term, ...] = ()
+    """The terms of what the operation was given."""
+    maker: Op | None = None
+    """The operation that made the share as it is used here."""
+    used: Mistake | None = None
+    """Where the same shares are used in the forward pass, if this is in the backward one."""
+    sound: bool = False
+    """Whether the shares are known to be shares of what one device has.
+
+    Any values that differ between devices can be read as shares of their sum, whatever that is.
+    Where the reference has no such sum, nothing says that one was meant."""
 
     @property
     def returned(self) -> bool:
@@ -59,6 +70,10 @@ class Notes(abc.ABC):
         self.strays: dict[Term, tuple[int, Op]] = {}
         """Terms that the reference does not have, made from terms that it has."""
         self.steps: dict[Term, list[Step]] = {}
+        self.shares: set[int] = set()
+        """The operations, by id, that give shares of what the reference has."""
+        self.passed_on: set[Axis] = set()
+        """The axes along which parts went from device to device."""
         self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
         """Results that were put together otherwise than they lie: the `first` part of several that
         differ, or `moved` to another dimension."""
@@ -108,6 +123,8 @@ class Notes(abc.ABC):
         self.makers |= other.makers
         self.strays |= {t: found for t, found in other.strays.items() if t not in self.strays}
         self.joined |= other.joined
+        self.shares |= other.shares
+        self.passed_on |= other.passed_on
         for term, shapes in other.reshapes.items():
             self.reshapes.setdefault(term, set()).update(shapes)
         for term, steps in other.steps.items():

@@ -28,6 +28,7 @@ from .._program import (
     Op,
     Scan,
     Split,
+    Var,
     While,
 )
 from . import (  # the rules enter themselves into the table
@@ -83,8 +84,9 @@ class Walk(Notes):
                 self.seen.add(out.term)
                 if not self.familiar(out.term) and all(self.familiar(v.term) for v in ins):
                     self.strays.setdefault(out.term, (self.count, op))
-            for axis in sorted(out.debts):
-                if out.born is op:
+            if out.born is op and out.owed:
+                self.shares |= {id(op)} if self.known(out.term) else set()
+                for axis in sorted(out.debts):
                     self.note("owes", op, axis, out)
 
     def apply(self, op: Op, ins: list[Value]) -> list[Value]:
@@ -144,19 +146,28 @@ class Walk(Notes):
     def opaque(self, op: Op, ins: list[Value], unknown: Unknown) -> list[Value]:
         """Results of which nothing is known but that they are this operation's."""
         found = []
+        debtor = unknown.debtor or next((v for v in ins if v.owed), None)
+        born = debtor.born if debtor else None
+        owing = (a for a, v in zip(op.ins, ins, strict=False) if v is debtor)
+        maker = next((self.makers.get(a) for a in owing if isinstance(a, Var)), None)
+        sound = born is not None and id(born) in self.shares
+        if isinstance(op, Join):  # no device has seen another's part: its own is not the whole
+            sound = sound or not self.passed_on & unknown.debt
         for var in op.outs:
             axes = tuple(sorted(axis for axis in var.axes if axis.size > 1))
             shape = (*hidden_sizes(axes), *var.shape)
             coef, made = T.symbol("opaque", object(), shape=shape)
-            debtor = unknown.debtor or next((v for v in ins if v.owed), None)
             self.mistakes[made] = Mistake(
                 op,
                 unknown.reason,
                 tuple(sorted(unknown.debt)),
-                debtor.born if debtor else None,
+                born,
                 self.count,
                 extreme=any(kind != "sum" for v in ins for _, kind in v.owed),
                 paid=debtor.scaled if debtor else None,
+                made_of=tuple(v.term for v in ins),
+                maker=maker,
+                sound=bool(unknown.debt) and sound,
             )
             found.append(Value(coef, made, tuple(map(uncut, var.shape)), axes))
         return found

@@ -91,15 +91,14 @@ def _flat(value: Any) -> np.ndarray | None:
 def shown(value: Any, beside: Any = None) -> str:
     """A value in a few words; of a large array the first entry that differs from `beside`."""
     if isinstance(value, Mapping):
-        inner = ", ".join(
-            f"{key}: {shown(one, beside.get(key) if isinstance(beside, Mapping) else None)}"
-            for key, one in value.items()
-        )
-        return _cut("{" + inner + "}")
+        twins = beside if isinstance(beside, Mapping) else {}
+        pairs = [(one, twins.get(key)) for key, one in value.items()]
+        parts = [f"{key}: {shown(*pair)}" for key, pair in zip(value, pairs, strict=True)]
+        return "{" + _parts(parts, pairs) + "}"
     if isinstance(value, list | tuple) and as_array(value) is None:
         twins = beside if isinstance(beside, list | tuple) else [None] * len(value)
-        inner = ", ".join(shown(a, b) for a, b in zip(value, twins, strict=False))
-        return _cut(f"({inner})")
+        pairs = list(zip(value, twins, strict=False))
+        return f"({_parts([shown(*pair) for pair in pairs], pairs)})"
     array = as_array(value)
     if array is None:
         return repr(value)
@@ -135,6 +134,30 @@ def _where(array: np.ndarray, twin: np.ndarray | None) -> tuple[int, ...]:
         if off.any():
             return tuple(int(i) for i in np.argwhere(off)[0])
     return (0,) * array.ndim
+
+
+def _parts(shown_: list[str], pairs: list[tuple[Any, Any]]) -> str:
+    """The parts of a value; of many, the first that differs from its twin, which is not cut."""
+    whole = ", ".join(shown_)
+    if len(whole) <= ROOM:
+        return whole
+    off = next((i for i, pair in enumerate(pairs) if pair[1] is not None and _differ(*pair)), 0)
+    before, after = "... " * (off > 0), " ..." * (off + 1 < len(shown_))
+    return f"{before}{shown_[off]}{after}"
+
+
+def _differ(one: Any, twin: Any) -> bool:
+    if isinstance(one, Mapping | list | tuple) or isinstance(twin, Mapping | list | tuple):
+        return not same(_plain(one), _plain(twin))
+    array, other = as_array(one), as_array(twin)
+    return array is None or other is None or bool(difference(array, other))
+
+
+def _plain(value: Any) -> Any:
+    """Names as strings and sequences as lists, as what comes out of the sandbox has them."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _numbers(array: Any) -> str:

@@ -121,7 +121,13 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
     """The exercises of a folder in their order; by default those of shardwise."""
     root = folder or OWN
     if not root.is_dir():
-        raise ShardwiseError(explain_error("there is no such folder", where=f"--exercises {root}"))
+        raise ShardwiseError(
+            explain_error(
+                "there is no such folder",
+                where=f"--exercises {root}",
+                remedy="name a folder of exercises, or leave it out for those of shardwise.",
+            )
+        )
     found = [load(path) for path in sorted(root.iterdir()) if (path / "exercise.toml").is_file()]
     if not found:
         raise ShardwiseError(
@@ -129,6 +135,8 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
                 "there are no exercises here",
                 where=str(root),
                 rule="An exercise is a folder such as 01_name with an exercise.toml.",
+                remedy="name the folder that holds them, or leave --exercises out for those of "
+                "shardwise.",
             )
         )
     names = [one.name for one in found]

@@ -169,7 +169,7 @@ class _Making:
         self.cpu = sum(one.cpu for one in self.ran)
         missing = next((e for e in map(_error, self.ran) if e.get("type") == "Missing"), None)
         if missing:
-            return self._said(NOT_RUN, (), reason=str(missing["message"]).capitalize())
+            return self._said(NOT_RUN, (), reason=str(missing["message"]))
         self.values = [_value(one) for one in self.ran]
         runs = tuple(map(self._run, self.cases, self.ran, self.values))
         name, reason, line = self._pitfall(runs)

@@ -151,9 +151,15 @@ class Judgement:
         lines = []
         for title, ok, expected, found in rows:
             line = f"  {title:<{wide}}  {'right' if ok else 'wrong'}"
-            line += f"  expected {expected}, found {found}" if expected else f"  {found}" * (not ok)
-            line = line if len(line) <= room else line[: room - 4] + " ..."
-            lines.append((line, "right" if ok else "wrong"))
+            style = "right" if ok else "wrong"
+            both = f"  expected {expected}, found {found}" if expected else f"  {found}" * (not ok)
+            if len(line + both) <= room:
+                lines.append((line + both, style))
+                continue
+            # What it is about is never cut: it gets lines of its own.
+            parts = [f"expected {expected}", f"found {found}"] if expected else [found]
+            lines.append((line, style))
+            lines += [one for part in parts for one in _wrapped(part, room, style, "    ")]
         return lines
 
     def text(self, width: int = 80) -> str:

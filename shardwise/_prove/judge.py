@@ -17,6 +17,7 @@ from .._check import (
     cause,
     disagreement,
     grouped,
+    no_results,
     not_sharded,
     place_of,
     ratios,
@@ -80,14 +81,19 @@ def judged(
         results.append(Result(row.path, mesh, status, _reason(row, own)))
         if not row.gaps and status == UNKNOWN and not row.waits:
             seen[disagreement(mesh)] = None
-    findings = [*grouped(_untold(meant, seen)), *seen, *_waiting(programs, numbers)]
+    causes = grouped(_untold(meant, seen))
+    told = {(one.code, one.where) for one in causes if one.certain}
+    shown = [one for one in seen if (one.code, one.where) not in told]
+    findings = [*causes, *shown, *_waiting(programs, numbers)]
     larger = [program for program in programs if program.mesh.size > 1]
-    if larger and not any(is_sharded(program.body) for program in larger):
+    if not results:
+        findings.append(no_results("there is nothing to prove"))
+    elif larger and not any(is_sharded(program.body) for program in larger):
         findings.append(not_sharded())
     kept, silenced = split_silenced(
         sorted(findings, key=lambda finding: not finding.certain), place_of(f)
     )
-    statuses = {one.status for one in results}
+    statuses = {one.status for one in results} or {UNKNOWN}
     return Proof(
         next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED),
         tuple(results),

@@ -68,19 +68,23 @@ class Proof:
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """What is said of which meshes: pairs of a word and the meshes, the worst first."""
-        rows = [
-            (kind, [mesh for mesh in self.meshes if self._status_on(mesh) == kind])
-            for kind in (REFUTED, UNKNOWN, PROVED)
-        ]
+        rows = self.by_status().items()
         rows = [(kind if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
         if brief and len(self.meshes) > 1:
             of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
             return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]
         return [(word, ", ".join(on)) for word, on in rows]
 
+    def by_status(self) -> dict[str, list[str]]:
+        """The meshes on which something is refuted, those with something unknown, and the rest."""
+        return {
+            kind: [mesh for mesh in self.meshes if self._status_on(mesh) == kind]
+            for kind in (REFUTED, UNKNOWN, PROVED)
+        }
+
     def _status_on(self, mesh: str) -> str:
         """The worst that is said of a result on one mesh."""
-        found = {one.status for one in self.results if one.mesh == mesh}
+        found = {one.status for one in self.results if one.mesh == mesh} or {self.status}
         return next((kind for kind in (REFUTED, UNKNOWN) if kind in found), PROVED)
 
     def _head(self) -> str:
@@ -88,7 +92,11 @@ class Proof:
         name = self.name or "the program"
         counts = collections.Counter(one.status for one in self.results)
         kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
-        results = f"{_plural(counts.total())}: {kinds}"
+        results = _plural(len({one.path for one in self.results}))
+        if len(self.meshes) > 1:
+            kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
+            results += f" on {len(self.meshes)} meshes"
+        results += f": {kinds}" if kinds else ""
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
         return f"{name}: {parts}, against {self.against} ({results}){quiet}"
 

@@ -1,8 +1,9 @@
 """The curves of a training as a picture that is still readable after a hundred thousand steps.
 
 What is measured at every step is noise around a trend: the trend is drawn as a running mean, and
-the noise as a faint band from the least to the greatest value of each stretch. What was evaluated
-now and then is drawn as it is. Values that span decades get a logarithmic scale.
+the noise faintly behind it, up to a thousand values as they are, more as a band from the least to
+the greatest value of each stretch. What was evaluated now and then, and the first fifty values of
+anything, are dots joined by lines. Values that span decades get a logarithmic scale.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from .log import Row
 
 _UNDRAWN = {"step", "seconds", "weight", "updated"}
-FEW = 200
+FEW = 50
 """Up to so many values are drawn one by one."""
 STRETCHES = 1000
 """Into how many stretches more of them are put: a page has no more dots across."""
@@ -75,8 +76,11 @@ def _draw_panel(axes: Any, title: str, series: dict[str, tuple[np.ndarray, np.nd
         if len(steps) <= FEW:
             axes.plot(steps, values, color=color, label=name, marker="o", markersize=3, zorder=3)
             continue
-        at, low, high = stretches(steps, values)
-        axes.fill_between(at, low, high, color=color, alpha=0.25, linewidth=0)
+        if len(steps) <= STRETCHES:  # a stretch of one value is a band of no height
+            axes.plot(steps, values, color=color, alpha=0.25, linewidth=1, zorder=1)
+        else:
+            at, low, high = stretches(steps, values)
+            axes.fill_between(at, low, high, color=color, alpha=0.25, linewidth=0)
         mean = running_mean(values, max(2, len(values) // WINDOW))
         thin = _spread(len(steps))
         axes.plot(steps[thin], mean[thin], color=color, label=f"{name}, running mean", zorder=2)

@@ -253,9 +253,19 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
     if evaluate is None or callable(evaluate):
         evaluate = {"eval": evaluate} if evaluate else {}
     found = [callbacks] if callable(callbacks) else () if callbacks is None else callbacks
-    for name, given, rule in (
-        ("evaluate", evaluate, "It is a function of the state, or a dict of such by name."),
-        ("callbacks", found, "They are functions of what happened at a step: one, or a list."),
+    for name, given, rule, remedy in (
+        (
+            "evaluate",
+            evaluate,
+            "It is a function of the state, or a dict of such by name.",
+            "evaluate=lambda state: sw.evaluate(fn, state.params, data)",
+        ),
+        (
+            "callbacks",
+            found,
+            "They are functions of what happened at a step: one, or a list.",
+            "callbacks=print",
+        ),
     ):
         kind = Mapping if name == "evaluate" else Sequence
         inner = given.values() if isinstance(given, Mapping) else given
@@ -263,11 +273,11 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
             what = f"{name} is {a_type(given)}"
             if isinstance(given, kind):
                 what = f"{name} holds something that is not a function"
-            raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
+            raise ArgumentError(explain_error(what, where="sw.fit", rule=rule, remedy=remedy))
         for one in inner:
             if refusal := binds(one, [None]):
                 what = f"{name_of(one)}() of {name} cannot be called with one argument: {refusal}"
-                raise ArgumentError(explain_error(what, where="sw.fit", rule=rule))
+                raise ArgumentError(explain_error(what, where="sw.fit", rule=rule, remedy=remedy))
     return dict(evaluate), list(found)
 
 
@@ -281,16 +291,23 @@ def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
                 remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",
             )
         )
-    if not (is_count(steps) and is_count(every) and is_count(keep) and keep >= LEAST):
-        raise ShardingError(
-            explain_error(
-                f"steps is {steps}, every is {every}, keep is {keep}",
-                where="sw.fit",
-                rule="All three are positive whole numbers, and two checkpoints are kept at least: "
-                "the newest may turn out to be damaged.",
-                remedy="steps=1000, every=100, keep=3",
+    kept = "; two checkpoints are kept at least: the newest may turn out to be damaged"
+    for name, given, least, example, why in (
+        ("steps", steps, 1, 1000, ""),
+        ("every", every, 1, 100, ""),
+        ("keep", keep, LEAST, 3, kept),
+    ):
+        if name == "every" and given is None:
+            continue  # a tenth of the steps
+        if not is_count(given) or given < least:
+            raise ShardingError(
+                explain_error(
+                    f"{name} is {given!r}" + f", {a_type(given)}" * isinstance(given, str),
+                    where="sw.fit",
+                    rule=f"It is a whole number, at least {least}{why}.",
+                    remedy=f"{name}={example}",
+                )
             )
-        )
     if not isinstance(on_nan, str) or on_nan not in ("warn", "raise"):
         raise ShardingError(
             explain_error(

@@ -339,7 +339,8 @@ def test_cases_of_functions_without_a_name_of_their_own_are_all_found(here):
     assert run("steps.py").stdout.endswith("\n3 cases, all right\n")
 
 
-def test_a_file_that_only_imports_cases(here):
+def test_a_file_that_only_imports_cases(here, monkeypatch):
+    monkeypatch.delitem(sys.modules, "steps", raising=False)  # of the tests before
     write(here, PROGRAMS)
     (here / "others.py").write_text("from steps import right\nimport shardwise as sw\nsw.case\n")
     result = run("others.py")
@@ -360,6 +361,47 @@ def test_what_is_not_a_function_is_no_case(here, made, words):
     result = run("steps.py")
     assert result.exit_code == ExitCode.NOT_RUN
     assert f"sw.case: {words}" in result.stdout
+
+
+DECLARED_WRONGLY = """
+
+@sw.case(mesh={"data": "a"})
+def no_size():
+    return mean, (jnp.arange(8.0),)
+
+
+@sw.case(mesh={"data": 2}, explain=3)
+def no_function():
+    return mean, (jnp.arange(8.0),)
+
+
+@sw.case(mesh={"data": 2})
+def takes(x):
+    return mean, (x,)
+"""
+
+
+def test_a_case_that_is_declared_wrongly_takes_no_other_along(here):
+    path = write(here, PROGRAMS, DECLARED_WRONGLY)
+    result = run("steps.py")
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "steps.py:right: right on 2 meshes" in result.stdout
+    line = line_of(path, '"a"')
+    assert f"steps.py:{line}: sw.case: a mesh: axis 'data' has size 'a'" in result.stdout
+    assert "Remedy: data=8, a number." in result.stdout
+    line = line_of(path, "explain=3")
+    assert f"steps.py:{line}: sw.case: explain is int" in result.stdout
+    line = line_of(path, "def takes") - 1
+    assert f"steps.py:{line}: case 'takes': takes() cannot be called without" in result.stdout
+    assert "Remedy: def takes(): return f, (x,)" in result.stdout
+    assert result.stdout.endswith("4 cases, 3 could not be run\n")
+    only = run("steps.py:no_function").stdout
+    assert only.endswith("1 case, 1 could not be run\n")
+
+
+def test_in_python_a_wrong_declaration_raises_at_its_line():
+    with pytest.raises(ShardwiseError, match=r"^test_cli_check.py:\d+: sw.case: a mesh: axis"):
+        sw_case(mesh={"data": ["2"]})
 
 
 def test_a_case_without_parentheses(here):
@@ -443,6 +485,7 @@ def test_select(here):
     assert none.stderr.endswith(
         "ShardwiseError: -k 'nothing': no case matches.\n"
         "  Cases: steps.py:right, steps.py:wrong, steps.py:unsure.\n"
+        "  Remedy: -k with a part of one of these names, such as -k right.\n"
     )
 
 

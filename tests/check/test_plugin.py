@@ -112,7 +112,7 @@ def test_a_mark_on_a_test_that_takes_no_mesh(run):
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "*::test_it: @pytest.mark.mesh gives the test a mesh that it does not take.",
+            "*::test_it (line 2): @pytest.mark.mesh gives the test a mesh that it does not take.",
             "  Remedy: name it as an argument, def test_it(mesh), or take the mark away.",
         ]
     )
@@ -220,7 +220,7 @@ def test_mesh_without_a_mark(run):
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "*::test_it: the fixture 'mesh' does not know the sizes of its axes.",
+            "*::test_it (line 1): the fixture 'mesh' does not know the sizes of its axes.",
             "  Remedy: @pytest.mark.mesh(data=[[]1, 2, 4, 8[]])",
         ]
     )
@@ -231,15 +231,23 @@ def test_mesh_without_a_mark(run):
     [
         ("mesh(8)", "mesh(8,) names no axes."),
         ("mesh", "mesh() names no axes."),
-        ("mesh(data=0)", "data=0 is not a size or a list of sizes."),
-        ("mesh(data='8')", "data='8' is not a size or a list of sizes."),
-        ("mesh(data=[])", "data=[[][]] is not a size or a list of sizes."),
+        (
+            "mesh(data=0)",
+            "data=0 is not a size or a list of sizes, which are whole numbers from 1 on.",
+        ),
+        ("mesh(data='8')", "data='8' is not a size or a list of sizes, *"),
+        ("mesh(data=[])", "data=[[][]] is not a size or a list of sizes, *"),
     ],
 )
 def test_a_mark_that_makes_no_sense(run, mark, message):
     result = run(f"import pytest\n@pytest.mark.{mark}\ndef test_it(mesh): pass")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([f"*::test_it: {message}"])
+    result.stdout.fnmatch_lines([f"*::test_it (line 2): {message}"])
+
+
+def test_a_size_that_is_named_twice_is_one_test(run):
+    result = run("import pytest\n@pytest.mark.mesh(data=[2, 2, 4, 2])\ndef test_it(mesh): pass")
+    result.assert_outcomes(passed=2)
 
 
 def test_the_marker_is_documented(run):

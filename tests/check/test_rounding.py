@@ -109,7 +109,49 @@ def test_complex_numbers(by):
     assert not sw.check(split(lambda x: body(x, by)), normal(8, 16), mesh=MESH)
 
 
+@pytest.mark.parametrize("by", [0.001, 0.1])
+def test_one_part_of_a_complex_number_beside_a_large_one(by):
+    x = (normal(64, 4) + 1j * normal(64, 4)[::-1]).astype("complex64")
+    unlike = [lambda t: (t.real * 1e6, t.imag * slip(by)), lambda t: (t.real * slip(by), t.imag)]
+    for parts in unlike:
+        assert not sw.check(split(lambda x, f=parts: lax.complex(*f(total(x)))), x, mesh=MESH)
+        # A product with a real number mixes nothing.
+        scaled = split(lambda x, f=parts: 2.5 * lax.complex(*f(total(x))))
+        assert not sw.check(scaled, x, mesh=MESH)
+    one = split(lambda x: lax.complex(*unlike[0](total(x))))
+    assert sw.check(one, x, mesh=MESH, rtol=0.001), "a given tolerance is one of |z|"
+
+
 # --- what must not be faulted
+
+
+def numbered(x):
+    """The rows of the whole array that a device holds."""
+    return lax.axis_index("data") * x.shape[0] + jnp.arange(x.shape[0])
+
+
+def fourier(x):
+    turns = jnp.outer(jnp.arange(64), numbered(x)) / 64
+    return lax.psum(jnp.exp(-2j * jnp.pi * turns) @ x, "data")
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: lax.psum(x.conj().T @ x, "data"),  # real on its diagonal
+        lambda x: total(x) * (1.001 * total(x)).conj(),
+        lambda x: total(x) / total(3.3 * x),
+        lambda x: total(x) * jnp.exp(-1j * jnp.angle(total(x))),
+        lambda x: (total(x) / 8) ** 2.5,
+        lambda x: jnp.log(jnp.exp(1j * total(x).real)),
+        lambda x: jnp.fft.ifft(jnp.fft.fft(total(x))),
+        lambda x: jnp.linalg.solve(lax.psum(x.conj().T @ x, "data"), total(x)),
+        fourier,
+    ],
+)
+def test_a_part_of_a_complex_number_that_is_nothing_but_rounding(f):
+    x = (normal(64, 4) + 1j * normal(64, 4)[::-1]).astype("complex64")
+    assert (verdict := sw.check(split(f), x, mesh=MESH)), verdict
 
 
 def halves(dtype):
@@ -308,3 +350,17 @@ def test_large_whole_numbers_that_float64_cannot_tell_apart():
     with jax.enable_x64(True):
         x = jnp.asarray([2**60 + 4] * 8)
         assert not sw.check(split(body), x, mesh=MESH)
+
+
+def test_products_are_in_full_precision():
+    """Accelerators multiply with fewer bits, which is all that a check of them would show."""
+    found = []
+
+    def f(x):
+        found.append(jax.config.jax_default_matmul_precision)
+        return x @ x.T
+
+    for g in (f, jax.jit(f)):
+        sw.check(g, np.eye(8, dtype=np.float32), mesh={"data": [1, 2]})
+    assert set(found) == {"highest"}
+    assert jax.config.jax_default_matmul_precision is None

@@ -95,6 +95,12 @@ def test_one_device_only():
 def test_a_function_that_returns_nothing():
     for f in (lambda x: None, lambda x: {}, split(lambda x: None)):
         assert codes(sw.check(f, normal(8), mesh=MESH)) == {"SW501"}
+        proof = sw.prove(f, normal(8), mesh=MESH)
+        assert (proof.status, codes(proof)) == ("unknown", {"SW501"})
+        assert "(0 results on 2 meshes)" in str(proof)
+        for look in (sw.inspect, sw.explain):
+            (note,) = look(f, normal(8), mesh={"data": 2}).notes
+            assert note == "the function returns no arrays, so what it computes is left out."
 
 
 def test_a_wrong_program_is_wrong_whatever_the_data():

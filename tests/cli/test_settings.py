@@ -193,6 +193,12 @@ def test_sarif_is_whole(project):
     (found,) = one["results"]
     assert driver["rules"][found["ruleIndex"]]["id"] == found["ruleId"] == "SW401"
     assert (found["level"], found["suppressions"]) == ("error", [])
+    assert found["properties"] == {
+        "case": "steps.py:rows",
+        "leaf": "result",
+        "wrong_on": ["{data: 2}"],
+        "right_on": ["{data: 1}"],
+    }
     place = found["locations"][0]["physicalLocation"]
     assert place == {
         "artifactLocation": {"uri": "steps.py"},
@@ -202,6 +208,18 @@ def test_sarif_is_whole(project):
     assert ran["executionSuccessful"] is False
     (note,) = ran["toolExecutionNotifications"]
     assert "broken.py:rows could not be run: ZeroDivisionError" in note["message"]["text"]
+
+
+def test_sarif_of_proofs_names_the_meshes(project):
+    log = json.loads(run("prove", ".", "--format", "sarif").stdout)
+    (found,) = log["runs"][0]["results"]
+    assert found["properties"] == {
+        "case": "steps.py:rows",
+        "leaf": "result",
+        "refuted_on": ["{data: 2}"],
+        "unknown_on": [],
+        "proved_on": ["{data: 1}"],
+    }
 
 
 STANDARD = {
@@ -225,7 +243,9 @@ STANDARD = {
         "message": "text",
         "locations": ["location"],
         "suppressions": ["suppression"],
+        "properties": "meshes",
     },
+    "meshes": {"case": str, "leaf": str, "wrong_on": list, "right_on": list},
     "suppression": {"kind": str},
     "location": {"physicalLocation": "place"},
     "place": {"artifactLocation": "file", "region": "region"},
@@ -277,6 +297,73 @@ def test_an_interrupt_in_the_program_is_one_line_and_130(project, command):
     result = run(command, "steps.py")
     assert result.exit_code == ExitCode.INTERRUPTED
     assert result.stderr == "interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "says"),
+    [
+        ('paths = ["no.py"]', ("check",), "paths has 'no.py', and there is no such file"),
+        ('paths = ["no.py:rows"]', ("check",), "paths has 'no.py:rows', and there is no such"),
+        ('hardware = "h200"', ("explain", "steps.py"), "there is no profile 'h200'"),
+    ],
+)
+def test_a_value_that_is_wrong_is_said_to_be_a_setting(project, text, args, says):
+    settings(project, text)
+    result = run(*args)
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "pyproject.toml, [tool.shardwise]: " in result.stderr
+    assert says in result.stderr
+    assert "Remedy: " in result.stderr
+
+
+def test_paths_that_are_not_used_may_be_missing(project):
+    settings(project, 'paths = ["no.py"]\nignore = ["SW401"]')
+    assert run("check", "steps.py").exit_code == ExitCode.OK
+
+
+COMPILING = """
+import sys
+import jax, jax.numpy as jnp
+import shardwise as sw
+
+def long(x):
+    for k in range(150):
+        x = jnp.sort(jnp.sin(x) + k)
+    return x
+
+@sw.case(mesh={"data": 2})
+def rows():
+    lowered = jax.jit(long).lower(jax.ShapeDtypeStruct((64,), "float32"))
+    sys.modules["__main__"].watch.start()
+    lowered.compile()
+    print("compiled", file=sys.stderr)
+    while True:
+        pass
+"""
+INTERRUPTING = """
+import os, signal, sys, threading
+from shardwise._cli import main
+
+ours = threading.main_thread().ident
+
+def send():
+    while sys._current_frames()[ours].f_globals["__name__"] != "jax._src.compiler":
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+watch = threading.Thread(target=send, daemon=True)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = ["shardwise", "check", "steps.py"]
+main()
+"""
+
+
+def test_an_interrupt_waits_for_the_compiler(project):
+    """JAX leaves the wait for its compiler, which dies if the process ends meanwhile."""
+    (project / "steps.py").write_text(COMPILING)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTING], capture_output=True, text=True)
+    assert done.stderr.splitlines() == ["compiled", "interrupted"]
+    assert done.returncode == ExitCode.INTERRUPTED
 
 
 class TestWatch:

@@ -75,6 +75,7 @@ def test_the_verdict_does_not_call_it_right(steps):
     [
         ("# shardwise: ignore[SW101]", "steps.py:10: the comment silences no SW101"),
         ("# shardwise: ignore[SW777]", "steps.py:10: there is no finding 'SW777' to ignore"),
+        ("# shardwise: ignore[sw401]", "no finding 'sw401' to ignore; did you mean SW401?"),
         ("# shardwise: ignore", "steps.py:10: the comment names no code; name the code"),
         ("# shardwise: ignore[SW401, SW203]", "steps.py:10: the comment silences no SW203"),
     ],

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from shardwise._durable import (
     unused,
     write_whole,
 )
+from shardwise._durable.signals import GRACE
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,6 +151,27 @@ class TestSignals:
             os.kill(os.getpid(), signal.SIGINT)
             assert signals.signum == signal.SIGINT
             time.sleep(60)
+
+    def test_nothing_is_raised_while_xla_compiles(self):
+        """A frame of JAX's compiler that is sent a signal, again and again, is left by itself."""
+        left = []
+
+        def compile_(signals):
+            os.kill(os.getpid(), signal.SIGINT)
+            end = time.monotonic() + 1.5 * GRACE  # the signal is pressed once more meanwhile
+            while time.monotonic() < end:
+                time.sleep(0.01)
+            left.append(signals.compiling)
+
+        of_jax = types.FunctionType(
+            compile_.__code__,
+            {**globals(), "__name__": "jax._src.compiler"},
+            closure=compile_.__closure__,
+        )
+        with listen("test") as signals, pytest.raises(KeyboardInterrupt), signals.at_once():
+            of_jax(signals)
+            time.sleep(60)
+        assert left == [True]
 
     def test_one_inside_another_shares_the_signal_and_leaves_the_word_to_it(self, capsys):
         with listen("outer") as outer, outer.at_once():

@@ -146,6 +146,47 @@ class TestSignals:
         said = self.interrupted(Lazy(1000), None, signal.SIGTERM, capsys, monkeypatch)
         assert "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it." in said
 
+    def test_a_signal_during_the_compilation_waits_for_it(self, tmp_path):
+        """JAX leaves the wait for its compiler, which dies if the process ends meanwhile."""
+        code = """
+import os, signal, sys, threading
+import jax.numpy as jnp, numpy as np, shardwise as sw
+
+main = threading.main_thread().ident
+
+def send():
+    while sys._current_frames()[main].f_globals["__name__"] != "jax._src.compiler":
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+def long(_, x):
+    if not watch.is_alive():
+        watch.start()
+    for k in range(150):
+        x = jnp.sort(jnp.sin(x) + k)
+    return x
+
+watch = threading.Thread(target=send)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    sw.evaluate(long, None, np.ones(64, np.float32), batch=64, journal=sys.argv[1])
+except KeyboardInterrupt as error:
+    trace = error.__context__.__traceback__
+    while trace:
+        assert trace.tb_frame.f_globals["__name__"] != "jax._src.compiler"
+        trace = trace.tb_next
+    raise
+"""
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / "journal.db")],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
+        assert "evaluate: SIGINT: 0 of 64 examples are in the journal" in run.stderr
+        assert "AssertionError" not in run.stderr
+        assert run.returncode == -signal.SIGINT, run.stderr
+
     def test_data_that_does_not_answer_is_not_waited_for(self, path, capsys, monkeypatch):
         class Stuck(Lazy):
             def __getitem__(self, rows):

@@ -46,8 +46,17 @@ class TestEvaluation:
         assert len(result) == 2
         assert result["n"] == 4
         assert dict(result)["n"] == 4
-        with pytest.raises(KeyError, match="no metric 'los'\n  There are 'loss', 'n'"):
+        with pytest.raises(KeyError, match="no metric 'los'\n  There are 'loss', 'n'") as error:
             result["los"]
+        assert error.match("Remedy: did you mean 'loss'")
+        with pytest.raises(KeyError, match=r"Remedy: result\['loss'\]"):
+            result[3]
+
+    def test_state_and_data_that_are_swapped(self):
+        params, data = {"w": np.ones(2, np.float32)}, {"x": np.ones((4, 2), np.float32)}
+        with pytest.raises(KeyError) as error:
+            evaluate(lambda p, b: b["x"] @ p["w"], data, params, batch=2)
+        assert "the state has 'x': are the two swapped" in error.value.__notes__[-1]
 
     def test_a_single_metric_is_a_number(self, result):
         assert float(evaluate(lambda _, b: b, None, np.float32([1, 2]))) == 1.5

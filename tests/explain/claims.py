@@ -1,7 +1,11 @@
-"""What is said to be redundant, held against numbers: a program is run, each claim looked at."""
+"""What is said to be redundant, held against numbers: a program is run, each claim looked at.
+
+python -m tests.explain.claims --count 1000 --seed 1
+"""
 
 from __future__ import annotations
 
+import argparse
 import math
 import random
 from collections import Counter
@@ -14,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import P, lax
 
+import shardwise as sw
 from shardwise._explain.avoid import Plan, plans
 from shardwise._explain.explain import _operations
 from shardwise._inspect.record import Recorder
@@ -23,6 +28,8 @@ from shardwise._lower import Value, Watch
 from shardwise._meaning import keep
 from shardwise._program import Collective, Op, Var, walk
 from shardwise._tracing import Tracing
+
+from .. import compiled
 
 NEAR = 2e-4
 
@@ -295,3 +302,29 @@ MOVES = (
     _local, _reduced, _reduced, _gathered, _dealt, _exchanged, _passed, _looped, _shared, _own,
     _again,
 )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", default="1")
+    asked = parser.parse_args()
+    total: Counter[str] = Counter()
+    wrong = 0
+    for number in range(asked.count):
+        f, args, sizes = wasteful((asked.seed, number))
+        with compiled.in_a_hurry():
+            counts, failures = wrong_claims(f, args, sw.mesh(**sizes))
+        total += counts
+        wrong += bool(failures)
+        for failure in failures:
+            print(f"program {number}: {failure}", flush=True)
+        if number % 50 == 49:
+            jax.clear_caches()
+    print(", ".join(f"{count:,} {kind}" for kind, count in total.most_common()))
+    print(f"{wrong} programs with a false claim")
+    raise SystemExit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import P, lax
 
 import shardwise as sw
 from shardwise._explain.cost import SIZES, seconds
 
-from .support import explained, shaped
+from .support import explained, shaped, spmd
 
 # Round numbers: a link moves a byte in 1, the network in 10; messages take 1000 and 5000.
 MACHINE = sw.Hardware(
@@ -232,9 +234,26 @@ class TestMesh65536:
         ("memory", float("nan")),
         ("link_latency", -1),
         ("flops", "a"),
+        ("flops_float32", 10**400),
+        ("network_latency", True),
+        ("link_bandwidth", None),
     ],
 )
 def test_a_machine_that_cannot_be(field, value):
     with pytest.raises(sw.ShardwiseError, match=rf"hardware .*: {field} is ") as caught:
         dataclasses.replace(MACHINE, **{field: value})
     assert "Remedy" in str(caught.value)
+
+
+def test_a_name_is_text():
+    for give in (lambda: dataclasses.replace(MACHINE, about=3), lambda: sw.Hardware.named(3)):
+        with pytest.raises(sw.ShardwiseError, match=r"sw\.Hardware: (name|about) is an int"):
+            give()
+
+
+def test_numbers_of_numpy_are_numbers():
+    given = {"node": np.float64(2), "memory": np.int64(10**9), "utilisation": np.float32(0.5)}
+    machine = dataclasses.replace(MACHINE, **given)
+    found = sw.explain(spmd(psum, out_specs=P()), shaped(64), mesh={"data": 4}, hardware=machine)
+    assert json.loads(json.dumps(found.to_dict()))
+    assert json.loads(json.dumps(machine.to_dict()))["node"] == 2

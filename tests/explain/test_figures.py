@@ -260,3 +260,13 @@ def test_a_layout_is_told_in_full():
 def test_the_columns_of_the_traffic_are_named(reports):
     assert {"time, as the bars", "bytes sent"} <= set(words_of(svg(reports["block"], "traffic")))
     assert "bytes sent" not in words_of(svg(reports["huge"], "traffic"))
+
+
+@pytest.mark.parametrize(
+    "name", ["a.html", "a.json", "a.txt", "mesh.svg", "mesh.png", "trace.json"]
+)
+def test_a_folder_that_is_not_there(reports, tmp_path, name):
+    report = reports["block"].on("h200-node")
+    with pytest.raises(sw.ShardwiseError, match="it cannot be written") as error:
+        report.save(tmp_path / "no" / name)
+    assert error.match("Remedy: name a file in a folder that is there")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import P
 
 import shardwise as sw
 
@@ -81,6 +83,20 @@ def test_one_place(looked):
     assert [one.name for one in again] == ["scaled"]
     with pytest.raises(sw.ShardwiseError, match="no value is made at 'nothing'"):
         looked.at(where="nothing")
+
+
+def test_names_of_several_are_whole():
+    def both(x):
+        value, (low, high) = jnp.sin(x), (jnp.cos(x), jnp.tan(x))
+        return value + low + high
+
+    f = jax.shard_map(both, mesh=sw.mesh(data=2), in_specs=P("data"), out_specs=P("data"))
+    looked = sw.inspect(f, X, mesh=None)
+    assert {one.name for one in looked} - {""} == {"x", "value, (low, high)", "return"}
+    with pytest.raises(
+        sw.ShardwiseError, match=r"or for a name: x, .value, \(low, high\)', return"
+    ):
+        looked.at(line=9999)
 
 
 def test_a_loop_is_shown_turn_by_turn():

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardwise._cli import app
+from shardwise._cli.status import ExitCode
 from shardwise._practice.exercise import OWN, load_all
 from shardwise._practice.pitfalls import COMMON
 
@@ -106,6 +107,23 @@ def test_an_option_before_a_command_is_not_lost(folder, option):
     assert result.exit_code == 2
     words = " ".join(result.stderr.split())
     assert f"shardwise practice list {option[0]} ..." in words
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("judge", "--all", "nowhere"),
+        ("judge", "--all", "empty"),
+        ("verify", "--exercises", "empty"),
+        ("list", "--exercises", "nowhere"),
+    ],
+)
+def test_what_is_not_there_is_told_with_a_remedy(tmp_path, monkeypatch, args):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    result = run(*args)
+    assert result.exit_code == ExitCode.NOT_RUN
+    assert "\n  Remedy: " in result.stderr
 
 
 def test_list_shows_what_is_done(folder):

@@ -12,8 +12,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from shardwise._practice import compare
 from shardwise._practice.exercise import find
 from shardwise._practice.folder import Folder
 from shardwise._practice.verdict import Judgement, Run
@@ -176,3 +178,23 @@ def test_a_narrow_screen_breaks_no_line(capsys):
     for text, style in found.lines(40):
         screen.line(text, style)
     assert all(len(line) <= 40 for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_the_numbers_of_a_verdict_are_never_cut(width):
+    expected, got = "-0.58393 at [0][0] of shape (16, 3)", "-0.14598 at [0][0] of shape (16, 3)"
+    run = Run({"data": 8}, "devices", False, expected=expected, found=got)
+    lines = Judgement("name", "Title", "f.py", "wrong", (run,)).text(width).splitlines()
+    assert f"expected {expected}" in " ".join(" ".join(lines).split())
+    assert f"found {got}" in " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= width
+
+
+def test_of_many_parts_the_one_that_differs_is_shown():
+    expected = {name: np.arange(3.0) for name in ("first", "second", "third", "fourth")}
+    got = expected | {"fourth": np.array([0.0, 1.0, 7.25])}
+    assert compare.shown(got, expected) == "{... fourth: [0. , 1. , 7.25]}"
+    assert compare.shown(expected, got) == "{... fourth: [0., 1., 2.]}"
+    pair = [np.arange(100.0).reshape(50, 2), np.zeros((40, 40))]
+    other = [pair[0], pair[1] + np.eye(40)]
+    assert compare.shown(other, pair) == "(... 1. at [0][0] of shape (40, 40))"

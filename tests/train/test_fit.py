@@ -211,11 +211,27 @@ def test_data_that_ends_too_early():
         fit(batches=iter(Rows()))
 
 
-@pytest.mark.parametrize(("steps", "every", "keep"), [(0, 1, 2), (5, 0, 2), (5, 1, 0), (5, 1, 1)])
-def test_numbers_that_make_no_sense(steps, every, keep):
-    words = f"steps is {steps}, every is {every}, keep is {keep}"
-    with pytest.raises(sw.ShardingError, match=words):
-        fit(steps=steps, every=every, keep=keep)
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"steps": 0}, "steps is 0\n  It is a whole number, at least 1.\n  Remedy: steps=1000"),
+        ({"steps": "10", "every": None}, "steps is '10', a str\n"),
+        ({"steps": 5.5, "every": None}, "steps is 5.5\n"),
+        ({"every": 0}, "every is 0\n"),
+        ({"keep": 1}, "keep is 1\n  It is a whole number, at least 2; two checkpoints are kept"),
+    ],
+)
+def test_numbers_that_make_no_sense(given, words):
+    """The one that is wrong is named, as it was written, and no other."""
+    with pytest.raises(sw.ShardingError) as error:
+        fit(**{"steps": 5, "every": 1, "keep": 2} | given)
+    assert str(error.value).startswith(f"sw.fit: {words}")
+
+
+@pytest.mark.parametrize("name", ["evaluate", "callbacks"])
+def test_what_is_not_a_function_is_refused_with_one_that_is(name):
+    with pytest.raises(TypeError, match=rf"{name} is an int\n.*\n  Remedy: {name}=\w+"):
+        fit(**{name: 3})
 
 
 def test_a_step_that_is_none():

@@ -148,6 +148,12 @@ def _hint(error: Exception, function: Function) -> str:
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     if key is not None and isinstance(whole, dict) and key not in whole:
         names = ", ".join(map(repr, whole))
+        given = function.state.rebuild(function.state.arrays)
+        if isinstance(given, dict) and key in given:
+            return (
+                f"a batch is a dict of {names}, as the data is, and the state has {key!r}: are the "
+                "two swapped? The order is sw.evaluate(fn, state, data)"
+            )
         named = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
         more = f". If it is meant, name it so{named}" if isinstance(key, str) else ""
         return f"a batch has the structure of the data, which is a dict of {names}{more}"

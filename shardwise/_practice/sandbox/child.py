@@ -6,6 +6,7 @@ is right: the judge knows, and this process never learns it.
 
 from __future__ import annotations
 
+import difflib
 import json
 import linecache
 import os
@@ -159,7 +160,15 @@ def _load(file: Path, name: str) -> Any:
     exec(compile(source, str(file), "exec"), module.__dict__)
     function = module.__dict__.get(name)
     if not callable(function):
-        raise _Missing(f"the file does not define a function {name!r}.")
+        near = difflib.get_close_matches(
+            name, [key for key, one in module.__dict__.items() if callable(one)], n=1
+        )
+        renamed = f"rename {near[0]!r}, or " if near else ""
+        raise _Missing(
+            f"The file does not define a function {name!r}.\n"
+            f"Remedy: {renamed}start from the exercise's own file, which does: shardwise practice "
+            "start."
+        )
     return function
 
 
