@@ -146,6 +146,18 @@ def parameters(f: Callable[..., Any]) -> list[str]:
     return [one.name for one in own if one.kind in named]
 
 
+def keywords(f: Callable[..., Any]) -> list[str] | None:
+    """What a function takes by name; None if that is anything, or not told."""
+    try:
+        own = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
+        return None
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [one.name for one in own if one.kind in named]
+
+
 def is_object(nnx: Any, x: Any) -> bool:
     """Whether this is an NNX object, to be taken apart as a whole."""
     return isinstance(x, nnx.Pytree | nnx.Variable)

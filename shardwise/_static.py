@@ -7,13 +7,14 @@ themselves.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ._errors import ArgumentError, a_type, explain_error
 from ._mesh import AbstractMesh, Mesh
-from ._objects import parameters
+from ._objects import keywords, parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,12 @@ class Static:
         """From what `jax.jit` takes: one or several, or None."""
         numbers = _several(argnums, int, "static_argnums")
         return cls(numbers, _several(argnames, str, "static_argnames"))
+
+    def taken_by(self, f: Callable[..., Any]) -> Static:
+        """The same for another function, which may have other names."""
+        taken = keywords(f)
+        names = tuple(name for name in self.argnames if taken is None or name in taken)
+        return dataclasses.replace(self, argnames=names)
 
 
 def _several(given: Any, kind: type, option: str) -> tuple[Any, ...]:
@@ -71,11 +78,13 @@ def bind(
 ) -> Bound:
     """Bind the static arguments, so that only arrays are left."""
     names = parameters(f)
+    _check_names(f, static)
     numbers = _numbers(static, names, len(args))
     fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
     wanted = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
     named = {k: v for k, v in kwargs.items() if k in wanted or _is_mesh(v)}
-    key = (tuple(sorted(fixed.items(), key=lambda row: row[0])), tuple(sorted(named.items())))
+    # 1, 1.0 and True are equal, and programs for them are not.
+    key = tuple((at, type(value), value) for at, value in (*fixed.items(), *sorted(named.items())))
     for name, value in [*((_name(i, names), v) for i, v in fixed.items()), *named.items()]:
         _check_hashable(name, value)
     places = tuple(i for i in range(len(args)) if i not in fixed)
@@ -100,11 +109,11 @@ def _numbers(static: Static, names: list[str], count: int) -> set[int]:
     found = {names.index(name) for name in static.argnames if name in names}
     for number in static.argnums:
         at = number + max(count, len(names)) if number < 0 else number
-        if not 0 <= at < max(count, len(names)):
+        if not 0 <= at < (most := max(count, len(names))):
             raise ArgumentError(
                 explain_error(
                     f"static_argnums has {number}, and the function has "
-                    f"{max(count, len(names))} positional arguments",
+                    f"{most} positional argument{'s' * (most != 1)}",
                     where="static_argnums",
                     rule="A static argument is one of those that the function takes.",
                     remedy="count from 0, or name it with static_argnames.",
@@ -112,6 +121,24 @@ def _numbers(static: Static, names: list[str], count: int) -> set[int]:
             )
         found.add(at)
     return found
+
+
+def _check_names(f: Callable[..., Any], static: Static) -> None:
+    """Refuse a name that the function does not take, as `jax.jit` does."""
+    taken = keywords(f) if static.argnames else None
+    unknown = [name for name in static.argnames if taken is not None and name not in taken]
+    if not unknown or taken is None:
+        return
+    near = difflib.get_close_matches(unknown[0], taken, n=1)
+    raise ArgumentError(
+        explain_error(
+            f"static_argnames has {unknown[0]!r}, and the function takes "
+            + (", ".join(taken) if taken else "nothing by name"),
+            where="static_argnames",
+            rule="A static argument is one of those that the function takes.",
+            remedy=f"did you mean {near[0]!r}?" if near else "leave it out, or mend the name.",
+        )
+    )
 
 
 def _name(index: int, names: list[str]) -> str:

@@ -81,7 +81,7 @@ def _array(name: str, leaf: Any, beside: np.ndarray | None) -> np.ndarray:
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     """The reference as a program, if JAX can trace it; NumPy cannot be."""
-    in_specs, static = base.tracing.in_specs, base.tracing.static
+    in_specs, static = base.tracing.in_specs, base.tracing.static.taken_by(reference)
     tracing = Tracing(reference, base.mesh, in_specs, static)
     try:
         alone = Tracing(reference, None, static=static)

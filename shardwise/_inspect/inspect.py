@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from .._call import Program
-from .._calls import DEVICES, public
+from .._calls import DEVICES, STATIC, public
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
 from .._meaning import Kept, keep
@@ -19,7 +19,7 @@ from .inspection import Inspection
 from .record import Recorder
 
 
-@public("sw.inspect", devices=DEVICES)
+@public("sw.inspect", devices=DEVICES, static_argnums=STATIC, static_argnames=STATIC)
 def inspect(
     f: Callable[..., Any],
     *args: Any,

@@ -74,6 +74,54 @@ def test_traced_once_for_each_value():
     assert count == 2
 
 
+def test_equal_values_of_other_types_are_other_programs():
+    def f(x, n, *, mesh):
+        size = {bool: 2, int: 3, float: 5}[type(n)]
+        return jax.shard_map(lambda x: x * size, mesh=mesh, in_specs=P(), out_specs=P())(x)
+
+    for options in ({"static_argnums": 1}, {"static_argnames": "n"}):
+        call, want = sw.simulate(f, mesh=MESH, **options), jax.jit(f, static_argnames=("n", "mesh"))
+        for n in (1, True, 1.0, 0, 0.0, False):
+            assert_same(call(X, n), want(X, n, mesh=real_mesh(data=4)))
+            assert_same(call(X, n=n) if "static_argnames" in options else call(X, n), call(X, n))
+
+
+@pytest.mark.parametrize("name", ["hwo", ("how", "hwo")])
+def test_static_names_that_the_function_does_not_take(name):
+    calls = {
+        "simulate": lambda **options: sw.simulate(scaled, mesh=MESH, **options)(X, "sum"),
+        "check": lambda **options: sw.check(scaled, X, "sum", mesh={"data": [1, 2]}, **options),
+        "prove": lambda **options: sw.prove(scaled, X, "sum", mesh={"data": [1, 2]}, **options),
+        "explain": lambda **options: sw.explain(scaled, X, "sum", mesh=MESH, **options),
+    }
+    for call in calls.values():
+        with pytest.raises(sw.ArgumentError, match=r"has 'hwo'(.|\n)*did you mean 'how'"):
+            call(static_argnames=name)
+
+
+def test_a_reference_may_have_other_names():
+    def reference(x, kind):
+        return jnp.sum(x) * kind
+
+    def f(x, times, *, mesh):
+        return reduced(x, "sum", mesh=mesh) * times
+
+    options = {"static_argnames": "times", "reference": reference}
+    assert sw.check(f, X, 2, mesh={"data": [1, 2]}, **options)
+
+
+def test_inspect_takes_no_static_arguments():
+    with pytest.raises(sw.ArgumentError, match=r"no argument static_argnames=(.|\n)*bound before"):
+        sw.inspect(scaled, X, "sum", mesh=MESH, static_argnames="how")
+
+
+def test_static_names_of_a_function_that_takes_any():
+    def f(x, **options):
+        return scaled(x, options["how"], mesh=MESH)
+
+    assert_same(sw.simulate(f, static_argnames=("how", "other"))(X, how="sum"), SUMS)
+
+
 def test_check_and_explain_take_them():
     options = {"static_argnames": "how"}
     assert sw.check(scaled, X, "sum", mesh={"data": [1, 2, 4]}, **options).ok is False
