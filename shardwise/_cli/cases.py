@@ -167,7 +167,9 @@ def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
 
     lines, reached = {case.name: case.line for case in own}, {id(case) for case in own}
     for case in DECLARED:
-        if case.module != module.__name__ or id(case) in reached:
+        # A module that is imported once more has cases of its own.
+        before = getattr(case.make, "__globals__", vars(module)) is not vars(module)
+        if case.module != module.__name__ or before or id(case) in reached:
             continue
         if case.name in lines:
             what = (

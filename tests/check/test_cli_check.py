@@ -318,6 +318,13 @@ def test_two_cases_of_one_name_are_told(here):
         assert "2 cases, 1 wrong, 1 could not be run" in result.stdout
 
 
+def test_a_file_that_is_imported_once_more_has_its_cases_once(here, monkeypatch):
+    write(here, PROGRAMS)
+    for _ in range(2):
+        monkeypatch.delitem(sys.modules, "steps", raising=False)
+        assert run("steps.py").exit_code == ExitCode.OK
+
+
 @pytest.mark.parametrize(
     "around", ["class Steps:", "def make():", "for number in (1,):\n  class Steps:"]
 )
