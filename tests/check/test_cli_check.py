@@ -244,9 +244,8 @@ def test_what_could_not_be_run_ends_with_2_and_says_which_case(here):
     assert "steps.py:uneven: could not be run\n  ShardingError: " in result.stdout
     assert "dimension 0 of size 8 is split over mesh axis 'data' of size 3" in result.stdout
     line = line_of(path, '{}["key"]')
-    assert f"steps.py:broken: could not be run\n  KeyError: 'key'\n  --> steps.py:{line}" in (
-        result.stdout
-    )
+    told = f"  KeyError: 'key'\n  while tracing on {{data: 1}}\n  --> steps.py:{line}"
+    assert f"steps.py:broken: could not be run\n{told}" in result.stdout
     assert "case 'no_arguments': it returns function." in result.stdout
     assert result.stdout.endswith("\n4 cases, 3 could not be run\n")
     assert "Traceback" not in result.stdout
