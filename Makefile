@@ -10,6 +10,9 @@ TALLY ?= .fuzz/tally.json
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready-$(EXTRAS)
 
+# Tests start many processes: each would compile all our files anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint bench docs fuzz wheel
 
