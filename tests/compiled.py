@@ -27,7 +27,7 @@ FULLY = (
     "tests/campaigns",
     "tests/conformance/test_lowered.py::test_a_long_chain",  # XLA's older emitters take for ever
     "tests/conformance/test_memory.py",
-    "tests/evaluate/test_evaluate_sums.py::test_a_billion_values",
+    "tests/evaluate/test_evaluate_sums.py::test_very_many_values",
     "tests/hosts",
     "tests/test_examples.py::test_digits",
     "tests/train/test_at_rest.py",
