@@ -127,7 +127,10 @@ def _is_swallowing(frame: Any) -> bool:
 
 
 def is_compiling(frame: Any) -> bool:
-    """Whether Python waits for XLA in this frame, the innermost: JAX calls it from one module."""
+    """Whether Python waits for XLA in this frame, the innermost: JAX calls it from one module.
+
+    By its name: nothing here may import JAX, which this has to answer for while JAX starts.
+    """
     return getattr(frame, "f_globals", {}).get("__name__") == "jax._src.compiler"
 
 

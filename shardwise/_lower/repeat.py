@@ -47,6 +47,9 @@ def loop(loop: Loop) -> None:
 BLOCK = 12
 """How many stages one call stands for, where many of a kind follow each other."""
 
+REGULAR = 0.9
+"""The share of stages that a pattern has to hold for; the others are traced as they stand."""
+
 
 def blocks(row: Sequence[Stage]) -> Iterator[Sequence[Stage]]:
     """Cut stages that follow each other so that blocks come again, if a pattern of them does."""
@@ -54,14 +57,14 @@ def blocks(row: Sequence[Stage]) -> Iterator[Sequence[Stage]]:
     size = 1
     for period in range(1, BLOCK + 1) if len(row) >= 4 * BLOCK else ():
         again = sum(map(operator.eq, kinds, kinds[period:]))
-        if again >= 0.9 * len(row):
+        if again >= REGULAR * len(row):
             size = period * (BLOCK // period)
             break
     return (row[i : i + size] for i in range(0, len(row), size))
 
 
 def flat(
-    block: Sequence[Stage],
+    ops: Sequence[Op],
     axes: Sequence[Axis],
     keep: Sequence[Var],
     env: Env,
@@ -69,8 +72,7 @@ def flat(
     run: Callable[[Env], None],
 ) -> None:
     """Run stages that need no loop, with their meetings; numbers in them may be other ones."""
-    ops = [op for stage in block for op in (*stage.inside, *stage.meetings)]
-    known = all(isinstance(op, Collective) for stage in block for op in stage.meetings)
+    known = all(isinstance(op, Leaf | Collective) for op in ops)
     if cx.repeats is None or cx.coords or not known or len(ops) < SHORTEST:
         run(env)
         return

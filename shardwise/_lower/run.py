@@ -104,10 +104,11 @@ def _flat(
     """Run stages that need no loop, by blocks of those that come again and again."""
     for block in repeat.blocks(row):
         ops = [op for stage in block for op in (*stage.inside, *stage.meetings)]
-        one = partial(_stage, block[0], axes, cx)
-        several = partial(_several, block, axes, uses, cx)
-        many = len(block) > 1
-        repeat.flat(block, axes, _escaping(ops, uses), env, cx, several if many else one)
+        if len(block) == 1:
+            inner = partial(_stage, block[0], axes, cx)
+        else:
+            inner = partial(_several, block, axes, uses, cx)
+        repeat.flat(ops, axes, _escaping(ops, uses), env, cx, inner)
 
 
 def _several(
