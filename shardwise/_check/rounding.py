@@ -9,9 +9,14 @@ type somewhere else in the program moves nothing.
 
     a sum of n terms      is moved by sqrt(n) / 4 units, as are its terms, one by one and in eight
                           blocks: devices that add up parts of it round each part
-    what does not round   is left alone: a slice, a maximum, a widening cast
-    a short value         is taken as exact: a whole number, a count, a mask. Fewer than half of
-                          the bits of its mantissa are in use, which rounding leaves to chance
+    a number of a coarse  is moved in one run of four: its roundings are a third of a unit on
+    type                  average, and there that matters
+    what does not round   is left alone: a slice, a maximum, a widening cast, a narrowing one that
+                          loses nothing
+    a short value         is taken as exact: a whole number, a count, a mask. Twelve bits of its
+                          mantissa at most are in use, or half of a coarse one's, which rounding
+                          leaves to chance. Products of short values that are summed are exact
+                          where both have half as many
 
 This is Monte Carlo arithmetic (Parker, 1997), with hashes for random numbers. Decisions may flip
 under it, as they may under rounding: the largest of two scores, what is above a threshold, the
@@ -60,6 +65,9 @@ is known to be within units of the last place of the number as a whole.
 
 _PRODUCTS = frozenset({"div", "integer_pow", "mul", "square"})
 
+SHORT = 12
+"""The bits in use of a number that is taken as exact: whole numbers up to 4096, say."""
+
 BLOCKS = 8
 """Into how many parts the terms of a sum are taken to be split."""
 
@@ -67,8 +75,12 @@ MIX = 0x9E3779B1
 """An odd number whose multiples have well mixed upper bits (the golden ratio)."""
 
 
+TURNS = 104729
+"""Keeps the numbers of runs and those of operations apart."""
+
+
 def shaken(body: Body, seed: Any, times: int = 1) -> Body:
-    """The same program, rounding otherwise. Each value of `seed` (a uint32) gives another run.
+    """The same program, rounding otherwise. Each `seed` (a uint32, from 1) gives another run.
 
     With `times`, everything is moved so many times as far.
     """
@@ -95,16 +107,45 @@ class _Shake:
         match op:
             case Leaf() if rounds(op):
                 self.count += 1
-                salt = (self.seed * np.uint32(self.count)) * np.uint32(2 * MIX % (1 << 32))
-                salt = lax.bitcast_convert_type(salt + np.uint32(MIX), np.int32)  # it is odd
-                how = _Moves(salt, terms(op), self.times, _as_a_whole(op))
-                run = functools.partial(_run, op.run, how, _lifts(op))
+                how = _Moves(self.hash(), terms(op), self.times, _as_a_whole(op))
+                run = functools.partial(_cast, op.run, how)
+                if op.name != "convert_element_type":
+                    run = functools.partial(_run, op.run, how, _lifts(op))
                 return dataclasses.replace(op, run=run)
             case Scan() | While():
                 return dataclasses.replace(op, body=self.body(op.body))
             case Cond():
                 return dataclasses.replace(op, branches=tuple(map(self.body, op.branches)))
         return op
+
+    def hash(self) -> _Hash:
+        """Another one for each operation and each run."""
+        run = lax.bitcast_convert_type(self.seed, np.int32) - np.int32(1)
+        number = np.int32(self.count)
+        turns = lax.shift_right_arithmetic(run, np.int32(2)) * np.int32(TURNS) + number
+        return _Hash(_odd(run * number + number), run, _odd(turns))
+
+
+def _odd(number: Any) -> Any:
+    """An odd number for each, with well mixed upper bits."""
+    return number * np.uint32(2 * MIX % (1 << 32)).view(np.int32) + np.uint32(MIX).view(np.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Hash:
+    """What decides on the way of each number."""
+
+    salt: Any
+    """Up or down, in this run."""
+    turn: Any
+    """The number of the run, from 0."""
+    turns: Any
+    """In which of four runs a number of a coarse type is moved."""
+
+    def __xor__(self, other: int) -> _Hash:
+        other = np.int32(other)
+        return dataclasses.replace(self, salt=self.salt ^ other, turns=self.turns ^ other)
 
 
 def rounds(op: Leaf) -> bool:
@@ -189,7 +230,7 @@ def _is_complex(x: Any) -> bool:
 class _Moves:
     """How the numbers of one operation are moved."""
 
-    salt: Any
+    hash: _Hash
     terms: int
     times: int
     whole: bool
@@ -197,27 +238,39 @@ class _Moves:
     def out(self, x: Any) -> Any:
         """Move a result."""
         if not (self.whole and _is_complex(x)):
-            return self.by_part(x, self.salt)
+            return self.by_part(x, self.hash)
         far = jnp.abs(x) * (self.times * eps_of(x.dtype))
-        rows = zip(_parts(x), _parts(self.by_part(x, self.salt)), strict=True)
+        rows = zip(_parts(x), _parts(self.by_part(x, self.hash)), strict=True)
         # A part that is exact, 0 say, stays so, and so does one that is infinite.
         return lax.complex(
             *(jnp.where(new == old, old, old + jnp.sign(new - old) * far) for old, new in rows)
         )
 
-    def on_the_way(self, x: Any, index: int, dims: tuple[int, ...]) -> Any:
-        """Move an operand; together in blocks along `dims`."""
-        return self.by_part(jnp.asarray(x), self.salt ^ np.int32((index + 1) << 16), dims)
+    def narrowed(self, x: Any, wide: Any) -> Any:
+        """Move a number where it is not the wider one that it was made from."""
+        return self.by_part(x, self.hash, lost=lax.convert_element_type(x, wide.dtype) != wide)
 
-    def by_part(self, x: Any, salt: Any, dims: tuple[int, ...] = ()) -> Any:
-        """Move every element by units in its last place."""
+    def on_the_way(self, x: Any, index: int, dims: tuple[int, ...], by: Any) -> Any:
+        """Move an operand; together in blocks along `dims`. It is multiplied by `by`, if that is.
+
+        Products of short numbers and long ones are long.
+        """
+        x, hash = jnp.asarray(x), self.hash ^ ((index + 1) << 16)
+        if by is None:
+            return self.by_part(x, hash, dims)
+        long = _long(x, SHORT // 2) | _long(by, SHORT).any()
+        return self.by_part(x, hash, dims, lost=long & (x != 0))
+
+    def by_part(self, x: Any, hash: _Hash, dims: tuple[int, ...] = (), lost: Any = None) -> Any:
+        """Move every element by units in its last place, unless nothing was `lost`."""
         if not eps_of(x.dtype):
             return x
         if _is_complex(x):
-            salts = salt, salt ^ np.int32(1 << 20)
-            rows = zip(_parts(x), salts, strict=True)
-            return lax.complex(*(self.by_part(part, one, dims) for part, one in rows))
-        return _moved(x, salt, self.terms, self.times, dims)
+            hashes = hash, hash ^ (1 << 20)
+            rows = zip(_parts(x), hashes, strict=True)
+            return lax.complex(*(self.by_part(part, one, dims, lost) for part, one in rows))
+        lost = _long(x, SHORT) if lost is None else lost & lax.is_finite(x)
+        return _moved(x, lost, hash, self.terms, self.times, dims)
 
 
 def _parts(x: Any) -> tuple[Any, Any]:
@@ -231,37 +284,58 @@ def _run(
     *ins: Any,
 ) -> list[Any]:
     rows = enumerate(zip(ins, lifts, strict=True))
-    moved = [x if dims is None else how.on_the_way(x, i, dims) for i, (x, dims) in rows]
+    # One operand of a product is moved, for both.
+    by = ins[1] if len(lifts) == 2 and lifts[0] and lifts[1] is None else None
+    moved = [x if dims is None else how.on_the_way(x, i, dims, by) for i, (x, dims) in rows]
     return [how.out(out) for out in run(*moved)]
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3, 4))
-def _moved(x: Any, salt: Any, count: int, times: int, dims: tuple[int, ...]) -> Any:
+def _cast(run: Callable[..., list[Any]], how: _Moves, wide: Any) -> list[Any]:
+    return [how.narrowed(out, wide) for out in run(wide)]
+
+
+def _bits(x: Any) -> Any:
+    return lax.bitcast_convert_type(x, np.dtype(f"int{x.dtype.itemsize * 8}"))
+
+
+def _long(x: Any, short: int) -> Any:
+    """Which numbers have more than so many bits in use, or more than half of a coarse type's."""
+    if not eps_of(x.dtype):
+        return np.False_
+    if _is_complex(x):
+        real, imag = _parts(x)
+        return _long(real, short) | _long(imag, short)
+    bits, mantissa = _bits(x), jnp.finfo(x.dtype).nmant
+    low = max((mantissa + 1) // 2, mantissa + 1 - short)
+    return (bits & bits.dtype.type((1 << low) - 1)) != bits.dtype.type(0)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4, 5))
+def _moved(x: Any, lost: Any, hash: _Hash, count: int, times: int, dims: tuple[int, ...]) -> Any:
     # Every operation here is compiled for every operation of the program: there are few.
-    kind = np.dtype(f"int{x.dtype.itemsize * 8}")
-    bits = lax.bitcast_convert_type(x, kind)
-    mantissa = jnp.finfo(x.dtype).nmant
+    bits, mantissa = _bits(x), jnp.finfo(x.dtype).nmant
     # A coarse type is added up in a wider one.
     units = times * max(1, round(math.sqrt(count) / 4)) if mantissa > 16 else times
-    step = _step(lax.convert_element_type(bits, np.int32), salt, units, mantissa)
+    step = _step(lax.convert_element_type(bits, np.int32), hash, units, mantissa)
     if dims:
-        step = step + _step(_blocks(x.shape, dims), salt, units, mantissa)
-    long = (bits & kind.type((1 << (mantissa + 1) // 2) - 1)) != kind.type(0)
-    moved = lax.select(long, bits + lax.convert_element_type(step, kind), bits)
-    return lax.bitcast_convert_type(moved, x.dtype)
+        step = step + _step(_blocks(x.shape, dims), hash, units, mantissa)
+    if mantissa <= 16:  # what is too small for a coarse type is 0, which moves away from 0
+        step = jnp.where(x == 0, abs(step), step)
+    moved = lax.bitcast_convert_type(bits + lax.convert_element_type(step, bits.dtype), x.dtype)
+    return jnp.where(lost & lax.is_finite(moved), moved, x)
 
 
-def _step(bits: Any, salt: Any, units: int, mantissa: int) -> Any:
+def _step(bits: Any, hash: _Hash, units: int, mantissa: int) -> Any:
     """By how many units to move, up or down as a hash says: its highest bit is a sign."""
-    mixed = (bits + np.int32(1)) * salt
-    up = lax.shift_right_arithmetic(mixed, np.int32(31)) | np.int32(1)
+    bits = bits + np.int32(1)
+    up = lax.shift_right_arithmetic(bits * hash.salt, np.int32(31)) | np.int32(1)
     if mantissa > 16:
         return up * np.int32(units) if units > 1 else up
     if units > 1:
         return up
-    # The roundings of a coarse type are a third of a unit on average, and here that matters: one
-    # element in four is moved.
-    return lax.select((mixed & np.int32(3 << 20)) == np.int32(0), up, lax.full_like(up, 0))
+    # One element in four is moved, and in four runs each of them once.
+    number = lax.shift_right_arithmetic(bits * hash.turns, np.int32(20)) + hash.turn
+    return lax.select((number & np.int32(3)) == np.int32(0), up, lax.full_like(up, 0))
 
 
 def _blocks(shape: Sequence[int], dims: Sequence[int]) -> Any:

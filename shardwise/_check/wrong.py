@@ -46,6 +46,10 @@ FEW, MANY, OFTEN = 2, 8, 16
 """How many runs with other roundings are made at first, and before something is called wrong; and
 how many to see which decisions they turn."""
 
+MOST, SCATTERED = 24, 16
+"""How many are made for numbers of a coarse type if no more than one element in so many is off: two
+of them may have cancelled in each of the others."""
+
 SAME, OTHER = "same", "other"
 """What meaning says of a result: that it is what it is on one device, or that it is not."""
 
@@ -148,6 +152,16 @@ class Wrong:
         rows = self.value.rows if self.move.seen else ()
         return any(plainly(row, self.want, self.limit, self.move) for row in rows)
 
+    @property
+    def scattered(self) -> bool:
+        """Whether few elements of a coarse type are off, as it may happen by chance."""
+        if self.structure or not self.same_type or not self.limit.coarse or not self.move.seen:
+            return False
+        assert self.want is not None and self.value is not None
+        limit, move = self.limit, self.move
+        count = max(off(row, self.want, limit, move).sum() for row in self.value.rows)
+        return count <= max(1, self.want.size // SCATTERED)
+
     @functools.cached_property
     def apart(self) -> bool:
         """Whether devices that should hold the same do not."""
@@ -184,10 +198,11 @@ class Wrong:
     def seen_beside(self, other: Run | None) -> bool:
         """Whether it is off in the same direction on another mesh, which rounding would not be.
 
-        That is enough where it is known to be wrong. Errors of rounding on two meshes have those on
-        one device in common, which makes half of their directions the same, not more.
+        That is enough where it is known to be wrong, and off by more than rounding may do. Errors of
+        rounding on two meshes have those on one device in common, which makes half of their
+        directions the same, and more where few are made on the meshes.
         """
-        if self.structure or not self.same_type or self.limit.given or other is None:
+        if self.structure or not self.same_type or self.limit.given or other is None or self.near:
             return False
         want, there = wide(np.asarray(self.want)), wide(other.values[self.index].first)
         if there.shape != want.shape or want.size < SEEN_FROM:
@@ -326,7 +341,9 @@ def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tol
     # The next look is taken, and the program run for it, only if the last one did not do.
     while not (one.right or one.plain) and (move := next(looks, None)):
         one = dataclasses.replace(one, move=move)
-    return one
+    if one.right or not one.scattered:
+        return one
+    return dataclasses.replace(one, move=one.move | _moved([base, run], index, want, MOST))
 
 
 def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
@@ -337,18 +354,20 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
     """
     if limit.given or not max(base.coarsest[index], run.coarsest[index]):
         return
-
-    def moved(runs: Sequence[Run], count: int, times: int = 1) -> Movement:
-        seen = [one.movement(index, count, times) for one in runs]
-        alike = [one for one in seen if np.shape(one.moved) == in_parts(want.value).shape]
-        return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)
-
+    moved = functools.partial(_moved, index=index, want=want)
     if eps_of(want.value.dtype):
-        yield moved([base], FEW)
-        yield moved([base], MANY)
-    both, closely = ([base] if run is base else [base, run]), STILL
+        yield moved([base], count=FEW)
+        yield moved([base], count=MANY)
+    both, closely = [base, run], STILL
     if eps_of(want.value.dtype):
-        closely = moved(both, MANY)
+        closely = moved(both, count=MANY)
         yield closely
     if run.decides:
-        yield closely.with_turns(moved(both, OFTEN, TIMES))
+        yield closely.with_turns(moved(both, count=OFTEN, times=TIMES))
+
+
+def _moved(runs: Sequence[Run], index: int, want: Wanted, count: int, times: int = 1) -> Movement:
+    """How far rounding was seen to move a result in so many runs of each program."""
+    seen = [one.movement(index, count, times) for one in runs]
+    alike = [one for one in seen if np.shape(one.moved) == in_parts(want.value).shape]
+    return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)
