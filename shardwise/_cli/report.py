@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ShardwiseError
+from .._errors import ShardwiseError, prefix
 from .cases import Found, shown
 
 if TYPE_CHECKING:
@@ -280,8 +280,8 @@ def last_line(error: BaseException) -> str:
     if isinstance(error, ShardwiseError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parents[1])
-    own = [f for f in frames if "site-packages" not in f.filename and f.line]
+    here = prefix(Path(__file__).parents[1])
+    own = [f for f in frames if "site-packages" not in Path(f.filename).parts and f.line]
     own = [f for f in own if not f.filename.startswith((here, "<"))]
     return f"--> {shown(own[-1].filename)}:{own[-1].lineno}\n  {own[-1].line}" if own else ""
 
