@@ -144,8 +144,8 @@ class _Hash:
     """In which of four runs a number of a coarse type is moved."""
 
     def __xor__(self, other: int) -> _Hash:
-        other = np.int32(other)
-        return dataclasses.replace(self, salt=self.salt ^ other, turns=self.turns ^ other)
+        by = np.int32(other)
+        return dataclasses.replace(self, salt=self.salt ^ by, turns=self.turns ^ by)
 
 
 def rounds(op: Leaf) -> bool:
