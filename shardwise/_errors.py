@@ -66,6 +66,14 @@ def was_told(error: KeyboardInterrupt) -> bool:
     return bool(str(error))
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says. One of the user's own may fail to say it, and is none the less his."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
 def prefix(folder: Path) -> str:
     """How the path of every file in a folder begins, and that of no file in `folder-2`."""
     return os.path.join(folder, "")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ShardwiseError, prefix
+from .._errors import ShardwiseError, prefix, text_of
 from .cases import Found, shown
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Outcome:
             return f"it ends the process (SystemExit: {error.code})"
         ours = "shardwise: "
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
         return "\n".join([text, *(note.removeprefix(ours) for note in notes)])
 
     def silenced_by(self, codes: Sequence[str]) -> Outcome:

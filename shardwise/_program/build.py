@@ -310,6 +310,8 @@ class _Walk:
             names = tuple(name for name in names if name in self.scope)
         checks.named(form.name, names, self.where(eqn))
         if not names:
+            if "perm" in p:
+                checks.alone(p["perm"], self.where(eqn))
             return ins
         axes = tuple(self.scope[name] for name in names)
         groups = p.get("axis_index_groups")

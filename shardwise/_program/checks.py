@@ -54,13 +54,12 @@ def nested(spec: Any, taken: Set[str], where: Place) -> None:
 
 
 def named(name: str, names: tuple[Any, ...], where: Place) -> None:
-    """Refuse axes that no collective of devices runs over: one twice, or none to permute along."""
+    """Refuse axes of which one is named twice."""
     again = [one for one in names if names.count(one) > 1]
-    if again or (name == "ppermute" and not names):
+    if again:
         raise ShardingError(
             explain_error(
-                f"{name} over {names} names "
-                + (f"mesh axis {again[0]!r} twice" if again else "no mesh axis"),
+                f"{name} over {names} names mesh axis {again[0]!r} twice",
                 where=str(where),
                 rule="A collective runs over one axis or several different ones.",
                 remedy="name each axis once.",
@@ -149,6 +148,19 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
                 )
             )
     return pairs
+
+
+def alone(perm: Any, where: Place) -> None:
+    """Refuse a permutation over no axis, of each device with itself, that is none."""
+    if permutation(perm, (), where) != ((0, 0),):
+        raise ShardingError(
+            explain_error(
+                f"ppermute over () with perm={tuple(perm)}",
+                where=str(where),
+                rule="Over no axis each device is alone, and gets zeros where nobody sends.",
+                remedy="name the axis; or jnp.zeros_like(x).",
+            )
+        )
 
 
 def source(index: Any, axes: tuple[Axis, ...], where: Place) -> None:

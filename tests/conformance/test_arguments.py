@@ -55,6 +55,32 @@ def test_static_by_number_or_name(options):
     assert_same(jax.jit(call, static_argnums=1)(X, "sum"), SUMS)
 
 
+def summed(x, *rest, mesh):
+    how = "sum" if "sum" in rest else "max"
+    return reduced(x, how, mesh=mesh) * len(rest)
+
+
+@pytest.mark.parametrize(
+    "numbers", [np.int64(2), [np.int32(2)], np.array([2]), np.array(2), (2, 5), (-1,), (2, -9), {2}]
+)
+def test_static_numbers_are_those_of_jit(numbers):
+    args = X, 2.0, "sum"
+    want = jax.jit(summed, static_argnums=numbers, static_argnames="mesh")
+    want = want(*args, mesh=real_mesh(data=4))
+    assert_same(sw.simulate(summed, mesh=MESH, static_argnums=numbers)(*args), want)
+    assert sw.check(summed, *args, mesh=[MESH], static_argnums=numbers)
+    assert sw.prove(summed, *args, mesh=[MESH], static_argnums=numbers)
+    sw.explain(summed, *args, mesh=MESH, static_argnums=numbers)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(5, "has 5, and"), (-9, "has -9, and"), (1.5, "1.5")]
+)
+def test_a_static_number_that_is_none(number, words):
+    with pytest.raises(sw.ArgumentError, match=words):
+        sw.simulate(scaled, mesh=MESH, static_argnums=number)(X, "sum")
+
+
 def test_functions_and_numbers_as_keywords():
     call = sw.simulate(scaled, mesh=MESH, static_argnames=("how", "fn"))
     assert_same(call(X, "sum", fn=jnp.sin, times=2), np.sin(SUMS) * 2)
