@@ -46,9 +46,10 @@ FEW, MANY, OFTEN = 2, 8, 16
 """How many runs with other roundings are made at first, and before something is called wrong; and
 how many to see which decisions they turn."""
 
-MOST, SCATTERED = 24, 16
+MOST, SCATTERED, PART = 24, 16, 0.75
 """How many are made for numbers of a coarse type if no more than one element in so many is off: two
-of them may have cancelled in each of the others."""
+of them may have cancelled in each of the others. The furthest of more runs is further, as a rule,
+so that only a part of it counts."""
 
 SAME, OTHER = "same", "other"
 """What meaning says of a result: that it is what it is on one device, or that it is not."""
@@ -344,7 +345,8 @@ def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tol
         one = dataclasses.replace(one, move=move)
     if one.right or not one.scattered:
         return one
-    return dataclasses.replace(one, move=one.move | _moved([base, run], index, want, MOST))
+    further = _moved([base, run], index, want, MOST)
+    return dataclasses.replace(one, move=one.move | further.part(PART))
 
 
 def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
