@@ -60,6 +60,8 @@ class Outcome:
     def reason(self) -> str:
         """Why it could not be run."""
         error = self.error
+        if error is None:
+            return ""
         if isinstance(error, SyntaxError):
             return "".join(traceback.format_exception_only(error)).strip()
         if isinstance(error, SystemExit):

@@ -32,25 +32,25 @@ _NAMES = ("device_count", "local_device_count", "devices")
 _ASKING = {getattr(_bridge, name).__code__: name for name in _NAMES}
 _OWN = (prefix(Path(__file__).parents[1]), prefix(Path(np.__file__).parent))
 
-_ELSEWHERE: Any = _config.config_ext.Config(
-    "shardwise_other_machine", False, include_in_jit_key=True, include_in_trace_context=True
-)
-"""Part of what JAX remembers traces by: a `jit` that was traced for this machine may have counted
-its devices, and is traced again for a mesh of another number."""
-
 Wanted = Callable[[], "int | None"]
 """How many devices the mesh has that a program is being traced for, if it is."""
 
 
-@contextlib.contextmanager
-def elsewhere(size: int | None) -> Iterator[None]:
-    """A context in which programs are traced for a machine with so many devices."""
-    here = _bridge.get_backend().device_count()
-    before = _ELSEWHERE.swap_local(size not in (None, here))
-    try:
-        yield
-    finally:
-        _ELSEWHERE.set_local(before)
+def elsewhere(size: int | None) -> contextlib.AbstractContextManager[Any]:
+    """A context in which programs are traced for a machine with so many devices.
+
+    A `jit` that was traced for this machine may have counted its devices, so it is traced again.
+    JAX remembers traces by its settings: one of them gets another value, which means the same, for
+    it removes from the names of source files what matches nothing. A setting of our own would have
+    JAX forget all that it has compiled before.
+    """
+    if size in (None, _bridge.get_backend().device_count()):
+        return contextlib.nullcontext()
+    setting = _config.hlo_source_file_canonicalization_regex
+    return setting(f"(?:{setting.value})|{_NEVER}" if setting.value else _NEVER)
+
+
+_NEVER = "(?!)"
 
 
 def count_what_is_there(wanted: Wanted) -> None:

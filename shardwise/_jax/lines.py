@@ -110,7 +110,7 @@ def is_shard_map(file: str) -> bool:
     return is_own(file) and Path(file).name == "shard_map.py"
 
 
-_HOMES = tuple(prefix(Path(package.__file__).parent) for package in (jax, jaxlib))
+_HOMES = tuple(prefix(Path(str(package.__file__)).parent) for package in (jax, jaxlib))
 
 api_boundary = _traceback.api_boundary
 """A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
