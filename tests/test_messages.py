@@ -15,6 +15,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise._errors import warn
 
 HERE = Path(__file__).name
 X = jnp.ones((12, 4))
@@ -388,6 +389,16 @@ def test_a_package_whose_name_begins_like_that_of_jax_is_not_jax(name, run):
     with pytest.raises(kind, match=words) as caught:
         run(counted(lambda x: library[name](x, "data"))[0])
     assert type(caught.value) is kind
+
+
+def test_a_folder_whose_name_begins_like_ours_is_the_users():
+    own: dict[str, object] = {"lax": lax, "warn": warn}
+    file = f"{Path(sw.__file__).parent}_examples/model.py"
+    exec(compile("def body(x):\n  return lax.psum(x, 'dat')", file, "exec"), own)
+    assert_facts(message(step(body=own["body"]), jnp.ones(8)), r"model\.py:2: ")
+    with pytest.warns(UserWarning, match="so") as caught:
+        exec(compile("warn('so')", file, "exec"), own)
+    assert caught[0].filename == file
 
 
 @pytest.mark.parametrize("check_vma", [True, False])

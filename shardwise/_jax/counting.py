@@ -80,10 +80,13 @@ def _hear_local_devices(wanted: Wanted) -> None:
     @functools.wraps(original)
     def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
         found = original(*args, **kwargs)
-        return found if wanted() is None else _Devices(found, "jax.local_devices()", wanted)
+        if wanted() is None or _is_library(sys._getframe(1).f_code.co_filename):
+            return found
+        return _Devices(found, "jax.local_devices()", wanted)
 
+    own = vars(_bridge), vars(local_devices)
     for held in gc.get_referrers(original):
-        if isinstance(held, dict) and held is not vars(_bridge):
+        if isinstance(held, dict) and not any(held is one for one in own):
             held.update({name: local_devices for name, value in held.items() if value is original})
 
 
