@@ -23,6 +23,7 @@ from ._errors import (
     UnsupportedError,
     explain_error,
     name_of,
+    text_of,
     warn,
 )
 from ._mesh import AbstractMesh, Mesh, near
@@ -86,7 +87,7 @@ class _Reader:
     """An error, with the frames it went through, the innermost last."""
 
     def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
-        self.error, self.text = error, str(error)
+        self.error, self.text = error, text_of(error)
         self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         self.files = [frame.f_code.co_filename for frame in self.frames]
         self.known = self._axis_names(mesh)

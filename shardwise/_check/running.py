@@ -210,10 +210,11 @@ def _largest(dtype: Any) -> float:
 
 def _is_vast(value: Any) -> bool:
     """Whether a square of it may be too large for its type."""
-    if not eps_of(value.dtype) or not np.size(value):
+    dtype = jax.typeof(value).dtype
+    if not eps_of(dtype) or not np.size(value):
         return False
     most = np.abs(np.asarray(value)).max()
-    return not float(most) ** 2 < _largest(value.dtype)
+    return not float(most) ** 2 < _largest(dtype)
 
 
 def _held(value: Value) -> Held:

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
 from jax._src import config as _config
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
+
+from .._errors import prefix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,14 +95,14 @@ def same_place(source_info: Any) -> Any:
 
 
 LIBRARIES = tuple(
-    str(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    prefix(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
 )
 """Where installed packages live: frames there are a library's, not the user's."""
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is JAX's."""
-    return file.startswith(_HOME)
+    """Whether a source file is JAX's, and not that of another package called jax-something."""
+    return file.startswith(_HOMES)
 
 
 def is_shard_map(file: str) -> bool:
@@ -107,7 +110,7 @@ def is_shard_map(file: str) -> bool:
     return is_own(file) and Path(file).name == "shard_map.py"
 
 
-_HOME = str(Path(jax.__file__).parent)
+_HOMES = tuple(prefix(Path(package.__file__).parent) for package in (jax, jaxlib))
 
 api_boundary = _traceback.api_boundary
 """A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
