@@ -101,6 +101,8 @@ class _Reader:
             return None
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
+        if _jax.is_unmapped(self.error):
+            return ShardingError(self._unmapped())
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
         if _jax.COMPILED.search(self.text):
@@ -113,6 +115,15 @@ class _Reader:
             return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
+
+    def _unmapped(self) -> str:
+        return explain_error(
+            "this pmap maps over a number that has no dimensions",
+            where=self.where,
+            rule="There is one part of a mapped array for each device.",
+            remedy="give it an array with one entry per device, or say in_axes=(0, None) of what "
+            "every device takes whole.",
+        )
 
     def _about_the_mesh(self) -> str | None:
         if isinstance(self.error, AssertionError):

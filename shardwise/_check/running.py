@@ -17,7 +17,7 @@ from .._doing import doing
 from .._errors import noting
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
-from .._program import Atom, Body, Scan, Var, walk
+from .._program import Atom, Body, Op, Scan, Var, walk
 from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .options import words
@@ -49,6 +49,8 @@ class Run:
         self.program = self.traced.program
         self.twins: dict[Var, Var] = {}
         """For values that are `beside` others, those on one device."""
+        self.stuck_at: Op | None = None
+        """Where devices wait for others that never come, once that was seen."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._drawn: dict[int, int] = {}
         self._moves: dict[int, list[Movement]] = {}
@@ -83,6 +85,7 @@ class Run:
         doing(f"running {self.on}")
         outs, trouble = jax.device_get(compiled(*self.traced.values))
         if trouble is not None and int(trouble.site):
+            self.stuck_at = watch.sites[int(trouble.site) - 1]
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
         return [_held(out) for out in outs]
 

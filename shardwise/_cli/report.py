@@ -71,29 +71,11 @@ class Outcome:
         text = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
         return "\n".join([text, *(note.removeprefix(ours) for note in notes)])
 
-    def silenced_by(self, codes: Sequence[str]) -> Outcome:
-        """The same without findings of these codes, and those silenced where the case stands."""
-        from .._check import Verdict, split_silenced
-
-        if self.verdict is None:
-            return self
-        kept, more = split_silenced(self.findings, [self._place], codes)
-        if not more:
-            return self
-        changes: dict[str, Any] = {"findings": kept, "silenced": (*self.silenced, *more)}
-        if isinstance(self.verdict, Verdict) and not any(one.certain for one in kept):
-            changes["wrong_on"] = ()
-        return dataclasses.replace(self, verdict=dataclasses.replace(self.verdict, **changes))
-
-    @property
-    def _place(self) -> tuple[str, int]:
-        return str(self.found.file), self.found.line
-
     def silencers(self) -> Iterator[tuple[str, int, str]]:
         """The comments that silenced something: file, line and code."""
         from .._check import ignore_of, place_of
 
-        places = [*place_of(self.program), self._place]
+        places = [*place_of(self.program), self.found.place]
         for finding in self.silenced:
             ignore = ignore_of(finding, places)
             if ignore is not None:

@@ -118,11 +118,18 @@ api_boundary = _traceback.api_boundary
 
 def is_ragged_batch(error: BaseException) -> bool:
     """Whether JAX has asserted that all sizes of a ragged exchange in a batch are batched."""
-    if not isinstance(error, AssertionError):
-        return False
+    return _came_through(error, AssertionError, "_ragged_all_to_all_batched_collective")
+
+
+def is_unmapped(error: BaseException) -> bool:
+    """Whether a `pmap` was given an array without the dimension that it maps over."""
+    return _came_through(error, IndexError, "_mapped_axis_size")
+
+
+def _came_through(error: BaseException, kind: type, function: str) -> bool:
     frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
-    names = [code.co_name for code in frames if is_own(code.co_filename)]
-    return "_ragged_all_to_all_batched_collective" in names
+    names = (code.co_name for code in frames if is_own(code.co_filename))
+    return isinstance(error, kind) and function in names
 
 
 def whole_tracebacks() -> Any:

@@ -322,6 +322,7 @@ WRONG_PMAPS = {
     "axis 'j' here: the pmap around this does not name its own": lambda x: jax.pmap(
         lambda x: lax.psum(x, "j")
     )(x),
+    "a number that has no dimensions": lambda x: jax.pmap(jnp.sin)(x[0, 0]),
     "stands inside another pmap": lambda x: jax.pmap(lambda x: jax.pmap(jnp.sin)(x))(x),
 }
 
