@@ -169,7 +169,7 @@ def source(index: Any, axes: tuple[Axis, ...], where: Place) -> None:
     if not _is_index(index) or not 0 <= index < count:
         raise ShardingError(
             explain_error(
-                f"pbroadcast with source={index} of {count} devices",
+                f"pbroadcast with source={index} of {count} device{'s' * (count != 1)}",
                 where=str(where),
                 rule="Devices along an axis are numbered from 0.",
                 remedy=f"a number from 0 to {count - 1}.",
