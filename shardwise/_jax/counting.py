@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,6 @@ from jax._src import config as _config
 from jax._src import xla_bridge as _bridge
 
 from .._errors import UnsupportedError, explain_error, prefix
-from .kinds import asks_for_the_kind
 from .lines import is_own
 
 _NAMES = ("device_count", "local_device_count", "devices")
@@ -74,7 +72,7 @@ def count_what_is_there(wanted: Wanted) -> None:
 
 
 def _hear_local_devices(wanted: Wanted) -> None:
-    """`jax.local_devices` answers from a cache, so it is replaced wherever it is held by name."""
+    """`jax.local_devices` answers from a cache: it is replaced in every module that has it."""
     original = jax.local_devices
 
     @functools.wraps(original)
@@ -84,10 +82,10 @@ def _hear_local_devices(wanted: Wanted) -> None:
             return found
         return _Devices(found, "jax.local_devices()", wanted)
 
-    own = vars(_bridge), vars(local_devices)
-    for held in gc.get_referrers(original):
-        if isinstance(held, dict) and not any(held is one for one in own):
-            held.update({name: local_devices for name, value in held.items() if value is original})
+    for module in [*sys.modules.values()]:
+        held = getattr(module, "__dict__", {}) if module is not _bridge else {}
+        for name in [name for name, value in held.items() if value is original]:
+            held[name] = local_devices
 
 
 class _Backend:
@@ -127,9 +125,7 @@ class _Devices(list[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         yield from super().__iter__()
-        # The end tells how many there were.
-        if not asks_for_the_kind(sys._getframe(1)):
-            self.refuse_to_tell()
+        self.refuse_to_tell()  # the end tells how many there were
 
     def __getitem__(self, at: Any) -> Any:
         found, wanted = super().__getitem__(at), self.wanted()

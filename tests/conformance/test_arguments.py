@@ -393,6 +393,7 @@ COUNTED_OTHERWISE = (
     "sum(1 for _ in jax.devices())",
     "sum(d.platform == 'cpu' for d in jax.devices())",
     "len({d.id for d in jax.devices()})",
+    "len([d for d in local_devices() if d.platform == 'cpu'])",
     "(lambda *every: len(every))(*jax.local_devices())",
     "np.array(jax.devices()).size",
     "Mesh(jax.devices(), ('data',)).size",
@@ -431,10 +432,7 @@ def test_a_jit_that_was_traced_for_this_machine_is_traced_again():
 
 def test_devices_may_be_asked_for_and_not_counted():
     def f(x, *, mesh):
-        kinds = {d.platform for d in jax.devices()} | {jax.local_devices()[0].platform}
-        assert kinds == {jax.default_backend()} == frozenset(d.platform for d in jax.devices())
-        assert all(d.platform in kinds and d.device_kind for d in jax.devices())
-        assert not any(d.platform == "none" for d in jax.local_devices())
+        assert jax.devices()[0].platform == jax.local_devices()[0].platform
         assert jax.devices()
         assert next(iter(jax.devices())) in jax.devices()
         own = jax.devices()[:1], jax.make_mesh((1,), ("one",))
