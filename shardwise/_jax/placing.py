@@ -1,0 +1,109 @@
+"""Where a program says how arrays lie, while it is traced for a virtual mesh.
+
+JAX asks for devices in some of these places although only names and sizes are needed. While a
+simulated program is traced, a `PartitionSpec` for `jit`, `device_put` or a `ShapeDtypeStruct` is
+about the mesh around it, virtual or not. And a sharding for what makes an array
+(`jnp.zeros(shape, device=sharding)`, `lax.full(..., sharding=sharding)`), which JAX takes for a
+type if it has no devices, is one only along Explicit axes: along Auto ones it is a matter of
+placement, as it is with devices, and says nothing about values.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from jax._src import api as _api
+from jax._src import core as _core
+from jax._src import mesh as _mesh
+from jax._src import pjit as _pjit
+from jax._src.lax import lax as _lax
+from jax._src.numpy import util as _numpy
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+Traced = Callable[[], bool]
+"""Whether a simulated program is being traced."""
+
+
+def place_virtually(traced: Traced) -> None:
+    """Let JAX ask for the mesh around a simulated program, once for the process."""
+
+    def around() -> AbstractMesh | None:
+        """The mesh around, where JAX itself would find none, for it looks for devices."""
+        if not traced() or not _mesh.get_concrete_mesh().empty:
+            return None
+        mesh = _mesh.get_abstract_mesh()
+        return None if mesh.empty else mesh
+
+    _pjit.get_ctx_mesh = _mesh_of_jit(_pjit.get_ctx_mesh, around)
+    _api.pspec_to_sharding = _sharding(_api.pspec_to_sharding, around)
+    described = _core.ShapeDtypeStruct
+    described.sharding = property(_described(described.sharding.fget, around))
+    _numpy.canonicalize_device_to_sharding = _made_on(
+        _numpy.canonicalize_device_to_sharding, traced
+    )
+    _lax.broadcast = _filled(_lax.broadcast, traced)
+
+
+Around = Callable[[], "AbstractMesh | None"]
+
+
+def _mesh_of_jit(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_ctx_mesh(use_resource_env: bool) -> Any:
+        mesh = None if use_resource_env else around()
+        return original(use_resource_env) if mesh is None else mesh
+
+    return get_ctx_mesh
+
+
+def _sharding(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def pspec_to_sharding(name: str, given: Any) -> Any:
+        mesh = around() if isinstance(given, PartitionSpec) else None
+        return original(name, given) if mesh is None else NamedSharding(mesh, given)
+
+    return pspec_to_sharding
+
+
+def _described(original: Any, around: Around) -> Callable[..., Any]:
+    def sharding(self: Any) -> Any:
+        mesh = around() if isinstance(self._sharding, PartitionSpec) else None
+        return original(self) if mesh is None else NamedSharding(mesh, self._sharding)
+
+    return sharding
+
+
+def _made_on(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """What `device=` means for the functions of `jax.numpy` that make arrays."""
+
+    @functools.wraps(original)
+    def canonicalize_device_to_sharding(device: Any) -> Any:
+        return original(_typed(device) if traced() else device)
+
+    return canonicalize_device_to_sharding
+
+
+def _filled(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """The same for `sharding=` of `lax.full` and `lax.full_like`, which broadcast a number."""
+    full = inspect.unwrap(_lax.full).__code__
+
+    @functools.wraps(original)
+    def broadcast(*args: Any, out_sharding: Any = None) -> Any:
+        if out_sharding is not None and traced() and sys._getframe(1).f_code is full:
+            out_sharding = _typed(out_sharding)
+        return original(*args, out_sharding=out_sharding)
+
+    return broadcast
+
+
+def _typed(given: Any) -> Any:
+    """The part of a sharding on a virtual mesh that is part of a type; all of any other device."""
+    if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
+        return given
+    if AxisType.Explicit not in given.mesh.axis_types:
+        return None
+    return given.update(spec=_core.modify_spec_for_auto_manual(given.spec, given.mesh))
