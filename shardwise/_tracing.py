@@ -15,6 +15,7 @@ from . import _jax
 from ._call import Program, trace
 from ._calls import called_wrongly, note_packed
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
+from ._jax.types import about
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._mesh import AbstractMesh, MeshLike, abstract, one_mesh
@@ -98,6 +99,7 @@ class Tracing:
         _refuse_functions(bound)
         pure, values, done = purely(bound.f, bound.args, bound.kwargs)
         flat, tree = take_apart(values)
+        flat = [about(self.mesh, leaf) for leaf in flat]
 
         def names() -> list[str]:
             paths = with_paths(tree, values).paths

@@ -20,6 +20,7 @@ from jax._src import api as _api
 from jax._src import core as _core
 from jax._src import mesh as _mesh
 from jax._src import pjit as _pjit
+from jax._src.interpreters import pxla as _pxla
 from jax._src.lax import lax as _lax
 from jax._src.numpy import util as _numpy
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
@@ -40,12 +41,13 @@ def place_virtually(traced: Traced) -> None:
 
     _pjit.get_ctx_mesh = _mesh_of_jit(_pjit.get_ctx_mesh, around)
     _api.pspec_to_sharding = _sharding(_api.pspec_to_sharding, around)
-    described = _core.ShapeDtypeStruct
+    described: Any = _core.ShapeDtypeStruct
     described.sharding = property(_described(described.sharding.fget, around))
     _numpy.canonicalize_device_to_sharding = _made_on(
         _numpy.canonicalize_device_to_sharding, traced
     )
     _lax.broadcast = _filled(_lax.broadcast, traced)
+    _pjit._pjit_batcher_for_sharding = _batched(_pjit._pjit_batcher_for_sharding, traced)
 
 
 Around = Callable[[], "AbstractMesh | None"]
@@ -100,8 +102,24 @@ def _filled(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
     return broadcast
 
 
+def _batched(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """A sharding with one more dimension, by `vmap`, which is whole if all axes are Explicit."""
+
+    @functools.wraps(original)
+    def batcher(given: Any, dim: int, spmd_axis_name: Any, *rest: Any) -> Any:
+        virtual = isinstance(given, NamedSharding) and isinstance(given.mesh, AbstractMesh)
+        if traced() and virtual and spmd_axis_name is None and given.mesh.are_all_axes_explicit:
+            return given.update(spec=_pxla.batch_spec(given.spec, dim, None))
+        return original(given, dim, spmd_axis_name, *rest)
+
+    return batcher
+
+
 def _typed(given: Any) -> Any:
-    """The part of a sharding on a virtual mesh that is part of a type; all of any other device."""
+    """The part of a virtual sharding that is part of a type; any other as it is.
+
+    One on real devices is left to JAX: what it traces here, it may remember and run there.
+    """
     if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
         return given
     if AxisType.Explicit not in given.mesh.axis_types:
