@@ -1,10 +1,10 @@
 """How the tests compile, which takes half of their time.
 
-Most programs run once on a few numbers: nineteen of twenty tests do without LLVM's optimizations, without
-XLA's newer emitters, which take twice as long (where XLA leaves the choice), and without splitting
-a program among threads: the other cores run other tests. And many tests compile the same: what a
-worker compiles it keeps for as long as it is asked for. Nothing is kept between runs. The context
-that JAX lowers a program in is used a few times, as newer versions of JAX do by themselves.
+Most programs run once on a few numbers: nineteen of twenty tests do without LLVM's optimizations,
+without XLA's newer emitters, which take twice as long (where XLA leaves the choice), and without
+splitting a program among threads: the other cores run other tests. And many tests compile the same:
+what a worker compiles it keeps for as long as it is asked for. Nothing is kept between runs. The
+context that JAX lowers a program in is used a few times, as newer versions of JAX do by themselves.
 Processes that tests start share a folder, JAX's own persistent cache, only where they run one at a
 time: JAX writes files in place, and two at once could read half of one.
 """

@@ -11,7 +11,7 @@ import jax
 
 from .. import _jax
 from .._collectives import exchange_in_a_batch
-from .._errors import UnsupportedError, explain_error
+from .._errors import ShardingError, UnsupportedError, explain_error
 from .._jax import types
 from .._jax.virtual import under
 from .._lower import Pace, Trouble, Watch, execute
@@ -58,7 +58,7 @@ class Program:
         shares_out = [axes is not None for axes in self._wanted]
         try:
             body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
-        except UnsupportedError:
+        except (ShardingError, UnsupportedError):
             # JAX drops what nothing comes of before it compiles; it may be just that.
             fewer = _jax.without_dead(self.jaxpr)
             body = self._build(fewer, shares_in=shares_in, shares_out=shares_out)

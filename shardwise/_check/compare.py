@@ -100,6 +100,10 @@ class Movement:
         turned = np.maximum(self.turned, other.turned)
         return Movement(moved, lean, self.seen or other.seen, turned)
 
+    def part(self, of: float) -> Movement:
+        """The same, less far."""
+        return Movement(of * self.moved, of * self.lean, self.seen, of * self.turned)
+
     def with_turns(self, further: Movement) -> Movement:
         """The same with what was measured with errors `TIMES` those of rounding."""
         return dataclasses.replace(self, turned=further.moved)

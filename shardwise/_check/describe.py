@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from .._mesh import Axis
@@ -13,6 +14,7 @@ from .compare import difference, wide
 from .diagnose import place
 from .powers import Seen, Sizes, powers, said
 from .relate import share_of
+from .running import Run
 from .two_ways import two_ways
 from .verdict import NOWHERE, Finding
 from .wrong import Wrong
@@ -111,8 +113,19 @@ def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
     if one.apart:
         return _apart(one)
     if one.not_finite:
-        return "SW107", "is NaN or infinite", "look for an empty or masked shard: 0/0, log(0)."
+        return "SW107", "is NaN or infinite", _not_finite(one.run)
     return _by_factor(one, seen) or _by_origin(one) or _otherwise(one)
+
+
+def _not_finite(run: Run) -> str:
+    kind = run.short_range
+    if kind is None:
+        return "look for an empty or masked shard: 0/0, log(0)."
+    most = float(jnp.finfo(kind).max)
+    return (
+        f"look for a sum that leaves the range of {kind} ({most:g}) and add it up in float32, or "
+        "for an empty or masked shard: 0/0, log(0)."
+    )
 
 
 def _apart(one: Wrong) -> tuple[str, str, str]:

@@ -94,7 +94,7 @@ def _examine(
         tuple(map(words, meshes)),
         len(limits),
         name_of(f),
-        wrong_on=tuple(comparison.wrong_on) if certain else (),
+        wrong_on=comparison.blamed(kept) if certain else (),
         silenced=silenced,
         drawn=given is not args,
         proved_on=tuple(comparison.proved_on),
@@ -127,11 +127,13 @@ class _Comparison:
     def run(self) -> None:
         """Compare on every mesh on which numbers say more than meaning does."""
         left = []
+        # Meaning knows no end of numbers: where one is near, every mesh is run.
+        over = self.base.may_overflow
         for run, one in zip(self.runs, self.meshes, strict=True):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(one))
                 self.tried.append(dict(one.shape))
-                if run is not self.runs[-1] and run is not self.base:
+                if run is not self.runs[-1] and run is not self.base and not over:
                     continue
             elif self._as_on_the_largest(run):
                 left.append((run, one))
@@ -168,6 +170,8 @@ class _Comparison:
             self.tried.append(dict(one.shape))
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
+            if here and words(one) in self.proved_on and all(own.not_finite for own in here):
+                self.proved_on.remove(words(one))  # right, but for the range of its types
 
     def findings(self) -> list[Finding]:
         """The causes first, then what no cause is known of, then what reading suspects."""
@@ -184,6 +188,18 @@ class _Comparison:
             read = self._as_it_came_out(read, known=bool(causes or behind))
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
         return [*causes, *behind, *quiet, *describe(rest, self.tried), *self.stuck, *read, *odd]
+
+    def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
+        """The meshes on which something is wrong that is not silenced."""
+        told = [one for one in kept if one.certain]
+        paths = {path for one in told for path in (one.leaf, *one.likewise)}
+        on = {one.mesh for one in self.wrong if one.structure or one.path in paths}
+        on |= {one.mesh for one in told}
+        on |= {*self.stuck_on} if any(one.code == "SW301" for one in told) else set()
+        # Those that were not compared are wrong as the largest is.
+        compared = {one.mesh for one in self.wrong} | {*self.stuck_on}
+        largest = words(self.meshes[-1]) in on
+        return tuple(one for one in self.wrong_on if one in on or (largest and one not in compared))
 
     def _as_it_came_out(self, read: Sequence[Finding], known: bool) -> list[Finding]:
         """What is declared the same, unchecked, with what the devices hold on the largest mesh.

@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .._errors import ArgumentError, ShardingError, ShardwiseError, explain_error
 from .._mesh import AbstractMesh, Mesh, MeshLike, abstract
 from .._mesh import mesh as make_mesh
@@ -39,11 +41,12 @@ def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
 
 
 def _is_tolerance(given: Any) -> bool:
+    if isinstance(given, str | bytes | bool | np.bool_):
+        return False
     try:
-        number = float(given)
+        return math.isfinite(float(given)) and float(given) >= 0
     except (TypeError, ValueError, OverflowError):
         return False
-    return not isinstance(given, str | bytes | bool) and math.isfinite(number) and number >= 0
 
 
 def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:

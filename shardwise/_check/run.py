@@ -76,6 +76,7 @@ def check(
         ```
     """
     validate(f, rtol, atol, seed)
+    rtol, atol = (None if given is None else float(given) for given in (rtol, atol))
     meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):

@@ -26,6 +26,8 @@ def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given
     """What this check could not have seen. `given`: there is a reference."""
     if not base.paths:
         return [no_results("nothing was compared")]
+    if not any(value.size for value in base.results()):
+        return [_finding("SW501", "every result is empty: nothing was compared", RETURN)]
     found = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
     found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
     found += _empty(base, "is NaN everywhere", _is_nan)

@@ -81,7 +81,7 @@ class Verdict:
     """Whether values were drawn, because only shapes were given."""
     proved_on: tuple[str, ...] = ()
     """Those of the meshes on which every result is proved right for all inputs. Of these only the
-    largest was also run, as a cross-check."""
+    largest was also run, as a cross-check, unless numbers are near the end of their type."""
     silenced: tuple[Finding, ...] = ()
     """What the source silences with a comment, `# shardwise: ignore[SW203]`. It fails nothing."""
 

@@ -46,9 +46,10 @@ FEW, MANY, OFTEN = 2, 8, 16
 """How many runs with other roundings are made at first, and before something is called wrong; and
 how many to see which decisions they turn."""
 
-MOST, SCATTERED = 24, 16
+MOST, SCATTERED, PART = 24, 16, 0.75
 """How many are made for numbers of a coarse type if no more than one element in so many is off: two
-of them may have cancelled in each of the others."""
+of them may have cancelled in each of the others. The furthest of more runs is further, as a rule,
+so that only a part of it counts."""
 
 SAME, OTHER = "same", "other"
 """What meaning says of a result: that it is what it is on one device, or that it is not."""
@@ -141,7 +142,7 @@ class Wrong:
     @property
     def slack(self) -> float:
         """By how much that number may differ from what it is."""
-        return max(16 * self.limit.norm, 1e-6)
+        return min(max(16 * self.limit.norm, 1e-6), 0.25)
 
     @functools.cached_property
     def plain(self) -> bool:
@@ -157,7 +158,8 @@ class Wrong:
         """Whether few elements of a coarse type are off, as it may happen by chance."""
         if self.structure or not self.same_type or not self.limit.coarse or not self.move.seen:
             return False
-        assert self.want is not None and self.value is not None
+        assert self.want is not None
+        assert self.value is not None
         limit, move = self.limit, self.move
         count = max(off(row, self.want, limit, move).sum() for row in self.value.rows)
         return count <= max(1, self.want.size // SCATTERED)
@@ -198,9 +200,9 @@ class Wrong:
     def seen_beside(self, other: Run | None) -> bool:
         """Whether it is off in the same direction on another mesh, which rounding would not be.
 
-        That is enough where it is known to be wrong, and off by more than rounding may do. Errors of
-        rounding on two meshes have those on one device in common, which makes half of their
-        directions the same, and more where few are made on the meshes.
+        That is enough where it is known to be wrong, and is off by more than rounding may do.
+        Errors of rounding on two meshes have those on one device in common, which makes half of
+        their directions the same, and more where few are made on the meshes.
         """
         if self.structure or not self.same_type or self.limit.given or other is None or self.near:
             return False
@@ -343,7 +345,8 @@ def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tol
         one = dataclasses.replace(one, move=move)
     if one.right or not one.scattered:
         return one
-    return dataclasses.replace(one, move=one.move | _moved([base, run], index, want, MOST))
+    further = _moved([base, run], index, want, MOST)
+    return dataclasses.replace(one, move=one.move | further.part(PART))
 
 
 def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:

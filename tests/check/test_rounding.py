@@ -11,7 +11,7 @@ from jax import P, lax
 import shardwise as sw
 from shardwise._check.rounding import shaken
 from shardwise._check.running import Run, Wanted
-from shardwise._check.wrong import judge
+from shardwise._check.wrong import MOST, judge
 from shardwise._program import Leaf, walk
 from shardwise._tracing import Tracing
 from tests.support import normal
@@ -242,7 +242,7 @@ def test_what_is_measured_on_one_device_and_on_the_mesh_counts_once(dtype):
     args = normal(8, 16), normal(16, 4)
     base, run = (Run(Tracing(program, sw.mesh(data=n)), args) for n in (1, 4))
     (want,), (limit,) = base.results(), base.limits(4, None, None)
-    moved = np.maximum(base.movement(0, 8).moved, run.movement(0, 8).moved)
+    moved = np.maximum(base.movement(0, MOST).moved, run.movement(0, MOST).moved)
     at = tuple(np.argwhere(want == want.max())[0])
     (value,) = run.values
     for times, right in ((2, True), (6, False)):
@@ -250,6 +250,94 @@ def test_what_is_measured_on_one_device_and_on_the_mesh_counts_once(dtype):
         wrong[at] += max(times * moved[at], (times // 6) * 2e-4 * wrong[at])
         held = dataclasses.replace(value, array=wrong.astype(want.dtype), axes=())
         assert judge(run, base, 0, held, Wanted(want), limit).right == right
+
+
+# --- numbers sent in a coarser type
+
+NARROW = ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+
+
+def sent_as(dtype, share=1.0):
+    """A sum of which the parts are sent in a coarser type."""
+
+    def body(x):
+        mine = (jnp.sum(x, 0) * (1 if lax.axis_size("data") == 1 else share)).astype(dtype)
+        return lax.psum(mine, "data").astype("float32")
+
+    return split(body)
+
+
+def round_a_ring(dtype):
+    """The same, added up by every device in an order of its own."""
+
+    def body(x):
+        mine, n = jnp.sum(x, 0).astype(dtype), lax.axis_size("data")
+        total = mine.astype("float32")
+        for _ in range(n - 1):
+            mine = lax.ppermute(mine, "data", [(i, (i + 1) % n) for i in range(n)])
+            total += mine.astype("float32")
+        return total
+
+    return split(body, check_vma=False)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_what_is_lost_in_a_cast_is_not_faulted(dtype):
+    x = normal(16, 1024)
+    mesh = {"data": [1, 2]}
+    assert sw.check(round_a_ring(dtype), x, mesh=mesh)
+    assert sw.check(sent_as(dtype), x, mesh=mesh, reference=lambda x: jnp.sum(x, 0))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+def test_what_is_sent_and_wrong_is_faulted(dtype):
+    x = normal(16, 1024)
+    reference = lambda x: jnp.sum(x, 0)  # noqa: E731
+    assert not sw.check(sent_as(dtype, 0.9), x, mesh={"data": [1, 2]}, reference=reference)
+    wrong = sent_as(dtype, jnp.ones(1024).at[np.argmax(x.sum(0))].set(8.0))
+    assert not sw.check(wrong, x, mesh={"data": [1, 2]}, reference=reference)
+
+
+def test_a_cast_that_loses_nothing_moves_nothing():
+    program = split(lambda x: lax.psum(jnp.sum(x, 0).astype("bfloat16"), "data"))
+    run = Run(Tracing(program, sw.mesh(data=2)), (np.float32(np.arange(64).reshape(8, 8)),))
+    assert not run.movement(0, 8).moved.any()
+
+
+def test_in_four_runs_every_number_of_a_coarse_type_moves_once():
+    program = split(lambda x: (x / 3).astype("bfloat16").astype("float32"), P("data"))
+    x = normal(16, 64) + 0.1
+    run = Run(Tracing(program, sw.mesh(data=1)), (x,))
+    samples = [run._again(1)(seed)[0] for seed in range(1, 9)]
+    moves = np.asarray([sample != run.results()[0] for sample in samples])
+    lost = run.results()[0] != np.float32(x) / 3
+    for turn in (moves[:4], moves[4:]):
+        assert (turn.sum(0)[lost] == 1).mean() > 0.99  # its float32 may round to another one
+
+
+@pytest.mark.parametrize("make", [np.float32, np.float16], ids=["float32", "float16"])
+def test_products_of_short_numbers_in_float64(make):
+    """What float32 holds is short in float64, and products of it are not."""
+
+    def body(x):
+        return lax.all_gather(x.T @ x, "data").sum(0)
+
+    for seed in range(3):
+        x = np.asarray(make(normal(240, 32, seed=seed)), "float64")
+        with jax.enable_x64(True):
+            assert sw.check(split(body, check_vma=False), x, mesh={"data": [1, 2, 5]})
+
+
+def test_rows_that_are_picked_and_added_up():
+    """One operand of the product is a mask."""
+
+    def body(x, labels):
+        picked = jax.nn.one_hot(labels, 4).T @ x
+        return lax.all_gather(picked, "data").sum(0)
+
+    program = split(body, in_specs=(P("data"), P("data")), check_vma=False)
+    labels = np.random.default_rng(0).integers(0, 4, 240)
+    assert sw.check(program, normal(240, 64), labels, mesh={"data": [1, 2, 5]})
 
 
 # --- planted

@@ -1,5 +1,7 @@
 """The verdict itself: its surface, tolerances, references, and programs of every shape."""
 
+import decimal
+import fractions
 import json
 import re
 import sys
@@ -746,3 +748,62 @@ class TestAxesThatWereNotVaried:
     def test_several_axes_that_are_varied(self):
         verdict = sw.check(split(total), X, mesh={"data": [1, 2], "other": [1, 2]})
         assert "SW502" not in {one.code for one in verdict.findings}
+
+
+# --- numbers that leave the range of their type
+
+
+@pytest.mark.parametrize(
+    ("x", "wrong"),
+    [
+        (jnp.asarray([-12500.0] * 4 + [20000.0] * 4, "float16"), (2,)),
+        (jnp.asarray([-3000.0] * 32 + [3500.0] * 32, "float16"), (2, 4, 8)),
+        (jnp.asarray([-1.0] * 4 + [1.5] * 4, "float16"), ()),
+    ],
+)
+def test_an_overflow_on_some_meshes_is_told_where_it_is(x, wrong):
+    """A proof knows no end of numbers."""
+    program = split(total)
+    sizes = (1, 2, 4, 8)
+    found = [sw.simulate(program, mesh=sw.mesh(data=n))(x) for n in sizes]
+    assert tuple(n for n, one in zip(sizes, found, strict=True) if not jnp.isfinite(one)) == wrong
+    verdict = sw.check(program, x, mesh={"data": list(sizes)})
+    assert verdict.wrong_on == tuple(f"{{data: {n}}}" for n in wrong)
+    assert not set(verdict.wrong_on) & set(verdict.proved_on)
+    assert {finding.code for finding in verdict.findings} == ({"SW107"} if wrong else set())
+    if wrong and x.dtype == "float16":
+        assert "range of float16 (65504)" in verdict.findings[0].remedy
+
+
+# --- what is silenced
+
+
+def noise(key, x):
+    own = jax.random.fold_in(key, lax.axis_index("data"))
+    noisy = x + jax.random.normal(own, x.shape)  # shardwise: ignore[SW106]
+    return noisy, total(x) * (1.5 if lax.axis_size("data") == 4 else 1)
+
+
+def test_a_mesh_is_not_blamed_for_what_is_silenced():
+    program = split(noise, out_specs=(PARTS, WHOLE), in_specs=(WHOLE, PARTS))
+    verdict = sw.check(program, jax.random.key(0), jnp.arange(8.0), mesh=MESH)
+    assert verdict.wrong_on == ("{data: 4}",)
+    assert "right but for what is silenced on {data: 1}, {data: 2}" in str(verdict)
+
+
+# --- tolerances of other kinds
+
+
+def test_a_tolerance_is_any_number():
+    x = jnp.arange(8.0)
+    for number in (decimal.Decimal("1e-3"), fractions.Fraction(1, 1000), np.float32(1e-3)):
+        assert sw.check(split(total), x, mesh=MESH, rtol=number, atol=number)
+    with pytest.raises(sw.ShardwiseError, match=r"rtol is np\.True_"):
+        sw.check(split(total), x, mesh=MESH, rtol=np.True_)
+
+
+def test_empty_results_show_nothing():
+    program = split(lambda x: lax.psum(x[:0], "data"))
+    verdict = sw.check(program, jnp.arange(8.0), mesh=MESH)
+    assert "SW501: every result is empty" in str(verdict)
+    assert "right as far as this could show" in str(verdict)

@@ -455,6 +455,32 @@ def test_a_derivative_of_nested_shard_maps_that_writes_what_nobody_needs():
     assert_same(sw.simulate(program, mesh=sw.mesh(**sizes))(x, y), want)
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda x: lax.psum_scatter(x > 0, "d", tiled=True),
+        lambda x: lax.ppermute(x, "d", [(0, 99)]),
+        lambda x: lax.ppermute(x, "d", [(0, 1), (0, 2)]),
+    ],
+)
+def test_what_jax_refuses_and_nothing_needs(refused):
+    """Under `jit` JAX has dropped it before it would refuse it."""
+
+    def program(needed, x, *, mesh):
+        def body(x):
+            found = refused(x)
+            return lax.psum(x, "d"), found if needed else x
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=(P(), P("d")))(x)
+
+    x = jnp.arange(64.0)
+    native = jax.jit(partial(program, False, mesh=real_mesh(d=8)))(x)
+    ours = sw.simulate(partial(program, False), mesh=sw.mesh(d=8))(x)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, native, ours))
+    with pytest.raises(sw.ShardingError):
+        sw.simulate(partial(program, True), mesh=sw.mesh(d=8))(x)
+
+
 def test_a_batch_of_derivatives_without_what_nothing_comes_of():
     """JAX cannot batch an exchange in groups, and has dropped it as dead by then."""
 
