@@ -37,9 +37,11 @@ def place_virtually(traced: Traced) -> None:
         if not traced() or not _mesh.get_concrete_mesh().empty:
             return None
         mesh = _mesh.get_abstract_mesh()
-        return None if mesh.empty else mesh
+        # In a body the devices would still be those of the whole mesh, none of it manual.
+        manual = dict.fromkeys(mesh.manual_axes, AxisType.Auto)
+        return None if mesh.empty else mesh.update_axis_types(manual)
 
-    _pjit.get_ctx_mesh = _mesh_of_jit(_pjit.get_ctx_mesh, around)
+    _pjit._create_sharding_for_array = _of_jit(_pjit._create_sharding_for_array, around)
     _api.pspec_to_sharding = _sharding(_api.pspec_to_sharding, around)
     described: Any = _core.ShapeDtypeStruct
     described.sharding = property(_described(described.sharding.fget, around))
@@ -53,13 +55,15 @@ def place_virtually(traced: Traced) -> None:
 Around = Callable[[], "AbstractMesh | None"]
 
 
-def _mesh_of_jit(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _of_jit(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
     @functools.wraps(original)
-    def get_ctx_mesh(use_resource_env: bool) -> Any:
-        mesh = None if use_resource_env else around()
-        return original(use_resource_env) if mesh is None else mesh
+    def create_sharding(own: Any, given: Any, name: str, api_name: str) -> Any:
+        mesh = around() if api_name == "jit" and isinstance(given, PartitionSpec) else None
+        if mesh is None:
+            return original(own, given, name, api_name)
+        return NamedSharding(mesh, given)
 
-    return get_ctx_mesh
+    return create_sharding
 
 
 def _sharding(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
@@ -122,6 +126,7 @@ def _typed(given: Any) -> Any:
     """
     if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
         return given
-    if AxisType.Explicit not in given.mesh.axis_types:
+    around = _mesh.get_abstract_mesh()
+    if AxisType.Explicit not in given.mesh.axis_types or around.manual_axes:
         return None
     return given.update(spec=_core.modify_spec_for_auto_manual(given.spec, given.mesh))

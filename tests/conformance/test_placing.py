@@ -139,6 +139,33 @@ def test_on_an_explicit_mesh_it_is_part_of_the_type():
     assert seen == [P("a", "b")]
 
 
+IN_A_BODY = {
+    "jit": lambda x, mesh: jax.jit(jnp.sin, in_shardings=P("b"), out_shardings=P())(x),
+    "vmap of jit": lambda x, mesh: jax.vmap(jax.jit(jnp.sin, in_shardings=P("b")))(x[None])[0],
+    "zeros": lambda x, mesh: x + jnp.zeros(x.shape, device=NamedSharding(mesh, P("b"))),
+}
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("name", IN_A_BODY)
+def test_in_a_body_that_is_partly_manual(name, kind):
+    def f(x, mesh=None):
+        mesh = mesh or jax.sharding.get_abstract_mesh()
+
+        def body(x):
+            return IN_A_BODY[name](x, mesh) * lax.axis_index("a").astype(x.dtype)
+
+        x = jax.reshard(x, P("a")) if kind is AxisType.Explicit else x
+        return jax.shard_map(body, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})(x)
+
+    mesh = jax.make_mesh((2, 2), ("a", "b"), axis_types=(kind,) * 2)
+    with jax.set_mesh(mesh):
+        want = jax.device_get(jax.jit(lambda x: f(x, mesh))(X))
+    virtual = jax.sharding.AbstractMesh((2, 2), ("a", "b"), axis_types=(kind,) * 2)
+    for one in (virtual, mesh):
+        assert_same(sw.simulate(f, mesh=one)(X), want)
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 def test_the_shape_of_an_argument_with_a_spec(kind):
     shape = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=P("a"))
