@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ._errors import ArgumentError, a_type, explain_error, name_of
+from ._errors import ArgumentError, a_type, explain_error, name_of, text_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -176,7 +176,7 @@ def called_wrongly(
     Nothing where it means something else: a call inside that function, say. `given` are the
     arguments in words, `rule` is who gives them, `remedy` what is done about it elsewhere.
     """
-    if not isinstance(error, TypeError) or not _REFUSED.search(str(error)):
+    if not isinstance(error, TypeError) or not _REFUSED.search(text_of(error)):
         return None
     refusal = binds(f, args, kwargs)
     if not refusal:
@@ -205,7 +205,7 @@ def note_packed(error: Exception, args: Sequence[Any]) -> None:
     if not isinstance(error, AttributeError | TypeError) or len(args) != 1:
         return
     kind = type(args[0])
-    if kind in (tuple, list) and re.search(rf"\b{kind.__name__}\b", str(error)):
+    if kind in (tuple, list) and re.search(rf"\b{kind.__name__}\b", text_of(error)):
         error.add_note(
             f"shardwise: the function was called with one argument, a {kind.__name__} of "
             f"{len(args[0])}. Arguments follow it one after the other: f, a, b and not f, (a, b)."

@@ -66,9 +66,22 @@ def was_told(error: KeyboardInterrupt) -> bool:
     return bool(str(error))
 
 
+def text_of(error: BaseException) -> str:
+    """What an error says. One of the user's own may fail to say it, and is none the less his."""
+    try:
+        return str(error)
+    except Exception:
+        return "<exception str() failed>"
+
+
+def prefix(folder: Path) -> str:
+    """How the path of every file in a folder begins, and that of no file in `folder-2`."""
+    return os.path.join(folder, "")
+
+
 def caller() -> str:
     """The line of the user's that called us: `train.py:12`; nothing where there is none."""
-    own, frame = str(Path(__file__).parent), sys._getframe(1)
+    own, frame = prefix(Path(__file__).parent), sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(own):
         frame = frame.f_back
     if frame is None:
@@ -78,7 +91,7 @@ def caller() -> str:
 
 def warn(message: str, kind: type[Warning] = UserWarning) -> None:
     """Warn at the line of the user's that called us, however deep below it was found."""
-    own, frame, level = str(Path(__file__).parent), sys._getframe(1), 2
+    own, frame, level = prefix(Path(__file__).parent), sys._getframe(1), 2
     while frame is not None and frame.f_code.co_filename.startswith(own):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, kind, stacklevel=level)

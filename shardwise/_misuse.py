@@ -23,6 +23,7 @@ from ._errors import (
     UnsupportedError,
     explain_error,
     name_of,
+    text_of,
     warn,
 )
 from ._mesh import AbstractMesh, Mesh, near
@@ -86,7 +87,7 @@ class _Reader:
     """An error, with the frames it went through, the innermost last."""
 
     def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
-        self.error, self.text = error, str(error)
+        self.error, self.text = error, text_of(error)
         self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         self.files = [frame.f_code.co_filename for frame in self.frames]
         self.known = self._axis_names(mesh)
@@ -101,6 +102,8 @@ class _Reader:
             return None
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
+        if _jax.is_unmapped(self.error):
+            return ShardingError(self._unmapped())
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
         if _jax.SPEC_WITHOUT_MESH.search(f"{self.text} {self.error.__cause__}"):
@@ -115,6 +118,15 @@ class _Reader:
             return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
+
+    def _unmapped(self) -> str:
+        return explain_error(
+            "this pmap maps over a number that has no dimensions",
+            where=self.where,
+            rule="There is one part of a mapped array for each device.",
+            remedy="give it an array with one entry per device, or say in_axes=(0, None) of what "
+            "every device takes whole.",
+        )
 
     def _about_the_mesh(self) -> str | None:
         if isinstance(self.error, AssertionError):

@@ -140,6 +140,15 @@ def parameters(f: Callable[..., Any]) -> list[str]:
     return [one.name for one in own if one.kind in named]
 
 
+def is_open(f: Callable[..., Any]) -> bool:
+    """Whether a function takes any number of positional arguments, or does not tell."""
+    try:
+        own = inspect.signature(f).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in own)
+
+
 def keywords(f: Callable[..., Any]) -> list[str] | None:
     """What a function takes by name; None if that is anything, or not told."""
     try:

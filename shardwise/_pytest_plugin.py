@@ -67,10 +67,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # A mark on a class or a module may be meant for its other tests.
         if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
             _refuse_unused(_place(metafunc.definition))
-    elif marks:
+    elif marks and not _has_its_own(metafunc.definition):
         meshes = list(_combinations(_axes(marks, _place(metafunc.definition))))
         ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
+
+
+def _has_its_own(item: Any) -> bool:
+    """Whether the test takes a fixture of the user's, called `mesh`, that has params already."""
+    found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
+    return bool(found) and found[-1].params is not None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

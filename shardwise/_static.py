@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ._errors import ArgumentError, a_type, explain_error
 from ._mesh import AbstractMesh, Mesh
-from ._objects import keywords, parameters
+from ._objects import is_open, keywords, parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Static:
         cls, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
     ) -> Static:
         """From what `jax.jit` takes: one or several, or None."""
-        numbers = _several(argnums, int, "static_argnums")
-        return cls(numbers, _several(argnames, str, "static_argnames"))
+        numbers = _several(argnums, operator.index, "static_argnums")
+        return cls(numbers, _several(argnames, _name_of, "static_argnames"))
 
     def taken_by(self, f: Callable[..., Any]) -> Static:
         """The same for another function, which may have other names."""
@@ -39,13 +40,22 @@ class Static:
         return dataclasses.replace(self, argnames=names)
 
 
-def _several(given: Any, kind: type, option: str) -> tuple[Any, ...]:
+def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any, ...]:
     """What an option names: one or several of a kind, or nothing."""
     if given is None:
         return ()
-    several = [given] if isinstance(given, kind) or not isinstance(given, Iterable) else [*given]
+    try:
+        return (one_of(given),)
+    except TypeError:
+        pass
+    try:
+        several = [*given] if not isinstance(given, str) else [given]
+    except TypeError:
+        several = [given]
     for one in several:
-        if not isinstance(one, kind):
+        try:
+            one_of(one)
+        except TypeError as error:
             raise ArgumentError(
                 explain_error(
                     f"{one!r} is of type {type(one).__name__}",
@@ -54,8 +64,14 @@ def _several(given: Any, kind: type, option: str) -> tuple[Any, ...]:
                     "names of arguments.",
                     remedy='static_argnums=(1,) or static_argnames=("heads",)',
                 )
-            )
-    return tuple(several)
+            ) from error
+    return tuple(map(one_of, several))
+
+
+def _name_of(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(given)
+    return given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +95,7 @@ def bind(
     """Bind the static arguments, so that only arrays are left."""
     names = parameters(f)
     _check_names(f, static)
-    numbers = _numbers(static, names, len(args))
+    numbers = _numbers(f, static, names, len(args))
     fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
     wanted = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
     named = {k: v for k, v in kwargs.items() if k in wanted or _is_mesh(v)}
@@ -104,12 +120,15 @@ def bind(
     return Bound(bound, tuple(args[i] for i in places), rest, key, places, len(args))
 
 
-def _numbers(static: Static, names: list[str], count: int) -> set[int]:
+def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int) -> set[int]:
     """The static ones among so many positional arguments."""
     found = {names.index(name) for name in static.argnames if name in names}
+    most = count if is_open(f) else max(count, len(names))
     for number in static.argnums:
-        at = number + max(count, len(names)) if number < 0 else number
-        if not 0 <= at < (most := max(count, len(names))):
+        at = number + most if number < 0 else number
+        if 0 <= at < most:
+            found.add(at)
+        elif not is_open(f):  # which would take it in another call
             raise ArgumentError(
                 explain_error(
                     f"static_argnums has {number}, and the function has "
@@ -119,7 +138,6 @@ def _numbers(static: Static, names: list[str], count: int) -> set[int]:
                     remedy="count from 0, or name it with static_argnames.",
                 )
             )
-        found.add(at)
     return found
 
 

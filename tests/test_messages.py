@@ -334,6 +334,62 @@ def test_errors_of_the_user_stay_theirs(words, run):
     assert len(calls) == 1
 
 
+WAYS = {
+    "simulate": lambda f: sw.simulate(f, mesh=sw.mesh(data=2))(jnp.ones(8)),
+    "check": lambda f: sw.check(f, jnp.ones(8), mesh={"data": [1, 2]}),
+    "explain": lambda f: sw.explain(f, jnp.ones(8), mesh=sw.mesh(data=2)),
+    "prove": lambda f: sw.prove(f, jnp.ones(8), mesh={"data": [1, 2]}),
+    "inspect": lambda f: sw.inspect(f, jnp.ones(8), mesh=sw.mesh(data=2)),
+}
+
+
+class Unsaid(Exception):
+    """Fails to say what it is about."""
+
+    def __str__(self):
+        return "in layer " + 3  # pyright: ignore[reportOperatorIssue]
+
+
+@pytest.mark.parametrize("run", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("kind", [Exception, TypeError, AttributeError, ValueError])
+def test_an_error_that_cannot_say_what_it_is_stays_the_users(kind, run):
+    own = type("Own", (Unsaid, kind), {})
+    with pytest.raises(own) as caught:
+        run(counted(raising(own()))[0])
+    assert type(caught.value) is own
+
+
+LIBRARY = """
+import jax
+
+def mean_over(x, axis_name):
+    assert x.ndim == 2, "mean_over wants a matrix"
+    return jax.lax.pmean(x, axis_name)
+
+def heads(x, axis_name):
+    raise ValueError("unbound axis name: heads")
+
+def share(x, axis_name):
+    return x / jax.device_count()
+"""
+RAISED = {
+    "mean_over": (AssertionError, "wants a matrix"),
+    "heads": (ValueError, "unbound axis name: heads"),
+    "share": (sw.UnsupportedError, r"device_count\(\) is"),
+}
+
+
+@pytest.mark.parametrize("run", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("name", RAISED)
+def test_a_package_whose_name_begins_like_that_of_jax_is_not_jax(name, run):
+    library, (kind, words) = {}, RAISED[name]
+    file = Path(jax.__file__).parents[1] / "jaxfoo" / "__init__.py"
+    exec(compile(LIBRARY, str(file), "exec"), library)
+    with pytest.raises(kind, match=words) as caught:
+        run(counted(lambda x: library[name](x, "data"))[0])
+    assert type(caught.value) is kind
+
+
 @pytest.mark.parametrize("check_vma", [True, False])
 @pytest.mark.parametrize(
     "collective",

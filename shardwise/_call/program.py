@@ -11,7 +11,7 @@ import jax
 
 from .. import _jax
 from .._collectives import exchange_in_a_batch
-from .._errors import ShardingError, UnsupportedError, explain_error
+from .._errors import ShardingError, UnsupportedError, explain_error, text_of
 from .._jax import types
 from .._jax.virtual import under
 from .._lower import Pace, Trouble, Watch, execute
@@ -152,7 +152,7 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
     try:
         jaxpr = jax.make_jaxpr(f)(*args)
     except AttributeError as error:
-        if "AbstractRef" not in str(error):
+        if "AbstractRef" not in text_of(error):
             raise
         raise UnsupportedError(
             explain_error(

@@ -23,6 +23,7 @@ from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in
 from .silence import place_of as place_of
+from .silence import silencing as silencing
 from .silence import split_silenced as split_silenced
 from .verdict import Finding as Finding
 from .verdict import Verdict as Verdict

@@ -286,7 +286,8 @@ def disagreement(mesh: str) -> Finding:
 
 
 def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:
-    op = run.program.watch.sites[0]
+    op = run.stuck_at
+    assert op is not None
     waits = next(c for b in op.bodies for c in walk(b.ops) if isinstance(c, Collective))
     head, *rest = str(error).split("\n  Remedy: ")
     return Finding(

@@ -29,7 +29,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
             for at, (path, value, weakly) in enumerate(rows)
         }
     else:
-        result = _called(reference, args) if callable(reference) else reference
+        result = _called(reference, base, args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
         found = {
             (name := "result" + jax.tree_util.keystr(path)): Wanted(
@@ -42,13 +42,14 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
 
 
-def _called(reference: Any, args: tuple[Any, ...]) -> Any:
+def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
+    mesh = {"mesh": base.mesh} if Tracing(reference, base.mesh).takes_mesh else {}
     try:
         with noting("computing the reference"):
-            return reference(*args)
+            return reference(*args, **mesh)
     except TypeError as error:
         rule = "The reference is a function of the same arguments as the program."
-        told = called_wrongly(reference, args, {}, error, rule=rule)
+        told = called_wrongly(reference, args, mesh, error, rule=rule)
         if told is None:
             raise
         raise told from None

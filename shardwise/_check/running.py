@@ -17,7 +17,7 @@ from .._doing import doing
 from .._errors import noting
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
-from .._program import Atom, Body, Scan, Var, walk
+from .._program import Atom, Body, Op, Scan, Var, walk
 from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .options import words
@@ -49,6 +49,8 @@ class Run:
         self.program = self.traced.program
         self.twins: dict[Var, Var] = {}
         """For values that are `beside` others, those on one device."""
+        self.stuck_at: Op | None = None
+        """Where devices wait for others that never come, once that was seen."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._drawn: dict[int, int] = {}
         self._moves: dict[int, list[Movement]] = {}
@@ -83,6 +85,7 @@ class Run:
         doing(f"running {self.on}")
         outs, trouble = jax.device_get(compiled(*self.traced.values))
         if trouble is not None and int(trouble.site):
+            self.stuck_at = watch.sites[int(trouble.site) - 1]
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
         return [_held(out) for out in outs]
 
@@ -207,10 +210,11 @@ def _largest(dtype: Any) -> float:
 
 def _is_vast(value: Any) -> bool:
     """Whether a square of it may be too large for its type."""
-    if not eps_of(value.dtype) or not np.size(value):
+    dtype = jax.typeof(value).dtype
+    if not eps_of(dtype) or not np.size(value):
         return False
     most = np.abs(np.asarray(value)).max()
-    return not float(most) ** 2 < _largest(value.dtype)
+    return not float(most) ** 2 < _largest(dtype)
 
 
 def _held(value: Value) -> Held:

@@ -8,16 +8,21 @@ finding is not lost: verdicts and proofs keep it, and say how many there are.
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import io
 import linecache
 import re
 import tokenize
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from .verdict import Finding
+
+Place = tuple[str, int]
+"""A file and a line of it."""
 
 COMMENT = re.compile(r"#\s*shardwise:\s*ignore(?:\[([^\]]*)\])?")
 
@@ -99,7 +104,7 @@ def _held(node: ast.stmt) -> ast.AST | None:
     return next(iter(getattr(node, "body", [])), None)
 
 
-def ignore_of(finding: Finding, places: Iterable[tuple[str, int]] = ()) -> Ignore | None:
+def ignore_of(finding: Finding, places: Iterable[Place] = ()) -> Ignore | None:
     """The comment that silences a finding: at its own line, else at one of the places."""
     where = finding.where
     for file, line in [(where.file, where.line)] if where.file else places:
@@ -109,20 +114,37 @@ def ignore_of(finding: Finding, places: Iterable[tuple[str, int]] = ()) -> Ignor
     return None
 
 
+_AROUND: ContextVar[tuple[frozenset[str], tuple[Place, ...]]] = ContextVar(
+    "silenced", default=(frozenset(), ())
+)
+
+
+@contextlib.contextmanager
+def silencing(codes: Iterable[str], *places: Place) -> Iterator[None]:
+    """Silence these codes from here on, and what comments at these places do.
+
+    Before a verdict is made, not after: what is silenced explains nothing, and blames no mesh.
+    """
+    token = _AROUND.set((frozenset(codes), places))
+    try:
+        yield
+    finally:
+        _AROUND.reset(token)
+
+
 def split_silenced(
-    findings: Iterable[Finding],
-    places: Sequence[tuple[str, int]],
-    codes: Iterable[str] = (),
+    findings: Iterable[Finding], places: Sequence[Place]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings that stand, and those that a comment or one of the codes silences."""
+    """The findings that stand, and those that a comment or a setting silences."""
+    codes, around = _AROUND.get()
     kept, silenced = [], []
     for finding in findings:
-        quiet = finding.code in set(codes) or ignore_of(finding, places) is not None
+        quiet = finding.code in codes or ignore_of(finding, (*places, *around)) is not None
         (silenced if quiet else kept).append(finding)
     return tuple(kept), tuple(silenced)
 
 
-def place_of(f: Callable[..., Any]) -> list[tuple[str, int]]:
+def place_of(f: Callable[..., Any]) -> list[Place]:
     """Where a function is defined, for findings that are about no line."""
     code = getattr(getattr(f, "__wrapped__", f), "__code__", None)
     return [(code.co_filename, code.co_firstlineno)] if code is not None else []

@@ -46,6 +46,11 @@ class Found:
         """Where it is declared."""
         return self.case.line if self.case else 1
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file and the line."""
+        return str(self.file), self.line
+
 
 def find_cases(targets: list[str]) -> list[Found]:
     """All cases of the files and folders named, each once.
@@ -128,21 +133,23 @@ def _skipped(folder: Path) -> bool:
 def declares_cases(file: Path) -> bool:
     """Whether a file declares cases, read off its text: a file without any is not imported."""
     text = file.read_text(encoding="utf-8", errors="replace")
-    if "shardwise" not in text or not re.search(r"\bcase\b", text):
+    if not re.search(r"\bcase\b", text):
         return False
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return True  # importing it says what is wrong with it
-    return any(_names_case(node) for node in ast.walk(tree))
+    known = "shardwise" in text
+    return any(_names_case(node, file.parent, known) for node in ast.walk(tree))
 
 
-def _names_case(node: ast.AST) -> bool:
-    """Whether this is a call of `sw.case`, or imports `case` by its name."""
-    if isinstance(node, ast.ImportFrom):
-        return node.module == "shardwise" and any(alias.name == "case" for alias in node.names)
-    called = node.func if isinstance(node, ast.Call) else None
-    return isinstance(called, ast.Attribute) and called.attr == "case"
+def _names_case(node: ast.AST, folder: Path, known: bool) -> bool:
+    """Whether this is `sw.case`, or imports `case` by its name, perhaps from a file beside it."""
+    if isinstance(node, ast.ImportFrom) and any(alias.name == "case" for alias in node.names):
+        module = (node.module or "").partition(".")[0]
+        beside = folder / module, folder / f"{module}.py"
+        return module == "shardwise" or node.level > 0 or any(one.exists() for one in beside)
+    return known and isinstance(node, ast.Attribute) and node.attr == "case"
 
 
 def _cases_in(file: Path) -> list[Found]:

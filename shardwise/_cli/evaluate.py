@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._errors import ShardingError, ShardwiseError, explain_error, interrupted, was_told
+from .._errors import ShardingError, ShardwiseError, explain_error, interrupted, text_of, was_told
 from .files import refuse_unwritable
 from .report import last_line
 
@@ -102,7 +102,7 @@ def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
         line = last_line(error)
         if verbose or not line:
             raise
-        found = f"{doing} raised {type(error).__name__}: {error}".removesuffix(": ")
+        found = f"{doing} raised {type(error).__name__}: {text_of(error)}".removesuffix(": ")
         remedy = f"{alone}. --verbose shows the whole traceback."
         ours = "shardwise.evaluate: "
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]

@@ -93,22 +93,25 @@ def _run_all(
         # What a program prints goes to standard error: standard output is for the outcome.
         line = f"{verb} {one.name}" + (f" ({number} of {len(cases)})" if len(cases) > 1 else "")
         with telling(line), contextlib.redirect_stdout(sys.stderr):
-            outcome = _run(one, judge, asked.explained).silenced_by(asked.ignore)
+            outcome = _run(one, judge, asked)
         outcomes.append(outcome)
         show(outcome)
     return outcomes
 
 
-def _run(found: Found, judge: Judge, explained: bool) -> Outcome:
+def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
+    from .._check import silencing
+
     if found.case is None:
         return Outcome(found, error=found.error)
     began = time.perf_counter()
-    other = found.case.explain if explained else None
+    other = found.case.explain if asked.explained else None
     taken = f"explain={getattr(other, '__name__', 'a function')}" if other else ""
     try:
         doing("making its arguments")
         f, args = program_of(found.case, other)
-        verdict = judge(found.case, f, args)
+        with silencing(asked.ignore, found.place):
+            verdict = judge(found.case, f, args)
     except (Exception, SystemExit) as error:
         return Outcome(found, error=error, taken=taken)
     seconds = time.perf_counter() - began

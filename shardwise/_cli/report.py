@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ShardwiseError
+from .._errors import ShardwiseError, prefix, text_of
 from .cases import Found, shown
 
 if TYPE_CHECKING:
@@ -66,32 +66,14 @@ class Outcome:
             return f"it ends the process (SystemExit: {error.code})"
         ours = "shardwise: "
         notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
-        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+        text = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
         return "\n".join([text, *(note.removeprefix(ours) for note in notes)])
-
-    def silenced_by(self, codes: Sequence[str]) -> Outcome:
-        """The same without findings of these codes, and those silenced where the case stands."""
-        from .._check import Verdict, split_silenced
-
-        if self.verdict is None:
-            return self
-        kept, more = split_silenced(self.findings, [self._place], codes)
-        if not more:
-            return self
-        changes: dict[str, Any] = {"findings": kept, "silenced": (*self.silenced, *more)}
-        if isinstance(self.verdict, Verdict) and not any(one.certain for one in kept):
-            changes["wrong_on"] = ()
-        return dataclasses.replace(self, verdict=dataclasses.replace(self.verdict, **changes))
-
-    @property
-    def _place(self) -> tuple[str, int]:
-        return str(self.found.file), self.found.line
 
     def silencers(self) -> Iterator[tuple[str, int, str]]:
         """The comments that silenced something: file, line and code."""
         from .._check import ignore_of, place_of
 
-        places = [*place_of(self.program), self._place]
+        places = [*place_of(self.program), self.found.place]
         for finding in self.silenced:
             ignore = ignore_of(finding, places)
             if ignore is not None:
@@ -280,8 +262,8 @@ def last_line(error: BaseException) -> str:
     if isinstance(error, ShardwiseError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parents[1])
-    own = [f for f in frames if "site-packages" not in f.filename and f.line]
+    here = prefix(Path(__file__).parents[1])
+    own = [f for f in frames if "site-packages" not in Path(f.filename).parts and f.line]
     own = [f for f in own if not f.filename.startswith((here, "<"))]
     return f"--> {shown(own[-1].filename)}:{own[-1].lineno}\n  {own[-1].line}" if own else ""
 

@@ -25,7 +25,7 @@ from typing import Any
 import jax
 
 from .. import _jax
-from .._errors import PeerError
+from .._errors import PeerError, text_of
 
 EVERY = 1.0
 """Seconds between two looks at the news."""
@@ -122,7 +122,7 @@ class News:
         """What to raise for an error that says a connection broke: the words of whoever failed."""
         self._heard.wait(3 * EVERY)
         self._raised_at = time.monotonic()
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        first = (text_of(error).strip().splitlines() or [type(error).__name__])[0]
         return PeerError(self._words or f"another process is gone: {first}")
 
     def _is_in(self, scope: str) -> bool:
@@ -249,13 +249,13 @@ def worded(error: BaseException, where: str = "") -> str:
     place = f" in {where}" if where else ""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return f"process {index()} on {_host()} was told to end{place}"
-    text = f"{type(error).__name__}: {error}".strip()[:2000]
+    text = f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
     return f"process {index()} on {_host()} failed{place}: {text}"
 
 
 def is_connection_lost(error: BaseException) -> bool:
     """Whether this is how JAX says that another process went away in the middle of a collective."""
-    text = str(error)
+    text = text_of(error)
     return isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError) and (
         ("Gloo" in text and ("failed" in text or "closed" in text.lower()))
         or "Connection reset by peer" in text

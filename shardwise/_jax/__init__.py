@@ -47,6 +47,7 @@ from .lines import is_outermost_backward as is_outermost_backward
 from .lines import is_own as is_own
 from .lines import is_ragged_batch as is_ragged_batch
 from .lines import is_shard_map as is_shard_map
+from .lines import is_unmapped as is_unmapped
 from .lines import same_place as same_place
 from .lines import user_frames as user_frames
 from .lines import whole_tracebacks as whole_tracebacks

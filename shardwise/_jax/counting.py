@@ -1,33 +1,56 @@
 """Programs that count the devices of this machine while they are traced for a mesh of another size.
 
-`jax.device_count()`, `jax.local_device_count()` and `len(jax.devices())` are numbers in the trace:
-nothing of them is left in the jaxpr. So they are refused as they are asked for, also where the
-function was imported by its name (`from jax import device_count`). All of them ask the backend,
-which is where they are heard. What else is done with `jax.devices()` is left alone.
+`jax.device_count()`, `jax.local_device_count()` and the length of `jax.devices()` are numbers in
+the trace: nothing of them is left in the jaxpr. So they are refused as they are asked for, also
+where the function was imported by its name (`from jax import device_count`). Of the devices
+themselves a program may take one (`jax.devices()[0].platform`); whatever would tell how many there
+are is refused, by whichever function it is done: `len`, a loop that comes to the end of them, a
+copy, an array of them. Who asks is told by the frames, so that it needs no source.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import itertools
-import linecache
+import gc
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
+from jax._src import config as _config
 from jax._src import xla_bridge as _bridge
 
-from .._errors import UnsupportedError, explain_error
+from .._errors import UnsupportedError, explain_error, prefix
+from .kinds import asks_for_the_kind
 from .lines import is_own
 
 _NAMES = ("device_count", "local_device_count", "devices")
 _ASKING = {getattr(_bridge, name).__code__: name for name in _NAMES}
+_OWN = (prefix(Path(__file__).parents[1]), prefix(Path(np.__file__).parent))
+
+_ELSEWHERE: Any = _config.config_ext.Config(
+    "shardwise_other_machine", False, include_in_jit_key=True, include_in_trace_context=True
+)
+"""Part of what JAX remembers traces by: a `jit` that was traced for this machine may have counted
+its devices, and is traced again for a mesh of another number."""
 
 Wanted = Callable[[], "int | None"]
 """How many devices the mesh has that a program is being traced for, if it is."""
+
+
+@contextlib.contextmanager
+def elsewhere(size: int | None) -> Iterator[None]:
+    """A context in which programs are traced for a machine with so many devices."""
+    here = _bridge.get_backend().device_count()
+    before = _ELSEWHERE.swap_local(size not in (None, here))
+    try:
+        yield
+    finally:
+        _ELSEWHERE.set_local(before)
 
 
 def count_what_is_there(wanted: Wanted) -> None:
@@ -42,12 +65,26 @@ def count_what_is_there(wanted: Wanted) -> None:
         asking = sys._getframe(1)
         name = _ASKING.get(asking.f_code)
         caller = asking.f_back
-        if name is None or caller is None or is_own(caller.f_code.co_filename):
+        if name is None or caller is None or _is_library(caller.f_code.co_filename):
             return backend
         return _Backend(backend, caller, wanted)
 
     _bridge.get_backend = get_backend
-    jax.local_devices = _listed(jax.local_devices, wanted)
+    _hear_local_devices(wanted)
+
+
+def _hear_local_devices(wanted: Wanted) -> None:
+    """`jax.local_devices` answers from a cache, so it is replaced wherever it is held by name."""
+    original = jax.local_devices
+
+    @functools.wraps(original)
+    def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
+        found = original(*args, **kwargs)
+        return found if wanted() is None else _Devices(found, "jax.local_devices()", wanted)
+
+    for held in gc.get_referrers(original):
+        if isinstance(held, dict) and held is not vars(_bridge):
+            held.update({name: local_devices for name, value in held.items() if value is original})
 
 
 class _Backend:
@@ -63,42 +100,82 @@ class _Backend:
         return self._counted("jax.local_device_count()", self.backend.local_device_count())
 
     def devices(self) -> list[Any]:
-        return _Devices(self.backend.devices(), "jax.devices", self.wanted)
+        return _Devices(self.backend.devices(), "jax.devices()", self.wanted)
 
     def _counted(self, asked: str, found: int) -> int:
-        _refuse_another(asked, found, self.wanted(), self.caller)
+        _refuse_another(f"{asked} is", found, self.wanted(), self.caller)
         return found
 
 
-def _listed(original: Callable[..., list[Any]], wanted: Wanted) -> Callable[..., list[Any]]:
-    @functools.wraps(original)
-    def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
-        found = original(*args, **kwargs)
-        return found if wanted() is None else _Devices(found, "jax.local_devices", wanted)
-
-    return local_devices
-
-
 class _Devices(list[Any]):
-    """Devices that a program may use, and not count."""
+    """Devices that a program may use one by one, and not count."""
 
     def __init__(self, found: list[Any], name: str, wanted: Wanted):
         super().__init__(found)
         self.name, self.wanted = name, wanted
 
+    def __bool__(self) -> bool:
+        return super().__len__() > 0
+
     def __len__(self) -> int:
-        found, caller = super().__len__(), sys._getframe(1)
-        # NumPy and `list` ask as well, on behalf of the same line.
-        if not is_own(caller.f_code.co_filename) and _call(caller).startswith("len("):
-            _refuse_another(f"len({self.name}())", found, self.wanted(), caller)
+        found = super().__len__()
+        self.refuse_to_tell(f"len({self.name}) is")
         return found
 
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        # The end tells how many there were.
+        if not asks_for_the_kind(sys._getframe(1)):
+            self.refuse_to_tell()
 
-def _call(frame: FrameType) -> str:
-    """The expression that a frame is at, as it is written in its line."""
-    at = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), (None,) * 4)
-    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).encode()
-    return line[at[2] or 0 :].decode(errors="ignore")
+    def __getitem__(self, at: Any) -> Any:
+        found, wanted = super().__getitem__(at), self.wanted()
+        if isinstance(at, slice) and wanted and len(range(wanted)[at]) != len(found):
+            self.refuse_to_tell()
+        return found
+
+    def __radd__(self, other: list[Any]) -> list[Any]:
+        return [*other, *self]
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        # NumPy would pass over an error of __len__.
+        return np.array([*self], *args, **kwargs)
+
+    def refuse_to_tell(self, asked: str = "") -> None:
+        """Refuse what depends on how many there are, where the mesh has another number."""
+        found = super().__len__()
+        _refuse_another(asked or f"all of {self.name} are", found, self.wanted(), _asking())
+
+
+_SAFE = {"__new__", "__init__", "__getattribute__", "__contains__", "__repr__", "index"}
+"""Methods of lists that do not tell how many there are, or of which none are left."""
+
+
+def _telling(method: Any) -> Any:
+    @functools.wraps(method)
+    def told(self: _Devices, *args: Any, **kwargs: Any) -> Any:
+        self.refuse_to_tell()
+        return method(self, *args, **kwargs)
+
+    return told
+
+
+for _name, _method in {**vars(list), "__reduce_ex__": object.__reduce_ex__}.items():
+    if callable(_method) and _name not in {*_SAFE, *vars(_Devices)}:
+        setattr(_Devices, _name, _telling(_method))
+
+
+def _is_library(file: str) -> bool:
+    """Whether a source file is JAX's, NumPy's or ours."""
+    return is_own(file) or file.startswith(_OWN)
+
+
+def _asking() -> FrameType:
+    """The innermost frame of the user's."""
+    frame = first = sys._getframe(2)
+    while frame is not None and _is_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame or first
 
 
 def _refuse_another(asked: str, found: int, wanted: int | None, caller: FrameType) -> None:
@@ -106,10 +183,11 @@ def _refuse_another(asked: str, found: int, wanted: int | None, caller: FrameTyp
         return
     raise UnsupportedError(
         explain_error(
-            f"{asked} is {found} here, and the mesh has {wanted} device{'s' * (wanted != 1)}",
+            f"{asked} {found} here, and the mesh has {wanted} device{'s' * (wanted != 1)}",
             where=f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}",
             rule="It counts the devices of this machine, so that the result would not be that "
             "of a machine with as many devices as the mesh.",
-            remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map.',
+            remedy='mesh.size, or jax.lax.axis_size("data") inside the shard_map. For the kind of '
+            "device, one will do: jax.devices()[0].platform.",
         )
     )

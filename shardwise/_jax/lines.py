@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jaxlib
 from jax._src import config as _config
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
+
+from .._errors import prefix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,14 +95,14 @@ def same_place(source_info: Any) -> Any:
 
 
 LIBRARIES = tuple(
-    str(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    prefix(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
 )
 """Where installed packages live: frames there are a library's, not the user's."""
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is JAX's."""
-    return file.startswith(_HOME)
+    """Whether a source file is JAX's, and not that of another package called jax-something."""
+    return file.startswith(_HOMES)
 
 
 def is_shard_map(file: str) -> bool:
@@ -107,7 +110,7 @@ def is_shard_map(file: str) -> bool:
     return is_own(file) and Path(file).name == "shard_map.py"
 
 
-_HOME = str(Path(jax.__file__).parent)
+_HOMES = tuple(prefix(Path(package.__file__).parent) for package in (jax, jaxlib))
 
 api_boundary = _traceback.api_boundary
 """A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
@@ -115,11 +118,18 @@ api_boundary = _traceback.api_boundary
 
 def is_ragged_batch(error: BaseException) -> bool:
     """Whether JAX has asserted that all sizes of a ragged exchange in a batch are batched."""
-    if not isinstance(error, AssertionError):
-        return False
+    return _came_through(error, AssertionError, "_ragged_all_to_all_batched_collective")
+
+
+def is_unmapped(error: BaseException) -> bool:
+    """Whether a `pmap` was given an array without the dimension that it maps over."""
+    return _came_through(error, IndexError, "_mapped_axis_size")
+
+
+def _came_through(error: BaseException, kind: type, function: str) -> bool:
     frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
-    names = [code.co_name for code in frames if is_own(code.co_filename)]
-    return "_ragged_all_to_all_batched_collective" in names
+    names = (code.co_name for code in frames if is_own(code.co_filename))
+    return isinstance(error, kind) and function in names
 
 
 def whole_tracebacks() -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .._errors import text_of
+
 INDIVISIBLE = re.compile(
     r"maps array axis (?P<dim>\d+) \(of size (?P<size>\d+)\) to mesh ax[ei]s "
     r"(?P<axes>.+?) \(of (?:total )?size (?P<n>\d+)\)"
@@ -122,4 +124,6 @@ def is_about_types(error: Exception) -> bool:
     """Whether JAX refuses the way arrays lie on an explicit mesh."""
     if type(error).__name__ == "ShardingTypeError":
         return True
-    return bool(SPEC_MISMATCH.search(f"{error} {error.__cause__}"))
+    return bool(
+        SPEC_MISMATCH.search(" ".join(map(text_of, filter(None, (error, error.__cause__)))))
+    )

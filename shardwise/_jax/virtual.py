@@ -26,7 +26,7 @@ from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .counting import count_what_is_there
+from .counting import count_what_is_there, elsewhere
 from .messages import PmapError
 from .placing import place_virtually
 
@@ -70,7 +70,8 @@ def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
-        yield seen
+        with elsewhere(seen.size):
+            yield seen
     finally:
         _VIRTUAL.reset(token)
         # `jax.set_mesh` without `with` lasts; what a program sets while traced does not.

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from .._errors import text_of
 from . import detection
 
 
@@ -62,7 +63,7 @@ def _run_script(arguments: list[str]) -> None:
 
 
 def _first_words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".strip()[:2000]
+    return f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
 
 
 def _fail(words: str, error: BaseException | None, code: int = 1) -> None:

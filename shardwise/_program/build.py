@@ -308,7 +308,10 @@ class _Walk:
         if outside:
             ins = [self.around(eqn, [atom], [_like(atom)], outside)[0] for atom in ins]
             names = tuple(name for name in names if name in self.scope)
+        checks.named(form.name, names, self.where(eqn))
         if not names:
+            if "perm" in p:
+                checks.alone(p["perm"], self.where(eqn))
             return ins
         axes = tuple(self.scope[name] for name in names)
         groups = p.get("axis_index_groups")
@@ -318,6 +321,8 @@ class _Walk:
         if "perm" in own:
             axes = checks.numbered(axes, self.scope, where)
             own["perm"] = checks.permutation(own["perm"], axes, where)
+        if "source" in own:
+            checks.source(own["source"], axes, where)
         for v, out in zip(eqn.invars, eqn.outvars, strict=False):
             checks.operand(form.name, own, v.aval, out.aval, where)
         if groups is not None:

@@ -53,22 +53,48 @@ def nested(spec: Any, taken: Set[str], where: Place) -> None:
         )
 
 
+def named(name: str, names: tuple[Any, ...], where: Place) -> None:
+    """Refuse axes of which one is named twice."""
+    again = [one for one in names if names.count(one) > 1]
+    if again:
+        raise ShardingError(
+            explain_error(
+                f"{name} over {names} names mesh axis {again[0]!r} twice",
+                where=str(where),
+                rule="A collective runs over one axis or several different ones.",
+                remedy="name each axis once.",
+            )
+        )
+
+
 def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
     count = math.prod(axis.size for axis in axes)
-    if sorted(index for group in groups for index in group) != list(range(count)):
+    every = [index for group in groups for index in group]
+    if sorted(every) != list(range(count)) or not all(groups):
         raise ShardingError(
             explain_error(
                 f"{name} with axis_index_groups={groups} over {count} devices",
                 where=str(where),
-                rule="Each device along the axis is in exactly one group.",
+                rule="Each device along the axis is in exactly one group, and no group is empty.",
                 remedy="name every index once.",
+            )
+        )
+    # JAX looks at the first group only to see whether there is anything to exchange.
+    idle = name == "all_to_all" and len(groups[0]) == 1
+    if not idle and not all(map(_is_index, every)):
+        raise ShardingError(
+            explain_error(
+                f"{name} with axis_index_groups={groups}",
+                where=str(where),
+                rule="Groups hold the numbers of devices, which are integers.",
+                remedy="int(i) for each of them.",
             )
         )
     if len({len(group) for group in groups}) == 1 or name in ("psum", "pmax", "pmin"):
         return groups
-    if name == "all_to_all" and len(groups[0]) == 1:
-        return ()  # JAX looks at the first group only, and sees nothing to exchange.
+    if idle:
+        return ()
     raise ShardingError(
         explain_error(
             f"{name} with axis_index_groups={groups}",
@@ -101,7 +127,7 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     """The pairs, checked as JAX checks them when it compiles."""
     count = math.prod(axis.size for axis in axes)
     for index in (index for pair in perm for index in pair):
-        if not hasattr(index, "__index__") or not -count <= index < count:
+        if not _is_index(index) or not -count <= index < count:
             raise ShardingError(
                 explain_error(
                     f"ppermute with perm={tuple(perm)} names device {index} of {count}",
@@ -122,6 +148,37 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
                 )
             )
     return pairs
+
+
+def alone(perm: Any, where: Place) -> None:
+    """Refuse a permutation over no axis, of each device with itself, that is none."""
+    if permutation(perm, (), where) != ((0, 0),):
+        raise ShardingError(
+            explain_error(
+                f"ppermute over () with perm={tuple(perm)}",
+                where=str(where),
+                rule="Over no axis each device is alone, and gets zeros where nobody sends.",
+                remedy="name the axis; or jnp.zeros_like(x).",
+            )
+        )
+
+
+def source(index: Any, axes: tuple[Axis, ...], where: Place) -> None:
+    """Refuse to send from a device that is not there."""
+    count = math.prod(axis.size for axis in axes)
+    if not _is_index(index) or not 0 <= index < count:
+        raise ShardingError(
+            explain_error(
+                f"pbroadcast with source={index} of {count} devices",
+                where=str(where),
+                rule="Devices along an axis are numbered from 0.",
+                remedy=f"a number from 0 to {count - 1}.",
+            )
+        )
+
+
+def _is_index(number: Any) -> bool:
+    return hasattr(number, "__index__")
 
 
 def speaks(eqn: Any, name: str, scope: Scope) -> bool:
@@ -198,13 +255,20 @@ def _unordered(name: str, given: Any) -> Told:
 
 
 def _uncounted(name: str, own: Mapping[str, Any]) -> Told:
-    if name == "all_to_all" and min(own["split"], own["concat"]) < 0:
-        return (
-            f"with split_axis={own['split']}, concat_axis={own['concat']}",
-            "This version of JAX counts the dimensions of an exchange from the front.",
-            "numbers from 0; the last dimension is x.ndim - 1.",
-        )
-    return None
+    given = {word: own[ours] for word, ours in _DIMENSIONS.get(name, {}).items()}
+    if all(_is_index(number) and number >= 0 for number in given.values()):
+        return None
+    return (
+        "with " + ", ".join(f"{word}={number}" for word, number in given.items()),
+        "This version of JAX counts the dimensions of an exchange from the front.",
+        "numbers from 0; the last dimension is x.ndim - 1.",
+    )
+
+
+_DIMENSIONS = {
+    "all_to_all": {"split_axis": "split", "concat_axis": "concat"},
+    "psum_scatter": {"scatter_dimension": "dimension"},
+}
 
 
 def _empty(name: str, own: Mapping[str, Any], given: Any, out: Any) -> Told:

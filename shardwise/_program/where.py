@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import _jax
+from .._errors import prefix
 
-_HERE = str(Path(__file__).parents[1])
+_HERE = prefix(Path(__file__).parents[1])
 
 
 @dataclasses.dataclass(frozen=True)

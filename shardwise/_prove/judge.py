@@ -27,7 +27,7 @@ from .._check import (
 from .._errors import name_of
 from .._meaning import Gap
 from .._mesh import AbstractMesh, Axis, axes_of
-from .._program import is_sharded
+from .._program import Op, is_sharded
 from .numbers import Numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
 from .reading import ReadProgram, Row
@@ -137,11 +137,11 @@ def _reason(row: Row, causes: Sequence[Finding]) -> str:
 def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]:
     """Where devices may wait forever, unless they were seen to."""
     may = [program for program in programs if program.traced.program.watch.sites]
-    return [] if numbers.stuck_on else grouped([_waits(program) for program in may])
+    sites = [(program, site) for program in may for site in program.traced.program.watch.sites]
+    return [] if numbers.stuck_on else grouped([_waits(program, site) for program, site in sites])
 
 
-def _waits(program: ReadProgram) -> Finding:
-    site = program.traced.program.watch.sites[0]
+def _waits(program: ReadProgram, site: Op) -> Finding:
     return Finding(
         "SW408",
         "a collective is under a decision that may differ between devices; where it does, some "

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from .._check import Examined, Finding, examine, wide, words
-from .._errors import ShardwiseError
+from .._errors import ShardwiseError, text_of
 from .._mesh import AbstractMesh, resized
 
 MANY = 1 << 21
@@ -85,7 +85,7 @@ def try_numbers(
         try:
             examined = examine(f, own, small, reference, options)
         except (ShardwiseError, TypeError, ValueError, AssertionError) as error:
-            reason = reason or str(error).partition("\n")[0]
+            reason = reason or text_of(error).partition("\n")[0]
         else:
             return _told(examined, small, note, exact=not note and small[0] in meshes)
     return Numbers(words=f"The program could not be run on small numbers: {reason}")

@@ -14,7 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._errors import ArgumentError, ShardingError, a_type, explain_error
+from .._errors import ArgumentError, ShardingError, a_type, explain_error, text_of
 from .._mesh import MeshLike
 from .gradient import Reduced
 from .hosts import Feed, check_feed
@@ -161,7 +161,7 @@ class Runner:
             try:
                 made = self._compiled(*given)
             except (RuntimeError, ValueError) as error:
-                if settled and "deleted" in str(error):  # one of them, by somebody else
+                if settled and "deleted" in text_of(error):  # one of them, by somebody else
                     refuse_deleted(jax.tree.leaves(arrays), *self._lost)
                 raise
         if self._waiting is not None:

@@ -215,6 +215,23 @@ def test_a_mesh_fixture_of_the_user_stands(run):
     result.assert_outcomes(passed=1)
 
 
+def test_params_of_a_fixture_of_the_user_stand(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.fixture(params=["mine", "too"])
+        def mesh(request):
+            return request.param
+
+        @pytest.mark.mesh(data=[1, 2, 4])
+        def test_it(mesh):
+            assert mesh in ("mine", "too")
+        """
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_mesh_without_a_mark(run):
     result = run("def test_it(mesh): pass")
     result.assert_outcomes(errors=1)

@@ -807,3 +807,43 @@ def test_empty_results_show_nothing():
     verdict = sw.check(program, jnp.arange(8.0), mesh=MESH)
     assert "SW501: every result is empty" in str(verdict)
     assert "right as far as this could show" in str(verdict)
+
+
+# --- devices that wait on some meshes alone
+
+
+def waits_on_two(x):
+    if lax.axis_size("data") != 2:
+        return lax.psum(x.mean(), "data")
+    first = lax.axis_index("data") == 0
+    return lax.cond(first, total, jnp.sum, x)
+
+
+def test_a_deadlock_on_one_mesh_and_a_factor_on_another():
+    program = split(waits_on_two, check_vma=False)
+    verdict = sw.check(program, jnp.arange(16.0), mesh=MESH)
+    assert verdict.wrong_on == ("{data: 2}", "{data: 4}")
+    found = {finding.code: finding.mesh for finding in verdict.findings}
+    assert found == {"SW301": "{data: 2}", "SW401": "{data: 4}"}
+
+
+def waits_at_the_second(x):
+    here = lax.axis_index("data")
+    a = lax.cond(here >= 0, total, jnp.sum, x)
+    b = lax.cond(here == 0, lambda x: lax.pmax(x.sum(), "data"), jnp.sum, x)  # deadlock
+    return a + b
+
+
+def test_a_deadlock_is_named_where_it_is():
+    program = split(waits_at_the_second, check_vma=False)
+    verdict = sw.check(program, jnp.arange(16.0), mesh=MESH)
+    (finding,) = (one for one in verdict.findings if one.code == "SW301")
+    assert finding.where.line == line_of(waits_at_the_second, "# deadlock")
+
+
+def test_a_reference_in_numpy_may_take_the_mesh():
+    def reference(x, *, mesh):
+        assert mesh.shape == {"data": 1}
+        return np.asarray(x, "float64").sum().astype("float32")
+
+    assert sw.check(split(total), jnp.arange(8.0), mesh=MESH, reference=reference)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import shardwise as sw
 from shardwise._check.silence import ignores_in
 from shardwise._cli import app
+from shardwise._cli.cases import declares_cases
 from shardwise._cli.status import ExitCode
 
 PROGRAM = """\
@@ -170,3 +171,75 @@ def test_a_comment_covers_its_statement_and_no_more(tmp_path):
         ("SW108",): range(13, 14),
         ("SW109",): range(16, 18),
     }
+
+
+TWO = """\
+import jax
+import jax.numpy as jnp
+from jax import P, lax
+
+import shardwise as sw
+
+
+def two(key, x, table, rows, *, mesh):
+    def per_device(key, x, table, rows):
+        here = rows - lax.axis_index("data") * len(table)
+        found = (here >= 0) & (here {most} len(table))
+        looked_up = jnp.where(found[:, None], table[jnp.clip(here, 0, len(table) - 1)], 0)
+        noise = jax.random.normal(key, x.shape)
+        scale = {scale} if lax.axis_size("data") == 2 else 1
+        return lax.{mean}(x.mean() * scale, "data"), x + noise, lax.psum(looked_up, "data")
+
+    specs = {{"in_specs": (P(), P("data"), P("data"), P()), "out_specs": (P(), P("data"), P())}}
+    return jax.shard_map(per_device, mesh=mesh, **specs)(key, x, table, rows)
+
+
+@sw.case(mesh={{"data": [1, 2, 4]}})
+def case():
+    table = jnp.sin(jnp.arange(64.0)).reshape(16, 4)
+    return two, (jax.random.key(0), jnp.arange(1.0, 17.0), table, jnp.arange(16))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "ignored", "left", "wrong_on"),
+    [
+        ({"most": "<=", "scale": 1, "mean": "psum"}, ["SW106", "SW401"], "SW109", (2, 4)),
+        ({"most": "<", "scale": 3, "mean": "pmean"}, ["SW106"], "SW401", (2,)),
+    ],
+    ids=["which it might explain", "on another mesh"],
+)
+def test_a_setting_silences_no_other_mistake(steps, program, ignored, left, wrong_on):
+    settings = steps.with_name("pyproject.toml")
+    settings.write_text(f"[tool.shardwise]\nignore = {ignored}\n")
+    steps.write_text(TWO.format(**program))
+    told = json.loads(run("check", "--format", "json").stdout)["cases"][0]["verdict"]
+    assert [one["code"] for one in told["findings"]] == [left]
+    assert {one["code"] for one in told["silenced"]} == {*ignored}
+    assert told["wrong_on"] == [f"{{data: {n}}}" for n in wrong_on]
+
+
+# --- which files of a folder declare cases
+
+DECLARED = {
+    "called": "import shardwise as sw\n@sw.case(mesh={'data': [1, 2]})\ndef one(): return F, X\n",
+    "bare": "import shardwise as sw\n@sw.case\ndef one(): return F, X\n",
+    "alias": "import shardwise\nc = shardwise.case\n@c(mesh={'d': 2})\ndef one(): return F, X\n",
+    "named": "from shardwise import case as c\n@c(mesh={'data': [1, 2]})\ndef one(): return F, X\n",
+    "partial": "import functools, shardwise as sw\n"
+    "case = functools.partial(sw.case, mesh={'data': [1, 2]})\n",
+    "shared": "from partial import case\n@case()\ndef one(): return F, X\n",
+    "relative": "from .partial import case\n@case()\ndef one(): return F, X\n",
+}
+OTHERS = {
+    "statement": "import shardwise\nmatch shardwise:\n    case 3: pass\n",
+    "elsewhere": "from pytest_cases import case\n@case()\ndef one(): return 3\n",
+    "foreign": "import other\n@other.case()\ndef one(): return 3\n",
+}
+
+
+@pytest.mark.parametrize("name", [*DECLARED, *OTHERS])
+def test_files_that_declare_cases(tmp_path, name):
+    for other, text in {**DECLARED, **OTHERS}.items():
+        (tmp_path / f"{other}.py").write_text(text)
+    assert declares_cases(tmp_path / f"{name}.py") == (name in DECLARED)

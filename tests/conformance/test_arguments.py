@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import device_count, devices, lax
-from jax.sharding import AxisType, NamedSharding
+from jax import device_count, devices, lax, local_devices
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
@@ -52,6 +53,32 @@ def test_static_by_number_or_name(options):
     assert_same(call(X, "max"), X.reshape(4, 2, 3).max(0))
     assert_same(call(X, how="sum"), SUMS)
     assert_same(jax.jit(call, static_argnums=1)(X, "sum"), SUMS)
+
+
+def summed(x, *rest, mesh):
+    how = "sum" if "sum" in rest else "max"
+    return reduced(x, how, mesh=mesh) * len(rest)
+
+
+@pytest.mark.parametrize(
+    "numbers", [np.int64(2), [np.int32(2)], np.array([2]), np.array(2), (2, 5), (-1,), (2, -9), {2}]
+)
+def test_static_numbers_are_those_of_jit(numbers):
+    args = X, 2.0, "sum"
+    want = jax.jit(summed, static_argnums=numbers, static_argnames="mesh")
+    want = want(*args, mesh=real_mesh(data=4))
+    assert_same(sw.simulate(summed, mesh=MESH, static_argnums=numbers)(*args), want)
+    assert sw.check(summed, *args, mesh=[MESH], static_argnums=numbers)
+    assert sw.prove(summed, *args, mesh=[MESH], static_argnums=numbers)
+    sw.explain(summed, *args, mesh=MESH, static_argnums=numbers)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(5, "has 5, and"), (-9, "has -9, and"), (1.5, "1.5")]
+)
+def test_a_static_number_that_is_none(number, words):
+    with pytest.raises(sw.ArgumentError, match=words):
+        sw.simulate(scaled, mesh=MESH, static_argnums=number)(X, "sum")
 
 
 def test_functions_and_numbers_as_keywords():
@@ -295,6 +322,7 @@ WRONG_PMAPS = {
     "axis 'j' here: the pmap around this does not name its own": lambda x: jax.pmap(
         lambda x: lax.psum(x, "j")
     )(x),
+    "a number that has no dimensions": lambda x: jax.pmap(jnp.sin)(x[0, 0]),
     "stands inside another pmap": lambda x: jax.pmap(lambda x: jax.pmap(jnp.sin)(x))(x),
 }
 
@@ -338,11 +366,78 @@ def test_the_devices_of_this_machine_are_not_those_of_the_mesh(name):
     assert COUNTS[name]() == here
 
 
+def refuses(f, words):
+    """Every way to run a program refuses it with these words."""
+    ways = (
+        lambda: sw.simulate(f, mesh=MESH)(X),
+        lambda: sw.check(f, X, mesh=[MESH]),
+        lambda: sw.explain(f, X, mesh=MESH),
+        lambda: sw.prove(f, X, mesh=MESH),
+        lambda: sw.inspect(f, X, mesh=MESH),
+    )
+    for run in ways:
+        with pytest.raises(sw.UnsupportedError, match=words):
+            run()
+
+
+COUNTED_OTHERWISE = (
+    "len (jax.devices())",
+    "len(local_devices())",
+    "functools.partial(len, jax.devices())()",
+    "len(list(jax.devices()))",
+    "len([d for d in jax.devices() if d.id >= 0])",
+    "len(jax.devices()[:])",
+    "len([] + jax.devices())",
+    "len(jax.devices().copy())",
+    "len(jax.devices() * 1)",
+    "sum(1 for _ in jax.devices())",
+    "sum(d.platform == 'cpu' for d in jax.devices())",
+    "len({d.id for d in jax.devices()})",
+    "(lambda *every: len(every))(*jax.local_devices())",
+    "np.array(jax.devices()).size",
+    "Mesh(jax.devices(), ('data',)).size",
+)
+
+
+@pytest.mark.parametrize("text", COUNTED_OTHERWISE)
+def test_devices_are_counted_in_no_way_and_without_source(text):
+    names: dict[str, Any] = {"functools": functools, "jax": jax, "np": np}
+    count = eval(f"lambda: {text}", {**names, "Mesh": Mesh, "local_devices": local_devices})
+    here = count()
+
+    def f(x, *, mesh):
+        return handed(x, mesh=mesh) / count()
+
+    with pytest.raises(sw.UnsupportedError, match=rf"<string>:1: .* {here} here, and the mesh"):
+        sw.simulate(f, mesh=sw.mesh(data=4))(X)
+    whole = sw.simulate(f, mesh=sw.mesh(data=here))(X)
+    assert_same(whole * here, sw.simulate(handed, mesh=sw.mesh(data=here))(X))
+    assert count() == here
+
+
+def test_every_way_to_run_refuses_to_count_devices():
+    refuses(lambda x, *, mesh: x / len([*jax.devices()]), "jax.devices")
+
+
+@jax.jit
+def divided(x):
+    return x / jax.device_count()
+
+
+def test_a_jit_that_was_traced_for_this_machine_is_traced_again():
+    divided(X)
+    refuses(lambda x, *, mesh: handed(divided(x), mesh=mesh), "device_count")
+
+
 def test_devices_may_be_asked_for_and_not_counted():
     def f(x, *, mesh):
         kinds = {d.platform for d in jax.devices()} | {jax.local_devices()[0].platform}
-        own = np.array(jax.devices()), list(jax.devices()), jax.make_mesh((1,), ("one",))
-        assert kinds == {jax.default_backend()}
+        assert kinds == {jax.default_backend()} == frozenset(d.platform for d in jax.devices())
+        assert all(d.platform in kinds and d.device_kind for d in jax.devices())
+        assert not any(d.platform == "none" for d in jax.local_devices())
+        assert jax.devices()
+        assert next(iter(jax.devices())) in jax.devices()
+        own = jax.devices()[:1], jax.make_mesh((1,), ("one",))
         return handed(x, mesh=mesh) * len(own)
 
-    assert_same(sw.simulate(f, mesh=MESH)(X), 3 * sw.simulate(handed, mesh=MESH)(X))
+    assert_same(sw.simulate(f, mesh=MESH)(X), 2 * sw.simulate(handed, mesh=MESH)(X))

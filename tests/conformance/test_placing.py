@@ -149,11 +149,11 @@ IN_A_BODY = {
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("name", IN_A_BODY)
 def test_in_a_body_that_is_partly_manual(name, kind):
-    def f(x, mesh=None):
-        mesh = mesh or jax.sharding.get_abstract_mesh()
+    def f(x, on=None):
+        on = on or jax.sharding.get_abstract_mesh()
 
         def body(x):
-            return IN_A_BODY[name](x, mesh) * lax.axis_index("a").astype(x.dtype)
+            return IN_A_BODY[name](x, on) * lax.axis_index("a").astype(x.dtype)
 
         x = jax.reshard(x, P("a")) if kind is AxisType.Explicit else x
         return jax.shard_map(body, in_specs=P("a"), out_specs=P("a"), axis_names={"a"})(x)

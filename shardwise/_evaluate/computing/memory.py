@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from ..._errors import ShardwiseError, explain_error
+from ..._errors import ShardwiseError, explain_error, text_of
 from ..lanes import Lanes
 from ..reading.source import Row
 
@@ -81,7 +81,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether the device, or the host for it, ran out of memory."""
     if isinstance(error, MemoryError):
         return True
-    text = str(error)
+    text = text_of(error)
     return isinstance(error, jax.errors.JaxRuntimeError) and (
         "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
     )
@@ -103,7 +103,7 @@ def too_large(batch: int, error: BaseException) -> ShardwiseError:
 
 
 def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (text_of(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _even(n: int) -> int:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from ..._calls import called_wrongly
-from ..._errors import ShardingError, a_type, explain_error
+from ..._errors import ShardingError, a_type, explain_error, text_of
 from ..adding.metrics import check_rows, check_shapes, named
 from ..adding.plan import Plan, make_plan
 from ..lanes import Lanes
@@ -138,7 +138,7 @@ def _trace(function: Function, batch: int) -> Plan:
 
 def _hint(error: Exception, function: Function) -> str:
     """What `fn` was given, where it seems to have taken it for something else."""
-    text, whole = str(error), jax.tree.unflatten(function.structure, function.rows)
+    text, whole = text_of(error), jax.tree.unflatten(function.structure, function.rows)
     if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(whole, dict):
         found = "one array" if isinstance(whole, Row) else a_type(whole)
         return (

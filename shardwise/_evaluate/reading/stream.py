@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._errors import ShardingError, explain_error
+from ..._errors import ShardingError, explain_error, text_of
 from ..lanes import Lanes
 from ..spans import Span
 from .source import Row, Source, device_dtype, noted
@@ -36,7 +36,7 @@ class Unread(Exception):
     """The data could not be read; `error` is what its reader raised."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(str(error))
+        super().__init__(text_of(error))
         self.error = error
 
 

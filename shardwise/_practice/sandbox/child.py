@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..._errors import text_of
 from . import guard, wire
 
 EXERCISES = Path(__file__).parents[1] / "exercises"
@@ -174,7 +175,7 @@ def _load(file: Path, name: str) -> Any:
 
 def _told(error: BaseException, file: Path) -> dict[str, Any]:
     """An exception, with the last line of the learner's own file on the way to it."""
-    message = str(error)
+    message = text_of(error)
     if isinstance(error, SyntaxError):
         return {
             "type": "SyntaxError",
@@ -188,7 +189,7 @@ def _told(error: BaseException, file: Path) -> dict[str, Any]:
     chain, cause = [type(error).__name__], error
     while (cause := cause.__cause__ or cause.__context__) is not None and len(chain) < 6:
         chain.append(type(cause).__name__)
-        message += f"\n[caused by {type(cause).__name__}: {str(cause)[:1500]}]"
+        message += f"\n[caused by {type(cause).__name__}: {text_of(cause)[:1500]}]"
     calls = own[0].name == "<module>" if own else False
     return {
         "type": type(error).__name__,

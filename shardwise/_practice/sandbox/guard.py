@@ -57,7 +57,7 @@ class Refused(PermissionError):
 
 def keep(folder: Path, secret: Sequence[Path]) -> None:
     """From now on refuse what no exercise needs."""
-    inside, hidden = str(folder), tuple(str(path) for path in secret)
+    inside, hidden = str(folder), tuple(os.path.join(path, "") for path in secret)
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event in WORDS:
@@ -74,7 +74,7 @@ def keep(folder: Path, secret: Sequence[Path]) -> None:
         writes = any(c in str(mode or "") for c in "wax+") or bool(int(flags or 0) & WRITES)
         if writes and text != os.devnull:
             _outside(text, "writes to")
-        if text.startswith(hidden) and not text.endswith(".pyc"):
+        if os.path.join(text, "").startswith(hidden) and not text.endswith(".pyc"):
             raise Refused("the solution reads the judge's own files; no exercise needs that.")
 
     def _outside(path: str | bytes, verb: str) -> None:

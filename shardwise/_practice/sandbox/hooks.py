@@ -286,7 +286,7 @@ def _line() -> int:
     frame: Any = sys._getframe(2)
     import os
 
-    here = os.getcwd()
+    here = os.path.join(os.getcwd(), "")
     while frame is not None:
         if frame.f_code.co_filename.startswith(here):
             return frame.f_lineno

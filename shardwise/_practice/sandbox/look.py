@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._check import check
+from ..._errors import text_of
 from ..._inspect import Inspection, inspect
 from ..._inspect.record import Recorder
 from . import hooks
@@ -49,13 +50,13 @@ def look(
             :FINDINGS
         ]
     except Exception as error:
-        found["check"] = f"{type(error).__name__}: {error}"[:300]
+        found["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
     try:
         from ..._mesh import mesh as make_mesh
 
         inspection = inspect(bound, *traced, mesh=make_mesh(sizes))
     except Exception as error:
-        found["inspect"] = f"{type(error).__name__}: {error}"[:300]
+        found["inspect"] = f"{type(error).__name__}: {text_of(error)}"[:300]
         inspection = _by_parts(program, args, sizes, on)
     if inspection is not None:
         data = inspection.to_dict()
