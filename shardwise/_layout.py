@@ -20,6 +20,7 @@ from ._errors import ShardingError, a_type, explain_error
 from ._jax import types
 from ._mesh import AbstractMesh, Mesh, Placement, near, split_over
 from ._program import Body, Join, Leaf, Split, Var
+from ._trees import is_whole
 
 Spec = PartitionSpec | NamedSharding | None
 WHERE = "in_specs="
@@ -35,9 +36,9 @@ def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
     whole = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     _check_specs(whole)
     # None is a tree without leaves to JAX, and here a spec that is left open.
-    whole = jax.tree.map(lambda x: _OPEN if x is None else x, whole, is_leaf=is_spec)
+    specs, tree = jax.tree.flatten(whole, is_leaf=is_spec)
     try:
-        found = jax.tree.leaves(jax.tree.broadcast(whole, args))
+        parts = tree.flatten_up_to(args)
     except ValueError as error:
         raise ShardingError(
             explain_error(
@@ -48,10 +49,11 @@ def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
                 remedy="in_specs=(P('data'), None) says how the first of two arguments lies.",
             )
         ) from error
-    return [None if spec is _OPEN else spec for spec in found]
-
-
-_OPEN = object()
+    return [
+        spec
+        for spec, part in zip(specs, parts, strict=True)
+        for _ in jax.tree.leaves(part, is_leaf=is_whole)
+    ]
 
 
 def _are(count: int) -> str:

@@ -91,6 +91,7 @@ class _Reader:
         self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         self.files = [frame.f_code.co_filename for frame in self.frames]
         self.known = self._axis_names(mesh)
+        self.real = isinstance(mesh, Mesh)
 
     def read(self) -> ShardwiseError | None:
         """What it means, where it is JAX's and about the mesh."""
@@ -105,6 +106,8 @@ class _Reader:
             return ShardingError(self._unmapped())
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
+        if _jax.SPEC_WITHOUT_MESH.search(f"{self.text} {self.error.__cause__}"):
+            return ShardingError(self._spec_without_mesh())
         if _jax.COMPILED.search(self.text):
             return UnsupportedError(self._compiled())
         if _jax.TRACED_STATIC.search(self.text):
@@ -288,11 +291,24 @@ class _Reader:
             ),
         )
 
-    def _no_devices(self) -> str:
+    def _spec_without_mesh(self) -> str:
         return explain_error(
-            f"this asks a virtual mesh for devices ({self.text.splitlines()[0]})",
+            "a PartitionSpec is given here, and there is no mesh around",
             where=self.where,
-            rule="A virtual mesh has names and sizes, and the program is traced, not run, on it.",
+            rule="A spec names axes of the mesh around it. A function that takes mesh= is handed "
+            "its mesh, and has none around it unless it sets one.",
+            remedy="jax.NamedSharding(mesh, spec) in place of the spec, or with "
+            "jax.set_mesh(mesh): around this.",
+        )
+
+    def _no_devices(self) -> str:
+        asked = "the devices of the mesh" if self.real else "a virtual mesh for devices"
+        return explain_error(
+            f"this asks {'for ' * self.real}{asked} ({self.text.splitlines()[0]})",
+            where=self.where,
+            rule="The program is traced, not run, and sees the names and sizes of its mesh alone."
+            if self.real
+            else "A virtual mesh has names and sizes, and the program is traced, not run, on it.",
             remedy="use mesh.shape and mesh.size, jax.set_mesh(mesh) for a mesh around, and "
             "jax.sharding.get_abstract_mesh() to find it; make arrays and compile outside the "
             "function.",
@@ -373,6 +389,14 @@ class _Reader:
 
 _SENTENCES = (
     (
+        _jax.NESTED_MESH,
+        "this shard_map stands inside another one, and names a mesh of its own",
+        "Inside a shard_map the mesh around is the one that is partly manual there, and an inner "
+        "shard_map runs over that one.",
+        "leave mesh= out of the inner one: jax.shard_map(body, in_specs=..., out_specs=..., "
+        "axis_names={{...}}).",
+    ),
+    (
         _jax.FROZEN_MESH,
         "this shard_map is bound to another mesh than the one it is to run on: its own, or "
         "that of the first call",
@@ -395,6 +419,20 @@ _SENTENCES = (
         "by itself.",
         "say how the arguments of the program lie: sw.simulate(f, mesh=mesh, in_specs=...); or "
         "move this one: jax.reshard(x, {said}).",
+    ),
+    (
+        _jax.UNTYPED_AXIS,
+        "{name} is given {spec}, and axis '{axis}' is {kind} here",
+        "How an array lies is part of its type along Explicit axes alone, and out_sharding= and "
+        "jax.reshard are about types.",
+        "along Auto axes, jax.lax.with_sharding_constraint(x, {spec}); along Manual ones, inside "
+        "a shard_map, leave it out: each device holds its own part.",
+    ),
+    (
+        _jax.UNEVEN_SHARDING,
+        "dimension {dim} of size {size} is split {n} ways by {spec}",
+        "Every device gets an equal part.",
+        "pad or trim the array, or choose a mesh that divides it.",
     ),
     (
         _jax.NOT_REPLICATED,

@@ -49,17 +49,9 @@ def purely(
         [label for label, is_object in zip(labels, places, strict=True) if is_object],
         [label for label, is_object in zip(labels, places, strict=True) if not is_object],
         places,
+        tree,
     )
     return pure, (graph, state, arrays), finish
-
-
-def numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-    """The arguments with a number in place of each array and each NNX object."""
-    nnx = sys.modules.get("flax.nnx")
-    leaves, tree = jax.tree.flatten(
-        (args, kwargs), is_leaf=None if nnx is None else lambda x: is_object(nnx, x)
-    )
-    return jax.tree.unflatten(tree, list(range(len(leaves))))
 
 
 def spread(finish: Finish, values: Any, given: Sequence[Any]) -> list[Any]:
@@ -86,6 +78,7 @@ class Update:
         names: How the caller would write each of them.
         others: The same for the arrays beside them.
         places: For each argument in turn, whether it is an object.
+        tree: How the arguments lie in the call, each object being one.
     """
 
     nnx: Any
@@ -93,6 +86,7 @@ class Update:
     names: list[str]
     others: list[str]
     places: list[bool]
+    tree: Any
 
     def __call__(self, result: Any) -> Any:
         out, state = result

@@ -15,14 +15,15 @@ from . import _jax
 from ._call import Program, trace
 from ._calls import called_wrongly, note_packed
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
-from ._functions import give_back, keep_functions
+from ._jax.types import about
 from ._jax.virtual import under, virtually
 from ._layout import Layout, ask, automatic, for_leaves, refused
 from ._mesh import AbstractMesh, MeshLike, abstract, one_mesh
 from ._misuse import reading_errors
-from ._objects import name_argument, name_result, numbered, parameters, purely, spread
+from ._objects import Update, name_argument, name_result, parameters, purely, spread
 from ._program import Body
 from ._static import Bound, Static, bind
+from ._trees import Form, is_function, is_whole, take_apart, with_paths
 
 EMPTY = AbstractMesh((), ())
 GUESSES = 32
@@ -35,12 +36,13 @@ class Traced:
 
     program: Program
     values: list[Any]
-    tree: Any
+    tree: Form
+    """The tree of the results."""
     done: Callable[[Any], Any]
-    given: Any
+    given: Form
     """The tree of the arguments."""
-    names: list[str]
-    """The names of the positional parameters, as far as they are known."""
+    argument_paths: list[str]
+    """A name for each array among the arguments."""
     specs: list[Any]
     """How each array among the arguments lies on the mesh, where that is known."""
 
@@ -53,8 +55,7 @@ class Traced:
         """The result of the function, with refs and objects among its arguments updated."""
         for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
             self.values[position][...] = last
-        result = jax.tree.unflatten(self.tree, outs[: self.tree.num_leaves])
-        return self.done(give_back(result))
+        return self.done(self.tree.put_together(outs[: self.tree.num_leaves]))
 
     def name_of(self, path: tuple[Any, ...]) -> str:
         """A path in the tree of results, in words."""
@@ -63,17 +64,7 @@ class Traced:
     @functools.cached_property
     def result_paths(self) -> list[str]:
         """A name for each result."""
-        return [self.name_of(path) for path in _paths(self.tree)]
-
-    @functools.cached_property
-    def argument_paths(self) -> list[str]:
-        """A name for each array among the arguments."""
-        return [name_argument(self.done, path, self.names) for path in _paths(self.given)]
-
-
-def _paths(tree: Any) -> list[tuple[Any, ...]]:
-    numbered = jax.tree.unflatten(tree, list(range(tree.num_leaves)))
-    return [path for path, _ in jax.tree_util.tree_leaves_with_path(numbered)]
+        return [self.name_of(path) for path in self.tree.paths]
 
 
 class Tracing:
@@ -105,35 +96,36 @@ class Tracing:
         elif self.mesh is None:
             _refuse_no_mesh(self.f, args, kwargs)
         bound = bind(self.f, args, kwargs, self.static)
-        bound = dataclasses.replace(
-            bound,
-            args=tuple(map(keep_functions, bound.args)),
-            kwargs={name: keep_functions(value) for name, value in bound.kwargs.items()},
-        )
+        _refuse_functions(bound)
         pure, values, done = purely(bound.f, bound.args, bound.kwargs)
-        flat, tree = jax.tree.flatten(values)
-        types = _types(flat, done, tree, bound.f)
-        layout = Layout(flat, self._specs(bound, values, done), self.mesh)
+        flat, tree = take_apart(values)
+        flat = [about(self.mesh, leaf) for leaf in flat]
 
-        def flat_f(*flat: Any) -> Any:
-            return keep_functions(pure(*give_back(jax.tree.unflatten(tree, flat))))
+        def names() -> list[str]:
+            paths = with_paths(tree, values).paths
+            return [name_argument(done, path, parameters(bound.f)) for path in paths]
 
-        # JAX names the function and its line in errors about traced values.
-        flat_f.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
-        key = (tree, types, bound.key, tuple(layout.specs), _jax.trace_context())
+        types = _types(flat, names)
+        layout = Layout(flat, tree.arrays(self._specs(bound, values, done)), self.mesh)
+
+        def flat_f(*flat: Any) -> tuple[list[Any], Form]:
+            result = pure(*tree.put_together(flat))
+            leaves, form = take_apart(result)
+            return leaves, with_paths(form, result)
+
+        around = done.tree if isinstance(done, Update) else None
+        key = (tree, around, types, bound.key, tuple(layout.specs), _jax.trace_context())
         found = self.known.get(key)
         if found is None:
-            names = [name_argument(done, path, parameters(bound.f)) for path in _paths(tree)]
-            found = *self._trace(flat_f, flat, layout, names, (args, kwargs)), layout
+            named = names()
+            found = *self._trace(flat_f, flat, layout, named, (args, kwargs)), layout, named
             if not any(_jax.is_traced(const) for const in found[1]):
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 self.known[key] = found
-        program, consts, out_tree, layout = found
+        program, consts, out_tree, layout, named = found
         if program.refs and not self.refs:
             raise _refuse_refs()
-        return Traced(
-            program, [*consts, *flat], out_tree, done, tree, parameters(bound.f), layout.specs
-        )
+        return Traced(program, [*consts, *flat], out_tree, done, tree, named, layout.specs)
 
     def _refuse_another(self, given: Any) -> None:
         """Refuse a call that names another mesh than the one to run on."""
@@ -150,15 +142,15 @@ class Tracing:
             )
 
     def _specs(self, bound: Bound, values: Any, done: Any) -> list[Any]:
-        """What `in_specs` say of each array."""
+        """What `in_specs` say of each leaf among the arguments."""
         given = self.in_specs
         if given is None:
             return [None] * len(jax.tree.leaves(values))
-        args, kwargs = numbered(bound.args, bound.kwargs)
         if isinstance(given, tuple | list) and len(given) == bound.count:
             given = tuple(given[i] for i in bound.places)  # without the static ones
-        specs = for_leaves(given, args)
-        return spread(done, values, [*specs, *[None] * len(jax.tree.leaves(kwargs))])
+        specs = for_leaves(given, bound.args)
+        kwargs = jax.tree.leaves(bound.kwargs, is_leaf=is_whole)
+        return spread(done, values, [*specs, *[None] * len(kwargs)])
 
     def _trace(
         self,
@@ -167,8 +159,8 @@ class Tracing:
         layout: Layout,
         names: list[str],
         given: tuple[Any, Any],
-    ) -> tuple[Program, list[Any], Any]:
-        def run() -> tuple[Program, list[Any], Any]:
+    ) -> tuple[Program, list[Any], Form]:
+        def run() -> tuple[Program, list[Any], Form]:
             found, inferred = self._lying(flat_f, flat, layout)
             if inferred is not None:
                 # Without mesh=, the mesh is the program's own.
@@ -193,10 +185,20 @@ class Tracing:
 
     def _lying(
         self, flat_f: Callable[..., Any], flat: list[Any], layout: Layout
-    ) -> tuple[tuple[Program, list[Any], Any], AbstractMesh | None]:
+    ) -> tuple[tuple[Program, list[Any], Form], AbstractMesh | None]:
         """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
+        made: list[Form] = []
+
+        def leaves(*flat: Any) -> list[Any]:
+            found, form = flat_f(*flat)
+            made.append(form)
+            return found
+
+        # JAX names the function and its line in errors about traced values.
+        leaves.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
         with self._ambient(), virtually(self.mesh) as seen:
-            return trace(flat_f, *layout.types(flat)), seen.inferred
+            program, consts = trace(leaves, *layout.types(flat))
+        return (program, consts, made[-1]), seen.inferred
 
     def _ask(
         self,
@@ -314,22 +316,34 @@ def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any
         return None
 
 
-def _types(flat: list[Any], done: Any, tree: Any, f: Callable[..., Any]) -> tuple[Any, ...]:
+def _types(flat: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
     types = []
     for index, leaf in enumerate(flat):
         try:
             aval = jax.typeof(leaf)
         except (TypeError, OverflowError) as error:
-            name = name_argument(done, _paths(tree)[index], parameters(f))
-            own = name.split("[")[0].split(".")[0]
-            raise ArgumentError(
-                explain_error(
-                    f"{name} is {a_type(leaf)}"
-                    + (f", {error}" if isinstance(error, OverflowError) else ""),
-                    where="an argument",
-                    rule="Arguments are pytrees of arrays and numbers, or static.",
-                    remedy=f'static_argnames="{own}" makes it a constant of the program.',
-                )
-            ) from error
+            raise _no_array(names()[index], leaf, error) from error
         types.append((aval, getattr(aval, "weak_type", False)))
     return tuple(types)
+
+
+def _refuse_functions(bound: Bound) -> None:
+    """Refuse a function that is an argument by itself: it is not part of anything that is kept."""
+    names = parameters(bound.f)
+    named = ((names[i] if i < len(names) else f"args[{i}]", x) for i, x in enumerate(bound.args))
+    for name, value in (*named, *bound.kwargs.items()):
+        if is_function(value):
+            raise _no_array(name, value)
+
+
+def _no_array(name: str, leaf: Any, error: Exception | None = None) -> ArgumentError:
+    own = name.split("[")[0].split(".")[0]
+    return ArgumentError(
+        explain_error(
+            f"{name} is {a_type(leaf)}"
+            + (f", {error}" if isinstance(error, OverflowError) else ""),
+            where="an argument",
+            rule="Arguments are pytrees of arrays and numbers, or static.",
+            remedy=f'static_argnames="{own}" makes it a constant of the program.',
+        )
+    )

@@ -148,9 +148,11 @@ TIRED = {
         lambda: sw.evaluate(loss, 1.0, X, progress="yes"),
         ["progress is a str", "a function that is given snapshots"],
     ),
-    "jit with specs for a mesh around it": (
-        lambda: sw.simulate(jax.jit(jnp.sum, in_shardings=P("data")), mesh=MESH)(X),
-        ["this asks a virtual mesh for devices"],
+    "jit with specs for a mesh that is not around it": (
+        lambda: sw.simulate(
+            lambda x, *, mesh: jax.jit(jnp.sum, in_shardings=P("data"))(x), mesh=MESH
+        )(X),
+        ["a PartitionSpec is given here", "jax.NamedSharding(mesh, spec)"],
     ),
 }
 

@@ -143,14 +143,14 @@ class Program:
         return self._compiled[pace]
 
 
-def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
-    """Trace `f`: the program, the constants it closes over, and the tree of its results.
+def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
+    """Trace `f`: the program, and the constants it closes over.
 
     Where the program has refs among its inputs (`Program.refs`), their last values come after
     the results.
     """
     try:
-        jaxpr, shape = jax.make_jaxpr(f, return_shape=True)(*args)
+        jaxpr = jax.make_jaxpr(f)(*args)
     except AttributeError as error:
         if "AbstractRef" not in text_of(error):
             raise
@@ -162,8 +162,7 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any], Any]:
                 remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
             )
         ) from error
-    program, consts = _purely(jaxpr)
-    return program, consts, jax.tree.structure(shape)
+    return _purely(jaxpr)
 
 
 def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:

@@ -56,6 +56,7 @@ from .messages import FROZEN_MESH as FROZEN_MESH
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
 from .messages import MIXED_AXES as MIXED_AXES
+from .messages import NESTED_MESH as NESTED_MESH
 from .messages import NO_DERIVATIVE as NO_DERIVATIVE
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
@@ -65,10 +66,13 @@ from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT
 from .messages import SPEC_MISMATCH as SPEC_MISMATCH
 from .messages import SPEC_TOO_LONG as SPEC_TOO_LONG
+from .messages import SPEC_WITHOUT_MESH as SPEC_WITHOUT_MESH
 from .messages import STATELESS_AXES as STATELESS_AXES
 from .messages import TRACED_STATIC as TRACED_STATIC
 from .messages import UNBOUND_AXIS as UNBOUND_AXIS
+from .messages import UNEVEN_SHARDING as UNEVEN_SHARDING
 from .messages import UNNAMED as UNNAMED
+from .messages import UNTYPED_AXIS as UNTYPED_AXIS
 from .messages import PmapError as PmapError
 from .messages import is_about_types as is_about_types
 from .processes import Cluster as Cluster

@@ -24,6 +24,10 @@ UNBOUND_AXIS = re.compile(r"unbound axis name:? '?(?P<axis>\w+)'?")
 FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.S)
 """JAX's message when a `shard_map` object meets a second mesh."""
 
+NESTED_MESH = re.compile(
+    r"context mesh \S.*?\bManual\b.*? should match the mesh passed to shard_map", re.S
+)
+"""The same inside another `shard_map`, whose mesh is partly manual there."""
 
 STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
 """JAX's message about a reduction over several axes of which one is not there."""
@@ -35,7 +39,7 @@ MIXED_AXES = re.compile(
 )
 """JAX's message about a reduction over axes along some of which its value is the same."""
 
-SPEC_AXIS = re.compile(r"refers to '(?P<axis>\w+)'")
+SPEC_AXIS = re.compile(r"(?:refers to '|Resource axis: )(?P<axis>\w+)")
 """JAX's message about a spec that names an axis the mesh lacks."""
 
 SPEC_COUNT = re.compile(r"pytree structure error.*shard_map (?P<specs>in_specs|out_specs)", re.S)
@@ -58,11 +62,29 @@ NOT_REPLICATED = re.compile(
 NO_MESH = re.compile(r"context mesh cannot be empty")
 """JAX's message about a `shard_map` that has no mesh and finds none around it."""
 
+SPEC_WITHOUT_MESH = re.compile(
+    r"requires a non-empty mesh in context|Please set a mesh via `jax.set_mesh`"
+    r"|PartitionSpec when you are not under a mesh|specifying PartitionSpec to `ShapeDtypeStruct`"
+)
+"""JAX's messages about a spec for `jit`, `device_put` and the like where no mesh is around."""
+
+UNTYPED_AXIS = re.compile(
+    r"PartitionSpec passed to (?P<name>\S+) cannot contain axis names that are of type Auto or "
+    r"Manual\. Got PartitionSpec: (?P<spec>P\(.*?\)) with axis name: (?P<axis>\w+) "
+    r"of type: (?:AxisType\.)?(?P<kind>\w+)"
+)
+"""JAX's message about a type that is to have a sharding along an axis that is not Explicit."""
+
+UNEVEN_SHARDING = re.compile(
+    r"spec=(?P<spec>P\(.*?\))\) implies that array axis (?P<dim>\d+) is partitioned (?P<n>\d+) "
+    r"times, but the dimension size is (?P<size>\d+)"
+)
+"""JAX's message about a sharding that cuts an array into parts of different sizes."""
+
 
 NO_DEVICES = re.compile(
     r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
     r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
-    r"|jit requires a non-empty mesh in context"
 )
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
 

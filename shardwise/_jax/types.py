@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax._src import api_util as _api
 from jax._src import linear_util as _linear
+from jax._src import mesh as _mesh
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _partial
 from jax.core import ShapedArray
@@ -37,6 +38,15 @@ def spec_of(aval: Any) -> PartitionSpec:
 def mesh_of(aval: Any) -> Any:
     """The mesh in a type, or None."""
     return getattr(getattr(aval, "sharding", None), "mesh", None)
+
+
+def about(mesh: Any, x: Any) -> Any:
+    """A shape whose sharding is a spec alone, which is about this mesh; all else as it is."""
+    spec = getattr(x, "_sharding", None) if isinstance(x, jax.ShapeDtypeStruct) else None
+    if not isinstance(spec, PartitionSpec) or not _mesh.get_concrete_mesh().empty:
+        return x
+    sharding = None if mesh is None else NamedSharding(mesh, spec)
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=x.weak_type)
 
 
 def whole(x: Any) -> Any:

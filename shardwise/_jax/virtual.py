@@ -2,9 +2,10 @@
 
 `under` sets the mesh around a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh and
 works although a trace is under way, and `jax.pmap` runs over as many virtual devices as its
-arguments ask for when there are too few real ones. `jax.device_count`, which counts the devices of
-this machine, is refused where the mesh has another number of them (`counting`). Elsewhere all are
-JAX's own.
+arguments ask for when there are too few real ones. Specs and shardings that a program gives to
+`jit`, `device_put` or `jnp.zeros` need no devices (`placing`). `jax.device_count`, which counts the
+devices of this machine, is refused where the mesh has another number of them (`counting`).
+Elsewhere all are JAX's own.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .counting import count_what_is_there, elsewhere
 from .messages import PmapError
+from .placing import place_virtually
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
     _config, "abstract_mesh_context_manager", None
@@ -84,6 +86,7 @@ def _teach() -> None:
     _pmap._get_mesh_devices = _mesh_devices(_pmap._get_mesh_devices)
     _pmap._cached_shard_map = _mapped(_pmap._cached_shard_map)
     _shard_map._shmap_checks = _checks(_shard_map._shmap_checks)
+    place_virtually(lambda: _VIRTUAL.get() is not None)
     count_what_is_there(_size)
 
 

@@ -284,6 +284,8 @@ def test_set_mesh_is_as_before_elsewhere():
 WITHOUT_DEVICES = {
     "devices": lambda x, mesh: x / mesh.devices.size,
     "local_devices": lambda x, mesh: x / len(mesh.local_devices),
+    "local_mesh": lambda x, mesh: x / mesh.local_mesh.size,
+    "is_multi_process": lambda x, mesh: x * mesh.is_multi_process,
     "__enter__": lambda x, mesh: mesh.__enter__(),
     "_device_assignment": lambda x, mesh: jax.make_array_from_callback(
         x.shape, NamedSharding(mesh, P("data")), lambda index: X[index]

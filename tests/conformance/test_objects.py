@@ -159,3 +159,20 @@ def test_random_streams_move_on():
     got = run(sw.simulate(program, mesh=sw.mesh(x=4)))
     assert_same(got, want)
     assert (got[0] != got[1]).any()
+
+
+def test_a_call_with_other_names_is_another_program():
+    def f(model, *, x=None, y=None, mesh):
+        def body(w):
+            return lax.psum(w.sum(), "x")
+
+        total = jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(model.w[...])
+        return total + (0.0 if x is None else x.sum()) + (0.0 if y is None else 100 * y.sum())
+
+    class One(nnx.Module):
+        def __init__(self):
+            self.w = nnx.Param(jnp.ones(8))
+
+    call, model, x = sw.simulate(f, mesh=sw.mesh(x=4)), One(), jnp.ones(2)
+    assert call(model, x=x) == 10.0
+    assert call(model, y=x) == 208.0

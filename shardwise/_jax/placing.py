@@ -1,0 +1,132 @@
+"""Where a program says how arrays lie, while it is traced for a virtual mesh.
+
+JAX asks for devices in some of these places although only names and sizes are needed. While a
+simulated program is traced, a `PartitionSpec` for `jit`, `device_put` or a `ShapeDtypeStruct` is
+about the mesh around it, virtual or not. And a sharding for what makes an array
+(`jnp.zeros(shape, device=sharding)`, `lax.full(..., sharding=sharding)`), which JAX takes for a
+type if it has no devices, is one only along Explicit axes: along Auto ones it is a matter of
+placement, as it is with devices, and says nothing about values.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from jax._src import api as _api
+from jax._src import core as _core
+from jax._src import mesh as _mesh
+from jax._src import pjit as _pjit
+from jax._src.interpreters import pxla as _pxla
+from jax._src.lax import lax as _lax
+from jax._src.numpy import util as _numpy
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+Traced = Callable[[], bool]
+"""Whether a simulated program is being traced."""
+
+
+def place_virtually(traced: Traced) -> None:
+    """Let JAX ask for the mesh around a simulated program, once for the process."""
+
+    def around() -> AbstractMesh | None:
+        """The mesh around, where JAX itself would find none, for it looks for devices."""
+        if not traced() or not _mesh.get_concrete_mesh().empty:
+            return None
+        mesh = _mesh.get_abstract_mesh()
+        # In a body the devices would still be those of the whole mesh, none of it manual.
+        manual = dict.fromkeys(mesh.manual_axes, AxisType.Auto)
+        return None if mesh.empty else mesh.update_axis_types(manual)
+
+    _pjit._create_sharding_for_array = _of_jit(_pjit._create_sharding_for_array, around)
+    _api.pspec_to_sharding = _sharding(_api.pspec_to_sharding, around)
+    described: Any = _core.ShapeDtypeStruct
+    described.sharding = property(_described(described.sharding.fget, around))
+    _numpy.canonicalize_device_to_sharding = _made_on(
+        _numpy.canonicalize_device_to_sharding, traced
+    )
+    _lax.broadcast = _filled(_lax.broadcast, traced)
+    _pjit._pjit_batcher_for_sharding = _batched(_pjit._pjit_batcher_for_sharding, traced)
+
+
+Around = Callable[[], "AbstractMesh | None"]
+
+
+def _of_jit(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def create_sharding(own: Any, given: Any, name: str, api_name: str) -> Any:
+        mesh = around() if api_name == "jit" and isinstance(given, PartitionSpec) else None
+        if mesh is None:
+            return original(own, given, name, api_name)
+        return NamedSharding(mesh, given)
+
+    return create_sharding
+
+
+def _sharding(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def pspec_to_sharding(name: str, given: Any) -> Any:
+        mesh = around() if isinstance(given, PartitionSpec) else None
+        return original(name, given) if mesh is None else NamedSharding(mesh, given)
+
+    return pspec_to_sharding
+
+
+def _described(original: Any, around: Around) -> Callable[..., Any]:
+    def sharding(self: Any) -> Any:
+        mesh = around() if isinstance(self._sharding, PartitionSpec) else None
+        return original(self) if mesh is None else NamedSharding(mesh, self._sharding)
+
+    return sharding
+
+
+def _made_on(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """What `device=` means for the functions of `jax.numpy` that make arrays."""
+
+    @functools.wraps(original)
+    def canonicalize_device_to_sharding(device: Any) -> Any:
+        return original(_typed(device) if traced() else device)
+
+    return canonicalize_device_to_sharding
+
+
+def _filled(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """The same for `sharding=` of `lax.full` and `lax.full_like`, which broadcast a number."""
+    full = inspect.unwrap(_lax.full).__code__
+
+    @functools.wraps(original)
+    def broadcast(*args: Any, out_sharding: Any = None) -> Any:
+        if out_sharding is not None and traced() and sys._getframe(1).f_code is full:
+            out_sharding = _typed(out_sharding)
+        return original(*args, out_sharding=out_sharding)
+
+    return broadcast
+
+
+def _batched(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
+    """A sharding with one more dimension, by `vmap`, which is whole if all axes are Explicit."""
+
+    @functools.wraps(original)
+    def batcher(given: Any, dim: int, spmd_axis_name: Any, *rest: Any) -> Any:
+        virtual = isinstance(given, NamedSharding) and isinstance(given.mesh, AbstractMesh)
+        if traced() and virtual and spmd_axis_name is None and given.mesh.are_all_axes_explicit:
+            return given.update(spec=_pxla.batch_spec(given.spec, dim, None))
+        return original(given, dim, spmd_axis_name, *rest)
+
+    return batcher
+
+
+def _typed(given: Any) -> Any:
+    """The part of a virtual sharding that is part of a type; any other as it is.
+
+    One on real devices is left to JAX: what it traces here, it may remember and run there.
+    """
+    if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
+        return given
+    around = _mesh.get_abstract_mesh()
+    if AxisType.Explicit not in given.mesh.axis_types or around.manual_axes:
+        return None
+    return given.update(spec=_core.modify_spec_for_auto_manual(given.spec, given.mesh))
