@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
 WORKERS ?= 2
+MARKS ?= not cluster
 COUNT ?= 500
 SEED ?= 0
 TALLY ?= .fuzz/tally.json
@@ -14,7 +15,7 @@ READY := $(VENV)/.ready-$(EXTRAS)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench docs fuzz wheel
+.PHONY: help setup demo test cluster lint bench docs fuzz wheel
 
 help:  ## Show this list.
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -37,7 +38,10 @@ demo: $(READY)  ## Show what shardwise is for, in about a minute.
 	$(BIN)/shardwise demo
 
 test: $(READY)  ## Run the tests, on WORKERS processes.
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(ARGS)
+
+cluster: $(READY)  ## Tests of several processes that are killed and started again.
+	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff check .

@@ -84,9 +84,6 @@ ONCE = (
     "tests/explain/test_figures.py",
     "tests/explain/test_page.py",
     "tests/fuzz/test_fuzz.py::test_simulated_is_real[1]",
-    "tests/hosts/test_hosts_evaluate.py::test_broken_off",
-    "tests/hosts/test_hosts_train.py::test_bad_input",
-    "tests/hosts/test_hosts_train.py::test_terminated",
     "tests/hosts/test_hosts_train.py::test_the_example",
     "tests/hosts/test_launch.py",
     "tests/test_wrong_calls.py",
@@ -112,8 +109,17 @@ ONCE = (
 """Tests that say little more on a second version of JAX: CI has twenty minutes for both."""
 
 
+CLUSTER = (
+    "tests/hosts/test_hosts_evaluate.py::test_broken_off",
+    "tests/hosts/test_hosts_train.py::test_bad_input",
+    "tests/hosts/test_hosts_train.py::test_terminated",
+)
+"""Tests of several processes that are killed and started again: `make cluster`, which CI runs."""
+
+
 def pytest_collection_modifyitems(items):
-    """Mark them, so that `-m "not once"` leaves them out."""
+    """Mark them, so that `-m` can leave them out."""
     for item in items:
-        if item.nodeid.startswith(ONCE):
-            item.add_marker("once")
+        for mark, tests in {"once": ONCE, "cluster": CLUSTER}.items():
+            if item.nodeid.startswith(tests):
+                item.add_marker(mark)
