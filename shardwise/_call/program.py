@@ -11,7 +11,7 @@ import jax
 
 from .. import _jax
 from .._collectives import exchange_in_a_batch
-from .._errors import ShardingError, UnsupportedError, explain_error, text_of
+from .._errors import UnsupportedError, explain_error, text_of
 from .._jax import types
 from .._jax.virtual import under
 from .._lower import Pace, Trouble, Watch, execute
@@ -56,12 +56,7 @@ class Program:
     def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
-        try:
-            body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
-        except (ShardingError, UnsupportedError):
-            # JAX drops what nothing comes of before it compiles; it may be just that.
-            fewer = _jax.without_dead(self.jaxpr)
-            body = self._build(fewer, shares_in=shares_in, shares_out=shares_out)
+        body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
         body = receive(body, self.given)
         kept = settle(body, self._wanted)
         body = deliver(body, kept)
@@ -127,7 +122,7 @@ class Program:
                 raise exchange_in_a_batch() from error
             raise
         except (NotImplementedError, ValueError):
-            # As in `_parts`: what JAX cannot transform may be what it has dropped by then.
+            # As in `build`: what JAX cannot transform may be what it has dropped by then.
             fewer = _jax.without_dead(self.jaxpr)
             return list(_jax.evaluate(fewer, args[:count], args[count:]))
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from .. import _jax
-from .._errors import UnsupportedError, explain_error
+from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
 from . import checks, owed
 from .checks import Scope
@@ -63,6 +63,20 @@ def build(
     name: of them every device has its own. `whole_too` gives every argument of a `shard_map` a
     `Split`, also one that all devices have whole and one that nothing is done with.
     """
+    try:
+        return _build(jaxpr, through, shares_in, shares_out, whole_too)
+    except (ShardingError, UnsupportedError):
+        # JAX drops what nothing comes of before it compiles; it may be just that.
+        return _build(_jax.without_dead(jaxpr), through, shares_in, shares_out, whole_too)
+
+
+def _build(
+    jaxpr: Any,
+    through: str,
+    shares_in: Sequence[bool] | None,
+    shares_out: Sequence[bool] | None,
+    whole_too: bool,
+) -> Body:
     given, opened = _jax.as_compiled(jaxpr)
     ins = [_var(v) for v in given]
     ops: list[Op] = []

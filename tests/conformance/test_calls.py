@@ -477,6 +477,8 @@ def test_what_jax_refuses_and_nothing_needs(refused):
     native = jax.jit(partial(program, False, mesh=real_mesh(d=8)))(x)
     ours = sw.simulate(partial(program, False), mesh=sw.mesh(d=8))(x)
     assert jax.tree.all(jax.tree.map(jnp.array_equal, native, ours))
+    explained = sw.explain(partial(program, False), x, mesh=sw.mesh(d=8))
+    assert [one.name for one in explained.collectives] == ["psum"]
     with pytest.raises(sw.ShardingError):
         sw.simulate(partial(program, True), mesh=sw.mesh(d=8))(x)
 
