@@ -95,15 +95,14 @@ class _Reader:
 
     def read(self) -> ShardwiseError | None:
         """What it means, where it is JAX's and about the mesh."""
-        if isinstance(self.error, _jax.PmapError):
-            what, rule, remedy = self.error.args
+        if isinstance(self.error, _jax.PmapError) or _jax.is_unmapped(self.error):
+            own = isinstance(self.error, _jax.PmapError)
+            what, rule, remedy = self.error.args if own else _jax.UNMAPPED
             return ShardingError(explain_error(what, where=self.where, rule=rule, remedy=remedy))
         if not self.files or not _jax.is_own(self.files[-1]):
             return None
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
-        if _jax.is_unmapped(self.error):
-            return ShardingError(self._unmapped())
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
         if _jax.SPEC_WITHOUT_MESH.search(f"{self.text} {self.error.__cause__}"):
@@ -118,15 +117,6 @@ class _Reader:
             return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
-
-    def _unmapped(self) -> str:
-        return explain_error(
-            "this pmap maps over a number that has no dimensions",
-            where=self.where,
-            rule="There is one part of a mapped array for each device.",
-            remedy="give it an array with one entry per device, or say in_axes=(0, None) of what "
-            "every device takes whole.",
-        )
 
     def _about_the_mesh(self) -> str | None:
         if isinstance(self.error, AssertionError):

@@ -176,12 +176,17 @@ class Run:
         """Whether numbers that round decide on something."""
         return any(map(decides, walk(self.body.ops)))
 
-    def limits(self, devices: int, rtol: float | None, atol: float | None) -> list[Tolerance]:
-        """How far each result may be off."""
+    def limits(
+        self, runs: Sequence[Run], devices: int, rtol: float | None, atol: float | None
+    ) -> list[Tolerance]:
+        """How far each result may be off, of this program and of the same on other meshes."""
         most = max((terms(op) for op in walk(self.body.ops)), default=1) * devices
+        alike = [one.coarsest for one in runs if one.traced.tree == self.traced.tree]
+        # What is cast only where there are others to send it to is as coarse as that.
+        coarsest = [max(own) for own in zip(self.coarsest, *alike, strict=True)]
         return [
             tolerance(max(eps, eps_of(aval.dtype)), math.prod(aval.shape), most, rtol, atol)
-            for aval, eps in zip(self.program.avals, self.coarsest, strict=True)
+            for aval, eps in zip(self.program.avals, coarsest, strict=True)
         ]
 
 

@@ -71,6 +71,7 @@ from .messages import STATELESS_AXES as STATELESS_AXES
 from .messages import TRACED_STATIC as TRACED_STATIC
 from .messages import UNBOUND_AXIS as UNBOUND_AXIS
 from .messages import UNEVEN_SHARDING as UNEVEN_SHARDING
+from .messages import UNMAPPED as UNMAPPED
 from .messages import UNNAMED as UNNAMED
 from .messages import UNTYPED_AXIS as UNTYPED_AXIS
 from .messages import PmapError as PmapError

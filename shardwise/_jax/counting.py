@@ -78,7 +78,7 @@ def _hear_local_devices(wanted: Wanted) -> None:
     @functools.wraps(original)
     def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
         found = original(*args, **kwargs)
-        if wanted() is None or _is_library(sys._getframe(1).f_code.co_filename):
+        if wanted() in (None, len(found)) or _is_library(sys._getframe(1).f_code.co_filename):
             return found
         return _Devices(found, "jax.local_devices()", wanted)
 
@@ -101,7 +101,9 @@ class _Backend:
         return self._counted("jax.local_device_count()", self.backend.local_device_count())
 
     def devices(self) -> list[Any]:
-        return _Devices(self.backend.devices(), "jax.devices()", self.wanted)
+        found = self.backend.devices()
+        same = len(found) == self.wanted()
+        return found if same else _Devices(found, "jax.devices()", self.wanted)
 
     def _counted(self, asked: str, found: int) -> int:
         _refuse_another(f"{asked} is", found, self.wanted(), self.caller)
@@ -128,10 +130,13 @@ class _Devices(list[Any]):
         self.refuse_to_tell()  # the end tells how many there were
 
     def __getitem__(self, at: Any) -> Any:
-        found, wanted = super().__getitem__(at), self.wanted()
-        if isinstance(at, slice) and wanted and len(range(wanted)[at]) != len(found):
-            self.refuse_to_tell()
-        return found
+        there, here = range(self.wanted() or 0), range(super().__len__())
+        # The same ones there as here, unless one of the two does not have them.
+        if isinstance(at, slice) or not 0 <= at < len(here):
+            with contextlib.suppress(IndexError):
+                if there[at] != here[at]:
+                    self.refuse_to_tell()
+        return super().__getitem__(at)
 
     def __radd__(self, other: list[Any]) -> list[Any]:
         return [*other, *self]
@@ -144,6 +149,18 @@ class _Devices(list[Any]):
         """Refuse what depends on how many there are, where the mesh has another number."""
         found = super().__len__()
         _refuse_another(asked or f"all of {self.name} are", found, self.wanted(), _asking())
+
+
+def _flattened(devices: _Devices) -> tuple[list[Any], None]:
+    return [*devices], None
+
+
+def _put_together(_: None, devices: Any) -> Any:
+    return [*devices]
+
+
+# Of a class that JAX does not know it would make one leaf.
+jax.tree_util.register_pytree_node(_Devices, _flattened, _put_together)
 
 
 _SAFE = {"__new__", "__init__", "__getattribute__", "__contains__", "__repr__", "index"}

@@ -17,7 +17,8 @@ from jax._src import config as _config
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
 
-from .._errors import prefix
+from .._errors import prefix, text_of
+from .messages import SPEC_TOO_LONG
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +124,11 @@ def is_ragged_batch(error: BaseException) -> bool:
 
 def is_unmapped(error: BaseException) -> bool:
     """Whether a `pmap` was given an array without the dimension that it maps over."""
-    return _came_through(error, IndexError, "_mapped_axis_size")
+    through = traceback.walk_tb(error.__traceback__)
+    files = (frame.f_code.co_filename for frame, _ in through)
+    in_pmap = any(is_own(file) and Path(file).name == "pmap.py" for file in files)
+    spec = isinstance(error, ValueError) and SPEC_TOO_LONG.search(text_of(error))
+    return _came_through(error, IndexError, "_mapped_axis_size") or bool(in_pmap and spec)
 
 
 def _came_through(error: BaseException, kind: type, function: str) -> bool:

@@ -116,6 +116,15 @@ UNNAMED = "_internal_pmap_axis_name"
 """What JAX calls the axis of a `pmap` that has no name."""
 
 
+UNMAPPED = (
+    "this pmap maps over a dimension that an argument does not have",
+    "There is one part of a mapped array for each device.",
+    "give it an array with one entry per device, or say in_axes=(0, None) of what every device "
+    "takes whole.",
+)
+"""What was found, the rule and the remedy."""
+
+
 class PmapError(ValueError):
     """A `pmap` that JAX would refuse: what was found, the rule and the remedy."""
 

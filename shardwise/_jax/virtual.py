@@ -27,7 +27,7 @@ from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .counting import count_what_is_there, elsewhere
-from .messages import PmapError
+from .messages import UNMAPPED, PmapError
 from .placing import place_virtually
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
@@ -165,7 +165,10 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
     (name,) = mesh.axis_names
 
     def refuse_uneven(flat: tuple[Any, ...]) -> None:
-        sizes = [x.shape[axis] for x, axis in zip(flat, in_axes, strict=True) if axis is not None]
+        mapped = [(x, axis) for x, axis in zip(flat, in_axes, strict=True) if axis is not None]
+        if any(x.ndim <= axis for x, axis in mapped):
+            raise PmapError(*UNMAPPED)
+        sizes = [x.shape[axis] for x, axis in mapped]
         if len({*sizes}) > 1:
             raise PmapError(
                 f"this pmap maps over arrays of {', '.join(map(str, dict.fromkeys(sizes)))} parts",

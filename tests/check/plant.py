@@ -75,7 +75,7 @@ def _runs(pair: Any, dtype: str) -> tuple[Any, Any, list[Any], list[Any]]:
     (ones,) = expand(dict.fromkeys(mesh.axis_names, 1))
     base = Run(Tracing(pair.right, ones), args)
     wanted = [Wanted(value) for value in base.results()]
-    limits = base.limits(mesh.size, None, None)
+    limits = base.limits((), mesh.size, None, None)
     return Run(Tracing(pair.right, mesh), args), base, wanted, limits
 
 

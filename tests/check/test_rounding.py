@@ -241,7 +241,7 @@ def test_what_is_measured_on_one_device_and_on_the_mesh_counts_once(dtype):
     program = split(body, P("data"), (P("data"), P()))
     args = normal(8, 16), normal(16, 4)
     base, run = (Run(Tracing(program, sw.mesh(data=n)), args) for n in (1, 4))
-    (want,), (limit,) = base.results(), base.limits(4, None, None)
+    (want,), (limit,) = base.results(), base.limits([run], 4, None, None)
     moved = np.maximum(base.movement(0, MOST).moved, run.movement(0, MOST).moved)
     at = tuple(np.argwhere(want == want.max())[0])
     (value,) = run.values
@@ -287,6 +287,19 @@ def test_what_is_lost_in_a_cast_is_not_faulted(dtype):
     mesh = {"data": [1, 2]}
     assert sw.check(round_a_ring(dtype), x, mesh=mesh)
     assert sw.check(sent_as(dtype), x, mesh=mesh, reference=lambda x: jnp.sum(x, 0))
+
+
+def test_what_is_cast_only_to_be_sent_is_not_faulted():
+    def body(x):
+        mine = x.mean(0)
+        if lax.axis_size("data") == 1:
+            return mine
+        return lax.pmean(mine.astype("bfloat16"), "data").astype("float32")
+
+    for seed in range(4):
+        x = normal(8, 64, seed=seed)
+        program = split(body, check_vma=False)
+        assert sw.check(program, x, mesh={"data": [1, 2, 4]})
 
 
 @pytest.mark.parametrize("dtype", NARROW)

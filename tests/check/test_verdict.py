@@ -827,6 +827,18 @@ def test_a_deadlock_on_one_mesh_and_a_factor_on_another():
     assert found == {"SW301": "{data: 2}", "SW401": "{data: 4}"}
 
 
+def waits_on_eight(x):
+    late = lax.axis_index("data") >= 4
+    y = lax.cond(late, lambda v: lax.psum(v, "data"), lambda v: v, x.sum())
+    return total(x), lax.pmax(y, "data") * 0
+
+
+def test_a_mesh_is_not_blamed_for_a_deadlock_on_a_larger_one():
+    program = split(waits_on_eight, check_vma=False)
+    verdict = sw.check(program, jnp.arange(16.0), mesh={"data": [1, 2, 4, 8]})
+    assert verdict.wrong_on == ("{data: 8}",)
+
+
 def waits_at_the_second(x):
     here = lax.axis_index("data")
     a = lax.cond(here >= 0, total, jnp.sum, x)

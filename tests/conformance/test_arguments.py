@@ -324,7 +324,8 @@ WRONG_PMAPS = {
     "axis 'j' here: the pmap around this does not name its own": lambda x: jax.pmap(
         lambda x: lax.psum(x, "j")
     )(x),
-    "a number that has no dimensions": lambda x: jax.pmap(jnp.sin)(x[0, 0]),
+    "a dimension that an argument does not have": lambda x: jax.pmap(jnp.sin)(x[0, 0]),
+    "dimension that an argument does not have": lambda x: jax.pmap(jnp.add)(x, 0.1),
     "stands inside another pmap": lambda x: jax.pmap(lambda x: jax.pmap(jnp.sin)(x))(x),
 }
 
@@ -389,6 +390,8 @@ COUNTED_OTHERWISE = (
     "len(list(jax.devices()))",
     "len([d for d in jax.devices() if d.id >= 0])",
     "len(jax.devices()[:])",
+    "len(jax.tree.leaves(jax.devices()))",
+    "jax.devices()[-1].id + 1",
     "len([] + jax.devices())",
     "len(jax.devices().copy())",
     "len(jax.devices() * 1)",
