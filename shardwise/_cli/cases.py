@@ -10,7 +10,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ def _named(found: list[Found], name: str, target: str) -> list[Found]:
 
 
 def _cases_below(folder: Path) -> list[Found]:
-    files = [file for file in sorted(python_files(folder.resolve())) if declares_cases(file)]
+    files = declaring(sorted(python_files(folder.resolve())))
     found = [one for file in files for one in _cases_in(file)]
     if not found:
         raise _no_cases(str(folder))
@@ -130,26 +130,60 @@ def _skipped(folder: Path) -> bool:
     return foreign or folder.name.startswith(".") or (folder / "pyvenv.cfg").exists()
 
 
+def declaring(files: Sequence[Path]) -> list[Path]:
+    """The files that declare cases, read off their text: a file without any is not imported.
+
+    One that names `sw.case` does, and one that decorates with what such a file shares:
+    `from helpers import case`, whatever it is called there.
+    """
+    found = {file for file in files if declares_cases(file)}
+    rest = {file: tree for file in files if file not in found and (tree := _parsed(file))}
+    while more := {file for file, tree in rest.items() if _decorates(tree, found)} - found:
+        found |= more
+    return [file for file in files if file in found]
+
+
 def declares_cases(file: Path) -> bool:
-    """Whether a file declares cases, read off its text: a file without any is not imported."""
+    """Whether a file names `sw.case`, or imports it by its name."""
     text = file.read_text(encoding="utf-8", errors="replace")
-    if not re.search(r"\bcase\b", text):
+    if "shardwise" not in text or not re.search(r"\bcase\b", text):
         return False
+    tree = _parsed(file)
+    # Importing a file that cannot be read says what is wrong with it.
+    return tree is None or any(map(_names_case, ast.walk(tree)))
+
+
+def _parsed(file: Path) -> ast.AST | None:
     try:
-        tree = ast.parse(text)
+        return ast.parse(file.read_text(encoding="utf-8", errors="replace"))
     except (SyntaxError, ValueError):
-        return True  # importing it says what is wrong with it
-    known = "shardwise" in text
-    return any(_names_case(node, file.parent, known) for node in ast.walk(tree))
+        return None
 
 
-def _names_case(node: ast.AST, folder: Path, known: bool) -> bool:
-    """Whether this is `sw.case`, or imports `case` by its name, perhaps from a file beside it."""
-    if isinstance(node, ast.ImportFrom) and any(alias.name == "case" for alias in node.names):
-        module = (node.module or "").partition(".")[0]
-        beside = folder / module, folder / f"{module}.py"
-        return module == "shardwise" or node.level > 0 or any(one.exists() for one in beside)
-    return known and isinstance(node, ast.Attribute) and node.attr == "case"
+def _names_case(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "shardwise" and any(alias.name == "case" for alias in node.names)
+    return isinstance(node, ast.Attribute) and node.attr == "case"
+
+
+def _decorates(tree: ast.AST, sharing: Collection[Path]) -> bool:
+    """Whether a file decorates a function with something that it imports from one of those."""
+    modules = {one.parent.name if one.stem == "__init__" else one.stem for one in sharing}
+    nodes = list(ast.walk(tree))
+    taken: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            source = (getattr(node, "module", None) or "").rpartition(".")[2]
+            shared = [one for one in node.names if {source, one.name.rpartition(".")[2]} & modules]
+            taken |= {one.asname or one.name.partition(".")[0] for one in shared}
+    used = {
+        name.id
+        for node in nodes
+        for decorator in getattr(node, "decorator_list", ())
+        for name in ast.walk(decorator)
+        if isinstance(name, ast.Name)
+    }
+    return bool(used & taken) or ("*" in taken and bool(used))
 
 
 def _cases_in(file: Path) -> list[Found]:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import shardwise as sw
 from shardwise._check.silence import ignores_in
 from shardwise._cli import app
-from shardwise._cli.cases import declares_cases
+from shardwise._cli.cases import declaring
 from shardwise._cli.status import ExitCode
 
 PROGRAM = """\
@@ -230,10 +230,15 @@ DECLARED = {
     "case = functools.partial(sw.case, mesh={'data': [1, 2]})\n",
     "shared": "from partial import case\n@case()\ndef one(): return F, X\n",
     "relative": "from .partial import case\n@case()\ndef one(): return F, X\n",
+    "renamed": "from partial import case as split\n@split()\ndef one(): return F, X\n",
+    "module": "import partial\n@partial.case()\ndef one(): return F, X\n",
+    "star": "from partial import *\n@case()\ndef one(): return F, X\n",
+    "further": "from renamed import split\n@split()\ndef one(): return F, X\n",
 }
 OTHERS = {
     "statement": "import shardwise\nmatch shardwise:\n    case 3: pass\n",
     "elsewhere": "from pytest_cases import case\n@case()\ndef one(): return 3\n",
+    "user": "from partial import case\nprint(case)\n",
     "foreign": "import other\n@other.case()\ndef one(): return 3\n",
 }
 
@@ -242,4 +247,5 @@ OTHERS = {
 def test_files_that_declare_cases(tmp_path, name):
     for other, text in {**DECLARED, **OTHERS}.items():
         (tmp_path / f"{other}.py").write_text(text)
-    assert declares_cases(tmp_path / f"{name}.py") == (name in DECLARED)
+    found = declaring(sorted(tmp_path.glob("*.py")))
+    assert (tmp_path / f"{name}.py" in found) == (name in DECLARED)
