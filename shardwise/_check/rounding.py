@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._program import Body, Cond, Leaf, Lit, Op, Scan, Var, While
+from .._program import Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While
 
 _EXACT = """
     abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate conj
@@ -67,6 +67,9 @@ _PRODUCTS = frozenset({"div", "integer_pow", "mul", "square"})
 
 SHORT = 12
 """The bits in use of a number that is taken as exact: whole numbers up to 4096, say."""
+
+COARSE = 16
+"""The bits of the mantissa of a coarse type, at most."""
 
 BLOCKS = 8
 """Into how many parts the terms of a sum are taken to be split."""
@@ -100,7 +103,7 @@ class _Shake:
 
     def body(self, body: Body) -> Body:
         # What a program prints has been printed.
-        ops = [op for op in body.ops if op.outs]
+        ops = [one for op in body.ops if op.outs for one in _apart(op)]
         return Body(body.ins, [self.op(op) for op in ops], body.outs)
 
     def op(self, op: Op) -> Op:
@@ -108,10 +111,7 @@ class _Shake:
             case Leaf() if rounds(op):
                 self.count += 1
                 how = _Moves(self.hash(), terms(op), self.times, _as_a_whole(op))
-                run = functools.partial(_cast, op.run, how)
-                if op.name != "convert_element_type":
-                    run = functools.partial(_run, op.run, how, _lifts(op))
-                return dataclasses.replace(op, run=run)
+                return dataclasses.replace(op, run=_running(op, how))
             case Scan() | While():
                 return dataclasses.replace(op, body=self.body(op.body))
             case Cond():
@@ -129,6 +129,28 @@ class _Shake:
 def _odd(number: Any) -> Any:
     """An odd number for each, with well mixed upper bits."""
     return number * np.uint32(2 * MIX % (1 << 32)).view(np.int32) + np.uint32(MIX).view(np.int32)
+
+
+def _apart(op: Op) -> list[Op]:
+    """A sum over devices of numbers of a coarse type as one of wide numbers, and its rounding."""
+    sums = isinstance(op, Collective) and op.name in ("psum", "psum_scatter")
+    if not sums or not _is_coarse(op.outs[0]) or not isinstance(op.ins[0], Var):
+        return [op]
+    (given,), (made,) = op.ins, op.outs
+    ends = [Var(var.shape, np.dtype(np.float32)) for var in (given, made)]
+    for end, var in zip(ends, (given, made), strict=True):
+        end.axes = var.axes
+    return [
+        _between(given, ends[0], op),
+        dataclasses.replace(op, ins=[ends[0]], outs=[ends[1]]),
+        _between(ends[1], made, op),
+    ]
+
+
+def _between(given: Var, made: Var, around: Op) -> Leaf:
+    cast = functools.partial(lax.convert_element_type, new_dtype=made.dtype)
+    run = lambda x: [cast(x)]  # noqa: E731
+    return Leaf([given], [made], "convert_element_type", run, scope=around.scope, needs=given.axes)
 
 
 @jax.tree_util.register_dataclass
@@ -226,6 +248,11 @@ def _is_complex(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.complexfloating)
 
 
+def _is_coarse(x: Any) -> bool:
+    """Whether numbers are of a type much coarser than float32."""
+    return jnp.issubdtype(x.dtype, jnp.floating) and jnp.finfo(x.dtype).nmant <= COARSE
+
+
 @dataclasses.dataclass(frozen=True)
 class _Moves:
     """How the numbers of one operation are moved."""
@@ -247,8 +274,14 @@ class _Moves:
         )
 
     def narrowed(self, x: Any, wide: Any) -> Any:
-        """Move a number where it is not the wider one that it was made from."""
-        return self.by_part(x, self.hash, lost=lax.convert_element_type(x, wide.dtype) != wide)
+        """Move a number where it is not the wider one that it was made from.
+
+        One that lies in the middle between two goes either way.
+        """
+        lost = lax.convert_element_type(x, wide.dtype) != wide
+        if _is_coarse(x):
+            x = _either_way(x, lax.convert_element_type(wide, np.float32), self.hash ^ (1 << 21))
+        return self.by_part(x, self.hash, lost=lost)
 
     def on_the_way(self, x: Any, index: int, dims: tuple[int, ...], by: Any) -> Any:
         """Move an operand; together in blocks along `dims`. It is multiplied by `by`, if that is.
@@ -273,6 +306,15 @@ class _Moves:
         return _moved(x, lost, hash, self.terms, self.times, dims)
 
 
+def _running(op: Leaf, how: _Moves) -> Callable[..., list[Any]]:
+    """What an operation does, moved."""
+    if op.name == "convert_element_type":
+        return functools.partial(_cast, op.run, how)
+    if op.name in BY_ELEMENT and op.primitive is not None and _is_coarse(op.outs[0]):
+        return functools.partial(_beside_wide, op.run, how)
+    return functools.partial(_run, op.run, how, _lifts(op))
+
+
 def _parts(x: Any) -> tuple[Any, Any]:
     return lax.real(x), lax.imag(x)
 
@@ -293,6 +335,13 @@ def _run(
 def _cast(run: Callable[..., list[Any]], how: _Moves, wide: Any) -> list[Any]:
     # On some devices XLA leaves a cast out that is undone.
     return [how.narrowed(lax.optimization_barrier(out), wide) for out in run(wide)]
+
+
+def _beside_wide(run: Callable[..., list[Any]], how: _Moves, *ins: Any) -> list[Any]:
+    """Of what is coarse it is known where something is lost: where float32 has more to say."""
+    wide = [lax.convert_element_type(x, np.float32) if _is_coarse(x) else x for x in ins]
+    rows = zip(run(*ins), run(*wide), strict=True)
+    return [how.narrowed(lax.optimization_barrier(out), more) for out, more in rows]
 
 
 def _bits(x: Any) -> Any:
@@ -316,26 +365,50 @@ def _moved(x: Any, lost: Any, hash: _Hash, count: int, times: int, dims: tuple[i
     # Every operation here is compiled for every operation of the program: there are few.
     bits, mantissa = _bits(x), jnp.finfo(x.dtype).nmant
     # A coarse type is added up in a wider one.
-    units = times * max(1, round(math.sqrt(count) / 4)) if mantissa > 16 else times
+    units = times * max(1, round(math.sqrt(count) / 4)) if mantissa > COARSE else times
     step = _step(lax.convert_element_type(bits, np.int32), hash, units, mantissa)
     if dims:
         step = step + _step(_blocks(x.shape, dims), hash, units, mantissa)
-    if mantissa <= 16:  # what is too small for a coarse type is 0, which moves away from 0
+    if mantissa <= COARSE:  # what is too small for a coarse type is 0, which moves away from 0
         step = jnp.where(x == 0, abs(step), step)
     moved = lax.bitcast_convert_type(bits + lax.convert_element_type(step, bits.dtype), x.dtype)
     return jnp.where(lost & lax.is_finite(moved), moved, x)
 
 
+@jax.jit
+def _either_way(x: Any, wide: Any, hash: _Hash) -> Any:
+    bits, near = _bits(x), lax.convert_element_type(x, np.float32)
+    up = _sign(_mixed(lax.convert_element_type(bits, np.int32), hash.salt))
+    way = jnp.where(abs(wide) > abs(near), np.int32(1), np.int32(-1))
+    other = lax.bitcast_convert_type(bits + lax.convert_element_type(way, bits.dtype), x.dtype)
+    middle = wide - near == lax.convert_element_type(other, np.float32) - wide
+    return jnp.where(middle & (wide != near) & (up > 0), other, x)
+
+
+def _sign(hashed: Any) -> Any:
+    """Up or down: the highest bit of a hash."""
+    return lax.shift_right_arithmetic(hashed, np.int32(31)) | np.int32(1)
+
+
+def _mixed(bits: Any, by: Any) -> Any:
+    """A hash of numbers with few bits: a product alone makes some pairs of them go together."""
+    mixed = bits * by
+    mixed = mixed ^ lax.shift_right_logical(mixed, np.int32(15))
+    return mixed * np.uint32(MIX).view(np.int32)
+
+
 def _step(bits: Any, hash: _Hash, units: int, mantissa: int) -> Any:
-    """By how many units to move, up or down as a hash says: its highest bit is a sign."""
+    """By how many units to move, up or down."""
     bits = bits + np.int32(1)
-    up = lax.shift_right_arithmetic(bits * hash.salt, np.int32(31)) | np.int32(1)
-    if mantissa > 16:
+    if mantissa > COARSE:
+        up = _sign(bits * hash.salt)
         return up * np.int32(units) if units > 1 else up
     if units > 1:
-        return up
+        return _sign(_mixed(bits, hash.salt))
     # One element in four is moved, and in four runs each of them once.
-    number = lax.shift_right_arithmetic(bits * hash.turns, np.int32(20)) + hash.turn
+    mixed = _mixed(bits, hash.turns)
+    number = lax.shift_right_arithmetic(mixed, np.int32(20)) + hash.turn
+    up = _sign(mixed)
     return lax.select((number & np.int32(3)) == np.int32(0), up, lax.full_like(up, 0))
 
 

@@ -289,17 +289,45 @@ def test_what_is_lost_in_a_cast_is_not_faulted(dtype):
     assert sw.check(sent_as(dtype), x, mesh=mesh, reference=lambda x: jnp.sum(x, 0))
 
 
-def test_what_is_cast_only_to_be_sent_is_not_faulted():
+def among_others(dtype, mean):
+    """A mean that is taken in a coarser type where there are others to send it to."""
+
     def body(x):
         mine = x.mean(0)
         if lax.axis_size("data") == 1:
             return mine
-        return lax.pmean(mine.astype("bfloat16"), "data").astype("float32")
+        return mean(mine.astype(dtype)).astype("float32")
 
-    for seed in range(4):
-        x = normal(8, 64, seed=seed)
-        program = split(body, check_vma=False)
-        assert sw.check(program, x, mesh={"data": [1, 2, 4]})
+    return split(body, check_vma=False)
+
+
+def scattered(part):
+    total = lax.psum_scatter(part, "data", tiled=True)
+    return lax.all_gather(total / lax.axis_size("data"), "data", tiled=True)
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(
+    "mean",
+    [
+        lambda part: lax.pmean(part, "data"),
+        lambda part: lax.psum(part / lax.axis_size("data"), "data"),
+        scattered,
+    ],
+)
+def test_what_is_rounded_while_it_is_sent_is_not_faulted(dtype, mean):
+    program = among_others(dtype, mean)
+    x = normal(8, 1024, seed=3)
+    assert sw.check(program, x, mesh={"data": [1, 2, 8]})
+    assert sw.check(program, x, mesh={"data": [1, 2, 8]}, reference=lambda x: x.mean(0))
+
+
+def test_what_is_in_the_middle_between_two_numbers_goes_either_way():
+    """Two parts of which each moves by half a unit of their sum, which is even, and stays."""
+    program = split(lambda x: lax.psum((x / 3).astype("bfloat16"), "data").astype("float32"))
+    x = np.float32(0.16 * 3) + np.arange(1024, dtype="f").reshape(2, 512) * 1e-5
+    run = Run(Tracing(program, sw.mesh(data=2)), (x,))
+    assert (run.movement(0, 24).moved > 0).mean() > 0.99
 
 
 @pytest.mark.parametrize("dtype", NARROW)
