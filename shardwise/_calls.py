@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ._errors import ArgumentError, a_type, explain_error, name_of, text_of
+from ._errors import ArgumentError, a_type, explain_error, name_of, note, text_of
 
 T = TypeVar("T", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -206,9 +206,10 @@ def note_packed(error: Exception, args: Sequence[Any]) -> None:
         return
     kind = type(args[0])
     if kind in (tuple, list) and re.search(rf"\b{kind.__name__}\b", text_of(error)):
-        error.add_note(
+        note(
+            error,
             f"shardwise: the function was called with one argument, a {kind.__name__} of "
-            f"{len(args[0])}. Arguments follow it one after the other: f, a, b and not f, (a, b)."
+            f"{len(args[0])}. Arguments follow it one after the other: f, a, b and not f, (a, b).",
         )
 
 

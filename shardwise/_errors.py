@@ -70,8 +70,25 @@ def text_of(error: BaseException) -> str:
     """What an error says. One of the user's own may fail to say it, and is none the less his."""
     try:
         return str(error)
-    except Exception:
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
         return "<exception str() failed>"
+
+
+def note(error: BaseException, text: str) -> None:
+    """Say something beside an error, unless it has notes of another kind than Python's."""
+    with contextlib.suppress(Exception):
+        error.add_note(text)
+
+
+def notes_of(error: BaseException, ours: str) -> list[str]:
+    """What was said beside an error after the words `ours`."""
+    try:
+        notes = [one for one in error.__notes__ if isinstance(one, str)]
+    except Exception:
+        return []
+    return [one.removeprefix(ours) for one in notes if one.startswith(ours)]
 
 
 def prefix(folder: Path) -> str:
@@ -184,7 +201,7 @@ def noting(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         if not isinstance(error, ShardwiseError):
-            error.add_note(f"shardwise: while {what}")
+            note(error, f"shardwise: while {what}")
         raise
 
 

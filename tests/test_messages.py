@@ -15,7 +15,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._errors import warn
+from shardwise._errors import notes_of, noting, warn
 
 HERE = Path(__file__).name
 X = jnp.ones((12, 4))
@@ -358,6 +358,30 @@ def test_an_error_that_cannot_say_what_it_is_stays_the_users(kind, run):
     with pytest.raises(own) as caught:
         run(counted(raising(own()))[0])
     assert type(caught.value) is own
+
+
+class Ending(TypeError):
+    """Ends the process where it is printed."""
+
+    def __str__(self):
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize("run", WAYS.values(), ids=WAYS)
+def test_an_error_that_ends_the_process_where_it_is_printed_stays_the_users(run):
+    with pytest.raises(Ending):
+        run(counted(raising(Ending()))[0])
+
+
+def test_an_error_that_takes_no_notes():
+    one = ValueError("theirs")
+    one.__notes__ = ("not a list",)  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ValueError, match="theirs"), noting("reading"):
+        raise one
+    assert notes_of(one, "shardwise: ") == []
+    with pytest.raises(ValueError, match="theirs") as caught, noting("reading"):
+        raise ValueError("theirs")
+    assert notes_of(caught.value, "shardwise: ") == ["while reading"]
 
 
 LIBRARY = """

@@ -134,9 +134,9 @@ def _odd(number: Any) -> Any:
 def _apart(op: Op) -> list[Op]:
     """A sum over devices of numbers of a coarse type as one of wide numbers, and its rounding."""
     sums = isinstance(op, Collective) and op.name in ("psum", "psum_scatter")
-    if not sums or not _is_coarse(op.outs[0]) or not isinstance(op.ins[0], Var):
+    given, made = op.ins[0] if op.ins else None, op.outs[0]
+    if not sums or not isinstance(given, Var) or not _is_coarse(made):
         return [op]
-    (given,), (made,) = op.ins, op.outs
     ends = [Var(var.shape, np.dtype(np.float32)) for var in (given, made)]
     for end, var in zip(ends, (given, made), strict=True):
         end.axes = var.axes

@@ -16,7 +16,15 @@ from typing import Annotated, Any
 
 import typer
 
-from .._errors import ShardingError, ShardwiseError, explain_error, interrupted, text_of, was_told
+from .._errors import (
+    ShardingError,
+    ShardwiseError,
+    explain_error,
+    interrupted,
+    notes_of,
+    text_of,
+    was_told,
+)
 from .files import refuse_unwritable
 from .report import last_line
 
@@ -104,9 +112,8 @@ def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
             raise
         found = f"{doing} raised {type(error).__name__}: {text_of(error)}".removesuffix(": ")
         remedy = f"{alone}. --verbose shows the whole traceback."
-        ours = "shardwise.evaluate: "
-        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
-        what = "\n  ".join([found, *line.splitlines(), *(x.removeprefix(ours) for x in notes)])
+        notes = notes_of(error, "shardwise.evaluate: ")
+        what = "\n  ".join([found, *line.splitlines(), *notes])
         raise ShardwiseError(explain_error(what, where=name, remedy=remedy)) from error
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ShardwiseError, prefix, text_of
+from .._errors import ShardwiseError, notes_of, prefix, text_of
 from .cases import Found, shown
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ class Outcome:
             return "".join(traceback.format_exception_only(error)).strip()
         if isinstance(error, SystemExit):
             return f"it ends the process (SystemExit: {error.code})"
-        ours = "shardwise: "
-        notes = [note for note in getattr(error, "__notes__", []) if note.startswith(ours)]
         text = f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
-        return "\n".join([text, *(note.removeprefix(ours) for note in notes)])
+        return "\n".join([text, *notes_of(error, "shardwise: ")])
 
     def silencers(self) -> Iterator[tuple[str, int, str]]:
         """The comments that silenced something: file, line and code."""

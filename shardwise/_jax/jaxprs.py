@@ -14,6 +14,7 @@ from jax._src.interpreters import partial_eval as _partial
 from jax._src.lax import lax as _lax
 from jax.core import Tracer, eval_jaxpr
 from jax.extend import core as jex
+from jax.sharding import SingleDeviceSharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,12 @@ def untouched(outs: Sequence[Any]) -> dict[int, Any]:
 def trace_context() -> Any:
     """What besides the arguments decides how a function is traced (x64, precision, ...)."""
     return _config.trace_context()
+
+
+def on_one_device(eqn: Any) -> bool:
+    """Whether an equation that places a value puts it on a device of its own."""
+    named = eqn.params.get("devices") or (eqn.params.get("sharding"),)
+    return any(isinstance(one, SingleDeviceSharding) for one in named)
 
 
 def primitive_name(primitive: Any) -> str:

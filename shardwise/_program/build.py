@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -103,6 +104,15 @@ def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
     return kept[::-1]
 
 
+def after(ops: list[Op], given: Sequence[Var]) -> set[Atom]:
+    """Some values, and all that is computed from them."""
+    found: set[Atom] = set(given)
+    for op in ops:
+        if not found.isdisjoint(op.ins):
+            found |= set(op.outs)
+    return found
+
+
 def _var(v: Any) -> Var:
     shape, dtype = _jax.shape_of(v.aval)
     return Var(shape, dtype, getattr(v.aval, "weak_type", False))
@@ -121,6 +131,8 @@ class _Walk:
     """A primitive that stands for a program and is replaced by it."""
     whole_too: bool = False
     """Whether what a `shard_map` is given whole has a `Split` as well."""
+    on_one: list[Var] = dataclasses.field(default_factory=list)
+    """Values that are put on one device."""
 
     def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
         for eqn in jaxpr.eqns:
@@ -134,6 +146,8 @@ class _Walk:
         if name in DROPPED:
             return ins
         if name in RELAID:
+            if _jax.on_one_device(eqn):
+                ins = [self.pinned(eqn, atom) for atom in ins]
             rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
             return [as_type(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
         if name in INLINED:
@@ -189,6 +203,15 @@ class _Walk:
         self.add(eqn, Leaf([atom], [out], "optimization_barrier", run))
         return out
 
+    def pinned(self, eqn: Any, atom: Atom) -> Atom:
+        """A value that is put on one device, where no other part of the mesh can have it."""
+        if math.prod(axis.size for axis in self.scope.values()) > 1:
+            raise checks.on_one_device(self.where(eqn))
+        out = _like(atom)
+        self.add(eqn, Leaf([atom], [out], "optimization_barrier", _barrier))
+        self.on_one.append(out)
+        return out
+
     def on_custom_lin(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         raise checks.backward_only(self.where(eqn))
 
@@ -212,6 +235,9 @@ class _Walk:
         for spec in [*params["in_specs"], *params["out_specs"]]:
             checks.spec(spec, where)
             checks.nested(spec, taken, where)
+        several = math.prod(params["mesh"].axis_sizes) > 1
+        if self.on_one and several and not after(self.ops, self.on_one).isdisjoint(ins):
+            raise checks.on_one_device(where)
         names = _jax.argument_names(params["jaxpr"])
         for atom, spec, v, name in zip(ins, params["in_specs"], body.invars, names, strict=True):
             place = placement(spec, len(v.aval.shape), new)

@@ -126,6 +126,16 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: Place) -> tuple[Axis, 
 def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     """The pairs, checked as JAX checks them when it compiles."""
     count = math.prod(axis.size for axis in axes)
+    odd = next((pair for pair in perm if len(pair) != 2), None)
+    if odd is not None:
+        raise ShardingError(
+            explain_error(
+                f"ppermute with perm={tuple(perm)} has {odd}",
+                where=str(where),
+                rule="A permutation is made of pairs: a source and a destination.",
+                remedy=f"[(i, (i + 1) % {count}) for i in range({count})], say.",
+            )
+        )
     for index in (index for pair in perm for index in pair):
         if not _is_index(index) or not -count <= index < count:
             raise ShardingError(
@@ -148,6 +158,19 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
                 )
             )
     return pairs
+
+
+def on_one_device(where: Place) -> ShardingError:
+    """What is said where a program for several devices is given a value that is on one of them."""
+    return ShardingError(
+        explain_error(
+            "a shard_map over several devices works on a value that the program puts on one",
+            where=str(where),
+            rule="JAX does not mix devices: device_put, jnp.asarray and the like with a "
+            "SingleDeviceSharding leave a value where no other device has it.",
+            remedy="leave the sharding out, or name that of the mesh: NamedSharding(mesh, P()).",
+        )
+    )
 
 
 def alone(perm: Any, where: Place) -> None:

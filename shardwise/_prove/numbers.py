@@ -80,7 +80,7 @@ def try_numbers(
         try:
             own = jax.tree.map(lambda x: _cut_down(x, times), args) if times else args
         except Exception as error:  # A class of the user's may insist on the sizes of its parts.
-            reason = reason or str(error).partition("\n")[0] or type(error).__name__
+            reason = reason or text_of(error).partition("\n")[0] or type(error).__name__
             continue
         try:
             examined = examine(f, own, small, reference, options)

@@ -254,6 +254,7 @@ REFUSED = {
     "names device 9 of 4": lambda x: lax.ppermute(x, "x", [(9, 1)]),
     "names device 0.0 of 4": lambda x: lax.ppermute(x, "x", [(0.0, 1)]),
     "names device -5 of 4": lambda x: lax.ppermute(x, "x", [(0, -5)]),
+    "has \\(0, 1, 2\\)": lambda x: lax.ppermute(x, "x", [(0, 1, 2)]),
     "psum_scatter of booleans": lambda x: lax.psum_scatter(x[:4] > 0, "x", tiled=True),
     "pmax of complex numbers": lambda x: lax.pmax(lax.complex(x, x), "x"),
     "pmin of complex numbers": lambda x: lax.pmin(lax.complex(x, x), "x"),

@@ -234,3 +234,39 @@ def test_an_inner_shard_map_that_names_its_mesh():
         assert "leave mesh= out of the inner one" in str(told.value)
         got = sw.simulate(lambda x, *, mesh: f(x, mesh=mesh, inner=None), mesh=mesh)(X)
         assert_same(got, jax.device_get(jax.jit(lambda x: f(x, mesh=real, inner=None))(X)))
+
+
+ONE = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+ON_ONE_DEVICE = {
+    "before": lambda x, f: f(lambda y: y)(jax.device_put(x, ONE)),
+    "before, in a sum": lambda x, f: f(lambda y: y)(x + jnp.asarray(X, device=ONE)),
+    "before, computed from": lambda x, f: f(lambda y: y)(jnp.sin(jax.device_put(x, ONE)) * 2),
+    "in the body": lambda x, f: f(lambda y: jax.device_put(y, ONE))(x),
+    "in the body, a constant": lambda x, f: f(lambda y: y + jnp.asarray(X[:2], device=ONE))(x),
+}
+
+
+def over(mesh):
+    def make(g):
+        return jax.shard_map(
+            lambda y: lax.psum(g(lax.psum(y, "a")), "a"), mesh=mesh, in_specs=P("a"), out_specs=P()
+        )
+
+    return make
+
+
+@pytest.mark.parametrize("name", ON_ONE_DEVICE)
+def test_a_value_on_one_device_is_not_mixed_with_the_mesh(name):
+    f = ON_ONE_DEVICE[name]
+    for native in (f, jax.jit(f, static_argnums=1)):
+        with pytest.raises(ValueError, match="device"):
+            native(X, over(real_mesh(a=4)))
+    program = lambda x, *, mesh: f(x, over(mesh))  # noqa: E731
+    with pytest.raises(sw.ShardingError, match=r"test_placing.py:\d+: .* puts on one\n"):
+        sw.simulate(program, mesh={"a": 4})(X)
+
+
+def test_a_result_may_be_put_on_one_device():
+    f = lambda x, mesh: jax.device_put(total(x, mesh), ONE) + 1  # noqa: E731
+    got = sw.simulate(lambda x, *, mesh: f(x, mesh), mesh={"a": 4})(X)
+    assert_same(got, f(X, real_mesh(a=4)))

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from ..._calls import called_wrongly
-from ..._errors import ShardingError, a_type, explain_error, text_of
+from ..._errors import ShardingError, a_type, explain_error, note, text_of
 from ..adding.metrics import check_rows, check_shapes, named
 from ..adding.plan import Plan, make_plan
 from ..lanes import Lanes
@@ -124,10 +124,10 @@ def _trace(function: Function, batch: int) -> Plan:
         if told is not None:
             raise told from None
         listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
-        error.add_note(f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
+        note(error, f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
         hint = _hint(error, function)
         if hint:
-            error.add_note(f"shardwise.evaluate: {hint}")
+            note(error, f"shardwise.evaluate: {hint}")
         raise
     made = make_plan(output, batch)
     twice = _metrics_of_twice(function, batch)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._errors import note
 from ..lanes import Lanes
 from ..reading.direct import stream as open_stream
 from ..reading.source import Source
@@ -109,7 +110,7 @@ def _noted(spans: list[Span], source: Source, batch: int) -> Iterator[None]:
         first, last = spans[0].start // batch, spans[-1].start // batch
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         whole = Span(spans[0].start, spans[-1].stop - spans[0].start)
-        error.add_note(f"shardwise.evaluate: while computing {steps} ({whole}) of {source.label}")
+        note(error, f"shardwise.evaluate: while computing {steps} ({whole}) of {source.label}")
         raise
 
 

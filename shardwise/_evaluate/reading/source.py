@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._errors import ShardingError, UnsupportedError, explain_error
+from ..._errors import ShardingError, UnsupportedError, explain_error, note
 
 SAMPLES = 16
 
@@ -119,7 +119,7 @@ def noted(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        error.add_note(f"shardwise.evaluate: while {what}")
+        note(error, f"shardwise.evaluate: while {what}")
         raise
 
 
