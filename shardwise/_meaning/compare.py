@@ -48,6 +48,12 @@ class Gap:
     sure: bool = True
     """Whether a factor is one of the result: it may be lost on the way."""
 
+    @property
+    def ops(self) -> list[Op]:
+        """The operations that it names."""
+        named = [*(step.op for step in self.steps), self.stray]
+        return [op for op in named if op is not None]
+
 
 def equal(a: Value, b: Value) -> bool:
     """Whether two results are the same for all inputs."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._mesh import Axis
-from .._program import Body
+from .._program import Body, live, walk
 from . import term as T
 from .compare import Gap, gaps, mistakes_in
 from .devices import DeviceWalk, Many, TooLong
@@ -55,22 +55,35 @@ class Reading:
         Where that says nothing, what was written out is read as loops.
         """
         assert self.plain is not None
-        found = _parted(self.plain.meaning, self.meaning)
+        found = self._parted(self.body, self.plain.meaning, self.meaning)
         repeats = self.loops is not self.body or self.plain.loops is not self.plain.body
         if all(map(_says, found)) or not repeats:
             return found
-        again = _parted(self.plain.as_loops, self.as_loops)
+        again = self._parted(self.loops, self.plain.as_loops, self.as_loops)
         return [new if _says(new) else old for old, new in zip(found, again, strict=True)]
 
+    def _parted(self, body: Body, plain: Meaning, own: Meaning) -> list[list[Gap]]:
+        merge = Merger()
+        found = []
+        for out, want, got in zip(body.outs, plain.results, own.results, strict=True):
+            parted = gaps(own.walk, want, got)
+            unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
+            if unlike and equal_merged(want, got, merge):
+                parted = []
+            if parted and len(body.outs) > 1:
+                # Of two lines that compute the same, the one is named that the result comes from.
+                alone = Body(body.ins, live(body.ops, [out]), [out])
+                if _names_others(parted, body, alone):
+                    again = read(alone, self.constants, plain)
+                    parted = gaps(again.walk, want, again.results[0])
+            found.append(parted)
+        return found
 
-def _parted(plain: Meaning, own: Meaning) -> list[list[Gap]]:
-    merge = Merger()
-    found = []
-    for want, got in zip(plain.results, own.results, strict=True):
-        parted = gaps(own.walk, want, got)
-        unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
-        found.append([] if unlike and equal_merged(want, got, merge) else parted)
-    return found
+
+def _names_others(found: list[Gap], body: Body, alone: Body) -> bool:
+    """Whether a place is named that only other results come from."""
+    others = {id(op) for op in walk(body.ops)} - {id(op) for op in walk(alone.ops)}
+    return any(id(op) in others for gap in found for op in gap.ops)
 
 
 def _says(found: list[Gap]) -> bool:

@@ -3,6 +3,7 @@
 from .alike import comparable as comparable
 from .alike import doing as doing
 from .build import build as build
+from .flow import live as live
 from .handed import Handed as Handed
 from .handed import Wanted as Wanted
 from .handed import deliver as deliver

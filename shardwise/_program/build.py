@@ -21,6 +21,7 @@ from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
 from . import checks, owed
 from .checks import Scope
+from .flow import after, live
 from .handed import hand, take
 from .ir import (
     Atom,
@@ -91,26 +92,6 @@ def _build(
         if not shared[index]:
             outs[index] = as_type(walk, None, outs[index], v.aval, None)
     return walk.living(ins, outs)
-
-
-def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
-    """The operations that something comes of: a result, or an effect."""
-    used = {id(atom) for atom in outs}
-    kept = []
-    for op in reversed(ops):
-        if op.effectful or any(id(var) in used for var in op.outs):
-            used |= {id(atom) for atom in op.ins}
-            kept.append(op)
-    return kept[::-1]
-
-
-def after(ops: list[Op], given: Sequence[Var]) -> set[Atom]:
-    """Some values, and all that is computed from them."""
-    found: set[Atom] = set(given)
-    for op in ops:
-        if not found.isdisjoint(op.ins):
-            found |= set(op.outs)
-    return found
 
 
 def _var(v: Any) -> Var:
