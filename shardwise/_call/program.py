@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,6 +17,21 @@ from .._jax import types
 from .._jax.virtual import under
 from .._lower import Pace, Trouble, Watch, execute
 from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
+
+
+@contextlib.contextmanager
+def _in_one_go() -> Iterator[None]:
+    """Many small objects are made here, and stay: nothing is gained by looking through all of them.
+
+    To Python they are a reason to, and all that JAX has imported is looked through as well.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 class Program:
@@ -53,6 +69,7 @@ class Program:
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
     @functools.cached_property
+    @_in_one_go()
     def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
@@ -126,6 +143,7 @@ class Program:
             fewer = _jax.without_dead(self.jaxpr)
             return list(_jax.evaluate(fewer, args[:count], args[count:]))
 
+    @_in_one_go()
     def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
         """The lowered program: results of the types that JAX has for them, weak ones too."""
         outs, trouble = execute(self.body, args, self.watch, pace)

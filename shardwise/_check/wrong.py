@@ -47,7 +47,7 @@ FEW, MANY, OFTEN = 2, 8, 16
 """How many runs with other roundings are made at first, and before something is called wrong; and
 how many to see which decisions they turn."""
 
-MOST, SCATTERED, PART = 96, 16, 0.65
+MOST, SCATTERED, PART = 96, 16, 0.4
 """How many are made for numbers of a coarse type if no more than one element in so many is off: one
 of eight in which it moves may not be among a few. The furthest of more runs is further, as a rule,
 so that only a part of it counts."""

@@ -10,24 +10,20 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 from jax import lax
 
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
-from . import checks, owed
+from . import checks, exchange, owed
 from .checks import Scope
 from .flow import after, live
 from .handed import hand, take
 from .ir import (
     Atom,
-    AxisIndex,
     Body,
-    Collective,
     Cond,
     Join,
     Leaf,
@@ -37,6 +33,9 @@ from .ir import (
     Split,
     Var,
     While,
+    like,
+    outs_of,
+    var_of,
 )
 from .owed import as_type, parts_to_reduce
 from .tables import (
@@ -44,9 +43,7 @@ from .tables import (
     DROPPED,
     INLINED,
     PLACED,
-    REDUCTIONS,
     RELAID,
-    Form,
 )
 from .where import Place
 
@@ -80,7 +77,7 @@ def _build(
     whole_too: bool,
 ) -> Body:
     given, opened = _jax.as_compiled(jaxpr)
-    ins = [_var(v) for v in given]
+    ins = [var_of(v) for v in given]
     ops: list[Op] = []
     walk = _Walk(ops, {}, through=through, whole_too=whole_too)
     env = _constants(opened)
@@ -92,11 +89,6 @@ def _build(
         if not shared[index]:
             outs[index] = as_type(walk, None, outs[index], v.aval, None)
     return walk.living(ins, outs)
-
-
-def _var(v: Any) -> Var:
-    shape, dtype = _jax.shape_of(v.aval)
-    return Var(shape, dtype, getattr(v.aval, "weak_type", False))
 
 
 @dataclasses.dataclass
@@ -133,13 +125,15 @@ class _Walk:
             return [as_type(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
         if name in INLINED:
             return self.inline(eqn, name, ins)
+        if name == "axis_index":
+            return exchange.axis_index(self, eqn, ins)
         if name == self.through:
             return self.program(eqn, ins)
         special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(self, f"on_{name}", None)
         if special is not None:
             return special(eqn, ins)
         if name in COLLECTIVES:
-            return self.collective(eqn, COLLECTIVES[name], ins)
+            return exchange.collective(self, eqn, COLLECTIVES[name], ins)
         return self.leaf(eqn, name, ins)
 
     # --- calls
@@ -162,7 +156,7 @@ class _Walk:
         given, opened = _jax.as_compiled(part.jaxpr)
         env = _constants(opened)
         for v, atom, axes in zip(given, ins, part.given, strict=True):
-            own = _var(v)
+            own = var_of(v)
             env[v] = own if axes else as_type(inner, eqn, atom, None, v.aval)
             for op in take(atom, own, axes) if axes else ():
                 inner.add(eqn, op)
@@ -179,7 +173,7 @@ class _Walk:
         """Keep XLA from merging a rematerialised value with the one computed first."""
         if isinstance(atom, Lit):
             return atom
-        out = _like(atom)
+        out = like(atom)
         run = _barrier
         self.add(eqn, Leaf([atom], [out], "optimization_barrier", run))
         return out
@@ -188,7 +182,7 @@ class _Walk:
         """A value that is put on one device, where no other part of the mesh can have it."""
         if math.prod(axis.size for axis in self.scope.values()) > 1:
             raise checks.on_one_device(self.where(eqn))
-        out = _like(atom)
+        out = like(atom)
         self.add(eqn, Leaf([atom], [out], "optimization_barrier", _barrier))
         self.on_one.append(out)
         return out
@@ -235,7 +229,7 @@ class _Walk:
         if made is not None and made.placement == place:
             # A part put together and taken apart again the same way never left its device.
             return made.ins[0]
-        return self.add(eqn, Split([atom], [_var(v)], place, name))[0]
+        return self.add(eqn, Split([atom], [var_of(v)], place, name))[0]
 
     def join(self, eqn: Any, atom: Atom, spec: Any, v: Any, new: Scope) -> Atom:
         place = placement(spec, len(v.aval.shape), new)
@@ -244,7 +238,7 @@ class _Walk:
         rest = tuple(
             axis for axis in new.values() if axis not in mentioned and axis.name not in shared
         )
-        op = Join([atom], [_var(v)], place, rest, bool(eqn.params["check_vma"]))
+        op = Join([atom], [var_of(v)], place, rest, bool(eqn.params["check_vma"]))
         self.joins[op.outs[0]] = op
         return self.add(eqn, op)[0]
 
@@ -253,7 +247,7 @@ class _Walk:
     def body(self, jaxpr: Any) -> Body:
         opened = _jax.open_jaxpr(jaxpr)
         inner = dataclasses.replace(self, ops=[], joins={})
-        ins = [_var(v) for v in opened.invars]
+        ins = [var_of(v) for v in opened.invars]
         return inner.living(ins, inner.call(jaxpr, list(ins)))
 
     def living(self, ins: list[Var], outs: list[Atom]) -> Body:
@@ -268,7 +262,7 @@ class _Walk:
         consts, carry = _jax.scan_counts(p)
         op = Scan(
             ins,
-            _outs(eqn),
+            outs_of(eqn),
             self.body(p["jaxpr"]),
             consts,
             carry,
@@ -282,7 +276,7 @@ class _Walk:
         p = eqn.params
         op = While(
             ins,
-            _outs(eqn),
+            outs_of(eqn),
             self.body(p["cond_jaxpr"]),
             self.body(p["body_jaxpr"]),
             p["cond_nconsts"],
@@ -292,83 +286,7 @@ class _Walk:
 
     def on_cond(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         branches = tuple(self.body(branch) for branch in eqn.params["branches"])
-        return self.add(eqn, Cond(ins, _outs(eqn), branches))
-
-    # --- collectives
-
-    def on_axis_index(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        name = eqn.params["axis_name"]
-        if name not in self.scope:
-            return self.around(eqn, ins, _outs(eqn), (name,))
-        return self.add(eqn, AxisIndex(ins, _outs(eqn), self.scope[name]))
-
-    def around(
-        self, eqn: Any, ins: list[Atom], outs: list[Var], names: tuple[Any, ...]
-    ) -> list[Atom]:
-        """A collective over axes of a `vmap` around the simulated function.
-
-        It is nothing that devices exchange, and `vmap` has replaced it before the program is run.
-        Until then a derivative may want to know which values differ.
-        """
-        name = _jax.primitive_name(eqn.primitive)
-        run = partial(_refuse_around, name, names, self.where(eqn))
-        return self.add(eqn, Leaf(ins, outs, name, run, dict(eqn.params)))
-
-    def collective(self, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
-        p = eqn.params
-        names = p.get("axes", p.get("axis_name"))
-        names = tuple(names) if isinstance(names, tuple | list) else (names,)
-        dims = tuple(name for name in names if isinstance(name, int))
-        if dims:
-            # What vmap leaves of a reduction over its own axis: a dimension of the local array.
-            ins = [self.reduce(eqn, form.name, atom, dims) for atom in ins]
-        names = tuple(name for name in names if not isinstance(name, int))
-        outside = tuple(name for name in names if name not in self.scope)
-        if outside and (outside == names or form.name not in REDUCTIONS):
-            return self.around(eqn, ins, _outs(eqn), outside)
-        if outside:
-            ins = [self.around(eqn, [atom], [_like(atom)], outside)[0] for atom in ins]
-            names = tuple(name for name in names if name in self.scope)
-        checks.named(form.name, names, self.where(eqn))
-        if not names:
-            if "perm" in p:
-                checks.alone(p["perm"], self.where(eqn))
-            return ins
-        axes = tuple(self.scope[name] for name in names)
-        groups = p.get("axis_index_groups")
-        groups = tuple(map(tuple, groups)) if groups is not None else None
-        own = {ours: p[theirs] for ours, theirs in form.params.items()}
-        where = self.where(eqn)
-        if "perm" in own:
-            axes = checks.numbered(axes, self.scope, where)
-            own["perm"] = checks.permutation(own["perm"], axes, where)
-        if "source" in own:
-            checks.source(own["source"], axes, where)
-        for v, out in zip(eqn.invars, eqn.outvars, strict=False):
-            checks.operand(form.name, own, v.aval, out.aval, where)
-        if groups is not None:
-            groups = checks.grouped(form.name, groups, axes, where)
-            if not groups:
-                return ins
-        if form.together:
-            op = Collective(ins, _outs(eqn), form.name, axes, own, groups)
-            return self.add(eqn, op)
-        if len(ins) != len(eqn.outvars):
-            raise self.unsupported(eqn, form.name)
-        # One operation for each operand: they travel together but do not depend on each other.
-        return [
-            self.add(eqn, Collective([atom], [_var(v)], form.name, axes, own, groups))[0]
-            for atom, v in zip(ins, eqn.outvars, strict=True)
-        ]
-
-    def reduce(self, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) -> Var:
-        """A reduction over dimensions of the local array."""
-        run = partial(_reduce, name, dims)
-        own = _like(atom)
-        kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
-        params = {"axes": tuple(dims)}
-        op = Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run, params)
-        return self.add(eqn, op)[0]
+        return self.add(eqn, Cond(ins, outs_of(eqn), branches))
 
     # --- everything else
 
@@ -384,7 +302,7 @@ class _Walk:
         params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
         run = _jax.applying(eqn.primitive, params, eqn.effects)
         effect = bool(eqn.effects)
-        outs = self.add(eqn, Leaf(parts, _outs(eqn), name, run, params, effect))
+        outs = self.add(eqn, Leaf(parts, outs_of(eqn), name, run, params, effect))
         return owed.results(self, eqn, name, outs)
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
@@ -422,34 +340,6 @@ class _Walk:
 def _constants(jaxpr: _jax.Open) -> dict[Any, Atom]:
     """The constants that a jaxpr holds itself."""
     return {v: Lit(_jax.untyped(c)) for v, c in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
-
-
-def _outs(eqn: Any) -> list[Var]:
-    return [_var(v) for v in eqn.outvars]
-
-
-def _like(atom: Atom) -> Var:
-    """A new value of the same type."""
-    if isinstance(atom, Lit):
-        value = np.asarray(atom.value)
-        return Var(value.shape, value.dtype)
-    return Var(atom.shape, atom.dtype, atom.weak)
-
-
-def _refuse_around(name: str, names: tuple[Any, ...], where: Place, *_: Any) -> list[Any]:
-    raise UnsupportedError(
-        explain_error(
-            f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",
-            where=str(where),
-            rule="An axis of a vmap exists inside that vmap only.",
-            remedy="call the simulated function inside jax.vmap(..., axis_name=...).",
-        )
-    )
-
-
-def _reduce(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
-    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[name]
-    return [reduce(x, dims)]
 
 
 def _barrier(x: Any) -> list[Any]:

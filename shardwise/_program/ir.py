@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from .. import _jax
 from .._mesh import Axis, Placement
 from .where import Where, where_of
@@ -262,3 +264,22 @@ def pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
 
 def _zip(outer: list, inner: list) -> list[tuple[Atom, Atom]]:
     return list(zip(outer, inner, strict=True))
+
+
+def var_of(v: Any) -> Var:
+    """A value for a variable of a jaxpr."""
+    shape, dtype = _jax.shape_of(v.aval)
+    return Var(shape, dtype, getattr(v.aval, "weak_type", False))
+
+
+def outs_of(eqn: Any) -> list[Var]:
+    """Values for the results of an equation."""
+    return [var_of(v) for v in eqn.outvars]
+
+
+def like(atom: Atom) -> Var:
+    """A new value of the same type."""
+    if isinstance(atom, Lit):
+        value = np.asarray(atom.value)
+        return Var(value.shape, value.dtype)
+    return Var(atom.shape, atom.dtype, atom.weak)

@@ -1,0 +1,133 @@
+"""The collectives of a jaxpr: over axes of the mesh, of a `vmap` around, or of what it has left."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Protocol
+
+from jax import lax
+
+from .. import _jax
+from .._errors import UnsupportedError, explain_error
+from . import checks
+from .checks import Scope
+from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of
+from .tables import REDUCTIONS, Form
+from .where import Place
+
+
+class Walk(Protocol):
+    """What is asked of the walk over a jaxpr."""
+
+    scope: Scope
+
+    def add(self, eqn: Any, op: Op) -> list[Any]:
+        """Add an operation; its results."""
+        ...
+
+    def where(self, eqn: Any) -> Place:
+        """The line of an equation."""
+        ...
+
+    def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
+        """What is said of what cannot be simulated."""
+        ...
+
+
+def axis_index(walk: Walk, eqn: Any, ins: list[Atom]) -> list[Atom]:
+    """A device's own coordinate."""
+    name = eqn.params["axis_name"]
+    if name not in walk.scope:
+        return _around(walk, eqn, ins, outs_of(eqn), (name,))
+    return walk.add(eqn, AxisIndex(ins, outs_of(eqn), walk.scope[name]))
+
+
+def collective(walk: Walk, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
+    """One of the table of collectives."""
+    p = eqn.params
+    names = p.get("axes", p.get("axis_name"))
+    names = tuple(names) if isinstance(names, tuple | list) else (names,)
+    dims = tuple(name for name in names if isinstance(name, int))
+    if dims:
+        # What vmap leaves of a reduction over its own axis: a dimension of the local array.
+        ins = [_reduce(walk, eqn, form.name, atom, dims) for atom in ins]
+    names = tuple(name for name in names if not isinstance(name, int))
+    outside = tuple(name for name in names if name not in walk.scope)
+    if outside and (outside == names or form.name not in REDUCTIONS):
+        return _around(walk, eqn, ins, outs_of(eqn), outside)
+    if outside:
+        ins = [_around(walk, eqn, [atom], [like(atom)], outside)[0] for atom in ins]
+        names = tuple(name for name in names if name in walk.scope)
+    checks.named(form.name, names, walk.where(eqn))
+    if names:
+        return _over(walk, eqn, form, ins, names)
+    if "perm" in p:
+        checks.alone(p["perm"], walk.where(eqn))
+    return ins
+
+
+def _over(walk: Walk, eqn: Any, form: Form, ins: list[Atom], names: tuple[str, ...]) -> list[Atom]:
+    """One over axes of the mesh."""
+    p, where = eqn.params, walk.where(eqn)
+    axes = tuple(walk.scope[name] for name in names)
+    groups = p.get("axis_index_groups")
+    groups = tuple(map(tuple, groups)) if groups is not None else None
+    own = {ours: p[theirs] for ours, theirs in form.params.items()}
+    if "perm" in own:
+        axes = checks.numbered(axes, walk.scope, where)
+        own["perm"] = checks.permutation(own["perm"], axes, where)
+    if "source" in own:
+        checks.source(own["source"], axes, where)
+    for v, out in zip(eqn.invars, eqn.outvars, strict=False):
+        checks.operand(form.name, own, v.aval, out.aval, where)
+    if groups is not None:
+        groups = checks.grouped(form.name, groups, axes, where)
+        if not groups:
+            return ins
+    if form.together:
+        return walk.add(eqn, Collective(ins, outs_of(eqn), form.name, axes, own, groups))
+    if len(ins) != len(eqn.outvars):
+        raise walk.unsupported(eqn, form.name)
+    # One operation for each operand: they travel together but do not depend on each other.
+    return [
+        walk.add(eqn, Collective([atom], [var_of(v)], form.name, axes, own, groups))[0]
+        for atom, v in zip(ins, eqn.outvars, strict=True)
+    ]
+
+
+def _around(
+    walk: Walk, eqn: Any, ins: list[Atom], outs: list[Var], names: tuple[Any, ...]
+) -> list[Atom]:
+    """A collective over axes of a `vmap` around the simulated function.
+
+    It is nothing that devices exchange, and `vmap` has replaced it before the program is run.
+    Until then a derivative may want to know which values differ.
+    """
+    name = _jax.primitive_name(eqn.primitive)
+    run = partial(_refuse_around, name, names, walk.where(eqn))
+    return walk.add(eqn, Leaf(ins, outs, name, run, dict(eqn.params)))
+
+
+def _reduce(walk: Walk, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) -> Var:
+    """A reduction over dimensions of the local array."""
+    own = like(atom)
+    kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
+    run, params = partial(_reduced, name, dims), {"axes": tuple(dims)}
+    op = Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run, params)
+    return walk.add(eqn, op)[0]
+
+
+def _refuse_around(name: str, names: tuple[Any, ...], where: Place, *_: Any) -> list[Any]:
+    raise UnsupportedError(
+        explain_error(
+            f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",
+            where=str(where),
+            rule="An axis of a vmap exists inside that vmap only.",
+            remedy="call the simulated function inside jax.vmap(..., axis_name=...).",
+        )
+    )
+
+
+def _reduced(name: str, dims: tuple[int, ...], x: Any) -> list[Any]:
+    reduce = {"psum": lax.reduce_sum, "pmax": lax.reduce_max, "pmin": lax.reduce_min}[name]
+    return [reduce(x, dims)]
