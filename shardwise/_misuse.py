@@ -10,9 +10,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
-
-import jax
+from typing import TypeVar
 
 from . import _jax
 from ._collectives import exchange_in_a_batch
@@ -22,12 +20,9 @@ from ._errors import (
     ShardwiseError,
     UnsupportedError,
     explain_error,
-    name_of,
     text_of,
-    warn,
 )
 from ._mesh import AbstractMesh, Mesh, near
-from ._program import is_sharded
 from ._program.where import choose
 
 T = TypeVar("T")
@@ -46,41 +41,6 @@ def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
         if told is None:
             raise
         raise told from error
-
-
-def warn_if_idle(
-    f: Callable[..., Any], mesh: AbstractMesh, program: Any, without: Callable[[], Any]
-) -> None:
-    """Say so if a mesh has no part in a program, which is the same `without` it.
-
-    Shardings are for the compiler, and a program may well ask for the mesh that is around it.
-    """
-    text = str(program.jaxpr)
-    if mesh.size == 1 or is_sharded(program.body) or _ELSEWHERE.search(text):
-        return
-    if jax.sharding.get_abstract_mesh().size:
-        return
-    try:
-        same = str(without().jaxpr) == text
-    except Exception:  # it needs the mesh
-        return
-    if same:
-        warn(
-            explain_error(
-                f"there is no shard_map in it, and the mesh {dict(mesh.shape)} makes no "
-                "difference: it ran as it is",
-                where=f"sw.simulate({name_of(f)})",
-                rule="What is simulated is what jax.shard_map runs on each device.",
-                remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it.",
-            )
-        )
-
-
-_ELSEWHERE = re.compile(
-    r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
-    r"|shardwise_simulate"
-)
-"""What a program has that tells the compiler how to lay out arrays, or is simulated by itself."""
 
 
 class _Reader:

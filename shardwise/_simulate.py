@@ -12,9 +12,9 @@ import jax
 from ._call import call
 from ._calls import DEVICES, public
 from ._errors import ArgumentError, ShardingError, a_type, explain_error
+from ._idle import warn_if_idle
 from ._lower import Choice, Pace, choosing, machine, room
 from ._mesh import MeshLike, is_count
-from ._misuse import warn_if_idle
 from ._static import Static
 from ._tracing import Tracing
 

@@ -6,6 +6,7 @@ The rules are read off the source with `ast`, so that an import inside a functio
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ ROWS = (
     ("_collectives",),
     ("_program",),
     ("_lower", "_meaning"),
-    ("_call", "_misuse", "_objects"),
+    ("_call", "_idle", "_misuse", "_objects"),
     ("_static", "_trees"),
     ("_layout",),
     ("_tracing",),
@@ -218,6 +219,17 @@ def _internals(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 def test_the_layers_hold():
     assert broken_rules(PACKAGE) == []
+
+
+def test_the_guide_names_every_module():
+    guide = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
+    _, drawing, rest = guide.partition("## Where things are")[2].split("```")[:3]
+    shown = set(re.findall(r"\b\w+\b", drawing))
+    rows = re.findall(r"^\| (`.*?) \|", rest, re.M)
+    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    own = set(ROW_OF) - {"_version", "__main__"}
+    assert own == listed
+    assert own == {name for name in shown if name.startswith("_")} | {"nnx", "primitives"}
 
 
 def test_nothing_imports_itself_round_about():
