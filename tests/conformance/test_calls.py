@@ -1,5 +1,6 @@
 """Ways to call: where the mesh comes from, what is closed over, what stands around the call."""
 
+import gc
 from functools import partial
 
 import jax
@@ -586,3 +587,24 @@ def test_a_rule_that_takes_a_ref_is_refused_by_name():
         lambda x, *, mesh: jax.grad(lambda x: program(x, mesh=mesh).sum())(x), mesh=sw.mesh(**X4)
     )
     np.testing.assert_array_equal(inside(x), x)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(collects):
+    """It rests while a program is made."""
+
+    def program(body):
+        return lambda x, *, mesh: jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    (gc.enable if collects else gc.disable)()
+    try:
+        sw.simulate(program(lambda x: lax.psum(x, "x")), mesh={"x": 4})(jnp.arange(8.0))
+        assert gc.isenabled() == collects
+        with pytest.raises(sw.ShardingError):
+            sw.simulate(
+                program(lambda x: lax.psum(x, "x", axis_index_groups=[[0, 1, 2], [3], []])),
+                mesh={"x": 4},
+            )(jnp.arange(8.0))
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
