@@ -306,13 +306,12 @@ def scattered(part):
     return lax.all_gather(total / lax.axis_size("data"), "data", tiled=True)
 
 
-@pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize(
-    "mean",
+    ("dtype", "mean"),
     [
-        lambda part: lax.pmean(part, "data"),
-        lambda part: lax.psum(part / lax.axis_size("data"), "data"),
-        scattered,
+        *((dtype, lambda part: lax.pmean(part, "data")) for dtype in NARROW),
+        ("bfloat16", lambda part: lax.psum(part / lax.axis_size("data"), "data")),
+        ("float16", scattered),
     ],
 )
 def test_what_is_rounded_while_it_is_sent_is_not_faulted(dtype, mean):
