@@ -114,6 +114,8 @@ def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
         return _apart(one)
     if one.not_finite:
         return "SW107", "is NaN or infinite", _not_finite(one.run)
+    if one.finite_alone:
+        return "SW107", "is finite where it should be NaN or infinite", _not_finite(one.base)
     return _by_factor(one, seen) or _by_origin(one) or _otherwise(one)
 
 
@@ -249,7 +251,9 @@ def much(one: Wrong) -> str:
     """By how much it is wrong, and where the most."""
     assert one.want is not None
     gap = difference(one.got, one.want)
-    gaps = np.abs(wide(one.got) - wide(one.want))
+    with np.errstate(all="ignore"):
+        gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want)), nan=np.inf)
+    gaps = np.where(one.off, gaps, 0)
     said = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
     count = int(one.off.sum())
     if not 0 < count < one.off.size:

@@ -128,7 +128,7 @@ class _Comparison:
         """Compare on every mesh on which numbers say more than meaning does."""
         left = []
         # Meaning knows no end of numbers: where one is near, every mesh is run.
-        over = self.base.may_overflow
+        over = self.base.by_numbers
         for run, one in zip(self.runs, self.meshes, strict=True):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(one))
@@ -170,9 +170,10 @@ class _Comparison:
             self.tried.append(dict(one.shape))
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
-            left = run.whole_numbers is not None or all(own.not_finite for own in here)
-            if here and words(one) in self.proved_on and left:
-                self.proved_on.remove(words(one))  # right, but for the range of its types
+            beyond = run.whole_numbers is not None or run.asks_for_nan
+            beyond = beyond or all(own.not_finite or own.finite_alone for own in here)
+            if here and words(one) in self.proved_on and beyond:
+                self.proved_on.remove(words(one))  # right, but for what meaning does not know
 
     def findings(self) -> list[Finding]:
         """The causes first, then what no cause is known of, then what reading suspects."""

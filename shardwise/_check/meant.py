@@ -100,14 +100,14 @@ class Meant:
         ]
 
     def likewise(self, run: Run, larger: Run) -> bool:
-        """Whether the same results are multiples of what they should be on a larger mesh too."""
+        """Whether the same results are off by multiples of something on a larger mesh too."""
         here, there = self.gaps(run), self.gaps(larger)
         if here is None or there is None:
             return False
         kinds = [{gap.kind for gap in gaps} for gaps in here]
-        return kinds == [{gap.kind for gap in gaps} for gaps in there] and all(
-            own <= {"times"} for own in kinds
-        )
+        alike = kinds == [{gap.kind for gap in gaps} for gaps in there]
+        # What is lost on the way on one of them may not be on the other.
+        return alike and all(gap.linear for gaps in [*here, *there] for gap in gaps)
 
     def causes(self, wrong: list[Wrong]) -> tuple[list[Finding], list[Wrong]]:
         """The causes of wrong results, and those results of which none is known."""

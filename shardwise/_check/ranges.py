@@ -1,7 +1,8 @@
 """Numbers that may leave the range of their type, on some meshes and not on others.
 
 Meaning knows no end of numbers. A sum of float16 that is infinite on two devices, or one of int8
-that wraps around there, is what it should be on eight, where each of them adds up less.
+that wraps around there, is what it should be on eight, where each of them adds up less. Nor does it
+know NaN.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ _ADDS = """
 ADDS = frozenset(_ADDS.split())
 """What adds up or multiplies as many numbers as a device holds."""
 
-GROWS = ADDS | {"integer_pow", "mul", "pow", "shift_left"}
-"""What may make large numbers of small ones; sums are small if what they count is there or not."""
+STEPS = frozenset({"add", "add_any", "sub"})
+"""What adds up one after the other, in a loop or written out."""
 
-PLACES = frozenset({"argmax", "argmin", "argsort", "iota", "sort", "top_k"})
-"""What gives numbers of elements."""
+COUNTING = frozenset({"cumsum", "psum", "psum_scatter", "reduce_sum"})
+"""Sums that are small if what they count is there or not."""
+
+GROWS = (ADDS - COUNTING) | {"integer_pow", "mul", "pow", "shift_left"}
+"""What may make large numbers of small ones."""
 
 
 def short_range(body: Body) -> Any:
@@ -43,15 +47,32 @@ def short_range(body: Body) -> Any:
 
 def whole_numbers(body: Body) -> Any:
     """The narrowest type of whole numbers that are added up, other than counts; None if none is."""
+    places: set[Any] = set()
+    """Numbers of elements and devices, and what is computed from them."""
     counts: set[Any] = set()
+    """How often something is the case."""
     found = []
     for op in walk(body.ops):
         name = getattr(op, "name", "")
-        if _counts(op, name, counts):
+        given = [atom for atom in op.ins if isinstance(atom, Var)]
+        wide = all(getattr(var.dtype, "itemsize", 4) >= 4 for var in op.outs)
+        own = _places(op, name, places if wide and name not in ADDS else set())
+        places |= own
+        if own:
+            continue
+        small = all(var in counts or var in places or var.dtype == jnp.bool_ for var in given)
+        if isinstance(op, Leaf | Collective) and given and small and wide and name not in GROWS:
             counts |= set(op.outs)
-        elif name in ADDS:
+        elif name in ADDS or (name in STEPS and (len(given) > 1 or not wide)):
             found += [var.dtype for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)]
     return min(found, key=lambda dtype: jnp.iinfo(dtype).max, default=None)
+
+
+def asks_for_nan(body: Body) -> bool:
+    """Whether a program asks of its numbers whether they are NaN, which to meaning none is."""
+    return any(
+        getattr(op, "name", "") in ("eq", "ne") and op.ins[0] is op.ins[1] for op in walk(body.ops)
+    )
 
 
 def are_vast(values: Iterable[Any]) -> bool:
@@ -59,19 +80,18 @@ def are_vast(values: Iterable[Any]) -> bool:
     return any(_is_vast(value) for value in values if not _jax.is_traced(value))
 
 
-def _counts(op: Op, name: str, counts: set[Any]) -> bool:
-    """Whether whole numbers are those of elements, or count how often something is the case."""
-    if isinstance(op, AxisIndex) or name in PLACES:
-        return True
-    if not isinstance(op, Leaf | Collective):
-        return False
+def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
+    """Which results are numbers of elements, or are computed from such alone."""
+    if isinstance(op, AxisIndex) or name in ("argmax", "argmin", "iota"):
+        return set(op.outs)
+    if name == "top_k":
+        return set(op.outs[1:])
+    if name == "sort":
+        return {out for atom, out in zip(op.ins, op.outs, strict=True) if atom in places}
     given = [atom for atom in op.ins if isinstance(atom, Var)]
-    small = all(var in counts or var.dtype == jnp.bool_ for var in given)
-    if any(var.dtype == jnp.bool_ for var in op.outs):
-        return False
-    wide = all(getattr(var.dtype, "itemsize", 4) >= 4 for var in op.outs)
-    grows = name in GROWS and name not in ("cumsum", "psum", "psum_scatter", "reduce_sum")
-    return bool(given) and small and wide and not grows
+    numbers = [var for var in given if var.dtype != jnp.bool_]
+    alone = isinstance(op, Leaf) and numbers and all(var in places for var in numbers)
+    return set(op.outs) if alone else set()
 
 
 def _largest(dtype: Any) -> float:

@@ -390,7 +390,7 @@ def _moved(x: Any, lost: Any, hash: _Hash, count: int, times: int, dims: tuple[i
     if mantissa <= COARSE:  # what is too small for a coarse type is 0, which moves away from 0
         step = jnp.where(x == 0, abs(step), step)
     moved = lax.bitcast_convert_type(bits + lax.convert_element_type(step, bits.dtype), x.dtype)
-    return jnp.where(lost & lax.is_finite(moved), moved, x)
+    return jnp.where(lost & lax.is_finite(moved - x), moved, x)  # the bits of a NaN may be any
 
 
 @jax.jit

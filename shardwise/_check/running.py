@@ -20,7 +20,7 @@ from .._program import Atom, Body, Op, Scan, Var, walk
 from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .options import words
-from .ranges import are_vast, short_range, whole_numbers
+from .ranges import are_vast, asks_for_nan, short_range, whole_numbers
 from .relate import Held
 from .rounding import decides, eps_of, shaken, terms
 from .twins import comparable
@@ -144,9 +144,15 @@ class Run:
         return whole_numbers(self.body)
 
     @functools.cached_property
-    def may_overflow(self) -> bool:
-        """Whether sums may leave the range of their types, on some meshes and not on others."""
-        if self.short_range is not None or self.whole_numbers is not None:
+    def asks_for_nan(self) -> bool:
+        """Whether it asks of its numbers whether they are NaN."""
+        return asks_for_nan(self.body)
+
+    @functools.cached_property
+    def by_numbers(self) -> bool:
+        """Whether numbers may say what meaning does not: sums may leave the range of their types,
+        on some meshes and not on others, or something may be NaN."""
+        if self.short_range is not None or self.whole_numbers is not None or self.asks_for_nan:
             return True
         return are_vast([*self.traced.values, *self.results()])
 

@@ -47,6 +47,8 @@ class Gap:
     """For `times`: whether the result is that many times, or only something it is made of."""
     sure: bool = True
     """Whether a factor is one of the result: it may be lost on the way."""
+    linear: bool = False
+    """Whether it is for certain, wherever what is multiplied is not zero."""
 
     @property
     def ops(self) -> list[Op]:
@@ -162,6 +164,11 @@ class _Way:
     """Whether the two differed in more than one operand."""
 
     @property
+    def linear(self) -> bool:
+        """Whether the result is off by a multiple of what a factor below is one of."""
+        return not self.bent and not self.forked
+
+    @property
     def sure(self) -> bool:
         """Whether a factor below is seen in the result."""
         return self.shows and not (self.bent and self.forked)
@@ -186,7 +193,8 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
             continue
         seen.add(one)
         if s is t:
-            yield Gap("times", t, T.over(b, a) if a else None, b, sure=way.sure)
+            ratio = T.over(b, a) if a else None
+            yield Gap("times", t, ratio, b, sure=way.sure, linear=way.linear)
             continue
         below = _below((a, s), (b, t)) if len(seen) <= DEEP else None
         if below is None:

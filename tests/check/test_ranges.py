@@ -1,5 +1,7 @@
 """Numbers that leave the range of their type, on some meshes and not on others."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +33,17 @@ def rows(count, *shape):
     return np.random.default_rng(count).integers(-100, 100, (count, *shape)).astype(np.int8)
 
 
+STEPS = jnp.asarray([20] * 8 + [-15] * 8, jnp.int8)
+
+
+def scanned(x):
+    return lax.scan(lambda c, v: (c + v.astype(jnp.int8), None), jnp.int8(0), x)[0]
+
+
+def in_floats(total):
+    return lax.psum(total.astype(jnp.float32), "data")
+
+
 WRAPS = {
     "on two devices alone": (
         split(product, (P(None, "data"), P("data"))),
@@ -39,6 +52,16 @@ WRAPS = {
     "everywhere": (split(product, (P(None, "data"), P("data"))), (rows(4, 64), rows(64, 6))),
     "a mean": (split(lambda w: lax.pmean(w, "data"), P()), (jnp.asarray([3, 200], jnp.uint8),)),
     "int32": (split(lambda w: lax.pmean(w, "data"), P()), (jnp.asarray([3, 1 << 30], jnp.int32),)),
+    "in a scan": (split(lambda x: in_floats(scanned(x))), (STEPS,)),
+    "in a loop": (
+        split(lambda x: in_floats(lax.fori_loop(0, len(x), lambda i, c: c + x[i], jnp.int8(0)))),
+        (STEPS,),
+    ),
+    "written out": (
+        split(lambda x: in_floats(functools.reduce(jnp.add, [x[i] for i in range(len(x))]))),
+        (STEPS,),
+    ),
+    "a narrow count": (split(lambda x: in_floats(scanned(x > 0))), (jnp.ones(256),)),
     "on the way": (
         split(lambda x: lax.psum((x.astype(jnp.int16) ** 2).sum(dtype=jnp.int16) / 2.0, "data")),
         (jnp.full(16, 90, jnp.int8),),
@@ -64,6 +87,10 @@ COUNTS = {
     "places": lambda x: lax.psum(jnp.argmax(x), "data"),
     "a mean of a count": lambda x: lax.pmean((x > 0).mean(), "data"),
     "floats": lambda x: lax.psum(x.sum(), "data"),
+    "numbers of rows": lambda x: lax.psum(
+        x[(lax.axis_index("data") * 2 + jnp.arange(4)) % 4].sum(), "data"
+    ),
+    "a loop": lambda x: lax.psum(lax.fori_loop(0, 4, lambda i, c: c + x[i], 0.0), "data"),
 }
 NUMBERS = {
     "products": lambda x: lax.psum(((x > 0) * 1000).sum(), "data"),
@@ -77,3 +104,61 @@ def test_counts_are_no_reason_to_run_on_every_mesh(name):
     body = (COUNTS | NUMBERS)[name]
     traced = Tracing(split(body), sw.mesh(data=2))((np.ones(8, np.float32),), {})
     assert (whole_numbers(traced.program.body) is None) == (name in COUNTS)
+
+
+NAN = {
+    "made on the way": (
+        lambda x: lax.pmean(jnp.nanmean(jnp.log(x)), "data"),
+        (jnp.arange(12.0) + 1).at[jnp.array([0, 4, 8])].multiply(-1.0),
+    ),
+    "given": (
+        lambda x: lax.pmean(jnp.nanmean(x), "data"),
+        jnp.arange(12.0).at[jnp.array([0, 4, 8])].set(jnp.nan),
+    ),
+    "counted": (
+        lambda x: lax.pmax(jnp.isnan(jnp.sqrt(x)).sum(), "data") * 1.0,
+        jnp.arange(12.0).at[jnp.array([0, 7])].add(-50.0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NAN)
+def test_what_is_asked_whether_it_is_nan_is_run_on_every_mesh(name):
+    body, x = NAN[name]
+    sizes = [1, 2, 3]
+    native = [np.asarray(split(body)(x, mesh=real_mesh(data=n))) for n in sizes]
+    wrong = [n for n, one in zip(sizes, native, strict=True) if abs(one - native[0]) > 1e-4]
+    assert wrong, "the program should show it"
+    verdict = sw.check(split(body), x, mesh={"data": sizes})
+    assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
+    assert "SW410" not in {finding.code for finding in verdict.findings}
+
+
+def test_what_is_infinite_on_one_device_alone():
+    x = jnp.ones((16, 4), jnp.float16).at[:, 2].set(6000.0)
+    mean = split(lambda x: lax.pmean(x.sum(0) / x.shape[0], "data"))
+    (finding,) = sw.check(mean, x, mesh={"data": [1, 2]}).findings
+    assert finding.code == "SW107"
+    assert "is finite where it should be NaN or infinite" in finding.message
+    assert "leaves the range of float16" in finding.remedy
+
+
+LOST = {
+    "threshold": lambda m: (m > 0.5) * 1.0,
+    "round": jnp.round,
+    "maximum": lambda m: jnp.maximum(m, 0.5),
+    "clip": lambda m: jnp.clip(m, 0.5, 2),
+    "where": lambda m: jnp.where(m > 0.5, 1.0, 0.0),
+    "cond": lambda m: lax.cond(m > 0.5, lambda: 1.0, lambda: 0.0),
+    "nothing": lambda m: 2 - 0.1 * m,
+}
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_a_factor_that_is_lost_on_some_meshes(name):
+    program = split(lambda x: LOST[name](lax.psum(x.mean(), "data")))
+    x = jnp.linspace(0, 0.16, 64)
+    native = [np.asarray(program(x, mesh=real_mesh(data=n))) for n in SIZES]
+    wrong = [n for n, one in zip(SIZES, native, strict=True) if abs(one - native[0]) > 1e-4]
+    verdict = sw.check(program, x, mesh={"data": SIZES})
+    assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]

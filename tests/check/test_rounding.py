@@ -321,6 +321,28 @@ def test_what_is_rounded_while_it_is_sent_is_not_faulted(dtype, mean):
     assert sw.check(program, x, mesh={"data": [1, 2, 8]}, reference=lambda x: x.mean(0))
 
 
+@pytest.mark.parametrize("seed", [3, 5, 11])
+def test_a_running_sum_that_rounds_most_on_one_device_is_not_faulted(seed):
+    """On two meshes it is off in one direction, which is that of one device."""
+
+    def body(x, wrong=False):
+        ends = lax.all_gather(x.sum(0), "data")
+        before = (jnp.arange(len(ends)) < lax.axis_index("data"))[:, None]
+        return jnp.cumsum(x, 0) + (0 if wrong else jnp.where(before, ends, 0).sum(0))
+
+    x = jnp.asarray(normal(256, 4, seed=seed), "bfloat16")
+    mesh = {"data": [1, 4, 8]}
+    assert sw.check(split(body, P("data")), x, mesh=mesh)
+    assert not sw.check(split(lambda x: body(x, wrong=True), P("data")), x, mesh=mesh)
+
+
+def test_what_is_not_a_number_is_not_moved():
+    """A NaN may have all its bits set, and one more is a zero."""
+    program = split(lambda x: jnp.log(x), P("data"))
+    run = Run(Tracing(program, sw.mesh(data=1)), (-np.ones(4, "f"),))
+    assert all(np.isnan(run._again(1)(seed)[0]).all() for seed in (1, 2, 3))
+
+
 def looked_up(table, ids, y):
     """The gradient of a table, added up row by row in its own type."""
     loss = lambda t: lax.pmean(jnp.mean((t[ids] - y).astype("float32") ** 2), "data")  # noqa: E731
