@@ -193,6 +193,7 @@ def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
         ) from error
     consts = list(_jax.open_jaxpr(pure).consts)
     consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
+    _jax.refuse_leaked(consts)
     return Program(pure, refs=refs, **handed), consts
 
 

@@ -85,7 +85,7 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     in_specs, static = base.tracing.in_specs, base.tracing.static.taken_by(reference)
     tracing = Tracing(reference, base.mesh, in_specs, static)
     try:
-        alone = Tracing(reference, None, static=static)
+        alone = Tracing(reference, None, static=static, alone=True)
         run = Run(tracing if tracing.takes_mesh else alone, args)
         run.results()
     except Exception:

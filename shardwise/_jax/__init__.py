@@ -23,6 +23,7 @@ from .jaxprs import is_jaxpr as is_jaxpr
 from .jaxprs import is_key as is_key
 from .jaxprs import is_ordered as is_ordered
 from .jaxprs import is_traced as is_traced
+from .jaxprs import refuse_leaked as refuse_leaked
 from .jaxprs import is_unknown as is_unknown
 from .jaxprs import key_impl as key_impl
 from .jaxprs import named_axes as named_axes
