@@ -175,7 +175,9 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
                 remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
             )
         ) from error
-    return _purely(jaxpr)
+    program, consts = _purely(jaxpr)
+    _jax.refuse_leaked(consts)
+    return program, consts
 
 
 def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
@@ -193,7 +195,6 @@ def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
         ) from error
     consts = list(_jax.open_jaxpr(pure).consts)
     consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
-    _jax.refuse_leaked(consts)
     return Program(pure, refs=refs, **handed), consts
 
 

@@ -79,10 +79,12 @@ def is_traced(x: Any) -> bool:
 
 
 def refuse_leaked(values: Iterable[Any]) -> None:
-    """Raise JAX's error about a value that was kept from a trace that is over, if there is one."""
-    for x in values:
-        if isinstance(x, Tracer) and not x._trace.is_valid():
-            raise _core.escaped_tracer_error(x)
+    """Raise JAX's error about a value that was kept from a trace that is over, if there is one.
+
+    Inside another trace it may be that one's, and is left to JAX.
+    """
+    if isinstance(_core.trace_ctx.trace, _core.EvalTrace):
+        _core.check_eval_args(values)
 
 
 def is_key(dtype: Any) -> bool:
