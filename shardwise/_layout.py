@@ -124,7 +124,11 @@ class Layout:
             if name not in self.mesh.shape:
                 what = f"{spec} names axis {name!r}, and the mesh has {list(self.mesh.shape)}"
                 rule = "Arguments lie on the mesh that the program runs on."
-                remedy = near(name, self.mesh.shape) or "name one of these axes."
+                remedy = near(name, self.mesh.shape) or (
+                    "name one of these axes."
+                    if where == WHERE
+                    else "run it on a mesh with the axes that the array lies along, or reshard it."
+                )
         if len(rows) > len(shape):
             what = f"{spec} has {len(rows)} entries, and the array {len(shape)} dimensions"
             rule = "There is at most one entry for each dimension."

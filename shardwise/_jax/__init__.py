@@ -54,6 +54,7 @@ from .lines import same_place as same_place
 from .lines import user_frames as user_frames
 from .lines import whole_tracebacks as whole_tracebacks
 from .messages import COMPILED as COMPILED
+from .messages import FOREIGN_MESH as FOREIGN_MESH
 from .messages import FROZEN_MESH as FROZEN_MESH
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT

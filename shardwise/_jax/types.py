@@ -48,8 +48,8 @@ def lies_as(x: Any) -> PartitionSpec | None:
     """
     aval = jax.typeof(x)
     mesh = mesh_of(aval)
-    on_one = mesh is not None and AxisType.Explicit in mesh.axis_types
-    says = on_one and not isinstance(x, jax.core.Tracer)
+    around = isinstance(x, jax.core.Tracer) and mesh == jax.sharding.get_abstract_mesh()
+    says = mesh is not None and AxisType.Explicit in mesh.axis_types and not around
     return spec_of(aval) if says or not is_plain(aval) else None
 
 
