@@ -11,8 +11,8 @@ from .._call import Program
 from .._calls import DEVICES, public
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
-from .._meaning import Kept, keep
 from .._jax.virtual import under
+from .._meaning import Kept, keep
 from .._mesh import AbstractMesh, Mesh, MeshLike, one_mesh
 from .._program import is_sharded, walk
 from .._static import Static

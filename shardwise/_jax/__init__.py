@@ -23,7 +23,6 @@ from .jaxprs import is_jaxpr as is_jaxpr
 from .jaxprs import is_key as is_key
 from .jaxprs import is_ordered as is_ordered
 from .jaxprs import is_traced as is_traced
-from .jaxprs import refuse_leaked as refuse_leaked
 from .jaxprs import is_unknown as is_unknown
 from .jaxprs import key_impl as key_impl
 from .jaxprs import named_axes as named_axes
@@ -31,6 +30,7 @@ from .jaxprs import on_one_device as on_one_device
 from .jaxprs import open_jaxpr as open_jaxpr
 from .jaxprs import permutes_as_given as permutes_as_given
 from .jaxprs import primitive_name as primitive_name
+from .jaxprs import refuse_leaked as refuse_leaked
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import shape_of as shape_of
 from .jaxprs import specs_in as specs_in

@@ -12,7 +12,7 @@ from jax._src import linear_util as _linear
 from jax._src import mesh as _mesh
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _partial
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.interpreters import ad
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -48,7 +48,7 @@ def lies_as(x: Any) -> PartitionSpec | None:
     """
     aval = jax.typeof(x)
     mesh = mesh_of(aval)
-    around = isinstance(x, jax.core.Tracer) and mesh == jax.sharding.get_abstract_mesh()
+    around = isinstance(x, Tracer) and mesh == jax.sharding.get_abstract_mesh()
     says = mesh is not None and AxisType.Explicit in mesh.axis_types and not around
     return spec_of(aval) if says or not is_plain(aval) else None
 
@@ -113,7 +113,7 @@ def together(x: Any) -> Any:
 
 def unplaced(x: Any) -> Any:
     """The value of an array that lies on a mesh, as one whose type names no mesh; others as is."""
-    if not isinstance(x, jax.Array) or isinstance(x, jax.core.Tracer):
+    if not isinstance(x, jax.Array) or isinstance(x, Tracer):
         return x
     mesh = mesh_of(jax.typeof(x))
     on_a_mesh = mesh is not None and not mesh.empty

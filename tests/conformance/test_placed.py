@@ -281,8 +281,8 @@ def test_shapes_that_are_cut_down_keep_their_specs():
     def f(x):  # too large to run, and not to be proved
         return jax.shard_map(lambda y: y[::-1], out_specs=P("a"))(x)
 
-    x = on(real(), np.ones((1 << 11, 1 << 11), np.float32), P("a"))
-    for x in (x, jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)):
+    large = on(real(), np.ones((1 << 11, 1 << 11), np.float32), P("a"))
+    for x in (large, jax.ShapeDtypeStruct(large.shape, large.dtype, sharding=large.sharding)):
         assert "with sizes cut down" in str(sw.prove(f, x, mesh=virtual(4)))
 
 
@@ -291,7 +291,7 @@ def test_shapes_that_are_cut_down_keep_their_specs():
 
 def test_axes_that_the_mesh_lacks():
     x = on(real(), X, P("a"))
-    with pytest.raises(sw.ShardingError, match="an argument: .* names axis 'a'") as told:
+    with pytest.raises(sw.ShardingError, match=r"an argument: .* names axis 'a'") as told:
         sw.check(lambda x: x * 2, x, mesh={"data": 4})
     assert "with the axes that the array lies along" in str(told.value)
 
