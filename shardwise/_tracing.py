@@ -57,7 +57,7 @@ class Traced:
     @property
     def constants(self) -> list[Any]:
         """What the program closes over, as `plain` has it."""
-        return self.plain[: len(self.values) - self.given.num_leaves]
+        return list(map(unplaced, self.values[: len(self.values) - self.given.num_leaves]))
 
     def read(self) -> list[Any]:
         """The values, with what mutable refs among them hold now."""

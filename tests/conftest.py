@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import zlib
 
 from .devices import request_devices
 
@@ -108,6 +109,14 @@ ONCE = (
 )
 """Tests that say little more on a second version of JAX: CI has twenty minutes for both."""
 
+SAMPLED = (
+    "tests/check/test_corpus.py",
+    "tests/conformance/test_table.py",
+    "tests/explain/test_every_program.py",
+    "tests/test_primitives.py",
+)
+"""Tests over many programs: every second of them runs on a second version."""
+
 
 CLUSTER = (
     "tests/hosts/test_hosts_evaluate.py::test_broken_off",
@@ -123,3 +132,5 @@ def pytest_collection_modifyitems(items):
         for mark, tests in {"once": ONCE, "cluster": CLUSTER}.items():
             if item.nodeid.startswith(tests):
                 item.add_marker(mark)
+        if item.nodeid.startswith(SAMPLED) and zlib.crc32(item.nodeid.encode()) % 2:
+            item.add_marker("once")

@@ -233,8 +233,16 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
         "SW109",
         f"depends on the number of devices ({much(one)})",
         "this line is the first value that is the same on every device and yet depends on how "
-        "many there are: is the right collective there, over the right axis?",
+        f"many there are: is the right collective there, over the right axis?{_wrapped(one.run)}",
     )
+
+
+def _wrapped(run: Run) -> str:
+    kind = run.whole_numbers
+    if kind is None:
+        return ""
+    most = jnp.iinfo(kind).max
+    return f" Do whole numbers of {kind}, which end at {most}, wrap around where they are added up?"
 
 
 def much(one: Wrong) -> str:

@@ -173,7 +173,8 @@ class _Comparison:
             self.tried.append(dict(one.shape))
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
-            if here and words(one) in self.proved_on and all(own.not_finite for own in here):
+            left = run.whole_numbers is not None or all(own.not_finite for own in here)
+            if here and words(one) in self.proved_on and left:
                 self.proved_on.remove(words(one))  # right, but for the range of its types
 
     def findings(self) -> list[Finding]:

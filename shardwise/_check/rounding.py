@@ -10,7 +10,8 @@ type somewhere else in the program moves nothing.
     a sum of n terms      is moved by sqrt(n) / 4 units, as are its terms, one by one and in eight
                           blocks: devices that add up parts of it round each part
     a number of a coarse  is moved in one run of four: its roundings are a third of a unit on
-    type                  average, and there that matters
+    type                  average, and there that matters. Sums over devices, and what a scatter
+                          adds up, are computed in float32 and then rounded
     what does not round   is left alone: a slice, a maximum, a widening cast, a narrowing one that
                           loses nothing
     a short value         is taken as exact: a whole number, a count, a mask. Twelve bits of its
@@ -64,6 +65,12 @@ is known to be within units of the last place of the number as a whole.
 """
 
 _PRODUCTS = frozenset({"div", "integer_pow", "mul", "square"})
+
+SCATTERS: dict[str, Callable[..., Any]] = {
+    "scatter-add": lax.scatter_add,
+    "scatter-sub": lax.scatter_sub,
+}
+"""What adds up in its own type, term by term, however coarse that is."""
 
 SHORT = 12
 """The bits in use of a number that is taken as exact: whole numbers up to 4096, say."""
@@ -310,8 +317,10 @@ def _running(op: Leaf, how: _Moves) -> Callable[..., list[Any]]:
     """What an operation does, moved."""
     if op.name == "convert_element_type":
         return functools.partial(_cast, op.run, how)
-    if op.name in BY_ELEMENT and op.primitive is not None and _is_coarse(op.outs[0]):
+    if _is_coarse(op.outs[0]) and op.name in BY_ELEMENT and op.primitive is not None:
         return functools.partial(_beside_wide, op.run, how)
+    if _is_coarse(op.outs[0]) and op.name in SCATTERS:
+        return functools.partial(_scattered, op, how)
     return functools.partial(_run, op.run, how, _lifts(op))
 
 
@@ -342,6 +351,15 @@ def _beside_wide(run: Callable[..., list[Any]], how: _Moves, *ins: Any) -> list[
     wide = [lax.convert_element_type(x, np.float32) if _is_coarse(x) else x for x in ins]
     rows = zip(run(*ins), run(*wide), strict=True)
     return [how.narrowed(lax.optimization_barrier(out), more) for out, more in rows]
+
+
+def _scattered(op: Leaf, how: _Moves, into: Any, at: Any, rows: Any) -> list[Any]:
+    """As if it were added up in float32: how far that is from one rounded sum after the other."""
+    names = ("dimension_numbers", "indices_are_sorted", "unique_indices", "mode")
+    into_wide, rows = (lax.convert_element_type(x, np.float32) for x in (into, rows))
+    wide = SCATTERS[op.name](into_wide, at, rows, **{name: op.params[name] for name in names})
+    out = lax.convert_element_type(wide, op.outs[0].dtype)
+    return [how.narrowed(lax.optimization_barrier(out), wide)]
 
 
 def _bits(x: Any) -> Any:

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _jax
 from .._doing import doing
 from .._errors import noting
 from .._jax.virtual import under
@@ -22,6 +21,7 @@ from .._program import Atom, Body, Op, Scan, Var, walk
 from .._tracing import Traced, Tracing
 from .compare import STILL, Movement, Tolerance, tolerance
 from .options import words
+from .ranges import are_vast, short_range, whole_numbers
 from .relate import Held
 from .rounding import decides, eps_of, shaken, terms
 from .twins import comparable
@@ -31,9 +31,6 @@ ALL = Pace(1 << 30)
 
 SMALL = 1 << 27
 """Up to how many bytes of values it pays to compile quickly and run slowly."""
-
-SHORT_RANGE = 1e30
-"""Where types end that sums of ordinary numbers may leave."""
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """What has XLA compile for a CPU in half the time."""
@@ -140,20 +137,20 @@ class Run:
 
     @functools.cached_property
     def short_range(self) -> Any:
-        """A type of the program that ends far below float32, float16 say; None if there is none."""
-        made = (var for op in walk(self.body.ops) for var in op.outs)
-        kinds = {var.dtype for var in (*self.body.ins, *made) if eps_of(var.dtype)}
-        return min(
-            (kind for kind in kinds if _largest(kind) < SHORT_RANGE), key=_largest, default=None
-        )
+        """A type of the program that ends far below float32; None if there is none."""
+        return short_range(self.body)
+
+    @functools.cached_property
+    def whole_numbers(self) -> Any:
+        """The type of whole numbers that are added up and may leave it; None if there are none."""
+        return whole_numbers(self.body)
 
     @functools.cached_property
     def may_overflow(self) -> bool:
         """Whether sums may leave the range of their types, on some meshes and not on others."""
-        if self.short_range is not None:
+        if self.short_range is not None or self.whole_numbers is not None:
             return True
-        known = [v for v in (*self.traced.plain, *self.results()) if not _jax.is_traced(v)]
-        return any(map(_is_vast, known))
+        return are_vast([*self.traced.plain, *self.results()])
 
     @functools.cached_property
     def coarsest(self) -> list[float]:
@@ -209,19 +206,6 @@ def plain(x: Any) -> Any:
     """Random keys as the numbers they are made of."""
     is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
-
-
-def _largest(dtype: Any) -> float:
-    return float(jnp.finfo(dtype).max)
-
-
-def _is_vast(value: Any) -> bool:
-    """Whether a square of it may be too large for its type."""
-    dtype = jax.typeof(value).dtype
-    if not eps_of(dtype) or not np.size(value):
-        return False
-    most = np.abs(np.asarray(value)).max()
-    return not float(most) ** 2 < _largest(dtype)
 
 
 def _held(value: Value) -> Held:

@@ -322,6 +322,24 @@ def test_what_is_rounded_while_it_is_sent_is_not_faulted(dtype, mean):
     assert sw.check(program, x, mesh={"data": [1, 2, 8]}, reference=lambda x: x.mean(0))
 
 
+def looked_up(table, ids, y):
+    """The gradient of a table, added up row by row in its own type."""
+    loss = lambda t: lax.pmean(jnp.mean((t[ids] - y).astype("float32") ** 2), "data")  # noqa: E731
+    return jax.grad(loss)(table)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_a_scatter_rounds_term_by_term_is_not_faulted(dtype):
+    table = jnp.asarray(normal(4, 8), dtype)
+    ids, y = np.arange(2048) * 7 % 4, jnp.asarray(normal(2048, 8, seed=1), dtype)
+    step = split(looked_up, in_specs=(P(), P("data"), P("data")))
+    assert sw.check(step, table, ids, y, mesh=MESH)
+    wrong = split(lambda *a: looked_up(*a) * slip(0.5), in_specs=(P(), P("data"), P("data")))
+    assert not sw.check(wrong, table, ids, y, mesh=MESH)
+    parts = split(lambda y, i: lax.psum(jnp.zeros(4, y.dtype).at[i].subtract(y[:, 0]), "data"))
+    assert sw.check(parts, abs(y), ids, mesh=MESH)
+
+
 def test_what_is_in_the_middle_between_two_numbers_goes_either_way():
     """Two parts of which each moves by half a unit of their sum, which is even, and stays."""
     program = split(lambda x: lax.psum((x / 3).astype("bfloat16"), "data").astype("float32"))
