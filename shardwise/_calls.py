@@ -24,9 +24,6 @@ Kind = inspect.Parameter
 DEVICES = "a number of devices is the size of a mesh axis: mesh=sw.mesh(data=8)."
 """What is meant by `devices=8`."""
 
-STATIC = 'what is not an array is bound before: functools.partial(f, how="sum").'
-"""What is meant by `static_argnames=` where there is none."""
-
 
 def public(called: str, **meant: str) -> Callable[[T], T]:
     """Have a public function, method or class say in words that it is called wrongly.

@@ -23,6 +23,12 @@ from ._program import Body, Join, Leaf, Split, Var
 from ._trees import is_whole
 
 Spec = PartitionSpec | NamedSharding | None
+
+
+class Leafwise(list[Spec]):
+    """What is said of each array among the arguments, in the order that a program takes them."""
+
+
 WHERE = "in_specs="
 
 
@@ -89,8 +95,7 @@ class Layout:
 
     def _spec(self, number: int, leaf: Any, spec: Spec) -> PartitionSpec | None:
         said = spec.spec if isinstance(spec, NamedSharding) else spec
-        own = types.spec_of(jax.typeof(leaf))
-        kept = own if not _is_plain(own) else None
+        kept = types.lies_as(leaf)
         if said is None and kept is None:
             return None
         if self.mesh is None:
@@ -106,10 +111,10 @@ class Layout:
             )
         found = kept if said is None else said
         if found is not None:
-            self._check(number, leaf, found)
+            self._check(number, leaf, found, WHERE if kept is None else "an argument")
         return found
 
-    def _check(self, number: int, leaf: Any, spec: PartitionSpec) -> None:
+    def _check(self, number: int, leaf: Any, spec: PartitionSpec, where: str) -> None:
         assert self.mesh is not None
         shape = jax.typeof(leaf).shape
         rows = split_over(spec)
@@ -119,7 +124,11 @@ class Layout:
             if name not in self.mesh.shape:
                 what = f"{spec} names axis {name!r}, and the mesh has {list(self.mesh.shape)}"
                 rule = "Arguments lie on the mesh that the program runs on."
-                remedy = near(name, self.mesh.shape) or "name one of these axes."
+                remedy = near(name, self.mesh.shape) or (
+                    "name one of these axes."
+                    if where == WHERE
+                    else "run it on a mesh with the axes that the array lies along, or reshard it."
+                )
         if len(rows) > len(shape):
             what = f"{spec} has {len(rows)} entries, and the array {len(shape)} dimensions"
             rule = "There is at most one entry for each dimension."
@@ -133,7 +142,7 @@ class Layout:
                     remedy = "choose a size or a mesh that divides."
         if what:
             at = f"array {number} of shape {tuple(shape)}: "
-            raise ShardingError(explain_error(at + what, where=WHERE, rule=rule, remedy=remedy))
+            raise ShardingError(explain_error(at + what, where=where, rule=rule, remedy=remedy))
 
     @property
     def unsaid(self) -> list[int]:
@@ -174,9 +183,9 @@ class Layout:
     def _type(self, leaf: Any, spec: PartitionSpec | None) -> Any:
         aval = jax.typeof(leaf)
         wanted = self._typed(spec or PartitionSpec(), len(aval.shape))
-        if _entries(wanted) == _entries(types.spec_of(aval)) and (
-            _is_plain(wanted) or types.mesh_of(aval) == self.mesh
-        ):
+        own = types.mesh_of(aval)
+        here = own == self.mesh or (_is_plain(wanted) and (own is None or own.empty))
+        if here and _entries(wanted) == _entries(types.spec_of(aval)):
             return leaf
         sharding = None if _is_plain(wanted) else NamedSharding(self.mesh, wanted)  # pyright: ignore[reportArgumentType]
         return jax.ShapeDtypeStruct(
@@ -256,9 +265,8 @@ def ask(names: Sequence[str]) -> ShardingError:
             where="a shard_map without in_specs",
             rule="On a mesh with Explicit axes it takes its specs from the types of its arguments; "
             "an array on one device has none.",
-            remedy="say it: in_specs=(P('data'), P()) of sw.simulate, sw.check and sw.explain, one "
-            "spec for each argument; P() is the same on every device. Arrays that have a sharding "
-            "keep it.",
+            remedy="say it: in_specs=(P('data'), P()), one spec for each argument; P() is the same "
+            "on every device. Arrays that have a sharding keep it.",
         )
     )
 

@@ -357,6 +357,14 @@ _SENTENCES = (
         "function; simulate, explain and inspect take a program on its own mesh without mesh=.",
     ),
     (
+        _jax.FOREIGN_MESH,
+        "an array {type} that the program closes over lies on a mesh of its own ({sizes}), which "
+        "is not the one it runs on",
+        "Along Explicit axes the mesh is part of an array's type. Of an argument its spec is taken "
+        "over to the mesh that the program runs on; what is closed over stays where it is.",
+        "pass it to the program as an argument.",
+    ),
+    (
         _jax.NO_MESH,
         "this shard_map has no mesh, and there is none around it",
         "A shard_map runs over a mesh.",

@@ -15,9 +15,9 @@ from . import _jax
 from ._call import Program, trace
 from ._calls import called_wrongly, note_packed
 from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
-from ._jax.types import about
+from ._jax.types import about, nowhere, unplaced
 from ._jax.virtual import under, virtually
-from ._layout import Layout, ask, automatic, for_leaves, refused
+from ._layout import Layout, Leafwise, ask, automatic, for_leaves, refused
 from ._mesh import AbstractMesh, MeshLike, abstract, one_mesh
 from ._misuse import reading_errors
 from ._objects import Update, name_argument, name_result, parameters, purely, spread
@@ -46,6 +46,19 @@ class Traced:
     specs: list[Any]
     """How each array among the arguments lies on the mesh, where that is known."""
 
+    @functools.cached_property
+    def plain(self) -> list[Any]:
+        """The values alone, as arrays that lie on no mesh: what to run the program's operations on.
+
+        How they lie is part of the program by now, and their types may name another mesh.
+        """
+        return list(map(unplaced, self.values))
+
+    @property
+    def constants(self) -> list[Any]:
+        """What the program closes over, as `plain` has it."""
+        return list(map(unplaced, self.values[: len(self.values) - self.given.num_leaves]))
+
     def read(self) -> list[Any]:
         """The values, with what mutable refs among them hold now."""
         refs = self.program.refs
@@ -67,8 +80,40 @@ class Traced:
         return [self.name_of(path) for path in self.tree.paths]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """The arguments of a call, taken apart into arrays, and how these lie on the mesh."""
+
+    bound: Bound
+    pure: Callable[..., Any]
+    values: Any
+    done: Callable[[Any], Any]
+    flat: list[Any]
+    tree: Form
+    types: tuple[Any, ...]
+    layout: Layout
+
+    def names(self) -> list[str]:
+        """A name for each array."""
+        return _names(self.bound, self.values, self.done, self.tree)
+
+    def call(self, *flat: Any) -> tuple[list[Any], Form]:
+        """The function of arrays alone."""
+        result = self.pure(*self.tree.put_together(flat))
+        leaves, form = take_apart(result)
+        return leaves, with_paths(form, result)
+
+
+def _names(bound: Bound, values: Any, done: Any, tree: Form) -> list[str]:
+    paths = with_paths(tree, values).paths
+    return [name_argument(done, path, parameters(bound.f)) for path in paths]
+
+
 class Tracing:
-    """A function on a mesh: traced once for each combination of argument types."""
+    """A function on a mesh: traced once for each combination of argument types.
+
+    With `alone` it has no mesh, and its arguments lie on none, whatever their types say.
+    """
 
     def __init__(
         self,
@@ -78,12 +123,13 @@ class Tracing:
         static: Static | None = None,
         *,
         refs: bool = False,
+        alone: bool = False,
     ):
         if hasattr(f, "__shardwise_case__"):
             raise _refuse_case(f)
         self.f, self.in_specs, self.static = f, in_specs, static or Static()
         self.mesh = None if mesh is None else one_mesh(mesh)
-        self.refs = refs
+        self.refs, self.alone = refs, alone
         self.takes_mesh = mesh is not None and _takes_mesh(f)
         self.around = None if self.mesh is None else abstract(self.mesh)
         self.known: dict[Any, Any] = {}
@@ -95,30 +141,15 @@ class Tracing:
             kwargs = {**kwargs, "mesh": self.mesh}
         elif self.mesh is None:
             _refuse_no_mesh(self.f, args, kwargs)
-        bound = bind(self.f, args, kwargs, self.static)
-        _refuse_functions(bound)
-        pure, values, done = purely(bound.f, bound.args, bound.kwargs)
-        flat, tree = take_apart(values)
-        flat = [about(self.mesh, leaf) for leaf in flat]
-
-        def names() -> list[str]:
-            paths = with_paths(tree, values).paths
-            return [name_argument(done, path, parameters(bound.f)) for path in paths]
-
-        types = _types(flat, names)
-        layout = Layout(flat, tree.arrays(self._specs(bound, values, done)), self.mesh)
-
-        def flat_f(*flat: Any) -> tuple[list[Any], Form]:
-            result = pure(*tree.put_together(flat))
-            leaves, form = take_apart(result)
-            return leaves, with_paths(form, result)
-
+        given = self._given(args, kwargs)
+        flat, tree, done, layout = given.flat, given.tree, given.done, given.layout
         around = done.tree if isinstance(done, Update) else None
-        key = (tree, around, types, bound.key, tuple(layout.specs), _jax.trace_context())
+        lying = tuple(layout.specs)
+        key = (tree, around, given.types, given.bound.key, lying, _jax.trace_context())
         found = self.known.get(key)
         if found is None:
-            named = names()
-            found = *self._trace(flat_f, flat, layout, named, (args, kwargs)), layout, named
+            named = given.names()
+            found = *self._trace(given.call, flat, layout, named, (args, kwargs)), layout, named
             if not any(_jax.is_traced(const) for const in found[1]):
                 # Closed-over tracers belong to one call alone; all else serves the next one too.
                 self.known[key] = found
@@ -126,6 +157,24 @@ class Tracing:
         if program.refs and not self.refs:
             raise _refuse_refs()
         return Traced(program, [*consts, *flat], out_tree, done, tree, named, layout.specs)
+
+    def lying(self, args: tuple[Any, ...]) -> Leafwise:
+        """How each array among the arguments lies: as it says, or as `in_specs` do.
+
+        It serves as `in_specs` for other meshes with these axes, and for other values.
+        """
+        kwargs = {"mesh": self.mesh} if self.takes_mesh else {}
+        return Leafwise(self._given(args, kwargs).layout.specs)
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Given:
+        bound = bind(self.f, args, kwargs, self.static)
+        _refuse_functions(bound)
+        pure, values, done = purely(bound.f, bound.args, bound.kwargs)
+        flat, tree = take_apart(values)
+        flat = [nowhere(leaf) if self.alone else about(self.mesh, leaf) for leaf in flat]
+        types = _types(flat, lambda: _names(bound, values, done, tree))
+        layout = Layout(flat, self._specs(bound, values, done, tree), self.mesh)
+        return _Given(bound, pure, values, done, flat, tree, types, layout)
 
     def _refuse_another(self, given: Any) -> None:
         """Refuse a call that names another mesh than the one to run on."""
@@ -141,16 +190,18 @@ class Tracing:
                 )
             )
 
-    def _specs(self, bound: Bound, values: Any, done: Any) -> list[Any]:
-        """What `in_specs` say of each leaf among the arguments."""
+    def _specs(self, bound: Bound, values: Any, done: Any, tree: Form) -> list[Any]:
+        """What `in_specs` say of each array among the arguments."""
         given = self.in_specs
-        if given is None:
-            return [None] * len(jax.tree.leaves(values))
+        if isinstance(given, Leafwise) and len(given) == tree.num_leaves:
+            return list(given)
+        if given is None or isinstance(given, Leafwise):  # of another function's arguments
+            return [None] * tree.num_leaves
         if isinstance(given, tuple | list) and len(given) == bound.count:
             given = tuple(given[i] for i in bound.places)  # without the static ones
         specs = for_leaves(given, bound.args)
         kwargs = jax.tree.leaves(bound.kwargs, is_leaf=is_whole)
-        return spread(done, values, [*specs, *[None] * len(kwargs)])
+        return tree.arrays(spread(done, values, [*specs, *[None] * len(kwargs)]))
 
     def _trace(
         self,

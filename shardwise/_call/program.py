@@ -175,7 +175,9 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
                 remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
             )
         ) from error
-    return _purely(jaxpr)
+    program, consts = _purely(jaxpr)
+    _jax.refuse_leaked(consts)
+    return program, consts
 
 
 def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:

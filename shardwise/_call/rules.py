@@ -41,17 +41,12 @@ def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
 
 def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
     with under(None):  # a simulated program runs on no mesh
-        outs, trouble = program.compiled(pace)(*map(_here, args))
+        outs, trouble = program.compiled(pace)(*map(types.unplaced, args))
     mesh = types.mesh_in_use(args)
     outs = [types.put(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)]
     if trouble is not None and int(trouble.site):
         raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
     return outs
-
-
-def _here(x: Any) -> Any:
-    """An array spread over several devices, in one place, from where it may go anywhere."""
-    return types.together(x) if isinstance(x, jax.Array) and len(x.devices()) > 1 else x
 
 
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:

@@ -33,7 +33,7 @@ def run_drawn(tracing: Tracing, args: tuple[Any, ...], seed: int) -> tuple[Run, 
     Where a result is not finite, as with the root of a negative variance, the numbers are drawn
     again without signs.
     """
-    leaves, rebuild = _flat(args)
+    leaves, rebuild = taken_apart(args)
     if not any(map(_is_shape, leaves)):
         return Run(tracing, args), args
 
@@ -71,7 +71,7 @@ def _finite(x: np.ndarray) -> bool:
     return not jnp.issubdtype(x.dtype, jnp.inexact) or bool(np.isfinite(x.astype("c16")).all())
 
 
-def _flat(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]], tuple[Any, ...]]]:
+def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]], tuple[Any, ...]]]:
     """All arrays among the arguments, and how to put others in their place."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:

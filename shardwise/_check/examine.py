@@ -75,6 +75,9 @@ def _examine(
     seed: int,
 ) -> Examined:
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    in_specs, static = options
+    # The values that are drawn for shapes do not say how they lie, as the shapes do.
+    options = Tracing(f, ones, in_specs, static).lying(args), static
     base, given = run_drawn(Tracing(f, ones, *options), args, seed)
     wanted = wanted_of(reference, base, given)
     runs = [base if one == ones else Run(Tracing(f, one, *options), given) for one in meshes]

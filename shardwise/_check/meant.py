@@ -182,7 +182,7 @@ def _tied(gap: Gap, one: Wrong) -> Gap | None:
 
 def _zeros(run: Run) -> Callable[[int], bool]:
     """Whether an argument is zero everywhere, by its number."""
-    values = run.traced.values[len(run.traced.values) - run.traced.given.num_leaves :]
+    values = run.traced.plain[len(run.traced.plain) - run.traced.given.num_leaves :]
 
     @functools.cache
     def is_zero(number: int) -> bool:
@@ -200,7 +200,7 @@ def _is_certain(gaps: list[Gap]) -> bool:
 
 def _read(run: Run, plain: Reading | None) -> Reading | None:
     doing(f"following each value {run.on}")
-    constants = run.traced.values[: len(run.traced.values) - run.traced.given.num_leaves]
+    constants = run.traced.constants
     return _followed(lambda: Reading(run.body, constants, plain))
 
 

@@ -11,7 +11,9 @@ import numpy as np
 
 from .._calls import called_wrongly
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, noting
+from .._jax.types import unplaced
 from .._tracing import Tracing
+from .draw import taken_apart
 from .running import Run, Wanted, plain
 
 
@@ -46,13 +48,21 @@ def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
     mesh = {"mesh": base.mesh} if Tracing(reference, base.mesh).takes_mesh else {}
     try:
         with noting("computing the reference"):
-            return reference(*args, **mesh)
+            return reference(*_by_value(args), **mesh)
     except TypeError as error:
         rule = "The reference is a function of the same arguments as the program."
         told = called_wrongly(reference, args, mesh, error, rule=rule)
         if told is None:
             raise
         raise told from None
+
+
+def _by_value(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments on one device, where some lie on a mesh."""
+    leaves, rebuild = taken_apart(args)
+    here = list(map(unplaced, leaves))
+    moved = any(new is not old for new, old in zip(here, leaves, strict=True))
+    return rebuild(here) if moved else args
 
 
 def _typed(value: np.ndarray, beside: np.ndarray | None, weakly: bool) -> np.ndarray:
@@ -85,7 +95,7 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     in_specs, static = base.tracing.in_specs, base.tracing.static.taken_by(reference)
     tracing = Tracing(reference, base.mesh, in_specs, static)
     try:
-        alone = Tracing(reference, None, static=static)
+        alone = Tracing(reference, None, static=static, alone=True)
         run = Run(tracing if tracing.takes_mesh else alone, args)
         run.results()
     except Exception:

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._doing import doing
 from .._errors import noting
+from .._jax.virtual import under
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
 from .._program import Atom, Body, Op, Scan, Var, walk
@@ -80,7 +81,7 @@ class Run:
             return []
         compiled = self._compiled(run)
         doing(f"running {self.on}")
-        outs, trouble = jax.device_get(compiled(*self.traced.values))
+        outs, trouble = jax.device_get(compiled(*self.traced.plain))
         if trouble is not None and int(trouble.site):
             self.stuck_at = watch.sites[int(trouble.site) - 1]
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
@@ -88,9 +89,10 @@ class Run:
 
     def _compiled(self, run: Callable[..., Any], *more: Any) -> Callable[..., Any]:
         doing(f"compiling {self.on}")
-        lowered = jax.jit(run).lower(*more, *self.traced.values)
         quick = jax.default_backend() == "cpu" and self._size <= SMALL
-        return lowered.compile(compiler_options=QUICKLY if quick else None)
+        with under(None):  # a simulated program runs on no mesh
+            lowered = jax.jit(run).lower(*more, *self.traced.plain)
+            return lowered.compile(compiler_options=QUICKLY if quick else None)
 
     @functools.cached_property
     def _size(self) -> int:
@@ -117,7 +119,7 @@ class Run:
             return [plain(out.first()) for out in outs]
 
         compiled = self._compiled(run, np.uint32(0))
-        return lambda seed: jax.device_get(compiled(np.uint32(seed), *self.traced.values))
+        return lambda seed: jax.device_get(compiled(np.uint32(seed), *self.traced.plain))
 
     def movement(self, index: int, count: int, times: int = 1) -> Movement:
         """How far rounding moves a result, as seen in at least `count` runs.
@@ -154,7 +156,7 @@ class Run:
         on some meshes and not on others, or something may be NaN."""
         if self.short_range is not None or self.whole_numbers is not None or self.asks_for_nan:
             return True
-        return are_vast([*self.traced.values, *self.results()])
+        return are_vast([*self.traced.plain, *self.results()])
 
     @functools.cached_property
     def coarsest(self) -> list[float]:

@@ -110,7 +110,7 @@ def _is_infinite(value: np.ndarray) -> bool:
 
 def _alike(run: Run) -> Iterator[Finding]:
     """Say so if no argument that is split over the devices differs between them."""
-    given = dict(zip(run.body.ins, run.traced.values, strict=True))
+    given = dict(zip(run.body.ins, run.traced.plain, strict=True))
     splits = [op for op in run.body.ops if _divides(op) and op.ins[0] in given]
     if splits and not any(_differs(op, given) for op in splits):
         yield _finding(

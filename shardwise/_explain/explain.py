@@ -102,7 +102,7 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    meant = Meant.of(body, traced.values[: len(body.ins) - len(paths)], paths)
+    meant = Meant.of(body, traced.constants, paths)
     recorder = Recorder(layouts, Passes(body), meant)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 
 from .._call import Program
-from .._calls import DEVICES, STATIC, public
+from .._calls import DEVICES, public
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
+from .._jax.virtual import under
 from .._meaning import Kept, keep
-from .._mesh import AbstractMesh, Mesh, one_mesh
+from .._mesh import AbstractMesh, Mesh, MeshLike, one_mesh
 from .._program import is_sharded, walk
+from .._static import Static
 from .._tracing import Traced, Tracing
 from .inspection import Inspection
 from .record import Recorder
 
 
-@public("sw.inspect", devices=DEVICES, static_argnums=STATIC, static_argnames=STATIC)
+@public("sw.inspect", devices=DEVICES)
 def inspect(
     f: Callable[..., Any],
     *args: Any,
-    mesh: Mesh | AbstractMesh | Mapping[str, int] | None = None,
+    mesh: MeshLike | None = None,
     line: int | str | None = None,
     where: str | None = None,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
     progress: Telling = None,
 ) -> Inspection:
     """Every value of a sharded program in program order, as each device holds it.
@@ -42,6 +47,9 @@ def inspect(
         line: Only this line: `12`, or `"train.py:12"`.
         where: Only values with this name, operation or function; where there is none, whose line
             has this text.
+        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
         progress: What is going on, while it takes long: None is a line on a terminal that goes away
             by itself and nothing elsewhere, True also lines where there is no terminal, False
             nothing. A function is given the words: `progress=print`.
@@ -69,6 +77,7 @@ def inspect(
             )
         )
     made = None if mesh is None else one_mesh(mesh)
+    static = Static.of(static_argnums, static_argnames)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args)):
         raise ArgumentError(
             explain_error(
@@ -81,13 +90,14 @@ def inspect(
         )
     with telling(f"inspecting {name_of(f)}", progress):
         doing("tracing")
-        traced = Tracing(f, made)(args, {})
+        traced = Tracing(f, made, in_specs, static)(args, {})
         doing("following each value")
         program = Program(traced.program.jaxpr, whole_too=True)
         kept, unread = _followed(traced, program)
         doing("running on all devices")
         recorder = Recorder(program, kept)
-        steps = recorder.record(traced.values)
+        with under(None):  # a simulated program runs on no mesh
+            steps = recorder.record(traced.plain)
     found = Inspection(
         name=name_of(f),
         mesh=_sizes(made, program.body.ops),
@@ -100,9 +110,8 @@ def inspect(
 
 def _followed(traced: Traced, program: Program) -> tuple[Kept | None, list[str]]:
     """What the values mean; where that cannot be told, a note says so."""
-    constants = traced.values[: len(traced.values) - traced.given.num_leaves]
     try:
-        return keep(program.body, constants, traced.argument_paths), []
+        return keep(program.body, traced.constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
         return None, [f"what the values mean is not known ({type(error).__name__}: {error})."]
 

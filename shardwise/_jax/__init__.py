@@ -30,6 +30,7 @@ from .jaxprs import on_one_device as on_one_device
 from .jaxprs import open_jaxpr as open_jaxpr
 from .jaxprs import permutes_as_given as permutes_as_given
 from .jaxprs import primitive_name as primitive_name
+from .jaxprs import refuse_leaked as refuse_leaked
 from .jaxprs import scan_counts as scan_counts
 from .jaxprs import shape_of as shape_of
 from .jaxprs import specs_in as specs_in
@@ -53,6 +54,7 @@ from .lines import same_place as same_place
 from .lines import user_frames as user_frames
 from .lines import whole_tracebacks as whole_tracebacks
 from .messages import COMPILED as COMPILED
+from .messages import FOREIGN_MESH as FOREIGN_MESH
 from .messages import FROZEN_MESH as FROZEN_MESH
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT

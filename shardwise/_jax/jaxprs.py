@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import config as _config
+from jax._src import core as _core
 from jax._src.interpreters import batching as _batching
 from jax._src.interpreters import partial_eval as _partial
 from jax._src.lax import lax as _lax
@@ -75,6 +76,15 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 def is_traced(x: Any) -> bool:
     """Whether a value belongs to a trace that is under way."""
     return isinstance(x, Tracer)
+
+
+def refuse_leaked(values: Iterable[Any]) -> None:
+    """Raise JAX's error about a value that was kept from a trace that is over, if there is one.
+
+    Inside another trace it may be that one's, and is left to JAX.
+    """
+    if isinstance(_core.trace_ctx.trace, _core.EvalTrace):
+        _core.check_eval_args(values)
 
 
 def is_key(dtype: Any) -> bool:

@@ -29,6 +29,13 @@ NESTED_MESH = re.compile(
 )
 """The same inside another `shard_map`, whose mesh is partly manual there."""
 
+FOREIGN_MESH = re.compile(
+    r"should match the aval mesh AbstractMesh\((?P<sizes>.*?), axis_types.* "
+    r"for shape (?P<type>\w+\[\S*?\])",
+    re.S,
+)
+"""JAX's message about an array whose type names another mesh than the one around."""
+
 STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
 """JAX's message about a reduction over several axes of which one is not there."""
 

@@ -12,9 +12,9 @@ from jax._src import linear_util as _linear
 from jax._src import mesh as _mesh
 from jax._src.interpreters import ad as _ad
 from jax._src.interpreters import partial_eval as _partial
-from jax.core import ShapedArray
+from jax.core import ShapedArray, Tracer
 from jax.interpreters import ad
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def owed(aval: Any) -> frozenset[str]:
@@ -40,6 +40,19 @@ def mesh_of(aval: Any) -> Any:
     return getattr(getattr(aval, "sharding", None), "mesh", None)
 
 
+def lies_as(x: Any) -> PartitionSpec | None:
+    """How an array, or a shape, lies on a mesh with Explicit axes; None where it does not say.
+
+    What lies on such a mesh and is not split is the same on every device. A value that is traced
+    with such a mesh around has that type too, whether it was put there or not: it does not say.
+    """
+    aval = jax.typeof(x)
+    mesh = mesh_of(aval)
+    around = isinstance(x, Tracer) and mesh == jax.sharding.get_abstract_mesh()
+    says = mesh is not None and AxisType.Explicit in mesh.axis_types and not around
+    return spec_of(aval) if says or not is_plain(aval) else None
+
+
 def about(mesh: Any, x: Any) -> Any:
     """A shape whose sharding is a spec alone, which is about this mesh; all else as it is."""
     spec = getattr(x, "_sharding", None) if isinstance(x, jax.ShapeDtypeStruct) else None
@@ -47,6 +60,13 @@ def about(mesh: Any, x: Any) -> Any:
         return x
     sharding = None if mesh is None else NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=x.weak_type)
+
+
+def nowhere(x: Any) -> Any:
+    """An array or a shape that lies on no mesh, whatever its type says."""
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
+    return unplaced(x)
 
 
 def whole(x: Any) -> Any:
@@ -89,6 +109,15 @@ def together(x: Any) -> Any:
             one[index] = np.asarray(data)
         whole = one if number == 0 else combine(whole, one)
     return whole
+
+
+def unplaced(x: Any) -> Any:
+    """The value of an array that lies on a mesh, as one whose type names no mesh; others as is."""
+    if not isinstance(x, jax.Array) or isinstance(x, Tracer):
+        return x
+    mesh = mesh_of(jax.typeof(x))
+    on_a_mesh = mesh is not None and not mesh.empty
+    return together(x) if on_a_mesh or len(x.devices()) > 1 else x
 
 
 def pull_back(f: Callable[..., list[Any]], like: Sequence[Any], cotangents: Sequence[Any]) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 
 from .._check import Examined, Finding, examine, wide, words
 from .._errors import ShardwiseError, text_of
+from .._jax.types import unplaced
 from .._mesh import AbstractMesh, resized
 
 MANY = 1 << 21
@@ -133,7 +134,7 @@ def _cut_down(x: Any, times: int) -> Any:
     shape = tuple(_halved(size, times) for size in x.shape)
     if isinstance(x, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(shape, x.dtype)
-    return x[tuple(slice(size) for size in shape)]
+    return unplaced(x)[tuple(slice(size) for size in shape)]
 
 
 def _halved(size: int, times: int) -> int:

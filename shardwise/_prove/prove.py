@@ -107,7 +107,14 @@ def _prove(
 ) -> Proof:
     ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
     own, bare = (f, ones) if reference is None else (reference, None)
-    plain = ReadProgram.of(Tracing(own, bare, *options), ones, args)
+    in_specs, static = options
+    # What is cut down for numbers does not say how it lies, as the arguments do.
+    options = Tracing(f, ones, in_specs, static).lying(args), static
+    plain = ReadProgram.of(
+        Tracing(own, bare, *options) if bare else Tracing(own, None, static=static, alone=True),
+        ones,
+        args,
+    )
     programs = [
         plain
         if reference is None and one == ones

@@ -68,9 +68,8 @@ class ReadProgram:
         with noting(f"tracing {on}"):
             traced = tracing(args, {})
         doing(f"following each value {on}")
-        constants = traced.values[: len(traced.values) - traced.given.num_leaves]
         known = beside.reading if beside is not None else None
-        return cls(traced, mesh, Reading(traced.program.body, constants, known))
+        return cls(traced, mesh, Reading(traced.program.body, traced.constants, known))
 
     @property
     def body(self) -> Body:

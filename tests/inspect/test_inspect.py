@@ -200,6 +200,35 @@ def test_what_cannot_be_saved_is_refused(looked, tmp_path):
         looked.save(tmp_path / "nowhere" / "page.html")
 
 
+def reduced(x, how):
+    reduce = {"sum": jax.lax.psum, "max": jax.lax.pmax}[how]
+    return jax.shard_map(lambda part: reduce(part[0], "data"), out_specs=P())(x)
+
+
+EXPLICIT = jax.sharding.AbstractMesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 1}, {"static_argnames": "how"}])
+@pytest.mark.parametrize("how", ["sum", "max"])
+def test_specs_and_static_arguments(how, static):
+    x = normal(8)
+    specs = {"in_specs": (P("data"), None)}
+    (split, *_), (result,) = (
+        sw.inspect(reduced, x, how, mesh=EXPLICIT, where=where, **specs, **static).steps
+        for where in ("part", "psum" if how == "sum" else "pmax")
+    )
+    assert [split.at(data=i).tolist() for i in range(4)] == x.reshape(4, 2).tolist()
+    assert float(result.at()) == pytest.approx(float(getattr(x[::2], how)()))
+
+
+def test_specs_and_static_arguments_are_asked_for():
+    with pytest.raises(sw.ShardingError, match="how x lies on the mesh is not said") as told:
+        sw.inspect(reduced, normal(8), "sum", mesh=EXPLICIT, static_argnums=1)
+    assert "in_specs=(P('data'), P())" in str(told.value)
+    with pytest.raises(sw.ArgumentError, match="how is a str"):
+        sw.inspect(reduced, normal(8), "sum", mesh=EXPLICIT, in_specs=(P("data"), None))
+
+
 def test_what_is_no_function_is_refused():
     with pytest.raises(sw.ShardwiseError, match="f is an int"):
         sw.inspect(3, mesh=sw.mesh(data=2))
