@@ -48,7 +48,7 @@ def short_range(body: Body) -> Any:
 def whole_numbers(body: Body) -> Any:
     """The narrowest type of whole numbers that are added up, other than counts; None if none is."""
     places: set[Any] = set()
-    """Numbers of elements and devices, and what is computed from them."""
+    """Numbers of elements and devices, constants, and what is computed from them."""
     counts: set[Any] = set()
     """How often something is the case."""
     found = []
@@ -90,8 +90,8 @@ def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
         return {out for atom, out in zip(op.ins, op.outs, strict=True) if atom in places}
     given = [atom for atom in op.ins if isinstance(atom, Var)]
     numbers = [var for var in given if var.dtype != jnp.bool_]
-    alone = isinstance(op, Leaf) and numbers and all(var in places for var in numbers)
-    return set(op.outs) if alone else set()
+    alone = isinstance(op, Leaf) and (numbers or not given)
+    return set(op.outs) if alone and all(var in places for var in numbers) else set()
 
 
 def _largest(dtype: Any) -> float:
