@@ -173,10 +173,8 @@ class _Comparison:
             self.tried.append(dict(one.shape))
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
-            beyond = run.whole_numbers is not None or run.asks_for_nan
-            beyond = beyond or all(own.not_finite or own.finite_alone for own in here)
-            if here and words(one) in self.proved_on and beyond:
-                self.proved_on.remove(words(one))  # right, but for what meaning does not know
+            if here and words(one) in self.proved_on and _is_beyond_meaning(run, here):
+                self.proved_on.remove(words(one))
 
     def findings(self) -> list[Finding]:
         """The causes first, then what no cause is known of, then what reading suspects."""
@@ -276,6 +274,13 @@ def _led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
         likewise=(*cause.likewise, *paths),
     )
     return tuple(told if one is cause else one for one in findings if one not in vague)
+
+
+def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
+    """Whether results may be proved and wrong: by the end of a range, or by NaN."""
+    if run.whole_numbers is not None or run.asks_for_nan:
+        return True
+    return all(one.not_finite or one.finite_alone for one in wrong)
 
 
 def disagreement(mesh: str) -> Finding:

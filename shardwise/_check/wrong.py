@@ -125,12 +125,21 @@ class Wrong:
     @property
     def not_finite(self) -> bool:
         """Whether it is NaN or infinite where it should not be."""
-        return bool((np.isfinite(wide(self.want)) & ~np.isfinite(wide(self.got))).any())
+        want, got = self._finite
+        return bool((want & ~got).any())
 
     @property
     def finite_alone(self) -> bool:
         """Whether it is not NaN or infinite where it should be."""
-        return bool((~np.isfinite(wide(self.want)) & np.isfinite(wide(self.got))).any())
+        want, got = self._finite
+        return bool((~want & got).any())
+
+    @functools.cached_property
+    def _finite(self) -> tuple[Any, Any]:
+        """Which elements should be finite, and which are; nothing where the two are not alike."""
+        if self.structure or not self.same_type:
+            return np.True_, np.True_
+        return np.isfinite(wide(self.want)), np.isfinite(wide(self.got))
 
     @functools.cached_property
     def off(self) -> np.ndarray:
