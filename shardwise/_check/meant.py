@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .. import _jax
@@ -187,7 +186,7 @@ def _zeros(run: Run) -> Callable[[int], bool]:
     @functools.cache
     def is_zero(number: int) -> bool:
         value = values[number]
-        if _jax.is_traced(value) or jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        if _jax.is_traced(value) or _jax.is_key(jax.typeof(value).dtype):
             return False
         return not np.asarray(value).any()
 

@@ -143,6 +143,57 @@ def test_what_is_infinite_on_one_device_alone():
     assert "leaves the range of float16" in finding.remedy
 
 
+def on_the_way(x):
+    return lax.pmean(jnp.mean(jnp.exp(x)), "data")
+
+
+def scale(x):
+    most = lax.pmax(jnp.max(jnp.sqrt(x)), "data")
+    return jnp.where(most > 0, 127 / most, 1.0)
+
+
+POSITIONS = jnp.arange(1.0, 4097.0)
+ODD = jnp.asarray([1.0, 4, -1, 9, 16, 25, 36, 49, 4, 4, 1, 2, 3, 4, 5, 6])
+UNSEEN = {
+    "a choice of constants": (
+        lambda x: in_floats(jnp.sum(jnp.where(x > 0, 300_000_000, -200_000_000))),
+        jnp.asarray([1.0] * 8 + [-1.0] * 8),
+    ),
+    "positions": (
+        lambda x: lax.psum(
+            jnp.sum((lax.axis_index("data") * len(x) + jnp.arange(len(x))) ** 2) / 1e6, "data"
+        ),
+        POSITIONS,
+    ),
+    "NaN that pmax passes over": (scale, ODD),
+    "infinite on one device": (
+        lambda x: jnp.tanh(jnp.log(on_the_way(x)) / 100),
+        jnp.linspace(86.4, 86.6, 16),
+    ),
+    "too large on one device": (
+        lambda x: (on_the_way(x) > 1e38) * 1.0,
+        jnp.linspace(86.4, 86.6, 16),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_no_argument_and_no_result_shows(name):
+    body, x = UNSEEN[name]
+    native = [np.asarray(split(body)(x, mesh=real_mesh(data=n))) for n in SIZES]
+    wrong = [n for n, one in zip(SIZES, native, strict=True) if abs(one - native[0]) > 1e-2]
+    assert wrong, "the program should show it"
+    verdict = sw.check(split(body), x, mesh={"data": SIZES})
+    assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
+
+
+@pytest.mark.parametrize("find", [sw.check, sw.prove])
+@pytest.mark.parametrize("b", [0.5, 2, True, 1j])
+def test_a_number_of_python_that_is_counted_once_for_each_device(b, find):
+    program = split(lambda b, x: lax.psum(jnp.sum(x) + b, "data"), (P(), P("data")))
+    assert not find(program, b, jnp.arange(16.0), mesh={"data": [1, 2, 4]}).ok
+
+
 LOST = {
     "threshold": lambda m: (m > 0.5) * 1.0,
     "round": jnp.round,
