@@ -41,11 +41,21 @@ def sum_block(op: BlockSum, arrays: Sequence[Any], block: str | None) -> Any:
     """The sum over the `vmap` named `block`; without one, what the device itself has."""
     if op.product is None:
         (array,) = arrays
-        return array if block is None else lax.psum(widen(array), block)
+        return array if block is None else _sum(widen(array), block)
     if block is None:
         (out,) = op.product.dot.run(*arrays)
         return after(op.product, out)
     return widen(after(op.product, _dot(op.product)(*arrays)))
+
+
+def _sum(x: Any, block: str) -> Any:
+    """A sum over the devices of a block: one of a dimension, once the `vmap` is done.
+
+    JAX 0.12 cannot lower what becomes of a `psum` there if the types say how arrays lie.
+    """
+    if x.dtype == jnp.bool_:
+        return lax.psum(x, block)
+    return lax.reduce_sum(lax.all_gather(x, block), (0,))
 
 
 def _dot(product: Product) -> Any:

@@ -187,6 +187,13 @@ class _Walk:
         self.on_one.append(out)
         return out
 
+    def unmixed(self, eqn: Any, ins: list[Atom]) -> None:
+        """Refuse an operation on a value of one device and one of the mesh."""
+        several = [op for op in self.joins.values() if any(axis.size > 1 for axis in op.scope)]
+        mesh = after(self.ops, (var for op in several for var in op.outs), but=self.on_one)
+        if not mesh.isdisjoint(ins) and not after(self.ops, self.on_one).isdisjoint(ins):
+            raise checks.on_one_device(self.where(eqn))
+
     def on_custom_lin(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         raise checks.backward_only(self.where(eqn))
 
@@ -291,6 +298,8 @@ class _Walk:
     # --- everything else
 
     def leaf(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
+        if self.on_one:
+            self.unmixed(eqn, ins)
         ordered = any(_jax.is_ordered(e) for e in eqn.effects) or eqn.params.get("ordered")
         if self.scope and ordered:
             raise self.unsupported(eqn, f"{name} with an ordered effect")

@@ -164,7 +164,7 @@ def on_one_device(where: Place) -> ShardingError:
     """What is said where a program for several devices is given a value that is on one of them."""
     return ShardingError(
         explain_error(
-            "a shard_map over several devices works on a value that the program puts on one",
+            "a value of several devices meets one that the program puts on a single device",
             where=str(where),
             rule="JAX does not mix devices: device_put, jnp.asarray and the like with a "
             "SingleDeviceSharding leave a value where no other device has it.",

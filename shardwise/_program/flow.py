@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from .ir import Atom, Op, Var
 
@@ -18,10 +18,10 @@ def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
     return kept[::-1]
 
 
-def after(ops: list[Op], given: Sequence[Var]) -> set[Atom]:
-    """Some values, and all that is computed from them."""
+def after(ops: list[Op], given: Iterable[Var], but: Iterable[Var] = ()) -> set[Atom]:
+    """Some values, and all that is computed from them; what comes of them only by `but` is not."""
     found: set[Atom] = set(given)
     for op in ops:
         if not found.isdisjoint(op.ins):
-            found |= set(op.outs)
+            found |= set(op.outs) - set(but)
     return found

@@ -357,3 +357,15 @@ def test_a_leaked_value_is_told_as_by_jit(name):
     for call in calls:
         with pytest.raises(jax.errors.UnexpectedTracerError):
             call()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, "auto"])
+def test_several_shards_at_once_under_jit(at_once):
+    def f(x):
+        return jax.shard_map(lambda y: lax.psum(y.sum(), "a"), in_specs=P("a"), out_specs=P())(x)
+
+    mesh = real()
+    x = jax.device_put(X, NamedSharding(mesh, P("a")))
+    with jax.set_mesh(mesh):
+        want = jax.jit(f)(x)
+    assert_same(jax.jit(sw.simulate(f, mesh=mesh, at_once=at_once))(x), want)
