@@ -40,7 +40,7 @@ demo: $(READY)  ## Show what shardwise is for, in about a minute.
 test: $(READY)  ## Run the tests, on WORKERS processes.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(ARGS)
 
-cluster: $(READY)  ## Tests of several processes that are killed and started again.
+cluster: $(READY)  ## Tests of several processes, some of which are killed and started again.
 	$(BIN)/python -m pytest -m cluster $(ARGS)
 
 lint: $(READY)  ## ruff, the format, pyright.

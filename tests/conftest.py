@@ -120,10 +120,12 @@ SAMPLED = (
 
 CLUSTER = (
     "tests/hosts/test_hosts_evaluate.py::test_broken_off",
+    "tests/hosts/test_hosts_evaluate.py::test_every_process_has_the_bits_of_one",
     "tests/hosts/test_hosts_train.py::test_bad_input",
     "tests/hosts/test_hosts_train.py::test_terminated",
 )
-"""Tests of several processes that are killed and started again: `make cluster`, which CI runs."""
+"""Tests of several processes that compute for long, or are killed and started again: `make
+cluster`, which CI runs."""
 
 
 def pytest_collection_modifyitems(items):
