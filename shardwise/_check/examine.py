@@ -128,11 +128,18 @@ class _Comparison:
         self.several = [run for run in self.runs if run is not self.base]
 
     def run(self) -> None:
-        """Compare on every mesh, also where the program is proved: meaning knows no overflow."""
+        """Compare on every mesh, also where the program is proved: meaning knows no overflow.
+
+        A large program is compared on the largest then, unless an overflow is near.
+        """
         left = []
+        largest_alone = not (self.base.is_light or self.base.by_numbers)
         for run, one in zip(self.runs, self.meshes, strict=True):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(one))
+                if largest_alone and run is not self.runs[-1] and run is not self.base:
+                    self.tried.append(dict(one.shape))
+                    continue
             elif self._as_on_the_largest(run):
                 left.append((run, one))
                 continue
@@ -147,9 +154,10 @@ class _Comparison:
             self.wrong_on = sorted({*self.wrong_on, *also}, key=order.index)
 
     def _as_on_the_largest(self, run: Run) -> bool:
-        if self.meant is None or run not in self.several[1:-1] or self.base.by_numbers:
+        light = self.base.is_light
+        if self.meant is None or run not in self.several[1:-1] or (light and self.base.by_numbers):
             return False
-        return self.meant.likewise(run, self.runs[-1])
+        return self.meant.likewise(run, self.runs[-1], surely=light)
 
     def compare(self, run: Run, one: AbstractMesh) -> None:
         """The results on one mesh, by numbers."""

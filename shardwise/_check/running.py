@@ -32,6 +32,9 @@ ALL = Pace(1 << 30)
 SMALL = 1 << 27
 """Up to how many bytes of values it pays to compile quickly and run slowly."""
 
+LIGHT = 1 << 24
+"""Up to how many bytes of values a program may be run a hundred times."""
+
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """What has XLA compile for a CPU in half the time."""
 
@@ -93,6 +96,11 @@ class Run:
         with under(None):  # a simulated program runs on no mesh
             lowered = jax.jit(run).lower(*more, *self.traced.plain)
             return lowered.compile(compiler_options=QUICKLY if quick else None)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may be run a hundred times."""
+        return self._size <= LIGHT
 
     @functools.cached_property
     def _size(self) -> int:

@@ -53,6 +53,9 @@ MOST, SCATTERED, PART = 96, 16, 0.4
 of eight in which it moves may not be among a few. The furthest of more runs is further, as a rule,
 so that only a part of it counts."""
 
+FAR = 8
+"""By how many times the tolerance of its norm a result is off that rounding does not explain."""
+
 SAME, OTHER = "same", "other"
 """What meaning says of a result: that it is what it is on one device, or that it is not."""
 
@@ -359,7 +362,9 @@ def wrong_results(
 
 def _rounded(one: Wrong, want: Wanted) -> bool:
     """Whether a result of a coarse type may be off by rounding, most of it on one device."""
-    if not one.limit.coarse:
+    if not one.limit.coarse or not one.run.is_light:
+        return False
+    if difference(one.got, want.value) > FAR * one.limit.norm:
         return False
     moved = _moved([one.base, one.run], one.index, want, MANY).moved
     off = in_parts(one.got) - in_parts(want.value)
@@ -375,7 +380,7 @@ def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tol
         one = dataclasses.replace(one, move=move)
     if one.right or not one.scattered:
         return one
-    further = _moved([base, run], index, want, MOST)
+    further = _moved([base, run], index, want, MOST if run.is_light else MOST // 4)
     return dataclasses.replace(one, move=one.move | further.part(PART))
 
 
