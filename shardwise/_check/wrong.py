@@ -48,10 +48,13 @@ FEW, MANY, OFTEN = 2, 8, 16
 """How many runs with other roundings are made at first, and before something is called wrong; and
 how many to see which decisions they turn."""
 
-MOST, SCATTERED, PART = 96, 16, 0.4
-"""How many are made for numbers of a coarse type if no more than one element in so many is off: one
-of eight in which it moves may not be among a few. The furthest of more runs is further, as a rule,
-so that only a part of it counts."""
+SCATTERED = 16
+"""Where no more than one element of a coarse type in so many is off, more runs are made: one of
+eight in which it moves may not be among a few."""
+
+MOST, LESS = (96, 0.4), (24, 0.75)
+"""How many more, of a light program and of another, and which part of the furthest counts: that of
+more runs is further, as a rule."""
 
 FAR = 8
 """By how many times the tolerance of its norm a result is off that rounding does not explain."""
@@ -380,8 +383,9 @@ def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tol
         one = dataclasses.replace(one, move=move)
     if one.right or not one.scattered:
         return one
-    further = _moved([base, run], index, want, MOST if run.is_light else MOST // 4)
-    return dataclasses.replace(one, move=one.move | further.part(PART))
+    count, part = MOST if run.is_light else LESS
+    further = _moved([base, run], index, want, count)
+    return dataclasses.replace(one, move=one.move | further.part(part))
 
 
 def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:

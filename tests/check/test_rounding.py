@@ -242,7 +242,7 @@ def test_what_is_measured_on_one_device_and_on_the_mesh_counts_once(dtype):
     args = normal(8, 16), normal(16, 4)
     base, run = (Run(Tracing(program, sw.mesh(data=n)), args) for n in (1, 4))
     (want,), (limit,) = base.results(), base.limits([run], 4, None, None)
-    moved = np.maximum(base.movement(0, MOST).moved, run.movement(0, MOST).moved)
+    moved = np.maximum(base.movement(0, MOST[0]).moved, run.movement(0, MOST[0]).moved)
     at = tuple(np.argwhere(want == want.max())[0])
     (value,) = run.values
     for times, right in ((2, True), (6, False)):
