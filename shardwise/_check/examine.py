@@ -19,6 +19,7 @@ from .cause import grouped
 from .compare import agree
 from .describe import describe, factors_of
 from .draw import run_drawn
+from .judging import wrong_results
 from .lint import came_out, lint, parted, place_of_values
 from .meant import Hidden, Meant
 from .options import words
@@ -28,7 +29,7 @@ from .running import Run, Wanted
 from .seen import unseen
 from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
-from .wrong import Wrong, wrong_results
+from .wrong import Wrong
 
 NO_CAUSE = "SW109"
 """The code of what is seen to differ, and no more."""
@@ -161,13 +162,13 @@ class _Comparison:
 
     def compare(self, run: Run, one: AbstractMesh) -> None:
         """The results on one mesh, by numbers."""
-        nothing = [None] * len(self.limits)
-        known = self.follows.judged(run) if self.follows else nothing
-        factors = self.follows.factors(run) if self.follows else nothing
-        several = self.several
-        other = None if len(several) < 2 else several[-1 if run is not several[-1] else 0]
+        known = self.follows.judged(run) if self.follows else [None] * len(self.limits)
+        alike = [one for one in self.several if one.traced.tree == self.base.traced.tree]
+        other = next((one for one in (*alike[-1:], *alike[:1]) if one is not run), None)
+        factors = self._factors(run), self._factors(other or run)
+        compared = self.base, self.wanted, self.limits, known, factors
         try:
-            here = wrong_results(run, self.base, self.wanted, self.limits, known, factors, other)
+            here = wrong_results(run, *compared, other)
         except DeadlockError as error:
             self.stuck.append(_deadlock(error, run, one))
             self.stuck_on.append(words(one))
@@ -178,6 +179,9 @@ class _Comparison:
             self.wrong_on.extend([words(one)] * bool(here))
             if here and words(one) in self.proved_on and _is_beyond_meaning(run, here):
                 self.proved_on.remove(words(one))
+
+    def _factors(self, run: Run) -> Sequence[float | None]:
+        return self.follows.factors(run) if self.follows else [None] * len(self.limits)
 
     def findings(self) -> list[Finding]:
         """The causes first, then what no cause is known of, then what reading suspects."""

@@ -23,11 +23,12 @@ from .._mesh import abstract, axes_of
 from .cause import cause, grouped, ratios
 from .describe import much
 from .diagnose import ancestors
+from .judging import OTHER, SAME
 from .options import words
 from .powers import Seen, Sizes, powers
 from .running import Run
 from .verdict import Finding
-from .wrong import OTHER, SAME, Wrong
+from .wrong import Wrong
 
 T = TypeVar("T")
 

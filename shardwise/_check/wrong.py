@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import operator
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,15 +11,12 @@ import numpy as np
 from .._errors import DeadlockError
 from .._program import Collective, Join, Op, Var, Where
 from .compare import (
-    LEANING,
     STILL,
-    TIMES,
     Movement,
     Tolerance,
     agree,
     difference,
     factor,
-    in_parts,
     off,
     plainly,
     wide,
@@ -41,32 +36,17 @@ from .diagnose import (
 )
 from .lint import maker_of
 from .relate import Held
-from .rounding import eps_of
-from .running import Run, Wanted
+from .running import Run
 
-FEW, MANY, OFTEN = 2, 8, 16
-"""How many runs with other roundings are made at first, and before something is called wrong; and
-how many to see which decisions they turn."""
+FITTED_FROM, SURE = 32, 6.0
+"""From how many elements on, and how many times what rounding may do, a factor is seen."""
 
 SCATTERED = 16
 """Where no more than one element of a coarse type in so many is off, more runs are made: one of
 eight in which it moves may not be among a few."""
 
-MOST, LESS = (96, 0.4), (24, 0.75)
-"""How many more, of a light program and of another, and which part of the furthest counts: that of
-more runs is further, as a rule."""
-
-FAR = 8
-"""By how many times the tolerance of its norm a result is off that rounding does not explain."""
-
-SAME, OTHER = "same", "other"
-"""What meaning says of a result: that it is what it is on one device, or that it is not."""
-
-FITTED_FROM, SURE = 32, 6.0
-"""From how many elements on, and how many times what rounding may do, a factor is seen."""
-
-SEEN_FROM, ALIGNED = 256, 0.9
-"""From how many elements on, and how closely, two errors have to point in one direction."""
+SEEN_FROM = 256
+"""From how many elements on two errors may be said to point in one direction."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -218,24 +198,24 @@ class Wrong:
         spread = float(np.linalg.norm(got - found * want)) / (size * want.size**0.5)
         return abs(found - 1) > SURE * spread and abs(found - factor) < 0.25 * abs(factor - 1)
 
-    def seen_beside(self, other: Run | None) -> bool:
-        """Whether it is off in the same direction on another mesh, which rounding would not be.
+    def beside(self, other: Run | None) -> tuple[float, float]:
+        """How closely it is off in the same direction on another mesh, and how much further.
 
-        That is enough where it is known to be wrong, and is off by more than rounding may do.
-        Errors of rounding on two meshes have those on one device in common, which makes half of
-        their directions the same, and more where few are made on the meshes.
+        The first is a cosine, and 0 where nothing can be said.
         """
-        if self.structure or not self.same_type or self.limit.given or other is None or self.near:
-            return False
+        if self.structure or not self.same_type or self.limit.given or other is None:
+            return 0.0, 0.0
         try:
             want, there = wide(np.asarray(self.want)), wide(other.values[self.index].first)
         except DeadlockError:  # it is told of that mesh
-            return False
+            return 0.0, 0.0
         if there.shape != want.shape or want.size < SEEN_FROM:
-            return False
-        here, there = wide(self.got) - want, there - want
-        sizes = float(np.linalg.norm(here)) * float(np.linalg.norm(there))
-        return 0 < sizes < np.inf and float(np.vdot(here, there).real) > ALIGNED * sizes
+            return 0.0, 0.0
+        gaps = wide(self.got) - want, there - want
+        here, there = (float(np.linalg.norm(gap)) for gap in gaps)
+        if not 0 < here * there < np.inf:
+            return 0.0, 0.0
+        return float(np.vdot(*gaps).real) / (here * there), there / here
 
     @functools.cached_property
     def origin(self) -> Origin | None:
@@ -323,93 +303,3 @@ class Wrong:
                 break
             op = inner
         return op
-
-
-def wrong_results(
-    run: Run,
-    base: Run,
-    wanted: Sequence[Wanted],
-    limits: Sequence[Tolerance],
-    meant: Sequence[str | None],
-    factors: Sequence[float | None],
-    other: Run | None = None,
-) -> list[Wrong]:
-    """The results of a run that are wrong.
-
-    `meant` says of each result what its meaning says: `SAME` as on one device, `OTHER`, or nothing.
-    `factors` are those by which results are multiplied, where meaning says so. `other` is the
-    program on another mesh.
-    """
-    if run.traced.tree != base.traced.tree:
-        return [Wrong(run, base, 0, None, None, Tolerance(0.0), structure=True)]
-    rows = list(zip(run.values, wanted, limits, strict=True))
-    first = [
-        Wrong(run, base, i, held, want.value, limit) for i, (held, want, limit) in enumerate(rows)
-    ]
-    # Where meaning has a cause and one result shows it, the others need no closer look.
-    shown = any(
-        m == OTHER and one.seen_beside(other) and not _rounded(one, want)
-        for m, one, want in zip(meant, first, wanted, strict=True)
-    )
-    judged = []
-    for index, one in enumerate(first):
-        if meant[index] == SAME and one.near:
-            continue
-        settled = meant[index] == OTHER and shown and not one.right
-        closely = one if settled else judge(run, base, index, *rows[index])
-        if closely.right and one.is_multiple(factors[index]):
-            closely = dataclasses.replace(one, multiple=True)
-        judged.append(closely)
-    return [one for one in judged if not one.right]
-
-
-def _rounded(one: Wrong, want: Wanted) -> bool:
-    """Whether a result of a coarse type may be off by rounding, most of it on one device."""
-    if not one.limit.coarse or not one.run.is_light:
-        return False
-    if difference(one.got, want.value) > FAR * one.limit.norm:
-        return False
-    moved = _moved([one.base, one.run], one.index, want, MANY).moved
-    off = in_parts(one.got) - in_parts(want.value)
-    return float(np.linalg.norm(off)) <= LEANING * float(np.linalg.norm(moved))
-
-
-def judge(run: Run, base: Run, index: int, value: Held, want: Wanted, limit: Tolerance) -> Wrong:
-    """One result beside what it should be, looked at as closely as it takes."""
-    one = Wrong(run, base, index, value, want.value, limit)
-    looks = _looks(run, base, index, want, limit)
-    # The next look is taken, and the program run for it, only if the last one did not do.
-    while not (one.right or one.plain) and (move := next(looks, None)):
-        one = dataclasses.replace(one, move=move)
-    if one.right or not one.scattered:
-        return one
-    count, part = MOST if run.is_light else LESS
-    further = _moved([base, run], index, want, count)
-    return dataclasses.replace(one, move=one.move | further.part(part))
-
-
-def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> Iterator[Movement]:
-    """How far rounding moves a result, each time looked at more closely.
-
-    Parts that devices round before they are added up only show on the mesh itself, and decisions
-    that rounding may turn only where everything is moved further.
-    """
-    if limit.given or not max(base.coarsest[index], run.coarsest[index]):
-        return
-    moved = functools.partial(_moved, index=index, want=want)
-    if eps_of(want.value.dtype):
-        yield moved([base], count=FEW)
-        yield moved([base], count=MANY)
-    both, closely = [base, run], STILL
-    if eps_of(want.value.dtype):
-        closely = moved(both, count=MANY)
-        yield closely
-    if run.decides:
-        yield closely.with_turns(moved(both, count=OFTEN, times=TIMES))
-
-
-def _moved(runs: Sequence[Run], index: int, want: Wanted, count: int, times: int = 1) -> Movement:
-    """How far rounding was seen to move a result in so many runs of each program."""
-    seen = [one.movement(index, count, times) for one in runs]
-    alike = [one for one in seen if np.shape(one.moved) == in_parts(want.value).shape]
-    return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)

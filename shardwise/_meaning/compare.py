@@ -9,7 +9,7 @@ was done to, or a term that no rule relates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -75,11 +75,12 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
         stray = _first_stray(w, [got.term, *(t for mistake in found for t in mistake.made_of)])
         return [Gap("other", got.term, stray=stray or found[0].op)]
     parted = list(_parting(want.scaled, got.scaled))
-    times = [gap for gap in parted if gap.kind == "times"]
-    if len(times) == len(parted):
+    if all(gap.kind == "times" for gap in parted):
+        terms = {gap.term for gap in parted}
+        steps = {t: tuple(steps_of(w, t, terms)) for t in terms}
         return [
-            dataclasses.replace(gap, steps=tuple(steps_of(w, gap.term)), whole=gap.term is got.term)
-            for gap in times
+            dataclasses.replace(gap, steps=steps[gap.term], whole=gap.term is got.term)
+            for gap in parted
         ]
     if got.term in w.joined:
         kind, op, axes = w.joined[got.term]
@@ -297,19 +298,21 @@ def _products(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     return None
 
 
-def steps_of(w: Notes, t: Term) -> list[Step]:
-    """What happened to a term, or to the nearest terms it is made of by linear operations."""
+def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
+    """What happened to a term, or to the nearest terms it is made of by linear operations.
+
+    What was done to a sum was done to each summand: to a sum of this one and others `beside` it,
+    or to any where no more is known.
+    """
     front, found = [t], []
     for _ in range(12):
         found = [step for one in front for step in w.steps.get(T.core(one), ())]
         if found:
             break
         front = [kid for one in front for _, kid in one.kids if one.op in LINEAR or one.op == "sum"]
-    if all(step.kind == "owes" for step in found):
-        # What was done to a sum was done to each summand.
-        found += [step for sum_, own in w.steps.items() if _summand(t, sum_) for step in own]
+    unknown = all(step.kind == "owes" for step in found)
+    for sum_, own in w.steps.items():
+        summands = [kid for _, kid in sum_.kids] if sum_.op == "sum" else []
+        if t in summands and (unknown or all(kid in beside for kid in summands)):
+            found += own
     return sorted(found, key=lambda step: step.order)
-
-
-def _summand(t: Term, of: Term) -> bool:
-    return of.op == "sum" and any(kid is t for _, kid in of.kids)

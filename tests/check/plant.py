@@ -43,7 +43,7 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
     """All errors planted in the right program of a pair, and whether each was seen."""
     import numpy as np
 
-    from shardwise._check.wrong import judge
+    from shardwise._check.judging import judge
 
     run, base, wanted, limits = _runs(pair, dtype)
     exact = _in_float64(pair, dtype)

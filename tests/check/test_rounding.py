@@ -9,9 +9,10 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
+from shardwise._check import running
+from shardwise._check.judging import MOST, judge
 from shardwise._check.rounding import shaken
 from shardwise._check.running import Run, Wanted
-from shardwise._check.wrong import MOST, judge
 from shardwise._program import Leaf, walk
 from shardwise._tracing import Tracing
 from tests.support import normal
@@ -333,6 +334,32 @@ def test_a_running_sum_that_rounds_most_on_one_device_is_not_faulted():
     mesh = {"data": [1, 4, 8]}
     assert sw.check(split(body, P("data")), x, mesh=mesh)
     assert not sw.check(split(lambda x: body(x, wrong=True), P("data")), x, mesh=mesh)
+
+
+@pytest.mark.parametrize(("by", "runs"), [("psum", 0), ("divide", 1)])
+def test_a_large_program_with_a_known_cause_is_hardly_run_again(monkeypatch, by, runs):
+    """Errors that grow with the devices are not of rounding; others, one run tells apart."""
+
+    def body(w, x):
+        half = lambda w: jnp.mean(jnp.tanh(x @ w).astype("bfloat16").astype("float32"))  # noqa: E731
+        grad = jax.grad(lambda w: lax.pmean(half(w), "data"))(w)
+        grad = lax.psum(grad, "data") if by == "psum" else grad / lax.axis_size("data")
+        return w - 1e-3 * grad
+
+    seen = []
+    movement = Run.movement
+
+    def counting(self, index, count, times=1):
+        seen.append((self.on, count))
+        return movement(self, index, count, times)
+
+    monkeypatch.setattr(Run, "movement", counting)
+    monkeypatch.setattr(running, "LIGHT", 0)
+    args = normal(32, 16), normal(64, 32, seed=1)
+    program = split(body, in_specs=(P(), P("data")))
+    verdict = sw.check(program, *args, mesh={"data": [1, 2, 8]})
+    assert verdict.wrong_on == ("{data: 2}", "{data: 8}")
+    assert set(seen) == {("on {data: 1}", 1)} if runs else not seen
 
 
 def test_what_is_not_a_number_is_not_moved():

@@ -216,3 +216,29 @@ def test_a_proof_counts_results_and_meshes():
     assert "(1 result: 1 proved)" in str(sw.prove(total, normal(8), mesh={"data": 4}))
     proof = sw.prove(total, normal(8), mesh={"data": [2, 4]})
     assert "(1 result on 2 meshes: all proved)" in str(proof)
+
+
+def tied_weights(table, tokens, *, mesh, wrong):
+    """A gradient in two parts: of the table as rows, and of the same table as a matrix."""
+
+    def body(table, tokens):
+        def loss(table):
+            logits = jnp.tanh(table[tokens[:, :-1]]) @ table.T
+            chosen = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
+            return lax.pmean(jnp.mean(jax.nn.logsumexp(logits, -1) - chosen), "data")
+
+        grad = jax.grad(loss)(table)
+        if wrong == "summed again":
+            return table - 0.1 * lax.psum(grad, "data")  # summed again
+        return table - 0.1 * (grad / lax.axis_size("data"))  # divided again
+
+    return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(table, tokens)
+
+
+@pytest.mark.parametrize(("wrong", "code"), [("summed again", "SW401"), ("divided again", "SW402")])
+def test_what_is_done_to_a_sum_of_two_gradients_is_named(wrong, code):
+    tokens = jax.random.randint(jax.random.key(1), (16, 9), 0, 32)
+    program = functools.partial(tied_weights, wrong=wrong)
+    (finding,) = certain(sw.check(program, normal(32, 16), tokens, mesh={"data": [1, 2, 8]}))
+    assert finding.code == code
+    assert finding.where.line == line_of(tied_weights, f"# {wrong}")
