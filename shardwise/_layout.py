@@ -118,7 +118,7 @@ class Layout:
         assert self.mesh is not None
         shape = jax.typeof(leaf).shape
         rows = split_over(spec)
-        names = [*(name for row in rows for name in row), *_owed(spec)]
+        names = [*(name for row in rows for name in row), *_owed(spec), *_paid(spec)]
         what = rule = remedy = ""
         for name in names:
             if name not in self.mesh.shape:
@@ -182,7 +182,8 @@ class Layout:
 
     def _type(self, leaf: Any, spec: PartitionSpec | None) -> Any:
         aval = jax.typeof(leaf)
-        wanted = self._typed(spec or PartitionSpec(), len(aval.shape))
+        # A spec without entries is false, also where it says what is owed.
+        wanted = self._typed(PartitionSpec() if spec is None else spec, len(aval.shape))
         own = types.mesh_of(aval)
         here = own == self.mesh or (_is_plain(wanted) and (own is None or own.empty))
         if here and _entries(wanted) == _entries(types.spec_of(aval)):
@@ -294,7 +295,11 @@ def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMe
 
 
 def _is_plain(spec: PartitionSpec) -> bool:
-    return not any(split_over(spec)) and not _owed(spec) and not getattr(spec, "reduced", ())
+    return not any(split_over(spec)) and not _owed(spec) and not _paid(spec)
+
+
+def _paid(spec: PartitionSpec) -> frozenset[str]:
+    return getattr(spec, "reduced", frozenset())
 
 
 def _owed(spec: PartitionSpec) -> frozenset[str]:
@@ -305,4 +310,4 @@ def _entries(spec: PartitionSpec) -> Any:
     rows = split_over(spec)
     while rows and not rows[-1]:
         rows.pop()
-    return rows, _owed(spec), getattr(spec, "reduced", frozenset())
+    return rows, _owed(spec), _paid(spec)

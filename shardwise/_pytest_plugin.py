@@ -154,7 +154,9 @@ def pytest_runtest_makereport(
     before the report is made of it, so that every reporter and xdist show the same. The line in
     the summary begins with code and place, since that is cut off as well.
     """
-    verdicts = _reword(call)
+    # What a method of a TestCase has raised is with the item until the report is made.
+    kept = getattr(item, "_excinfo", None)
+    verdicts = _reword(kept[0] if kept else call.excinfo)
     report = yield
     crash = getattr(report.longrepr, "reprcrash", None)
     if crash is not None and verdicts and verdicts[0].findings:
@@ -162,12 +164,12 @@ def pytest_runtest_makereport(
     return report
 
 
-def _reword(call: pytest.CallInfo[None]) -> list[Any]:
+def _reword(found: pytest.ExceptionInfo[BaseException] | None) -> list[Any]:
     """Put the verdicts that an `assert` was about into its message, and give them."""
-    error = call.excinfo.value if call.excinfo else None
-    if call.excinfo is None or not isinstance(error, AssertionError):
+    error = found.value if found else None
+    if found is None or not isinstance(error, AssertionError):
         return []
-    entry = call.excinfo.traceback[-1]
+    entry = found.traceback[-1]
     verdicts = _asserted(str(entry.statement), entry.frame.raw)
     if verdicts:
         error.args = ("\n\n".join([*_own_words(error, verdicts), *map(str, verdicts)]),)

@@ -10,7 +10,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -118,6 +118,15 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     paid = paid or _steps(gap, "blocks", axes)  # each device has one element: nothing to add up
     auto = next((step for step in paid if step.op.backward), None)
     summed_again = [step for step in again if not within(step.op.source, "pmean")]
+    loss, seeded = _steps(gap, "reduced"), _steps(gap, "seeded", axes)
+    if auto is not None and not summed_again and loss:
+        return Finding(
+            "SW401",
+            f"{head}so is the loss that is differentiated, since this line",
+            loss[0].op.where,
+            remedy=f"average it: jax.lax.pmean(..., {over}); or divide its sum by the number of "
+            "all, not of one device's.",
+        )
     if auto is not None and not summed_again:
         idle = next((step for step in again if step.order > auto.order), None)
         tail = f"; the pmean at {idle.op.where} averages equal values" if idle else ""
@@ -125,8 +134,8 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             "SW401",
             f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean over "
             f"its own part{tail}",
-            place := line_of(auto.op),
-            remedy=two_ways(place, over),
+            line_of(auto.op),
+            remedy=two_ways(auto.op, over),
         )
     if summed_again:
         return Finding(
@@ -135,13 +144,24 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             summed_again[-1].op.where,
             remedy=f"leave the sum out, or average: jax.lax.pmean(..., {over}).",
         )
-    scaled = [step for step in _steps(gap, "scaled") if paid and step.order > paid[-1].order]
-    by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
-    if by_hand and all(within(step.op.source, "pmean") for step in paid):
+    if paid and auto is None and seeded:
         return Finding(
             "SW401",
-            f"{head}it is averaged over {over} at {paid[-1].op.where}, and multiplied by the "
-            "number of devices here",
+            f"{head}what is differentiated is summed over {over} here, with check_vma=False, so "
+            f"that its derivative is summed over {over} too, before the sum at "
+            f"{paid[-1].op.where}",
+            seeded[-1].op.where,
+            remedy="differentiate each device's own part and sum afterwards; or leave check_vma "
+            "on, where autodiff sums the gradient once, and leave the other sum out.",
+        )
+    scaled = [step for step in _steps(gap, "scaled") if paid and step.order > paid[-1].order]
+    by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
+    averaged = all(within(step.op.source, "pmean") for step in paid)
+    if by_hand and (averaged or _divides(by_hand[-1].op, 1 / ratio)):
+        return Finding(
+            "SW401",
+            f"{head}it is {'averaged' if averaged else 'summed'} over {over} at "
+            f"{paid[-1].op.where}, and multiplied by the number of devices here",
             by_hand[-1].op.where,
             remedy="leave the number of devices out.",
         )
@@ -175,7 +195,8 @@ def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     scaled, paid = _steps(gap, "scaled"), _steps(gap, "paid", axes)
     averaged = [step for step in paid if within(step.op.source, "pmean")]
     by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
-    late = [step for step in by_hand if averaged and step.order > averaged[-1].order]
+    divided = [step for step in by_hand if _divides(step.op, 1 / ratio)]
+    late = [step for step in divided if averaged and step.order > averaged[-1].order]
     if late:
         return Finding(
             "SW402",
@@ -184,13 +205,20 @@ def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             late[-1].op.where,
             remedy="divide only once.",
         )
-    divided = [step for step in by_hand if _divides(step.op, 1 / ratio)]
     if divided and not averaged:
         return Finding(
             "SW402",
             f"{head}it is divided by the number of devices along {over} here",
             divided[-1].op.where,
             remedy="leave the division out.",
+        )
+    if by_hand and paid and not averaged and by_hand[-1].order > paid[-1].order:
+        return Finding(
+            "SW402",
+            f"{head}it is summed over {over} at {paid[-1].op.where}, and what it is divided by "
+            "here grows too fast with the number of devices",
+            by_hand[-1].op.where,
+            remedy=f"leave out one factor jax.lax.axis_size({over}).",
         )
     last = averaged or paid or [step for step in scaled if step not in by_hand]
     if not last:
@@ -250,20 +278,33 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
         )
     if around := around_own_mean(mistake):
         return _variance(around, over, where)
-    remedy = f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means."
-    if mistake.reason.startswith("division by"):
-        remedy = (
-            "sum numerator and denominator separately, and divide once: "
-            f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
-        )
-    used = f" at {mistake.op.where}" if mistake.op.where.line != where.line else ""
+    found = _used(mistake, mistake.op, mistake.reason, where)
+    if not mistake.reason.startswith("division by"):
+        return found
+    return dataclasses.replace(
+        found,
+        remedy="sum numerator and denominator separately, and divide once: "
+        f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over}).",
+    )
+
+
+def _used(mistake: Mistake, by: Op, reason: str, where: Where) -> Finding:
+    """A share that is used as if it were the whole."""
+    over = names(mistake.axes)
+    used = f" at {by.where}" if by.where.line != where.line else ""
     return Finding(
         "SW405",
         f"uses each device's own share of a sum over {over} as if it were the whole{used}: "
-        f"{mistake.reason}",
+        f"{reason}",
         where,
-        remedy=remedy,
+        remedy=f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means.",
     )
+
+
+def _joins_parts(maker: Op | None) -> TypeGuard[Leaf]:
+    """Whether a share was made by putting one to something else."""
+    arrays = isinstance(maker, Leaf) and [a for a in maker.ins if not isinstance(a, Lit)]
+    return bool(arrays) and len(arrays) == 2
 
 
 def _variance(of: Leaf, over: str, where: Where) -> Finding:
@@ -296,6 +337,11 @@ def _combined(over: str) -> str:
 def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) -> Finding:
     """A result that is still a share: of a sum, of a mean or of a maximum."""
     over = names(mistake.axes)
+    same = set(mistake.axes) <= set(join.replicated)
+    if not same and not mistake.extreme and _joins_parts(mistake.maker):
+        return _used(mistake, mistake.maker, "parts of an array meet it", where)
+    if same and ratio not in (None, 1, math.prod(axis.size for axis in mistake.axes)):
+        return _differs(over, join)  # no sum of them is the result
     reduce, what = "psum", f"share of a sum over {over}"
     remedy = "add the shares up before they are returned"
     if mistake.extreme:
@@ -305,7 +351,7 @@ def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) ->
         reduce, what = "pmean", f"own mean, not the mean over {over}"
         remedy = "average them before they are returned"
     is_only = "is only the first device's"
-    if not set(mistake.axes) <= set(join.replicated):
+    if not same:
         is_only = "is put together from each device's"
         remedy += ", and leave the axis out of out_specs"
     return Finding(
@@ -322,6 +368,10 @@ def _joined(gap: Gap, op: Op) -> Finding:
             line_of(op),
             remedy="name the axis in out_specs at the dimension that is split.",
         )
+    return _differs(over, op)
+
+
+def _differs(over: str, op: Op) -> Finding:
     return Finding(
         "SW406",
         f"differs between devices along {over}, though out_specs declare it the same; JAX returns "
@@ -356,7 +406,10 @@ def _unlike(gap: Gap, mesh: str) -> Finding:
 
 
 def _number(ratio: Fraction) -> str:
-    return str(ratio.numerator) if ratio.denominator == 1 else f"{float(ratio):.6g}"
+    if ratio.denominator == 1:
+        return str(ratio.numerator)
+    texts = (f"{float(ratio):.{digits}g}" for digits in (6, 9, 17))
+    return next((text for text in texts if text != "1"), str(ratio))
 
 
 def _nowhere() -> Where:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -174,14 +175,19 @@ def _by_factor(one: Wrong, seen: Seen) -> tuple[str, str, str] | None:
     whose = ", or ".join(map(said, fitting))
     names = list(dict.fromkeys(name for own in fitting for name in own))
     over = repr(names[0]) if len(names) == 1 else repr(tuple(names))
+    summing = f"sum instead of averaging (jax.lax.psum over {over}), or divide only once."
+    averaging = f"average instead of summing: jax.lax.pmean(..., {over})."
     if times < 1:
-        return (
-            "SW102",
-            f"is {_fraction(times)} of what it should be, {whose}",
-            f"sum instead of averaging (jax.lax.psum over {over}), or divide only once.",
-        )
+        what = f"is {_fraction(times)} of what it should be, {whose}"
+        if one.origin_times > 1:
+            what += f"; what is divided by is {one.origin_times:.4g} times too large, since here"
+        return "SW102", what, summing if one.origin_times <= 1 else averaging
+    if one.origin_times < 1:
+        what = f"is {times:.4g} times too large, {whose}; what is divided by is "
+        what += f"{_fraction(one.origin_times)} of what it should be, since here"
+        return "SW101", what, summing
     summed = bool(one.origin) and isinstance(one.origin.op, Collective) and one.origin.op.backward
-    why, remedy = "", f"average instead of summing: jax.lax.pmean(..., {over})."
+    why, remedy = "", averaging
     if summed or one.suspect:
         why = "; autodiff has already summed it over the devices"
         remedy = two_ways(one.gradient, over)
@@ -255,6 +261,8 @@ def much(one: Wrong) -> str:
         gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want)), nan=np.inf)
     gaps = np.where(one.off, gaps, 0)
     said = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
+    if not gaps.any():  # whole numbers that are one and the same in float64
+        said = "by less than float64 can tell"
     count = int(one.off.sum())
     if not 0 < count < one.off.size:
         return said
@@ -262,7 +270,16 @@ def much(one: Wrong) -> str:
         shares = np.where(one.off, gaps / np.abs(wide(one.want)), -1)
     worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
     at = ", ".join(map(str, worst))
-    return (
-        f"{said}; {count} of {one.off.size} entries, the worst [{at}]: "
-        f"{wide(one.got)[worst]:.4g} instead of {wide(one.want)[worst]:.4g}"
-    )
+    return f"{said}; {count} of {one.off.size} entries, the worst [{at}]: {_pair(one, worst)}"
+
+
+def _pair(one: Wrong, at: tuple[Any, ...]) -> str:
+    """One element and what it should be, with as many digits as tell them apart."""
+    assert one.want is not None
+    got, want = one.got[at], one.want[at]
+    if not jnp.issubdtype(one.want.dtype, jnp.inexact):
+        return f"{got} instead of {want}"
+    got, want = wide(got)[()], wide(want)[()]
+    texts = ((f"{got:.{digits}g}", f"{want:.{digits}g}") for digits in (4, 9, 17))
+    apart = (pair for pair in texts if pair[0] != pair[1])
+    return " instead of ".join(next(apart, (str(got), str(want))))

@@ -19,6 +19,7 @@ import numpy as np
 
 from .._program import (
     Atom,
+    AxisIndex,
     Body,
     Collective,
     Join,
@@ -70,7 +71,8 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
     ops = ancestors(body, target)
     constant = _constants(body)
     blamed = _blamed(ops, target, known)
-    path = [op for op in blamed if not _apart_from(op, constant)]
+    # A device's own number is what it should be.
+    path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
     same = (op for op in path if any(not v.axes and known.get(v) is OFF for v in op.outs))
     # What no value on one device is beside may mend what came before it.
     surely = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
@@ -233,10 +235,10 @@ def line_of(op: Op) -> Where:
     return next(asked, op.where)
 
 
-def gradient_before(body: Body, target: Atom) -> Where | None:
-    """The line of the gradient that a value is made from, the last if there are several."""
+def gradient_before(body: Body, target: Atom) -> Op | None:
+    """The last operation of the gradient that a value is made from, if it is from one."""
     backward = [op for op in ancestors(body, target) if op.backward]
-    return line_of(backward[-1]) if backward else None
+    return backward[-1] if backward else None
 
 
 def _later(op: Op, body: Body) -> Where:

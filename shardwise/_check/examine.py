@@ -82,7 +82,8 @@ def _examine(
     base, given = run_drawn(Tracing(f, ones, *options), args, seed)
     wanted = wanted_of(reference, base, given)
     runs = [base if one == ones else Run(Tracing(f, one, *options), given) for one in meshes]
-    limits = base.limits(runs, max(math.prod(m.shape.values()) for m in meshes), rtol, atol)
+    devices = max(math.prod(m.shape.values()) for m in meshes)
+    limits = base.limits(runs, devices, rtol, atol, [want.coarsest for want in wanted])
     meant = Meant(base) if reference is None else None
     comparison = _Comparison(base, wanted, limits, runs, meshes, meant)
     comparison.run()

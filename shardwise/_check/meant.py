@@ -18,8 +18,9 @@ import numpy as np
 from .. import _jax
 from .._doing import doing
 from .._errors import ShardwiseError, warn
-from .._meaning import Gap, Reading, Step, vanishing
+from .._meaning import Gap, Mistake, Reading, Step, vanishing
 from .._mesh import abstract, axes_of
+from .._program import Join
 from .cause import cause, grouped, ratios
 from .describe import much
 from .diagnose import ancestors
@@ -163,7 +164,7 @@ class Meant:
         if gap is None:
             return None
         first = self._told(one.run, one.index, gap)
-        if first.code == "SW409":
+        if first.code == "SW409" or not first.where.file:
             return None
         symptom = f"{much(one)}, " if first.code == "SW405" else ""
         symptom = "NaN or infinite " if one.not_finite else symptom
@@ -177,9 +178,17 @@ def _tied(gap: Gap, one: Wrong) -> Gap | None:
     """
     if not gap.mistakes:
         return gap
-    tied = (own for own in gap.mistakes if own.returned or one.comes_from(own.op))
+    tied = (own for own in gap.mistakes if _is_tied(own, one))
     mistake = next(tied, None)
     return mistake and dataclasses.replace(gap, mistake=mistake)
+
+
+def _is_tied(mistake: Mistake, one: Wrong) -> bool:
+    if not mistake.returned:
+        return one.comes_from(mistake.op)
+    assert isinstance(mistake.op, Join)
+    # What all devices have alike is nobody's share.
+    return one.apart or not set(mistake.axes) <= set(mistake.op.replicated)
 
 
 def _zeros(run: Run) -> Callable[[int], bool]:

@@ -32,7 +32,7 @@ def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
                 "A tolerance is a number, 0 or more, and finite.",
                 f"{name}=1e-3, or leave it out: what rounding can do is then measured.",
             )
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
         raise _refused(
             f"seed is {seed!r}",
             "The seed of the values that are drawn is a whole number from 0 to 2**32 - 1.",

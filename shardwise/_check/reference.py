@@ -78,6 +78,7 @@ def _typed(value: np.ndarray, beside: np.ndarray | None, weakly: bool) -> np.nda
 def _array(name: str, leaf: Any, beside: np.ndarray | None) -> np.ndarray:
     try:
         value = np.asarray(plain(jnp.asarray(leaf)))
+        _check_kept(leaf, value)
         return _typed(value, beside, type(leaf) in (int, float, complex))
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
@@ -88,6 +89,19 @@ def _array(name: str, leaf: Any, beside: np.ndarray | None) -> np.ndarray:
                 remedy="reference=lambda *args: ..., or a pytree of arrays",
             )
         ) from error
+
+
+def _check_kept(leaf: Any, value: np.ndarray) -> None:
+    """Refuse numbers of NumPy's that JAX's type for them cannot hold."""
+    given = leaf if isinstance(leaf, np.ndarray | np.generic) else value
+    if given.dtype == value.dtype or not np.issubdtype(given.dtype, np.number):
+        return
+    if np.issubdtype(given.dtype, np.integer):
+        lost = not np.array_equal(given, value)
+    else:
+        lost = bool((np.isfinite(given) & ~np.isfinite(value)).any())
+    if lost:
+        raise OverflowError(f"it has numbers of {given.dtype} that {value.dtype} cannot hold")
 
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:

@@ -190,13 +190,23 @@ class Run:
         return any(map(decides, walk(self.body.ops)))
 
     def limits(
-        self, runs: Sequence[Run], devices: int, rtol: float | None, atol: float | None
+        self,
+        runs: Sequence[Run],
+        devices: int,
+        rtol: float | None,
+        atol: float | None,
+        apart: Sequence[float] = (),
     ) -> list[Tolerance]:
-        """How far each result may be off, of this program and of the same on other meshes."""
+        """How far each result may be off, of this program and of the same on other meshes.
+
+        `apart` has the `eps` of the coarsest types that what they should be was computed in.
+        """
         most = max((terms(op) for op in walk(self.body.ops)), default=1) * devices
         alike = [one.coarsest for one in runs if one.traced.tree == self.traced.tree]
         # What is cast only where there are others to send it to is as coarse as that.
         coarsest = [max(own) for own in zip(self.coarsest, *alike, strict=True)]
+        # And so is what should be, where that was computed coarsely.
+        coarsest = [max(own) for own in zip(coarsest, apart or coarsest, strict=True)]
         return [
             tolerance(max(eps, eps_of(aval.dtype)), math.prod(aval.shape), most, rtol, atol)
             for aval, eps in zip(self.program.avals, coarsest, strict=True)
@@ -210,6 +220,11 @@ class Wanted:
     value: np.ndarray
     index: int = 0
     run: Run | None = None
+
+    @property
+    def coarsest(self) -> float:
+        """The `eps` of the coarsest type that it was computed in, if it was apart."""
+        return 0.0 if self.run is None else self.run.coarsest[self.index]
 
     def movement(self, count: int, times: int = 1) -> Movement:
         """How far rounding moves it."""

@@ -6,6 +6,7 @@ mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ import numpy as np
 
 from .. import _jax
 from .._mesh import AbstractMesh
-from .._program import Op, Split, Var, Where
+from .._program import Split, Var, Where
+from .diagnose import ancestors
 from .lint import axes_used
 from .running import Run, plain
 from .verdict import NOWHERE, Finding
@@ -109,10 +111,20 @@ def _is_infinite(value: np.ndarray) -> bool:
 
 
 def _alike(run: Run) -> Iterator[Finding]:
-    """Say so if no argument that is split over the devices differs between them."""
+    """Say so if nothing that is split over the devices differs between them."""
     given = dict(zip(run.body.ins, run.traced.plain, strict=True))
-    splits = [op for op in run.body.ops if _divides(op) and op.ins[0] in given]
-    if splits and not any(_differs(op, given) for op in splits):
+    splits = [op for op in run.body.ops if isinstance(op, Split) and _divides(op)]
+    direct = [(op, given[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in given]
+    if not splits or any(_differs(op, value) for op, value in direct):
+        return
+    # What is made of arguments is looked at where those have nothing to tell rows apart by.
+    known = [op for op, _ in direct]
+    made = [op for op in splits if op not in known and isinstance(op.ins[0], Var)]
+    used = [a for op in made for one in ancestors(run.body, op.ins[0]) for a in one.ins]
+    if any(_has_rows(given[atom]) for atom in used if atom in given):
+        return
+    held = run.observe([op.ins[0] for op in made])
+    if not any(_differs(op, one.first) for op, one in zip(made, held, strict=True)):
         yield _finding(
             "SW504",
             "every device was given the same data: what mixes up devices, or takes one for all, "
@@ -122,27 +134,29 @@ def _alike(run: Run) -> Iterator[Finding]:
         )
 
 
-def _divides(op: Op) -> bool:
-    return isinstance(op, Split) and any(axis.size > 1 for axis in op.axes)
+def _divides(op: Split) -> bool:
+    return any(axis.size > 1 for axis in op.axes)
 
 
-def _differs(op: Op, given: dict[Var, Any]) -> bool:
-    (atom,) = op.ins
-    assert isinstance(op, Split)
-    assert isinstance(atom, Var)
-    value = given[atom]
+def _differs(op: Split, value: Any) -> bool:
     if _jax.is_traced(value):
         return True
     array = np.asarray(plain(jnp.asarray(value)))
     for dim, axes in enumerate(op.placement):
-        parts = 1
-        for axis in axes:
-            parts *= axis.size
+        parts = math.prod(axis.size for axis in axes)
         if parts > 1:
             pieces = np.split(array, parts, axis=dim)
             if any(not _equal(piece, pieces[0]) for piece in pieces[1:]):
                 return True
     return False
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether the rows of an array differ."""
+    if _jax.is_traced(value):
+        return True
+    array = np.asarray(plain(jnp.asarray(value)))
+    return array.ndim > 0 and any(not _equal(row, array[0]) for row in array[1:])
 
 
 def _equal(a: np.ndarray, b: np.ndarray) -> bool:

@@ -11,6 +11,7 @@ import ast
 import contextlib
 import dataclasses
 import functools
+import inspect
 import io
 import linecache
 import re
@@ -146,5 +147,8 @@ def split_silenced(
 
 def place_of(f: Callable[..., Any]) -> list[Place]:
     """Where a function is defined, for findings that are about no line."""
-    code = getattr(getattr(f, "__wrapped__", f), "__code__", None)
+    while isinstance(f, functools.partial):
+        f = f.func
+    f = inspect.unwrap(f)
+    code = getattr(f, "__code__", None) or getattr(vars(type(f)).get("__call__"), "__code__", None)
     return [(code.co_filename, code.co_firstlineno)] if code is not None else []

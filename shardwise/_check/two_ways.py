@@ -6,7 +6,9 @@ import ast
 import linecache
 from dataclasses import dataclass
 
-from .._program import Where
+from .. import _jax
+from .._program import Collective, Op, Where
+from .diagnose import line_of
 
 
 @dataclass(frozen=True)
@@ -37,26 +39,41 @@ class _Gradient:
         return f"{function}({', '.join([params, *self.rest])})"
 
 
-def two_ways(where: Where | None = None, over: str = "'data'") -> str:
-    """What to write instead of the gradient at a place, reduced over some axes."""
+def two_ways(of: Op | None = None, over: str = "'data'") -> str:
+    """What to write instead of a gradient that is reduced over some axes, by an operation of it."""
+    if of is not None and _jax.is_derived_around((of.source, *of.calls)):
+        return (
+            f"average the loss over {over} where it is made: jax.lax.pmean instead of psum inside "
+            "the shard_map; or the mean, not the sum, of what it returns for each device."
+        )
+    # A sum that leaves each device a part is for parameters that are split: they differ already.
+    split = isinstance(of, Collective) and of.name != "psum"
+    return rewritten(None if of is None else line_of(of), over, split)
+
+
+def rewritten(where: Where | None = None, over: str = "'data'", split: bool = False) -> str:
+    """What to write instead of the gradient at a place, of parameters that may be `split`."""
     found = (_read(where) if where else None) or _Gradient()
     if found.over is not None:
         return (
             f"what is differentiated is already reduced over {found.over}. Look inside it for what "
             f"every device adds whole before a sum over {over}, and for what is summed over {over} "
-            "more than once."
+            "more than once, or summed where it should be averaged."
         )
     name = found.variable
-    reduced = f"{found.grad}(lambda {name}: jax.lax.pmean({found.lost}, {over}))"
+    reduced = f"{found.grad}(lambda {name}: jax.lax.pmean({found.lost}, {over}))({found.params})"
     own = f"{found.grad}(lambda {name}: {found.value})({name})"
     if not found.value:
         own = found.call(f"{found.grad}({found.loss})", name)
-    return (
-        "either differentiate the reduced loss, which autodiff handles:\n"
-        f"    {reduced}({found.params})\n"
-        "or make the parameters differ first, and reduce the gradients yourself:\n"
+    other = (
+        "\nor make the parameters differ first, and reduce the gradients yourself:\n"
         f"    {name} = jax.lax.pcast({found.params}, {over}, to='varying')\n"
         f"    jax.lax.pmean({own}, {over})"
+    )
+    return (
+        f"{'' if split else 'either '}differentiate the reduced loss, which autodiff handles:\n"
+        f"    {reduced}{'' if split else other}\n"
+        f"Where the loss is summed over {over} inside already, average it there instead."
     )
 
 

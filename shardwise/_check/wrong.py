@@ -28,7 +28,6 @@ from .diagnose import (
     follows_sharding,
     gradient_before,
     leads_to,
-    line_of,
     mean_of_means,
     origin,
     place,
@@ -226,6 +225,15 @@ class Wrong:
         return origin(self.run.body, target, self.related)
 
     @functools.cached_property
+    def origin_times(self) -> float:
+        """The number by which the value is too large that it starts from; 1 if that is none."""
+        op = self.origin.op if self.origin else None
+        pair = self.run.beside(self.base).get(op.outs[0]) if op else None
+        if pair is None or pair[0].first.shape != pair[1].shape:
+            return 1.0
+        return factor(pair[0].first, pair[1], self.limit) or 1.0
+
+    @functools.cached_property
     def related(self) -> Known:
         """What each value on the way to it is to its twin on one device."""
         target = self.run.body.outs[self.index]
@@ -273,11 +281,11 @@ class Wrong:
         return ("SW201", self.reduced_again.where) if self.reduced_again else None
 
     @property
-    def gradient(self) -> Where | None:
-        """The line of the gradient that it is made from, if it is one."""
+    def gradient(self) -> Op | None:
+        """The last operation of the gradient that it is made from, if it is from one."""
         made = self.origin.op if self.origin else None
         if made is not None and made.backward:
-            return line_of(made)
+            return made
         again = self.reduced_again
         return gradient_before(self.run.body, again.ins[0]) if again else None
 

@@ -173,7 +173,7 @@ def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict
     for var, value, spec in zip(given, values, traced.specs, strict=True):
         sharding = getattr(value, "sharding", None)
         if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size > 1:
-            spec = spec or sharding.spec
+            spec = sharding.spec if spec is None else spec
         if spec is not None:
             found[var] = placement(spec, len(var.shape), by_name)
     return found

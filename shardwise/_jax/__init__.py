@@ -15,6 +15,7 @@ from .jaxprs import Open as Open
 from .jaxprs import argument_names as argument_names
 from .jaxprs import as_compiled as as_compiled
 from .jaxprs import bind as bind
+from .jaxprs import can_batch as can_batch
 from .jaxprs import cast as cast
 from .jaxprs import constants as constants
 from .jaxprs import evaluate as evaluate
@@ -44,6 +45,7 @@ from .lines import api_boundary as api_boundary
 from .lines import derivative_frames as derivative_frames
 from .lines import functions_around as functions_around
 from .lines import is_backward as is_backward
+from .lines import is_derived_around as is_derived_around
 from .lines import is_forward as is_forward
 from .lines import is_outermost_backward as is_outermost_backward
 from .lines import is_own as is_own

@@ -136,6 +136,11 @@ def bind(primitive: Any, params: dict[str, Any], *args: Any) -> list[Any]:
     return list(out) if primitive.multiple_results else [out]
 
 
+def can_batch(primitive: Any) -> bool:
+    """Whether JAX knows how to apply a primitive to several at once."""
+    return primitive in _batching.fancy_primitive_batchers
+
+
 def is_jaxpr(value: Any) -> bool:
     """Whether a parameter of an equation holds a jaxpr."""
     return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)

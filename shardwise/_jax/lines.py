@@ -7,7 +7,7 @@ import dataclasses
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,20 @@ def derivative_frames(source_info: Any) -> Iterator[tuple[str, list[Frame]]]:
             name, rest = "", rest[at + 1 :]
 
 
+def is_derived_around(sources: Iterable[Any]) -> bool:
+    """Whether the innermost derivative that an equation is made for stands around a `shard_map`.
+
+    By the sources of the equation and of the calls around it; frames go from the inside out.
+    """
+    inside = False
+    for source in sources:
+        for frame in source.traceback.frames if source and source.traceback else ():
+            inside = inside or is_shard_map(frame.file_name)
+            if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
+                return inside
+    return False
+
+
 def functions_around(source_info: Any) -> set[str]:
     """The names of the functions in whose calls an equation was made, JAX's own among them."""
     frames = source_info.traceback.frames if source_info.traceback else ()
@@ -96,9 +110,10 @@ def same_place(source_info: Any) -> Any:
 
 
 LIBRARIES = tuple(
-    prefix(Path(root)) for root in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    prefix(Path(root))
+    for root in dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib", "stdlib")))
 )
-"""Where installed packages live: frames there are a library's, not the user's."""
+"""Where packages and Python's own modules live: frames there are a library's, not the user's."""
 
 
 def is_own(file: str) -> bool:

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 
+from .. import _jax
 from .._mesh import Axis
 from .._program import Cond, Leaf, Op, While, walk
 from .cost import Machine, footprint, seconds
@@ -32,6 +33,8 @@ def _by_hardware(op: Leaf) -> bool:
 def _alone(op: Op) -> bool:
     """Whether an operation gives a device's own result only if run for one device at a time."""
     if isinstance(op, Leaf):
+        if op.primitive is not None and not _jax.can_batch(op.primitive):
+            return True
         return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
     if isinstance(op, Cond) and op.ins[0].axes:
         # A vmapped cond runs both branches, so a loop that the branch guards may never end.

@@ -9,7 +9,7 @@ was done to, or a term that no rule relates.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -77,9 +77,13 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
     parted = list(_parting(want.scaled, got.scaled))
     if all(gap.kind == "times" for gap in parted):
         terms = {gap.term for gap in parted}
-        steps = {t: tuple(steps_of(w, t, terms)) for t in terms}
+        steps = {t: steps_of(w, t, terms) for t in terms}
         return [
-            dataclasses.replace(gap, steps=steps[gap.term], whole=gap.term is got.term)
+            dataclasses.replace(
+                gap,
+                steps=(*_before(w, steps[gap.term], gap.ratio), *steps[gap.term]),
+                whole=gap.term is got.term,
+            )
             for gap in parted
         ]
     if got.term in w.joined:
@@ -255,6 +259,10 @@ SHOWN = {
 """What gives something else of a multiple, for some numbers at least."""
 
 
+OF = {"sum", "product"}
+"""What a multiple of its operands is made of."""
+
+
 def _one_operand(s: Term, t: Term) -> bool:
     alike = s.op == t.op and s.params == t.params and s.shape == t.shape
     return alike and len(s.kids) == len(t.kids) == 1 and s.op in LINEAR
@@ -309,10 +317,37 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
         found = [step for one in front for step in w.steps.get(T.core(one), ())]
         if found:
             break
-        front = [kid for one in front for _, kid in one.kids if one.op in LINEAR or one.op == "sum"]
+        front = [kid for one in front if one.op in LINEAR or one.op in OF for kid in _parts(one)]
     unknown = all(step.kind == "owes" for step in found)
     for sum_, own in w.steps.items():
         summands = [kid for _, kid in sum_.kids] if sum_.op == "sum" else []
         if t in summands and (unknown or all(kid in beside for kid in summands)):
             found += own
     return sorted(found, key=lambda step: step.order)
+
+
+def _parts(t: Term) -> Iterator[Term]:
+    """What a term is made of, and what is divided by."""
+    for _, kid in t.kids:
+        core = T.core(kid)
+        yield core.kids[0][1] if core.op == "reciprocal" else kid
+
+
+def _before(w: Notes, steps: Sequence[Step], ratio: Coef | None) -> list[Step]:
+    """What was done to a number on the way to a gradient, which is summed by autodiff then.
+
+    A loss that is too large by the same factor was made so by `reduced` steps; a sum that is
+    differentiated unchecked, where its derivative is summed again, has `seeded` it.
+    """
+    last = max((step.order for step in steps if step.kind == "paid"), default=0)
+    found = []
+    known = w.reference.coefs if w.reference is not None else {}
+    for term, own in w.steps.items():
+        for step in own if not term.shape else ():
+            if T.is_one(term) and step.kind == "times" and step.op.backward:
+                found.append(dataclasses.replace(step, kind="seeded"))
+            elif step.kind in ("paid", "scaled") and not step.op.backward and step.order < last:
+                times = {T.over(step.coef, coef) for coef in known.get(term, ()) if coef}
+                if ratio in times and 1 not in times:
+                    found.append(dataclasses.replace(step, kind="reduced"))
+    return found

@@ -124,9 +124,7 @@ def products(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 def _scaled(w: Notes, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
-    """Remember a multiplication or division by a number, for the words of a finding."""
-    if any(T.is_one(v.term) and abs(v.coef) != 1 for v in ins):
-        w.note("scaled", op, None, outs[0])
+    w.scaled(op, op.name, ins, outs[0])
     return outs
 
 
@@ -327,10 +325,6 @@ POINTWISE = [
     "clamp",
     "rem",
     "nextafter",
-    "complex",
-    "real",
-    "imag",
-    "conj",
     "population_count",
     "clz",
     "shift_left",
@@ -340,6 +334,24 @@ POINTWISE = [
     "mulhi",
     "square_root",
 ]
+
+
+@rule("real", "imag", "conj")
+def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A part of a complex number, or its conjugate: of a sum, the sum of those of the summands."""
+    (v,) = ins
+    only_sums(op.name, v)
+    given = frozen({k: v for k, v in op.params.items() if k != "input_dtype"})
+    coef, out = T.elementwise(op.name, given, [(1, v.term)], v.term.shape)
+    return [v.having((T.tidy(v.coef * coef), out))]
+
+
+@rule("complex")
+def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A complex number of its two parts, which are shares together."""
+    ins, debtor = settle(w, op, ins)
+    terms, like = combined(w, ins)
+    return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
 
 
 @rule(*POINTWISE)

@@ -44,24 +44,32 @@ def numbers(x: Scaled, given: Given | None = None) -> np.ndarray | None:
 
     `given` has numbers for some terms that do, of the terms' own shapes.
     """
+    return _scaled(x, dict(given or {}))
+
+
+def _scaled(x: Scaled, known: dict[Term, Any]) -> np.ndarray | None:
+    """The same; each term is worked out once, however often it is used."""
     coef, t = x
     if not coef:
         return np.zeros(t.shape, object)
-    found = _term(t, given or {})
-    return None if found is None else np.asarray(found * coef, object)
+    if t not in known:
+        known[t] = _term(t, known)
+    return None if known[t] is None else np.asarray(known[t] * coef, object)
 
 
-def _term(t: Term, given: Given) -> Any:
-    if t in given:
-        return given[t]
+def _term(t: Term, known: dict[Term, Any]) -> Any:
     if t is ONE:
         return np.array(1, object)
     if np.prod(t.shape, dtype=float) > LARGE:
         return None
     if t.op == "iota":
         return np.arange(t.shape[0]).astype(object)
-    kids = [numbers(kid, given) for kid in t.kids]
-    if not kids or any(kid is None for kid in kids):
+    kids: list[Any] = []
+    for kid in t.kids:
+        kids.append(_scaled(kid, known))
+        if kids[-1] is None:
+            return None
+    if not kids:
         return None
     own: list[Any] = kids
     if t.op == "truncate" and all(x == int(x) for x in own[0].reshape(-1)):

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from .._mesh import Axis
-from .._program import Body, Join, Op, Var
+from .._program import Body, Join, Op, Var, Where
 from . import term as T
 from .term import Coef, Scaled, Shape, Term
 from .value import Value
@@ -46,7 +46,11 @@ class Mistake:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-    """What happened to a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`."""
+    """What happened to a term: `paid`, `times`, `owes`, `counted`, `blocks`, `scaled`.
+
+    It is `scaled` where that is by another number than on one device. What happened on the way to
+    a gradient is `reduced` or `seeded`.
+    """
 
     kind: str
     op: Op
@@ -74,6 +78,10 @@ class Notes(abc.ABC):
         """The operations, by id, that give shares of what the reference has."""
         self.passed_on: set[Axis] = set()
         """The axes along which parts went from device to device."""
+        self.numbers: set[tuple[str, Where, Scaled]] = set()
+        """The operations by which the reference multiplies and divides by numbers, and what by."""
+        self.coefs: dict[Term, set[Coef]] = {}
+        """The multiples of terms that the reference has as numbers by themselves."""
         self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
         """Results that were put together otherwise than they lie: the `first` part of several that
         differ, or `moved` to another dimension."""
@@ -112,6 +120,16 @@ class Notes(abc.ABC):
             step = Step(kind, op, axis, self.count, v.coef)
             self.steps.setdefault(T.core(v.term), []).append(step)
 
+    def scaled(self, op: Op, name: str, ins: Sequence[Value], out: Value) -> None:
+        """Remember that something is multiplied or divided by a number that the devices change."""
+        for by in ins:
+            if T.is_one(by.term) and abs(by.coef) != 1:
+                key = name, op.where, by.scaled
+                if self.reference is None:
+                    self.numbers.add(key)
+                elif key not in self.reference.numbers:
+                    self.note("scaled", op, None, out)
+
     @abc.abstractmethod
     def anew(self) -> Notes:
         """A walk from here on, of which nothing is kept unless it is taken over."""
@@ -123,6 +141,9 @@ class Notes(abc.ABC):
         self.makers |= other.makers
         self.strays |= {t: found for t, found in other.strays.items() if t not in self.strays}
         self.joined |= other.joined
+        self.numbers |= other.numbers
+        for term, coefs in other.coefs.items():
+            self.coefs.setdefault(term, set()).update(coefs)
         self.shares |= other.shares
         self.passed_on |= other.passed_on
         for term, shapes in other.reshapes.items():

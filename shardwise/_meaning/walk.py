@@ -80,6 +80,8 @@ class Walk(Notes):
     def remember(self, op: Op, ins: list[Value], outs: list[Value]) -> None:
         """Keep the terms, and where the first one came from that the reference does not have."""
         for out in outs:
+            if self.reference is None and not out.shape:
+                self.coefs.setdefault(T.core(out.term), set()).add(out.coef)
             if out.term not in self.seen:
                 self.seen.add(out.term)
                 if not self.familiar(out.term) and all(self.familiar(v.term) for v in ins):
@@ -151,6 +153,8 @@ class Walk(Notes):
         owing = (a for a, v in zip(op.ins, ins, strict=False) if v is debtor)
         maker = next((self.makers.get(a) for a in owing if isinstance(a, Var)), None)
         sound = born is not None and id(born) in self.shares
+        if isinstance(op, Collective) and op.name == "ppermute":  # parts that go round are no slip
+            sound = False
         if isinstance(op, Join):  # no device has seen another's part: its own is not the whole
             sound = sound or not self.passed_on & unknown.debt
         for var in op.outs:

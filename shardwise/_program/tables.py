@@ -20,6 +20,7 @@ INLINED = {
     "custom_vmap_call": "call",
     "xla_metadata_call": "jaxpr",
     "composite": "jaxpr",
+    "custom_partitioning": "call",
 }
 """Calls, and the parameter that holds what is called. Derivatives were taken before we came."""
 

@@ -72,7 +72,8 @@ def judged(
         status, mesh = status_of(row, numbers), words(row.mesh)
         own = [_cause(gap, row, rows) for gap in row.gaps]
         shown = numbers.cause_of(mesh, row.path) if numbers.refutes(mesh, row.path) else None
-        if shown is not None and not (_is_cause(own) and shown.code.startswith("SW4")):
+        lines = _is_cause(own) and bool(own[0].where.file)
+        if shown is not None and not (lines and shown.code.startswith("SW4")):
             own = [dataclasses.replace(shown, certain=status == REFUTED)]
             seen |= dict.fromkeys(own)
         else:

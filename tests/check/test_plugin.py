@@ -302,6 +302,14 @@ def test_the_summary_begins_with_code_and_line(run, monkeypatch):
     result.stdout.fnmatch_lines([f"FAILED *::test_it - SW401 *.py:{line}: result is 2 times what*"])
 
 
+def test_a_method_of_a_test_case_says_so_too(run):
+    case = "import unittest\nclass TestAll(unittest.TestCase):\n    def test_it(self):\n"
+    result = run(f"{PROGRAM}{case}        assert verdict()\n")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(SAID)
+    assert re.search(r"FAILED \S+ - SW", result.stdout.str())
+
+
 def test_the_words_of_the_user_come_first(run):
     result = run(f"{PROGRAM}def test_it():\n    assert verdict(), 'the step is wrong'\n")
     result.stdout.fnmatch_lines(["E *AssertionError: the step is wrong", *SAID])

@@ -235,3 +235,21 @@ def test_types_that_jax_narrows_are_drawn_quietly(dtype):
     program = lambda x, *, mesh: x.sum()  # noqa: E731
     (x,) = drawn(program, Shape((4,), dtype))
     assert x.dtype == jax.dtypes.canonicalize_dtype(dtype)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [lambda x: x / 255, lambda x: x.reshape(4, 8), lambda x: x.astype("bfloat16"), jnp.ones_like],
+)
+def test_what_is_done_to_it_before_it_is_split_does_not_hide_that_it_is_alike(before):
+    largest = split(lambda x: lax.pmax(x.mean().astype("float32"), "data"))
+    program = lambda x, *, mesh: largest(before(x), mesh=mesh)  # noqa: E731
+    assert codes(sw.check(program, jnp.ones((8, 4)), mesh=MESH)) == {"SW504"}
+    if before is not jnp.ones_like:
+        assert not sw.check(program, jnp.arange(32.0).reshape(8, 4), mesh=MESH)
+
+
+def test_what_rows_are_made_from_inside_is_looked_at():
+    """The argument is a number, and what is split differs from row to row."""
+    program = lambda x, *, mesh: split(total)(x * jnp.arange(8.0), mesh=mesh)  # noqa: E731
+    assert sw.check(program, jnp.float32(3), mesh=MESH).findings == ()

@@ -4,7 +4,7 @@ import linecache
 
 import pytest
 
-from shardwise._check.two_ways import two_ways
+from shardwise._check.two_ways import rewritten
 from shardwise._program import Where
 
 
@@ -32,7 +32,7 @@ from shardwise._program import Where
 def test_it_reads_the_call(line, first, second):
     call = line[line.index("jax.grad") if "jax.grad" in line else line.index("value_and") :]
     call = call.removesuffix(", 'data')")
-    lines = two_ways(_at(line, call)).splitlines()
+    lines = rewritten(_at(line, call)).splitlines()
     assert lines[1].strip() == first
     assert lines[4].strip() == second
 
@@ -48,12 +48,12 @@ def test_it_reads_the_call(line, first, second):
     ],
 )
 def test_anything_else_is_told_in_general(call):
-    assert two_ways(_at(f"g = {call}", call)) == two_ways()
+    assert rewritten(_at(f"g = {call}", call)) == rewritten()
 
 
 def test_it_does_not_advise_what_the_line_does():
     call = "jax.grad(lambda p: jax.lax.pmean(loss(p, x), 'dp'))(p)"
-    told = two_ways(_at(f"g = {call}", call), "'tp'")
+    told = rewritten(_at(f"g = {call}", call), "'tp'")
     assert "already reduced over 'dp'" in told
     assert "before a sum over 'tp'" in told
     assert "differentiate the reduced loss" not in told

@@ -201,6 +201,27 @@ def test_a_number_of_pythons_as_reference_has_the_type_of_the_result(dtype):
         assert not sw.check(three, abs(X), mesh=MESH, reference=reference)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_reference_may_be_coarser_than_the_program(dtype):
+    coarse = lambda x: (x.astype(dtype) * 1.5).astype(x.dtype)  # noqa: E731
+    x = jnp.asarray(normal(64))
+    assert sw.check(split(lambda x: x * 1.5, PARTS), x, mesh=MESH, reference=coarse)
+    assert sw.check(split(coarse, PARTS), x, mesh=MESH, reference=lambda x: x * 1.5)
+    assert not sw.check(split(lambda x: x * 1.6, PARTS), x, mesh=MESH, reference=coarse)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@pytest.mark.parametrize(
+    ("x", "wide"),
+    [(np.full(8, 2**30, np.int32), np.int64), (np.full(8, 1e38, np.float32), np.float64)],
+)
+def test_a_reference_that_the_type_cannot_hold(x, wide):
+    """Of NumPy's wider types it would be cut down to what the program gives."""
+    for reference in (lambda x: np.asarray(x, wide).sum(), np.asarray(x, wide).sum()):
+        with pytest.raises(sw.ArgumentError, match="cannot hold"):
+            sw.check(split(total), x, mesh=MESH, reference=reference)
+
+
 def test_a_reference_shows_what_is_wrong_on_one_device_already():
     total_of_two = split(lambda x: 2 * lax.psum(x.sum(), "data"))
     assert sw.check(total_of_two, X, mesh=MESH)

@@ -5,6 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
@@ -41,6 +44,35 @@ def with_a_batching_rule_of_its_own(x):
     return call(x)
 
 
+doubled = Primitive("doubled")
+doubled.def_abstract_eval(lambda x: x)
+doubled.def_impl(lambda x: 2 * x)
+mlir.register_lowering(doubled, mlir.lower_fun(lambda x: 2 * x, multiple_results=False))
+
+
+def with_a_primitive_of_its_own(x):
+    return doubled.bind(x) + lax.pmean(x, "x")
+
+
+@custom_partitioning
+def halved(x):
+    return x / 2
+
+
+halved.def_partition(
+    infer_sharding_from_operands=lambda mesh, args, result: args[0].sharding,
+    partition=lambda mesh, args, result: (
+        *(mesh, lambda x: x / 2, args[0].sharding),
+        (args[0].sharding,),
+    ),
+    sharding_rule="i j -> i j",
+)
+
+
+def with_a_partitioning_of_its_own(x):
+    return halved(x) + lax.pmean(x, "x")
+
+
 def with_a_callback(x):
     like = jax.ShapeDtypeStruct(x.shape, x.dtype)
     return jax.pure_callback(lambda a: np.asarray(a) - np.asarray(a).mean(), like, x)
@@ -64,6 +96,8 @@ BODIES = [
     raw_random_bits,
     without_a_batching_rule,
     with_a_batching_rule_of_its_own,
+    with_a_primitive_of_its_own,
+    with_a_partitioning_of_its_own,
     with_a_callback,
     with_a_branch_that_guards,
     in_a_loop_with_a_collective,

@@ -369,3 +369,16 @@ def test_several_shards_at_once_under_jit(at_once):
     with jax.set_mesh(mesh):
         want = jax.jit(f)(x)
     assert_same(jax.jit(sw.simulate(f, mesh=mesh, at_once=at_once))(x), want)
+
+
+@pytest.mark.parametrize("how", ["reduced", "unreduced"])
+@pytest.mark.parametrize("shape", [(), (8,), (8, 4)])
+def test_a_spec_without_entries_may_say_what_is_owed(how, shape):
+    def lies(w):
+        assert getattr(jax.typeof(w).sharding.spec, how) == {"a"}
+        return w + w
+
+    spec = P(**{how: {"a"}})
+    sw.simulate(lies, mesh=virtual(4), in_specs=spec)(jnp.ones(shape))
+    with pytest.raises(sw.ShardingError, match="names axis 'other'"):
+        sw.simulate(lies, mesh=virtual(4), in_specs=P(**{how: {"other"}}))(jnp.ones(shape))
