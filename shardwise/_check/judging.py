@@ -58,11 +58,15 @@ def wrong_results(
     first = [
         Wrong(run, base, i, held, want.value, limit) for i, (held, want, limit) in enumerate(rows)
     ]
-    # Where meaning has a cause and one result shows it, the others need no closer look.
-    shown = any(
-        m == OTHER and _shows(one, want, other, *times)
+    # Where meaning has a cause and one result shows it, the others need no closer look. What the
+    # numbers at hand show comes first, before the program is run again for it.
+    known = [
+        (one, want, *times)
         for m, one, want, *times in zip(meant, first, wanted, *factors, strict=True)
-    )
+        if m == OTHER
+    ]
+    shown = any(_grows(one, other, *times) for one, _, *times in known)
+    shown = shown or any(_shows(one, want, other) for one, want, *_ in known)
     judged = []
     for index, one in enumerate(first):
         if meant[index] == SAME and one.near:
@@ -75,22 +79,24 @@ def wrong_results(
     return [one for one in judged if not one.right]
 
 
-def _shows(
-    one: Wrong, want: Wanted, other: Run | None, here: float | None, there: float | None
-) -> bool:
+def _grows(one: Wrong, other: Run | None, here: float | None, there: float | None) -> bool:
+    """Whether a result is off as the factors have it `here` and `there`, which rounding is not."""
+    if here is None or there is None or here == 1 or there == 1:
+        return False
+    aligned, further = one.beside(other)
+    grown = (there - 1) / (here - 1)
+    far = max(grown, 1 / grown) > GROWN
+    return far and aligned > CLOSELY and abs(further / grown - 1) < 1 - CLOSELY
+
+
+def _shows(one: Wrong, want: Wanted, other: Run | None) -> bool:
     """Whether a result that is known to be wrong is off as rounding would not have it.
 
     That is in one direction on two meshes. Errors of rounding have those on one device in common,
-    which makes half of their directions the same, and more where few are made on the meshes. But
-    they do not grow from one mesh to the other as the factors do, `here` and `there`.
+    which makes half of their directions the same, and more where few are made on the meshes.
     """
-    aligned, further = one.beside(other)
-    if aligned <= ALIGNED:
+    if one.beside(other)[0] <= ALIGNED:
         return False
-    if here is not None and there is not None and here != 1 != there and aligned > CLOSELY:
-        grown = (there - 1) / (here - 1)
-        if max(grown, 1 / grown) > GROWN and abs(further / grown - 1) < 1 - CLOSELY:
-            return True
     if one.limit.coarse and not one.run.is_light:
         return _further([one.base], one, want, 1, FAR)  # it is the one device that both have
     if one.near:

@@ -259,10 +259,6 @@ SHOWN = {
 """What gives something else of a multiple, for some numbers at least."""
 
 
-OF = {"sum", "product"}
-"""What a multiple of its operands is made of."""
-
-
 def _one_operand(s: Term, t: Term) -> bool:
     alike = s.op == t.op and s.params == t.params and s.shape == t.shape
     return alike and len(s.kids) == len(t.kids) == 1 and s.op in LINEAR
@@ -312,18 +308,24 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
     What was done to a sum was done to each summand: to a sum of this one and others `beside` it,
     or to any where no more is known.
     """
-    front, found = [t], []
-    for _ in range(12):
-        found = [step for one in front for step in w.steps.get(T.core(one), ())]
-        if found:
-            break
-        front = [kid for one in front if one.op in LINEAR or one.op in OF for kid in _parts(one)]
+    found = _nearest(w, t, {*LINEAR, "sum"}) or _nearest(w, t, {*LINEAR, "sum", "product"})
     unknown = all(step.kind == "owes" for step in found)
     for sum_, own in w.steps.items():
         summands = [kid for _, kid in sum_.kids] if sum_.op == "sum" else []
         if t in summands and (unknown or all(kid in beside for kid in summands)):
             found += own
     return sorted(found, key=lambda step: step.order)
+
+
+def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
+    """What happened to a term, or to the nearest terms that it is made of by some operations."""
+    front = [t]
+    for _ in range(12):
+        found = [step for one in front for step in w.steps.get(T.core(one), ())]
+        if found:
+            return found
+        front = [kid for one in front if one.op in through for kid in _parts(one)]
+    return []
 
 
 def _parts(t: Term) -> Iterator[Term]:

@@ -8,6 +8,7 @@ import pytest
 import shardwise as sw
 from shardwise._meaning.collectives import RULES as COLLECTIVES
 from shardwise._meaning.rules import RULES
+from shardwise._tracing import Tracing
 
 from .cases import ABSENT, CASES
 from .draw import MESHES, program
@@ -73,7 +74,7 @@ def test_the_case_of_a_rule_uses_it():
     for name in QUICK:
         with jax.enable_x64(True):
             f, args = program([CASES[name]], (name, 0), {"a": 2})
-            traced = sw._simulate.Tracing(f, sw.mesh(a=2))(args, {})
+            traced = Tracing(f, sw.mesh(a=2))(args, {})
         ops = {getattr(op, "name", "") for op in sw._program.walk(traced.program.body.ops)}
         if name not in ops:
             unused.append(name)
