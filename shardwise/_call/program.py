@@ -60,6 +60,8 @@ class Program:
         self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
         self.refs = tuple(refs)
         """The inputs that are mutable refs to the caller."""
+        self.transformed = jaxpr
+        """What JAX transforms: the jaxpr, or what `drop_dead` leaves of it."""
         self.parts: Callable[..., list[Any]] | None = None
         """For a forward derivative: the same results of two calls, the second one linear."""
         self.derived: dict[Any, Any] = {}
@@ -133,15 +135,18 @@ class Program:
         """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
         count = len(_jax.open_jaxpr(self.jaxpr).consts)
         try:
-            return list(_jax.evaluate(self.jaxpr, args[:count], args[count:]))
+            return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
         except AssertionError as error:
             if _jax.is_ragged_batch(error):
                 raise exchange_in_a_batch() from error
             raise
         except (NotImplementedError, ValueError):
-            # As in `build`: what JAX cannot transform may be what it has dropped by then.
-            fewer = _jax.without_dead(self.jaxpr)
-            return list(_jax.evaluate(fewer, args[:count], args[count:]))
+            self.drop_dead()
+            return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
+
+    def drop_dead(self) -> None:
+        """As in `build`: what JAX cannot transform may be what it has dropped by then."""
+        self.transformed = _jax.without_dead(self.jaxpr)
 
     @_in_one_go()
     def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
@@ -215,12 +220,36 @@ def derive(
     """
     key = (name, tuple(map(_type_key, args)), _jax.trace_context())
     if key not in program.derived:
+        avals = list(map(types.struct, args, seen))
         with under(program.mesh):
-            jaxpr = jax.make_jaxpr(f)(*map(types.struct, args, seen))
+            jaxpr = jax.make_jaxpr(f)(*avals)
+            if any(map(_jax.is_traced, jaxpr.consts)):
+                # A rule of the user's own (`custom_vjp`) closes over a value of the body. What is
+                # dead need not be told; a function of another identity is traced anew.
+                program.drop_dead()
+                jaxpr = jax.make_jaxpr(lambda *args: f(*args))(*avals)
+                _refuse_closed_over(jaxpr.consts)
             count = len(_jax.open_jaxpr(jaxpr).outvars)
             made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
         program.derived[key] = made, consts, note()
     return program.derived[key]
+
+
+def _refuse_closed_over(consts: Sequence[Any]) -> None:
+    """Refuse a derivative whose rule closes over a value that nobody can give it any more."""
+    try:
+        _jax.refuse_leaked(consts)
+    except jax.errors.UnexpectedTracerError as error:
+        raise UnsupportedError(
+            explain_error(
+                "the rule of a custom_vjp or custom_jvp closes over a value of the body",
+                where="the derivative of a simulated function",
+                rule="A simulated function is traced before it is differentiated, as one under "
+                "jax.jit is, and a value that such a rule closes over is gone by then.",
+                remedy="pass the value to it as an argument; or differentiate inside: "
+                "sw.simulate(jax.grad(f)).",
+            )
+        ) from error
 
 
 def _type_key(x: Any) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated
 
 import typer
 
 from .._errors import ShardwiseError, explain_error
-from .rules import Rule, rules
+from .rules import Rule, nearest, rules
 from .running import console
 
 
@@ -35,13 +34,13 @@ def _rule(code: str) -> Rule:
     known = rules()
     if code.upper() in known:
         return known[code.upper()]
-    near = difflib.get_close_matches(code.upper(), known, n=1)
+    near = nearest(code)
     raise ShardwiseError(
         explain_error(
             "there is no such code.",
             where=code,
             rule="A code is SW and three digits, as findings show it.",
-            remedy=f"did you mean {near[0]}?" if near else "shardwise rule names all of them.",
+            remedy=f"did you mean {near}?" if near else "shardwise rule names all of them.",
         )
     )
 

@@ -91,5 +91,6 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 def nearest(code: str) -> str:
     """The code that was probably meant by one that is none; nothing if that is not plain."""
-    near = difflib.get_close_matches(code.strip().upper(), rules(), n=1, cutoff=0.75)
+    plain = code.strip().upper().translate(str.maketrans("OIL", "011"))
+    near = difflib.get_close_matches(plain, rules(), n=1, cutoff=0.75)
     return near[0] if near else ""

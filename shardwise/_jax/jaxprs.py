@@ -81,10 +81,16 @@ def is_traced(x: Any) -> bool:
 def refuse_leaked(values: Iterable[Any]) -> None:
     """Raise JAX's error about a value that was kept from a trace that is over, if there is one.
 
-    Inside another trace it may be that one's, and is left to JAX.
+    Where it cannot be known which traces are under way, that is left to JAX.
     """
-    if isinstance(_core.trace_ctx.trace, _core.EvalTrace):
-        _core.check_eval_args(values)
+    under_way = []
+    trace = _core.trace_ctx.trace
+    while trace is not None and not isinstance(trace, _core.EvalTrace):
+        under_way.append(trace)
+        trace = getattr(trace, "parent_trace", None)
+    if trace is not None:
+        traced = [x for x in values if is_traced(x)]
+        _core.check_eval_args([x for x in traced if not any(x._trace is t for t in under_way)])
 
 
 def is_key(dtype: Any) -> bool:

@@ -33,7 +33,8 @@ def _by_hardware(op: Leaf) -> bool:
 def _alone(op: Op) -> bool:
     """Whether an operation gives a device's own result only if run for one device at a time."""
     if isinstance(op, Leaf):
-        if op.primitive is not None and not _jax.can_batch(op.primitive):
+        split = any(atom.axes for atom in op.ins)
+        if split and op.primitive is not None and not _jax.can_batch(op.primitive):
             return True
         return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
     if isinstance(op, Cond) and op.ins[0].axes:

@@ -589,6 +589,72 @@ def test_a_rule_that_takes_a_ref_is_refused_by_name():
     np.testing.assert_array_equal(inside(x), x)
 
 
+def _closing_over(used):
+    """A program with a rule that closes over a value of the body."""
+
+    def program(x, k, *, mesh):
+        def body(x, k):
+            by = (k * 2).astype(x.dtype)
+
+            @jax.custom_vjp
+            def times(y):
+                return y * by
+
+            times.defvjp(lambda y: (y * by, by), lambda by, ct: (ct * by,))
+            z = times(x)
+            return lax.psum(jnp.sum(jnp.sin(x) + (z if used else 0.0)), "x")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(P("x"), P("x")), out_specs=P())(x, k)
+
+    return program
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_rule_that_closes_over_a_value_of_the_body_and_is_not_needed(jit):
+    x, k = jnp.arange(8.0) / 8, jnp.arange(8)
+    call = sw.simulate(_closing_over(False), mesh=sw.mesh(**X4))
+    gradient = jax.grad(call)
+    got = (jax.jit(gradient) if jit else gradient)(x, k)
+    np.testing.assert_allclose(got, jnp.cos(x), rtol=1e-6)
+    moved = jax.jvp(lambda x: call(x, k), (x,), (x,))[1]
+    np.testing.assert_allclose(moved, jnp.sum(x * jnp.cos(x)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_rule_that_closes_over_a_value_of_the_body_is_refused_by_name(jit):
+    """As JAX refuses it under `jit`, which traces first as well; inside, it is differentiated."""
+    x, k = jnp.arange(8.0) / 8, jnp.arange(8)
+    program = _closing_over(True)
+    gradient = jax.grad(sw.simulate(program, mesh=sw.mesh(**X4)))
+    with pytest.raises(sw.UnsupportedError, match="closes over a value of the body"):
+        (jax.jit(gradient) if jit else gradient)(x, k)
+    inside = sw.simulate(
+        lambda x, k, *, mesh: jax.grad(partial(program, mesh=mesh))(x, k), mesh=sw.mesh(**X4)
+    )
+    np.testing.assert_allclose(inside(x, k), jnp.cos(x) + 2.0 * np.arange(8.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_rule_that_closes_over_a_value_around_the_simulated_call(jit):
+    def outer(x, by):
+        @jax.custom_vjp
+        def times(y):
+            return y * by
+
+        times.defvjp(lambda y: (y * by, by), lambda by, ct: (ct * by,))
+
+        def program(x, *, mesh):
+            body = lambda x: lax.psum(jnp.sum(times(x)), "x")  # noqa: E731
+            return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+        return sw.simulate(program, mesh=sw.mesh(**X4))(x)
+
+    x, by = jnp.arange(8.0), jnp.float32(3.0)
+    gradient = jax.grad(outer)
+    got = (jax.jit(gradient) if jit else gradient)(x, by)
+    np.testing.assert_array_equal(got, jnp.full(8, 3.0))
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_garbage_collector_is_left_as_it_was(collects):
     """It rests while a program is made."""

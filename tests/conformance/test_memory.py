@@ -161,6 +161,22 @@ def test_a_large_program_is_computed_a_quarter_at_a_time():
     assert 1 <= loop.at_once <= 64 // 4
 
 
+def test_what_needs_no_batching_keeps_no_shards_apart():
+    """JAX has no rule to batch an `iota`, and needs none: it has nothing to be batched."""
+
+    def f(x, *, mesh):
+        def body(x):
+            rows = lax.map(lambda row: jnp.sum(row * jnp.arange(4.0)), x)
+            return lax.psum(jnp.sum(rows), "x")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    x = jnp.arange(64.0 * 4).reshape(64, 4)
+    simulated = sw.simulate(f, mesh=sw.mesh(x=64), at_once=8)
+    assert [loop.at_once for loop in simulated.plan(x).loops] == [8]
+    np.testing.assert_allclose(simulated(x), sw.simulate(f, mesh=sw.mesh(x=64))(x), rtol=1e-6)
+
+
 def test_eager_calls_compile_once():
     compiles = []
 
