@@ -6,18 +6,23 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from .._mesh import Axis
 from .._program import Cond, Leaf, Op, Scan, Var
 from .plan import BlockSum
+
+Rates = tuple[tuple[float, float], ...]
+"""How many operations something has, in ascending order, and how many are done in a second then."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
     """What a device does in a second, and how long it takes to begin with anything."""
 
-    products: float = 1e11
-    """Operations of matrix products, in float32."""
-    half_products: float = 1e11
+    products: Rates = ((1.0, 1e11),)
+    """Operations of a matrix product in float32. Small ones are slower: one core does them."""
+    half_products: Rates = ((1.0, 1e11),)
     """The same in bfloat16."""
     bytes: float = 1e10
     """Bytes read or written."""
@@ -70,11 +75,17 @@ def seconds(machine: Machine, ops: Sequence[Op], axis: Axis, totals: int, at_onc
     """About how long a loop over `axis` takes; `totals` are the bytes it accumulates."""
     turn = 3 * totals / machine.bytes + 2 * machine.start
     for work in _works(ops, axis, 1):
-        rate = machine.half_products if work.half else machine.products
-        product = max(at_once * work.products / rate, machine.fill) if work.products else 0.0
+        rates = machine.half_products if work.half else machine.products
+        product = max(_took(rates, at_once * work.products), machine.fill) if work.products else 0.0
         moved = (at_once * work.moving + work.fixed) / machine.bytes
         turn += work.times * (work.starts * machine.start + max(product, moved))
     return axis.size / at_once * turn
+
+
+def _took(rates: Rates, operations: float) -> float:
+    """The seconds for so many operations, at a rate between those that were measured."""
+    sizes, done = zip(*rates, strict=True)
+    return operations / float(np.interp(math.log(operations), np.log(sizes), done))
 
 
 def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:

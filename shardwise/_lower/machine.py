@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
+import itertools
 import os
 import time
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .cost import Machine
+from .cost import Machine, Rates
 
 
 def room() -> float:
@@ -36,11 +37,11 @@ def _measured(kind: str) -> Machine:
 
 def _measure() -> Machine:
     on_host = jax.local_devices()[0].platform == "cpu"
-    width, count = (512, 1 << 23) if on_host else (8192, 1 << 28)
+    widths, count = ((128, 320), 1 << 23) if on_host else ((8192,), 1 << 28)
 
-    def products(dtype: Any) -> float:
-        x = jnp.eye(width, dtype=dtype)
-        return 2.0 * width**3 / _fastest(jax.jit(jnp.dot), x, x)
+    def products(dtype: Any) -> Rates:
+        rates = itertools.accumulate((_rate(width, dtype) for width in widths), max)
+        return tuple(zip((2.0 * width**3 for width in widths), rates, strict=True))
 
     # In place, as a loop accumulates: a new array costs the host more than writing it.
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
@@ -55,10 +56,19 @@ def _measure() -> Machine:
     )
 
 
-def _fastest(f: Any, first: Any, *more: Any) -> float:
+def _rate(width: int, dtype: Any) -> float:
+    """Operations in a second of square matrix products, one after another in a program."""
+    times = max(1, (320 // width) ** 3)
+    power = jax.jit(lambda x, y: jax.lax.fori_loop(0, times, lambda _, x: x @ y, x))
+    x = jnp.eye(width, dtype=dtype)
+    calls = 5 if width > 1024 else 20  # what is short is easily disturbed
+    return times * 2.0 * width**3 / _fastest(power, x, x, calls=calls)
+
+
+def _fastest(f: Any, first: Any, *more: Any, calls: int = 5) -> float:
     """The shortest of a few times, the first call left out; each call takes the last result."""
     times = []
-    for _ in range(5):
+    for _ in range(calls):
         began = time.perf_counter()
         first = jax.block_until_ready(f(first, *more))
         times.append(time.perf_counter() - began)

@@ -8,6 +8,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise._lower.cost import Machine
 
 from ..support import real_mesh
 
@@ -159,6 +160,26 @@ def test_a_large_program_is_computed_a_quarter_at_a_time():
     x = jax.ShapeDtypeStruct((1 << 20, 1024), jnp.float32)
     (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x).loops
     assert 1 <= loop.at_once <= 64 // 4
+
+
+def test_auto_takes_more_shards_where_small_products_are_slow(monkeypatch):
+    """As on a processor whose cores share large products only."""
+
+    def f(x, w, *, mesh):
+        body = lambda x, w: lax.psum(jnp.sum(jnp.tanh(x @ w)), "x")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=(P("x"), P()), out_specs=P())(x, w)
+
+    x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64 * 256, 128), (128, 128)))
+
+    def chosen(rates):
+        machine = Machine(products=rates, bytes=1e12, start=0.0)
+        monkeypatch.setattr("shardwise._simulate.machine", lambda: machine)
+        (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x, w).loops
+        return loop.at_once
+
+    assert chosen(((1e6, 1e11),)) == 1
+    # A shard's product has 8.4 million operations; eight of them reach the full rate.
+    assert chosen(((1e6, 5e10), (6.7e7, 1e11))) == 8
 
 
 def test_what_needs_no_batching_keeps_no_shards_apart():
