@@ -47,8 +47,9 @@ class _Reader:
     """An error, with the frames it went through, the innermost last."""
 
     def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
-        self.error, self.text = error, text_of(error)
+        self.error = error
         self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        self.text = _jax.about_results(self.frames) or text_of(error)
         self.files = [frame.f_code.co_filename for frame in self.frames]
         self.known = self._axis_names(mesh)
         self.real = isinstance(mesh, Mesh)
@@ -391,6 +392,13 @@ _SENTENCES = (
         "dimension {dim} of size {size} is split {n} ways by {spec}",
         "Every device gets an equal part.",
         "pad or trim the array, or choose a mesh that divides it.",
+    ),
+    (
+        _jax.RESULT_TOO_FLAT,
+        "{out} say {spec}, and what is returned for it is {shape}",
+        "A spec has at most one entry for each dimension.",
+        "give what each device returns a dimension, x[None]; or reduce it over the axis "
+        "(jax.lax.psum, pmean) and say P().",
     ),
     (
         _jax.NOT_REPLICATED,

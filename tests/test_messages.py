@@ -178,6 +178,32 @@ def test_a_result_that_is_not_replicated():
     assert_facts(text, "data", HERE)
 
 
+AROUND = {
+    "nothing": lambda f: f,
+    "grad": lambda f: jax.grad(lambda x: jnp.sum(f(x))),
+    "jvp": lambda f: lambda x: jax.jvp(f, (x,), (x,)),
+    "vmap": lambda f: lambda x: jax.vmap(f)(jnp.stack([x, x])),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    ("spec", "facts"),
+    [(P(), ("P()", "'data'", "pmean")), (P("data"), ("P('data'", "float32[", "x[None]"))],
+    ids=["not replicated", "no dimension"],
+)
+def test_a_result_that_does_not_fit_its_spec_under_a_transformation(spec, facts, around, jit):
+    def f(x, *, mesh):
+        run = step(DATA, spec, lambda x: jnp.mean(jnp.sin(x)))
+        whole = AROUND[around](functools.partial(run, mesh=mesh))
+        return (jax.jit(whole) if jit else whole)(x)
+
+    text = message(f, jnp.ones(8), mesh=sw.mesh(data=8))
+    for fact in (HERE, "out_specs", *facts):
+        assert fact in text
+
+
 # --- meshes
 
 

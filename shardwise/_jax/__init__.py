@@ -67,6 +67,7 @@ from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
 from .messages import NOT_AN_ARRAY as NOT_AN_ARRAY
 from .messages import NOT_REPLICATED as NOT_REPLICATED
+from .messages import RESULT_TOO_FLAT as RESULT_TOO_FLAT
 from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT
 from .messages import SPEC_MISMATCH as SPEC_MISMATCH
@@ -80,6 +81,7 @@ from .messages import UNMAPPED as UNMAPPED
 from .messages import UNNAMED as UNNAMED
 from .messages import UNTYPED_AXIS as UNTYPED_AXIS
 from .messages import PmapError as PmapError
+from .messages import about_results as about_results
 from .messages import is_about_types as is_about_types
 from .processes import Cluster as Cluster
 from .processes import backends_have_started as backends_have_started

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+import jax
 
 from .._errors import text_of
 
@@ -109,6 +115,49 @@ SPEC_TOO_LONG = re.compile(
     r"(?: where [^\n]*?parameter '(?P<name>\w+)',)?[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"
 )
 """One bullet of JAX's message about a spec with more entries than an argument has dimensions."""
+
+
+RESULT_TOO_FLAT = re.compile(
+    r"(?P<out>out_specs\S*) is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but "
+    r"[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"
+)
+"""The same about a result."""
+
+
+def about_results(frames: Iterable[FrameType]) -> str | None:
+    """What JAX would say of results that do not fit their specs, where it fails to say it.
+
+    0.12 does in derivatives and batches of a `shard_map`: it pairs the specs of the function with
+    the results of these, which are more.
+    """
+    for frame in frames:
+        values = frame.f_locals
+        if frame.f_code.co_name in ("_inout_vma_error", "_spec_rank_error"):
+            specs = jax.tree.leaves(values.get("specs"), is_leaf=_is_spec)
+            pairs = itertools.product(filter(_is_spec, specs), values.get("fails", ()))
+            return next((said for pair in pairs if (said := _misfit(*pair))), None)
+    return None
+
+
+def _misfit(spec: Any, found: Any) -> str | None:
+    """In JAX's words, why a result of this type, or one that differs so, cannot have this spec."""
+    if hasattr(found, "shape") and found.ndim <= len(spec):  # a batch has a dimension more
+        return f"out_specs is {spec} which has length {len(spec)}, but a result has shape {found}"
+    named = {name for part in spec for name in _names(part)}
+    axes = sorted(str(axis) for axis in getattr(found, "varying", ()) if axis not in named)
+    if not axes:
+        return None
+    over = repr(axes[0]) if len(axes) == 1 else f"{{{','.join(axes)}}}"
+    return f"out_specs is {spec} which implies that it is replicated across mesh axis {over}"
+
+
+def _is_spec(x: Any) -> bool:
+    return isinstance(x, jax.sharding.PartitionSpec)
+
+
+def _names(part: Any) -> tuple[Any, ...]:
+    """The axes that an entry of a spec names."""
+    return part if isinstance(part, tuple) else () if part is None else (part,)
 
 
 TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
