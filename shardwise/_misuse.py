@@ -64,6 +64,8 @@ class _Reader:
             return None
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
+        if found := _jax.PLAIN_NUMBER.search(self.text):
+            return UnsupportedError(self._plain_number(found["value"]))
         if _jax.NO_DEVICES.search(self.text):
             return UnsupportedError(self._no_devices())
         if _jax.SPEC_WITHOUT_MESH.search(f"{self.text} {self.error.__cause__}"):
@@ -110,6 +112,15 @@ class _Reader:
         return None
 
     # --- one kind each
+
+    def _plain_number(self, value: str) -> str:
+        return explain_error(
+            f"{value}, a number of Python's, is given to a derivative of a shard_map, as a value "
+            "or as a tangent",
+            where=self.where,
+            rule="JAX takes arrays there while it traces, under jax.jit as well.",
+            remedy=f"jnp.asarray({value})",
+        )
 
     def _indivisible(self) -> str:
         lines = []

@@ -204,6 +204,15 @@ def test_a_result_that_does_not_fit_its_spec_under_a_transformation(spec, facts,
         assert fact in text
 
 
+def test_a_number_of_pythons_as_a_tangent():
+    def f(x, *, mesh):
+        run = functools.partial(step(P(), P(), lambda x: lax.psum(x * x, "data")), mesh=mesh)
+        return jax.jvp(run, (x,), (1.0,))
+
+    with pytest.raises(sw.UnsupportedError, match=rf"{HERE}.*1\.0.*(?s:.*)jnp\.asarray\(1\.0\)"):
+        sw.simulate(f, mesh=sw.mesh(data=4))(2.5)
+
+
 # --- meshes
 
 

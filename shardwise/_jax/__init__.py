@@ -67,6 +67,7 @@ from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
 from .messages import NOT_AN_ARRAY as NOT_AN_ARRAY
 from .messages import NOT_REPLICATED as NOT_REPLICATED
+from .messages import PLAIN_NUMBER as PLAIN_NUMBER
 from .messages import RESULT_TOO_FLAT as RESULT_TOO_FLAT
 from .messages import SPEC_AXIS as SPEC_AXIS
 from .messages import SPEC_COUNT as SPEC_COUNT

@@ -160,6 +160,9 @@ def _names(part: Any) -> tuple[Any, ...]:
     return part if isinstance(part, tuple) else () if part is None else (part,)
 
 
+PLAIN_NUMBER = re.compile(r"non-canonical constant of type (?P<kind>\w+): (?P<value>\S+)")
+"""JAX's message where a number of Python's meets a derivative of a `shard_map` in a trace."""
+
 TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
 """JAX's message where a static argument of a `jit` or `pmap` is a value that is being traced."""
 

@@ -132,7 +132,8 @@ def _mesh_devices(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def devices(own: Any, backend: Any, mapped: int, size: int | None, *rest: Any) -> Any:
         real = len(own) if own is not None else _local_device_count(backend)
-        if _VIRTUAL.get() and mapped > real and size in (None, mapped):
+        apart = mapped > real or not jax.sharding.get_abstract_mesh().empty
+        if _VIRTUAL.get() and apart and size in (None, mapped):
             return _Count(mapped)
         return original(own, backend, mapped, size, *rest)
 
@@ -151,13 +152,29 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
         devices: Any,
         axis_name: Any,
     ) -> Any:
+        count = int(devices) if isinstance(devices, _Count) else len(devices)
+        if _VIRTUAL.get():
+            _refuse_other_size(axis_name, count)
         if not isinstance(devices, _Count):
             return original(fun, in_tree, in_axes, out_axes, out_tree, donated, devices, axis_name)
-        mesh = AbstractMesh((int(devices),), (axis_name,), axis_types=(AxisType.Auto,))
+        mesh = AbstractMesh((count,), (axis_name,), axis_types=(AxisType.Auto,))
         wanted = jax.tree.unflatten(out_tree, list(out_axes))
         return SimpleNamespace(jitted_f=jax.jit(_over(mesh, fun, in_tree, in_axes, wanted)))
 
     return cached
+
+
+def _refuse_other_size(name: Any, count: int) -> None:
+    """Refuse a `pmap` over an axis that the mesh around has with another number of devices."""
+    size = jax.sharding.get_abstract_mesh().shape.get(name, count)
+    if size != count:
+        raise PmapError(
+            f"this pmap maps over {count} parts along {name!r}, and the mesh has {size} devices "
+            "along it",
+            "A pmap has no mesh: it runs on as many devices as its arguments have parts.",
+            "leave mesh= out; or jax.shard_map in place of pmap, for a program that runs on any "
+            "number of devices.",
+        )
 
 
 def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: Any) -> Any:

@@ -104,6 +104,24 @@ def test_more_devices_than_there_are():
     assert_same(sw.simulate(f)(x), np.broadcast_to(x.sum(0), x.shape))
 
 
+@pytest.mark.parametrize("name", ["i", "other"])
+def test_with_a_mesh_of_the_same_size_or_of_another_name(name):
+    got = sw.simulate(normalised(jax.pmap), mesh={name: 8})(X)
+    assert_same(got, jax.device_get(normalised(jax.pmap)(X)))
+
+
+@pytest.mark.parametrize("devices", [None, ONE])
+def test_a_mesh_of_another_size_is_refused(devices):
+    f = normalised(partial(jax.pmap, devices=devices))
+    for call in (
+        lambda: sw.simulate(f, mesh={"i": 4})(X),
+        lambda: sw.check(f, X, mesh={"i": [2, 4]}),
+        lambda: sw.explain(f, X, mesh={"i": 4}),
+    ):
+        with pytest.raises(sw.ShardingError, match="8 parts along 'i', and the mesh has"):
+            call()
+
+
 def test_derivative_of_the_simulated_function():
     one = normalised(partial(jax.pmap, devices=ONE))
     got = jax.grad(lambda x: jnp.sum(sw.simulate(one)(x) * jnp.arange(3.0)))(jnp.asarray(X))
