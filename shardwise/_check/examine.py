@@ -220,23 +220,24 @@ class _Comparison:
         run, body = self.runs[-1], self.runs[-1].body
         if words(self.meshes[-1]) in self.stuck_on:
             return list(read)
-        shown = {one.maker.where for one in self.wrong if not one.structure and one.apart}
+        apart = [one.maker for one in self.wrong if not one.structure and one.apart]
+        shown = {maker.where for maker in apart if maker}
         results = {id(atom) for atom in body.outs}
         joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
-        apart = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
+        differ = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
         # What is used on the way is looked at here, unless that is inside a loop.
-        used = [row for row in joins if row[1] not in apart and row[0] in body.ops]
+        used = [row for row in joins if row[1] not in differ and row[0] in body.ops]
         rough = max(self.limits, key=lambda limit: limit.norm)
         held = run.observe([join.ins[0] for join, _ in used])
         for (_, where), value in zip(used, held, strict=True):
-            differs = not all(agree(row, value.first, rough) for row in value.rows)
-            apart[where] = differs or apart.get(where, False)
+            seen = not all(agree(row, value.first, rough) for row in value.rows)
+            differ[where] = seen or differ.get(where, False)
         told = []
         for one in read:
-            if one.code != "SW203" or one.where not in apart:
+            if one.code != "SW203" or one.where not in differ:
                 told.append(one)
-            elif not (known and apart[one.where]):
-                told.append(came_out(one, apart[one.where], bool(self.wrong_on)))
+            elif not (known and differ[one.where]):
+                told.append(came_out(one, differ[one.where], bool(self.wrong_on)))
         return told
 
     def _behind(

@@ -36,6 +36,7 @@ from .diagnose import (
 from .lint import maker_of
 from .relate import Held
 from .running import Run
+from .verdict import NOWHERE
 
 FITTED_FROM, SURE = 32, 6.0
 """From how many elements on, and how many times what rounding may do, a factor is seen."""
@@ -67,7 +68,7 @@ class Wrong:
     @property
     def path(self) -> str:
         """The name of the result."""
-        return self.run.paths[self.index]
+        return "result" if self.structure else self.run.paths[self.index]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -267,6 +268,8 @@ class Wrong:
     @functools.cached_property
     def reduced_again(self) -> Collective | None:
         """The reduction of something already reduced on the way to this result, if there is one."""
+        if self.structure:
+            return None
         for op in ancestors(self.run.body, self.run.body.outs[self.index]):
             if isinstance(op, Collective) and op.name == "psum" and not op.backward:
                 atom = op.ins[0]
@@ -291,8 +294,9 @@ class Wrong:
 
     @property
     def where(self) -> Where:
-        """The line to name."""
-        return place(self.origin.op if self.origin else self.maker, self.run.body)
+        """The line to name; none for a program that computes nothing."""
+        op = self.origin.op if self.origin else self.maker
+        return place(op, self.run.body) if op else NOWHERE
 
     @property
     def draw(self) -> Op | None:
@@ -301,9 +305,11 @@ class Wrong:
         return follows_sharding(self.run.body, self.base.body, target)
 
     @property
-    def maker(self) -> Op:
-        """The operation that made the result inside the sharded body."""
+    def maker(self) -> Op | None:
+        """The operation that made the result inside the sharded body, if there is any at all."""
         body = self.run.body
+        if self.structure or not body.ops:
+            return body.ops[-1] if body.ops else None
         op = maker_of(body, body.outs[self.index], body.ops[-1])
         while isinstance(op, Join):
             inner = maker_of(body, op.ins[0], op)

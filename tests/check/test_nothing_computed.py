@@ -1,0 +1,38 @@
+"""Programs that compute nothing on some mesh, or return something else there."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import shardwise as sw
+
+MESH = {"data": [1, 2, 4]}
+X = jnp.arange(8.0)
+
+
+def mean(x, mesh):
+    body = lambda x: lax.pmean(x.mean(), "data")  # noqa: E731
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+WRONG = {
+    "the number of devices": lambda x, *, mesh: mesh.size,
+    "the argument": lambda x, *, mesh: x if mesh.size > 1 else x * 2.0,
+    "None": lambda x, *, mesh: None if mesh.size > 1 else x.sum(),
+    "None, of a mean": lambda x, *, mesh: None if mesh.size > 1 else mean(x, mesh),
+    "a dict": lambda x, *, mesh: {"mean": mean(x, mesh)} if mesh.size > 1 else mean(x, mesh),
+    "two": lambda x, *, mesh: (mean(x, mesh), x) if mesh.size == 1 else (mean(x, mesh),),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_it_is_wrong_where_it_is_something_else(name):
+    verdict = sw.check(WRONG[name], X, mesh=MESH)
+    assert verdict.wrong_on == ("{data: 2}", "{data: 4}")
+    assert "result" in str(verdict)
+
+
+def test_what_is_returned_as_it_is_is_right():
+    assert sw.check(lambda x, *, mesh: x, X, mesh=MESH)
