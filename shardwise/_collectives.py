@@ -216,6 +216,20 @@ def exchange_in_a_batch(where: str = "") -> UnsupportedError:
     )
 
 
+def no_derivative(name: str, where: str = "") -> UnsupportedError:
+    """What is said of a `pmax` or `pmin` that is differentiated."""
+    return UnsupportedError(
+        explain_error(
+            f"a {name} is differentiated, and JAX has no derivative of it",
+            where=where,
+            rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
+            f"around the {name} comes too late: JAX differentiates what stands inside first.",
+            remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
+            "or a logsumexp the gradient stays exact, for the maximum cancels out.",
+        )
+    )
+
+
 def _times(x: Any, n: int) -> Any:
     if not one_by_one("psum", x.dtype):
         return narrow(_from_zero(widen(x) * n), x.dtype)

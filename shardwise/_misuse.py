@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from . import _jax
-from ._collectives import exchange_in_a_batch
+from ._collectives import exchange_in_a_batch, no_derivative
 from ._errors import (
     ArgumentError,
     ShardingError,
@@ -56,8 +56,8 @@ class _Reader:
 
     def read(self) -> ShardwiseError | None:
         """What it means, where it is JAX's and about the mesh."""
-        if isinstance(self.error, _jax.PmapError) or _jax.is_unmapped(self.error):
-            own = isinstance(self.error, _jax.PmapError)
+        if isinstance(self.error, _jax.RefusedError) or _jax.is_unmapped(self.error):
+            own = isinstance(self.error, _jax.RefusedError)
             what, rule, remedy = self.error.args if own else _jax.UNMAPPED
             return ShardingError(explain_error(what, where=self.where, rule=rule, remedy=remedy))
         if not self.files or not _jax.is_own(self.files[-1]):
@@ -75,7 +75,7 @@ class _Reader:
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
         if found := _jax.NO_DERIVATIVE.search(self.text):
-            return UnsupportedError(self._no_derivative(found["name"]))
+            return no_derivative(found["name"], self.where)
         if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
             return ArgumentError(self._not_an_array(found["kind"]))
         message = self._about_the_mesh()
@@ -161,16 +161,6 @@ class _Reader:
             remedy="make it an array: jnp.asarray(x)."
             if numbers
             else "shorten the spec; for a scalar it is P().",
-        )
-
-    def _no_derivative(self, name: str) -> str:
-        return explain_error(
-            f"a {name} is differentiated, and JAX has no derivative of it",
-            where=self.where,
-            rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
-            f"around the {name} comes too late: JAX differentiates what stands inside first.",
-            remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
-            "or a logsumexp the gradient stays exact, for the maximum cancels out.",
         )
 
     def _not_an_array(self, kind: str) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,14 @@ import jax
 from . import _jax
 from ._call import Program, trace
 from ._calls import called_wrongly, note_packed
-from ._errors import ArgumentError, ShardingError, UnsupportedError, a_type, explain_error
+from ._errors import (
+    ArgumentError,
+    ShardingError,
+    UnsupportedError,
+    a_type,
+    explain_error,
+    text_of,
+)
 from ._jax.types import about, nowhere, unplaced
 from ._jax.virtual import under, virtually
 from ._layout import Layout, Leafwise, ask, automatic, for_leaves, refused
@@ -223,6 +231,8 @@ class Tracing:
             return reading_errors(run, self.mesh)
         except Exception as error:
             told = called_wrongly(self.f, *given, error)
+            if told is None and self.mesh is not None and not self.takes_mesh:
+                told = _not_handed_on(self.f, error)
             if told is not None:
                 raise told from error
             note_packed(error, given[0])
@@ -336,6 +346,24 @@ def _refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
             where=f"{getattr(f, '__name__', type(f).__name__)}()",
             rule="A function with a parameter mesh is given the mesh that it is to run on.",
             remedy="name one beside the function: mesh=sw.mesh(data=8).",
+        )
+    )
+
+
+def _not_handed_on(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
+    """A function inside a decorator lacks the mesh: nobody could know that it takes one."""
+    lacks = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
+    if not lacks or not _hands_on(_parameters(f, follow_wrapped=False) or {}):
+        return None
+    name = getattr(f, "__name__", type(f).__name__)
+    return ArgumentError(
+        explain_error(
+            f"it hands on what it is given, and was not given the mesh: {text_of(error)}",
+            where=f"{name}()",
+            rule="A function is given the mesh where mesh is among its parameters, or among those "
+            "of the function that it wraps.",
+            remedy="@functools.wraps(f) on the function that the decorator returns; or a parameter "
+            "mesh of its own, handed on.",
         )
     )
 

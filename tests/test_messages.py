@@ -534,6 +534,32 @@ def test_a_mesh_that_a_decorator_names_is_none_that_is_missing():
     assert sw.simulate(decorated)(X).shape == (6, 4)
 
 
+@pytest.mark.parametrize("called", [sw.check, sw.prove, sw.explain])
+def test_a_decorator_that_does_not_say_what_it_wraps(called):
+    def timed(f):
+        def wrapper(*args, **kwargs):
+            return f(*args, **kwargs)
+
+        return wrapper
+
+    with pytest.raises(sw.ArgumentError) as caught:
+        called(timed(sum_of_all), X, mesh={"data": 2})
+    assert_facts(str(caught.value), r"^wrapper\(\)", "mesh", "functools.wraps")
+    assert sw.simulate(functools.wraps(sum_of_all)(timed(sum_of_all)), mesh={"data": 2})(X).size
+
+
+@pytest.mark.parametrize("called", [sw.check, sw.prove, sw.explain])
+def test_a_mesh_of_its_own_in_a_program_that_is_handed_one(called):
+    own = sw.mesh(data=4)
+
+    def f(x, *, mesh):
+        return sum_of_all(x, mesh=own)
+
+    with pytest.raises(sw.ShardingError) as caught:
+        called(f, X, mesh={"data": 2})
+    assert_facts(str(caught.value), HERE, "mesh of its own", r"'data': 4", r"'data': [12]")
+
+
 @pytest.mark.parametrize("called", [sw.check, sw.prove])
 def test_a_shard_map_bound_to_its_mesh_is_named_by_its_line(called):
     def body(x):  # the line that is named

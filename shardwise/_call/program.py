@@ -11,12 +11,24 @@ from typing import Any
 import jax
 
 from .. import _jax
-from .._collectives import exchange_in_a_batch
+from .._collectives import exchange_in_a_batch, no_derivative
 from .._errors import UnsupportedError, explain_error, text_of
 from .._jax import types
 from .._jax.virtual import under
 from .._lower import Pace, Trouble, Watch, execute
-from .._program import Body, Handed, Wanted, annotate, build, deliver, over, receive, settle
+from .._program import (
+    Body,
+    Collective,
+    Handed,
+    Wanted,
+    annotate,
+    build,
+    deliver,
+    over,
+    receive,
+    settle,
+    walk,
+)
 
 
 @contextlib.contextmanager
@@ -142,7 +154,15 @@ class Program:
             raise
         except (NotImplementedError, ValueError):
             self.drop_dead()
+        try:
             return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
+        except NotImplementedError as error:
+            found = _jax.NO_DERIVATIVE.search(text_of(error))
+            if found is None:
+                raise
+            sent = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
+            places = (str(op.where) for op in sent if op.name == found["name"])
+            raise no_derivative(found["name"], next(places, "")) from error
 
     def drop_dead(self) -> None:
         """As in `build`: what JAX cannot transform may be what it has dropped by then."""

@@ -25,7 +25,9 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
-        rows = zip(run.paths, run.results(), weak, strict=True)
+        # Objects that it updates are those of the program, whatever its parameters are called.
+        paths = map(base.traced.name_of, run.traced.tree.paths)
+        rows = zip(paths, run.results(), weak, strict=True)
         found = {
             path: Wanted(_typed(value, own.get(path), weakly), at, run)
             for at, (path, value, weakly) in enumerate(rows)

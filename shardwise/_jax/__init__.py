@@ -81,7 +81,7 @@ from .messages import UNEVEN_SHARDING as UNEVEN_SHARDING
 from .messages import UNMAPPED as UNMAPPED
 from .messages import UNNAMED as UNNAMED
 from .messages import UNTYPED_AXIS as UNTYPED_AXIS
-from .messages import PmapError as PmapError
+from .messages import RefusedError as RefusedError
 from .messages import about_results as about_results
 from .messages import is_about_types as is_about_types
 from .processes import Cluster as Cluster

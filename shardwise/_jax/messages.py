@@ -184,8 +184,8 @@ UNMAPPED = (
 """What was found, the rule and the remedy."""
 
 
-class PmapError(ValueError):
-    """A `pmap` that JAX would refuse: what was found, the rule and the remedy."""
+class RefusedError(ValueError):
+    """What cannot be run as it is: what was found, the rule and the remedy."""
 
 
 def is_about_types(error: Exception) -> bool:

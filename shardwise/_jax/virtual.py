@@ -27,7 +27,7 @@ from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .counting import count_what_is_there, elsewhere
-from .messages import UNMAPPED, PmapError
+from .messages import UNMAPPED, RefusedError
 from .placing import place_virtually
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
@@ -48,7 +48,6 @@ def under(mesh: AbstractMesh | None) -> Iterator[None]:
         _DEVICES.set_local(devices)
 
 
-_local_device_count = jax.local_device_count
 _VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual", default=None)
 
 
@@ -56,17 +55,22 @@ _VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual"
 class Seen:
     """What was met in a trace that the jaxpr does not tell."""
 
-    size: int | None = None
-    """How many devices the mesh has that the program is traced for."""
+    mesh: Mesh | AbstractMesh | None = None
+    """The mesh that the program is traced for."""
     inferred: AbstractMesh | None = None
     """The virtual mesh of a `shard_map` that takes its specs from the types of its arguments."""
+
+    @property
+    def size(self) -> int | None:
+        """How many devices there are on that mesh."""
+        return None if self.mesh is None else self.mesh.size
 
 
 @contextlib.contextmanager
 def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
     """A context in which programs may set virtual meshes and map over virtual devices."""
     _teach()
-    seen = Seen(None if mesh is None else mesh.size)
+    seen = Seen(mesh)
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
@@ -113,12 +117,28 @@ def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
     def checks(mesh: Any, axis_names: Any, in_specs: Any, *rest: Any) -> Any:
         used, names = original(mesh, axis_names, in_specs, *rest)
         seen = _VIRTUAL.get()
+        if seen is not None:
+            _refuse_other_mesh(used, seen)
         virtual = isinstance(used, AbstractMesh) and _mesh.get_concrete_mesh().empty
         if seen is not None and in_specs is _shard_map.Infer and virtual:
             seen.inferred = used
         return used, names
 
     return checks
+
+
+def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: Seen) -> None:
+    """Refuse a `shard_map` on a mesh of its own, where the program is traced for another."""
+    if seen.mesh is None or used.size == seen.size:
+        return
+    if any(name in seen.mesh.axis_names for name in used.axis_names):
+        raise RefusedError(
+            f"this shard_map runs on a mesh of its own, {dict(used.shape)}, and not on the one "
+            f"that the program is to run on, {dict(seen.mesh.shape)}",
+            "A program is handed the mesh that it runs on.",
+            "jax.shard_map(body, mesh=mesh, ...), with the mesh that is passed; or, for a program "
+            "on a mesh of its own, leave mesh= out (simulate, explain and inspect do without).",
+        )
 
 
 # --- pmap
@@ -131,9 +151,7 @@ class _Count(int):
 def _mesh_devices(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def devices(own: Any, backend: Any, mapped: int, size: int | None, *rest: Any) -> Any:
-        real = len(own) if own is not None else _local_device_count(backend)
-        apart = mapped > real or not jax.sharding.get_abstract_mesh().empty
-        if _VIRTUAL.get() and apart and size in (None, mapped):
+        if _VIRTUAL.get() and size in (None, mapped):
             return _Count(mapped)
         return original(own, backend, mapped, size, *rest)
 
@@ -168,7 +186,7 @@ def _refuse_other_size(name: Any, count: int) -> None:
     """Refuse a `pmap` over an axis that the mesh around has with another number of devices."""
     size = jax.sharding.get_abstract_mesh().shape.get(name, count)
     if size != count:
-        raise PmapError(
+        raise RefusedError(
             f"this pmap maps over {count} parts along {name!r}, and the mesh has {size} devices "
             "along it",
             "A pmap has no mesh: it runs on as many devices as its arguments have parts.",
@@ -183,11 +201,17 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
 
     def refuse_uneven(flat: tuple[Any, ...]) -> None:
         mapped = [(x, axis) for x, axis in zip(flat, in_axes, strict=True) if axis is not None]
+        if any(axis < 0 for _, axis in mapped):
+            raise RefusedError(
+                "in_axes of this pmap counts dimensions from the end",
+                "JAX counts them from the first in a pmap.",
+                "in_axes=0 for the first dimension, 1 for the second.",
+            )
         if any(x.ndim <= axis for x, axis in mapped):
-            raise PmapError(*UNMAPPED)
+            raise RefusedError(*UNMAPPED)
         sizes = [x.shape[axis] for x, axis in mapped]
         if len({*sizes}) > 1:
-            raise PmapError(
+            raise RefusedError(
                 f"this pmap maps over arrays of {', '.join(map(str, dict.fromkeys(sizes)))} parts",
                 "There is one part for each device, in every array that is mapped.",
                 "give them the same size along the mapped dimension, or say in_axes=(0, None) of "
@@ -226,7 +250,7 @@ def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: An
     def alone(*flat: Any) -> Any:
         around = jax.sharding.get_abstract_mesh()
         if AxisType.Manual in around.axis_types:
-            raise PmapError(
+            raise RefusedError(
                 "this pmap stands inside another pmap, or inside a shard_map",
                 "JAX maps over devices once.",
                 "jax.vmap for the inner one; or one jax.shard_map over a mesh of two axes.",

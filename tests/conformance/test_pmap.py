@@ -122,6 +122,14 @@ def test_a_mesh_of_another_size_is_refused(devices):
             call()
 
 
+def test_parts_that_are_not_as_many_are_told():
+    f = jax.pmap(lambda x, y: x + jnp.sum(y))
+    with pytest.raises(sw.ShardingError, match="arrays of 4, 8 parts"):
+        sw.simulate(f)(X[:4], X)
+    with pytest.raises(sw.ShardingError, match="from the end"):
+        sw.simulate(jax.pmap(jnp.sin, in_axes=-1))(X)
+
+
 def test_derivative_of_the_simulated_function():
     one = normalised(partial(jax.pmap, devices=ONE))
     got = jax.grad(lambda x: jnp.sum(sw.simulate(one)(x) * jnp.arange(3.0)))(jnp.asarray(X))

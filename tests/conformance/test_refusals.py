@@ -243,3 +243,18 @@ def test_callbacks_with_results(at_once, jit):
     specs = {"in_specs": P("x"), "out_specs": P("x"), "check_vma": False}
     want = jax.jit(jax.shard_map(body, mesh=real_mesh(x=4), **specs))(x)
     assert_same(simulated(body, {"x": 4}, at_once=at_once, jit=jit)(x), jax.device_get(want))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("reduce", [lax.pmax, lax.pmin])
+def test_the_derivative_of_a_simulated_maximum_names_its_line(reduce, jit):
+    def f(x, *, mesh):
+        body = lambda x: reduce(jnp.max(x * x), "x")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    gradient = jax.grad(sw.simulate(f, mesh=sw.mesh(x=4)))
+    line = f.__code__.co_firstlineno + 1
+    with pytest.raises(
+        sw.UnsupportedError, match=rf":{line}: a {reduce.__name__}"
+    ):
+        (jax.jit(gradient) if jit else gradient)(jnp.arange(8.0))
