@@ -90,7 +90,8 @@ def _examine(
     doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings = comparison.findings()
     if not comparison.wrong_on:
-        findings += unseen(base, runs, meshes, reference is not None)
+        proved = {*comparison.proved_on} >= set(map(words, meshes))
+        findings += unseen(base, runs, meshes, reference is not None, proved)
     kept, silenced = split_silenced(_once(findings, comparison.wrong), place_of(f))
     kept = _led_by_a_cause(kept)
     certain = any(finding.certain for finding in kept)

@@ -24,8 +24,13 @@ from .verdict import NOWHERE, Finding
 DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
 
 
-def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool) -> list:
-    """What this check could not have seen. `given`: there is a reference."""
+def unseen(
+    base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool, proved: bool
+) -> list[Finding]:
+    """What this check could not have seen.
+
+    `given`: there is a reference. `proved`: the program is right on all meshes, with any data.
+    """
     if not base.paths:
         return [no_results("nothing was compared")]
     if not any(value.size for value in base.results()):
@@ -35,7 +40,7 @@ def unseen(base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given
     found += _empty(base, "is NaN everywhere", _is_nan)
     found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
     found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
-    return found + list(_alike(runs[-1] if runs else base))
+    return found + list(_alike(runs[-1] if runs else base, proved))
 
 
 RETURN = "return what the program computes: the loss, the gradients, the new parameters."
@@ -110,18 +115,20 @@ def _is_infinite(value: np.ndarray) -> bool:
     return is_float and not np.isfinite(value).any() and not _is_nan(value)
 
 
-def _alike(run: Run) -> Iterator[Finding]:
-    """Say so if nothing that is split over the devices differs between them."""
+def _alike(run: Run, proved: bool) -> Iterator[Finding]:
+    """Say so if nothing that is split over the devices differs between them, or some of it."""
     given = dict(zip(run.body.ins, run.traced.plain, strict=True))
     splits = [op for op in run.body.ops if isinstance(op, Split) and _divides(op)]
     direct = [(op, given[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in given]
-    if not splits or any(_differs(op, value) for op, value in direct):
+    alike = [op for op, value in direct if not _differs(op, value)]
+    if len(alike) < len(direct):
+        yield from () if proved else _partly_alike(run, alike)
         return
     # What is made of arguments is looked at where those have nothing to tell rows apart by.
     known = [op for op, _ in direct]
     made = [op for op in splits if op not in known and isinstance(op.ins[0], Var)]
     used = [a for op in made for one in ancestors(run.body, op.ins[0]) for a in one.ins]
-    if any(_has_rows(given[atom]) for atom in used if atom in given):
+    if not splits or any(_has_rows(given[atom]) for atom in used if atom in given):
         return
     held = run.observe([op.ins[0] for op in made])
     if not any(_differs(op, one.first) for op, one in zip(made, held, strict=True)):
@@ -131,6 +138,32 @@ def _alike(run: Run) -> Iterator[Finding]:
             "cannot be seen",
             f"give data that differs from row to row, {DRAW}",
             splits[0].where,
+        )
+
+
+def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
+    """Name the arguments that are the same on every device, beside others that are not.
+
+    What comes back in its shape is a state, such as weights and moments that begin with zeros: a
+    step changes it, and what it changes it by is seen.
+    """
+    first = len(run.body.ins) - len(run.traced.argument_paths)
+    names = dict(zip(run.body.ins[first:], run.traced.argument_paths, strict=True))
+    states = {(atom.shape, atom.dtype) for atom in run.body.outs if isinstance(atom, Var)}
+    told = {
+        names[op.ins[0]]: op
+        for op in alike
+        if op.ins[0] in names and (op.ins[0].shape, op.ins[0].dtype) not in states
+    }
+    if told:
+        one, *more = told
+        whole = f"{one}{f' (and {len(more)} more)' if more else ''}"
+        yield _finding(
+            "SW504",
+            f"every device was given the same {whole}: a mistake that shows only where "
+            f"{'they differ' if more else 'it differs'} cannot be seen",
+            f"give data that differs from row to row, {DRAW}",
+            told[one].where,
         )
 
 

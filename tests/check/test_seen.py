@@ -253,3 +253,46 @@ def test_what_rows_are_made_from_inside_is_looked_at():
     """The argument is a number, and what is split differs from row to row."""
     program = lambda x, *, mesh: split(total)(x * jnp.arange(8.0), mesh=mesh)  # noqa: E731
     assert sw.check(program, jnp.float32(3), mesh=MESH).findings == ()
+
+
+def named(body):
+    """A program of two arguments, by their names."""
+    program = split(body, (P("data"), P("data")))
+    return lambda x, mask, *, mesh: program(x, mask, mesh=mesh)
+
+
+def masked(x, mask):
+    return lax.pmean(jnp.sum(x * mask) / jnp.sum(mask), "data")
+
+
+def test_an_argument_that_is_alike_beside_one_that_is_not():
+    program = named(masked)
+    x, ones = jnp.arange(8.0) ** 2, jnp.ones(8)
+    verdict = sw.check(program, x, ones, mesh=MESH)
+    assert verdict
+    (found,) = verdict.findings
+    assert found.code == "SW504"
+    assert "the same mask" in found.message
+    assert not sw.check(program, x, ones.at[0].set(0.0), mesh=MESH)
+
+
+def test_an_argument_that_is_alike_where_the_program_is_proved():
+    def right(x, mask):
+        return lax.psum(jnp.sum(x * mask), "data") / lax.psum(jnp.sum(mask), "data")
+
+    program = named(right)
+    assert sw.check(program, jnp.arange(8.0), jnp.ones(8), mesh=MESH).findings == ()
+
+
+def test_a_state_that_begins_with_zeros_is_not_told():
+    """It comes back, changed by what differs."""
+
+    def step(w, moment, x):
+        gradient = lax.psum_scatter(jnp.sin(x).sum(0), "data", tiled=True)
+        moment = 0.9 * moment + gradient
+        return w - 0.1 * jnp.sign(moment) * jnp.sqrt(jnp.abs(moment)), moment
+
+    specs = P("data"), P("data"), P("data")
+    program = split(step, specs, out_specs=specs[:2])
+    w, x = jnp.arange(8.0), jnp.arange(64.0).reshape(8, 8)
+    assert sw.check(program, w, jnp.zeros(8), x, mesh=MESH).findings == ()

@@ -254,7 +254,5 @@ def test_the_derivative_of_a_simulated_maximum_names_its_line(reduce, jit):
 
     gradient = jax.grad(sw.simulate(f, mesh=sw.mesh(x=4)))
     line = f.__code__.co_firstlineno + 1
-    with pytest.raises(
-        sw.UnsupportedError, match=rf":{line}: a {reduce.__name__}"
-    ):
+    with pytest.raises(sw.UnsupportedError, match=rf":{line}: a {reduce.__name__}"):
         (jax.jit(gradient) if jit else gradient)(jnp.arange(8.0))
