@@ -351,19 +351,21 @@ def _refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[
 
 
 def _not_handed_on(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
-    """A function inside a decorator lacks the mesh: nobody could know that it takes one."""
+    """What takes any keyword lacks the mesh: nobody could know that it wants one."""
+    unread = isinstance(error, KeyError) and error.args == ("mesh",)
     lacks = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
-    if not lacks or not _hands_on(_parameters(f, follow_wrapped=False) or {}):
+    if not (lacks or unread) or not _hands_on(_parameters(f, follow_wrapped=False) or {}):
         return None
     name = getattr(f, "__name__", type(f).__name__)
     return ArgumentError(
         explain_error(
-            f"it hands on what it is given, and was not given the mesh: {text_of(error)}",
+            "it takes any keyword, and was not given the mesh: "
+            f"{type(error).__name__}: {text_of(error)}",
             where=f"{name}()",
             rule="A function is given the mesh where mesh is among its parameters, or among those "
             "of the function that it wraps.",
-            remedy="@functools.wraps(f) on the function that the decorator returns; or a parameter "
-            "mesh of its own, handed on.",
+            remedy="a parameter mesh of its own; or, on the function that a decorator returns, "
+            "@functools.wraps(f).",
         )
     )
 

@@ -548,6 +548,16 @@ def test_a_decorator_that_does_not_say_what_it_wraps(called):
     assert sw.simulate(functools.wraps(sum_of_all)(timed(sum_of_all)), mesh={"data": 2})(X).size
 
 
+def test_a_mesh_that_is_read_from_any_keywords():
+    def f(x, **options):
+        return sum_of_all(x, mesh=options["mesh"])
+
+    with pytest.raises(sw.ArgumentError) as caught:
+        sw.check(f, X, mesh={"data": 2})
+    assert_facts(str(caught.value), r"^f\(\)", "KeyError", "a parameter mesh")
+    assert sw.simulate(f)(X, mesh=sw.mesh(data=2)).size
+
+
 @pytest.mark.parametrize("called", [sw.check, sw.prove, sw.explain])
 def test_a_mesh_of_its_own_in_a_program_that_is_handed_one(called):
     own = sw.mesh(data=4)
