@@ -64,6 +64,8 @@ class _Reader:
             return None
         if _jax.is_ragged_batch(self.error):
             return exchange_in_a_batch(self.where)
+        if isinstance(self.error, NotImplementedError) and self._in_groups():
+            return UnsupportedError(self._checked_groups())
         if found := _jax.PLAIN_NUMBER.search(self.text):
             return UnsupportedError(self._plain_number(found["value"]))
         if _jax.NO_DEVICES.search(self.text):
@@ -112,6 +114,18 @@ class _Reader:
         return None
 
     # --- one kind each
+
+    def _in_groups(self) -> bool:
+        """Whether JAX refuses groups of devices, as it does without a word."""
+        return not self.text and bool(self.frames[-1].f_locals.get("axis_index_groups"))
+
+    def _checked_groups(self) -> str:
+        return explain_error(
+            "a collective over groups of devices (axis_index_groups)",
+            where=self.where,
+            rule="JAX has no groups where it checks what differs between devices.",
+            remedy="check_vma=False for this shard_map; or a mesh with an axis for the groups.",
+        )
 
     def _plain_number(self, value: str) -> str:
         return explain_error(

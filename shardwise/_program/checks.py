@@ -262,6 +262,13 @@ Told = tuple[str, str, str] | None
 
 
 def _unordered(name: str, given: Any) -> Told:
+    if name in ("psum", "psum_scatter", "pmax", "pmin") and _jax.is_key(given.dtype):
+        return (
+            "of random keys",
+            "Keys are no numbers: JAX neither adds nor compares them.",
+            "one key for all devices is passed with P(), or made from the same seed; one for each "
+            'is jax.random.fold_in(key, jax.lax.axis_index("data")).',
+        )
     if name == "psum_scatter" and given.dtype == bool:
         return (
             "of booleans",

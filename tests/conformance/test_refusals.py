@@ -256,3 +256,28 @@ def test_the_derivative_of_a_simulated_maximum_names_its_line(reduce, jit):
     line = f.__code__.co_firstlineno + 1
     with pytest.raises(sw.UnsupportedError, match=rf":{line}: a {reduce.__name__}"):
         (jax.jit(gradient) if jit else gradient)(jnp.arange(8.0))
+
+
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("reduce", [lax.psum, lax.pmax, lax.pmin, lax.psum_scatter])
+def test_a_reduction_of_keys_is_told(reduce, same):
+    def f(x, *, mesh):
+        def body(x):
+            key = jax.random.key(0)
+            key = key if same else jax.random.fold_in(key, lax.axis_index("x"))
+            key = jax.random.split(key, 4) if reduce is lax.psum_scatter else key
+            return jax.random.key_data(reduce(key, "x")).ravel()[None]
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)(x)
+
+    with pytest.raises(sw.ShardingError, match=rf"{reduce.__name__} of random keys"):
+        sw.simulate(f, mesh=sw.mesh(x=4))(jnp.arange(8.0))
+
+
+def test_groups_of_devices_where_jax_checks_are_told():
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(x, "x", axis_index_groups=[[0, 1], [2, 3]])  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    with pytest.raises(sw.UnsupportedError, match=r"axis_index_groups(?s:.)*check_vma=False"):
+        sw.simulate(f, mesh=sw.mesh(x=4))(jnp.arange(8.0))
