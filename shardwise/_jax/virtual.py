@@ -184,8 +184,9 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refuse_other_size(name: Any, count: int) -> None:
     """Refuse a `pmap` over an axis that the mesh around has with another number of devices."""
-    size = jax.sharding.get_abstract_mesh().shape.get(name, count)
-    if size != count:
+    around = jax.sharding.get_abstract_mesh()
+    size = around.shape.get(name, count)
+    if size != count and AxisType.Manual not in around.axis_types:  # in another one: told below
         raise RefusedError(
             f"this pmap maps over {count} parts along {name!r}, and the mesh has {size} devices "
             "along it",

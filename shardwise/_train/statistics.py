@@ -68,6 +68,7 @@ class Found:
 
 def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> Found:
     from .._call import trace
+    from .._jax.virtual import virtually
     from .._program import collectives_in
 
     # Two devices tell what differs between devices; a mesh of one would hide it.
@@ -97,7 +98,8 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
         )
 
     try:
-        ops = trace(program, *shapes_of((params, state)), rows)[0].body
+        with virtually(mesh):  # a program of its own, whatever is traced around it
+            ops = trace(program, *shapes_of((params, state)), rows)[0].body
     except UnsupportedError as error:
         raise UnsupportedError(
             explain_error(
