@@ -170,12 +170,10 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
         devices: Any,
         axis_name: Any,
     ) -> Any:
-        count = int(devices) if isinstance(devices, _Count) else len(devices)
-        if _VIRTUAL.get():
-            _refuse_other_size(axis_name, count)
         if not isinstance(devices, _Count):
             return original(fun, in_tree, in_axes, out_axes, out_tree, donated, devices, axis_name)
-        mesh = AbstractMesh((count,), (axis_name,), axis_types=(AxisType.Auto,))
+        _refuse_other_size(axis_name, int(devices))
+        mesh = AbstractMesh((int(devices),), (axis_name,), axis_types=(AxisType.Auto,))
         wanted = jax.tree.unflatten(out_tree, list(out_axes))
         return SimpleNamespace(jitted_f=jax.jit(_over(mesh, fun, in_tree, in_axes, wanted)))
 
