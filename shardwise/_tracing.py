@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -21,8 +19,8 @@ from ._errors import (
     UnsupportedError,
     a_type,
     explain_error,
-    text_of,
 )
+from ._handed import not_handed_on, refuse_no_mesh, takes_mesh
 from ._jax.types import about, nowhere, unplaced
 from ._jax.virtual import under, virtually
 from ._layout import Layout, Leafwise, ask, automatic, for_leaves, refused
@@ -138,7 +136,7 @@ class Tracing:
         self.f, self.in_specs, self.static = f, in_specs, static or Static()
         self.mesh = None if mesh is None else one_mesh(mesh)
         self.refs, self.alone = refs, alone
-        self.takes_mesh = mesh is not None and _takes_mesh(f)
+        self.takes_mesh = mesh is not None and takes_mesh(f)
         self.around = None if self.mesh is None else abstract(self.mesh)
         self.known: dict[Any, Any] = {}
 
@@ -148,7 +146,7 @@ class Tracing:
             self._refuse_another(kwargs.get("mesh"))
             kwargs = {**kwargs, "mesh": self.mesh}
         elif self.mesh is None:
-            _refuse_no_mesh(self.f, args, kwargs)
+            refuse_no_mesh(self.f, args, kwargs)
         given = self._given(args, kwargs)
         flat, tree, done, layout = given.flat, given.tree, given.done, given.layout
         around = done.tree if isinstance(done, Update) else None
@@ -232,7 +230,7 @@ class Tracing:
         except Exception as error:
             told = called_wrongly(self.f, *given, error)
             if told is None and self.mesh is not None and not self.takes_mesh:
-                told = _not_handed_on(self.f, error)
+                told = not_handed_on(self.f, error)
             if told is not None:
                 raise told from error
             note_packed(error, given[0])
@@ -329,72 +327,6 @@ def _refuse_refs() -> UnsupportedError:
             remedy="pass the value and make the ref inside: jax.new_ref(value).",
         )
     )
-
-
-def _refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Say that a function that takes a mesh is not given one, before Python does."""
-    found = _mesh_parameter(f)
-    if found is None or "mesh" in kwargs or _hands_on(_parameters(f, follow_wrapped=False) or {}):
-        return  # a decorator may name the mesh itself
-    index, wanted = found
-    by_position = wanted.kind is wanted.POSITIONAL_OR_KEYWORD and len(args) > index
-    if by_position or wanted.default is not wanted.empty:
-        return
-    raise ArgumentError(
-        explain_error(
-            "it takes a mesh, and none is given",
-            where=f"{getattr(f, '__name__', type(f).__name__)}()",
-            rule="A function with a parameter mesh is given the mesh that it is to run on.",
-            remedy="name one beside the function: mesh=sw.mesh(data=8).",
-        )
-    )
-
-
-def _not_handed_on(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
-    """What takes any keyword lacks the mesh: nobody could know that it wants one."""
-    unread = isinstance(error, KeyError) and error.args == ("mesh",)
-    lacks = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
-    if not (lacks or unread) or not _hands_on(_parameters(f, follow_wrapped=False) or {}):
-        return None
-    name = getattr(f, "__name__", type(f).__name__)
-    return ArgumentError(
-        explain_error(
-            "it takes any keyword, and was not given the mesh: "
-            f"{type(error).__name__}: {text_of(error)}",
-            where=f"{name}()",
-            rule="A function is given the mesh where mesh is among its parameters, or among those "
-            "of the function that it wraps.",
-            remedy="a parameter mesh of its own; or, on the function that a decorator returns, "
-            "@functools.wraps(f).",
-        )
-    )
-
-
-def _takes_mesh(f: Callable[..., Any]) -> bool:
-    return _mesh_parameter(f) is not None
-
-
-def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
-    """The parameter `mesh` that a function can be given by name, and its position."""
-    own = _parameters(f, follow_wrapped=False)
-    if own is None or _hands_on(own):
-        # A decorator that hands on what it is given takes what the function inside takes.
-        own = _parameters(f, follow_wrapped=True)
-    for index, (name, one) in enumerate((own or {}).items()):
-        if name == "mesh" and one.kind is not one.POSITIONAL_ONLY:
-            return index, one
-    return None
-
-
-def _hands_on(own: Mapping[str, inspect.Parameter]) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in own.values())
-
-
-def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:
-    try:
-        return inspect.signature(f, follow_wrapped=follow_wrapped).parameters
-    except (TypeError, ValueError):
-        return None
 
 
 def _types(flat: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:

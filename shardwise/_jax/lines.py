@@ -126,6 +126,11 @@ def is_shard_map(file: str) -> bool:
     return is_own(file) and Path(file).name == "shard_map.py"
 
 
+def is_collective(file: str) -> bool:
+    """Whether a source file is that of the collectives."""
+    return is_own(file) and Path(file).parts[-2:] == ("lax", "parallel.py")
+
+
 _HOMES = tuple(prefix(Path(str(package.__file__)).parent) for package in (jax, jaxlib))
 
 api_boundary = _traceback.api_boundary

@@ -281,3 +281,26 @@ def test_groups_of_devices_where_jax_checks_are_told():
 
     with pytest.raises(sw.UnsupportedError, match=r"axis_index_groups(?s:.)*check_vma=False"):
         sw.simulate(f, mesh=sw.mesh(x=4))(jnp.arange(8.0))
+
+
+@pytest.mark.parametrize("axes", [None, 0, ("x", None), 1.5], ids=str)
+@pytest.mark.parametrize("reduce", [lax.psum, lax.pmean, lax.pmax, lax.all_gather])
+def test_a_collective_over_what_is_no_name_is_told(reduce, axes):
+    def f(x, *, mesh):
+        body = lambda x: reduce(x, axes)  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    odd = axes[1] if isinstance(axes, tuple) else axes
+    told = rf"{reduce.__name__} names {odd}, which is no axis of the mesh, which has 'x'"
+    with pytest.raises(sw.ShardingError, match=told):
+        sw.simulate(f, mesh=sw.mesh(x=4))(jnp.arange(8.0))
+
+
+def test_dimensions_in_place_of_names_run_as_in_jax():
+    """Without its check JAX sums over dimensions that are named by number."""
+
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(x, ("x", 0))  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False)(x)
+
+    assert sw.simulate(f, mesh=sw.mesh(x=4))(jnp.arange(8.0)) == 28

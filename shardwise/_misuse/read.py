@@ -7,14 +7,15 @@ something else (a shape, a traced value in an `if`), go through as they are.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-from . import _jax
-from ._collectives import exchange_in_a_batch, no_derivative
-from ._errors import (
+from .. import _jax
+from .._collectives import exchange_in_a_batch, no_derivative
+from .._errors import (
     ArgumentError,
     ShardingError,
     ShardwiseError,
@@ -22,8 +23,9 @@ from ._errors import (
     explain_error,
     text_of,
 )
-from ._mesh import AbstractMesh, Mesh, near
-from ._program.where import choose
+from .._mesh import AbstractMesh, Mesh, near
+from .._program.where import choose
+from .sentences import SENTENCES
 
 T = TypeVar("T")
 
@@ -66,6 +68,8 @@ class _Reader:
             return exchange_in_a_batch(self.where)
         if isinstance(self.error, NotImplementedError) and self._in_groups():
             return UnsupportedError(self._checked_groups())
+        if nameless := self._nameless():
+            return ShardingError(nameless)
         if found := _jax.PLAIN_NUMBER.search(self.text):
             return UnsupportedError(self._plain_number(found["value"]))
         if _jax.NO_DEVICES.search(self.text):
@@ -100,7 +104,7 @@ class _Reader:
             names = re.findall(r"'(\w+)'", match["axes"])
             missing = [name for name in names if name not in self.known]
             return self._no_axis(missing[0]) if missing else self._mixed_axes(names)
-        for pattern, what, rule, remedy in _SENTENCES:
+        for pattern, what, rule, remedy in SENTENCES:
             if match := pattern.search(self.text):
                 words = {name: str(value) for name, value in match.groupdict().items()}
                 where = self.body or self.where
@@ -125,6 +129,30 @@ class _Reader:
             where=self.where,
             rule="JAX has no groups where it checks what differs between devices.",
             remedy="check_vma=False for this shard_map; or a mesh with an axis for the groups.",
+        )
+
+    def _nameless(self) -> str | None:
+        """Words for a collective that names no axis, or something that is no name."""
+        way = zip(reversed(self.frames), reversed(self.files), strict=True)
+        inside = itertools.takewhile(lambda at: _jax.is_own(at[1]), way)
+        calls = [frame for frame, file in inside if _jax.is_collective(file)]
+        called = next((c for c in reversed(calls) if "axis_name" in c.f_locals), None)
+        if called is None:
+            return None
+        axes = called.f_locals["axis_name"]
+        names = axes if isinstance(axes, tuple | list) else (axes,)
+        odd = [name for name in names if not isinstance(name, str) and str(name) not in self.known]
+        if names and not odd:
+            return None
+        known = _listed([name for name in self.known if name != _jax.UNNAMED]) or "none"
+        named = f"names {odd[0]!r}, which is no" if odd else "names no"
+        return explain_error(
+            f"{called.f_code.co_name} {named} axis of the mesh, which has {known}",
+            where=self.where,
+            rule="A collective runs over axes of the mesh, by their names.",
+            remedy=f"jax.lax.{called.f_code.co_name}(..., {self.known[0]!r})"
+            if self.known
+            else "name an axis of the mesh of the shard_map around it.",
         )
 
     def _plain_number(self, value: str) -> str:
@@ -351,80 +379,6 @@ class _Reader:
             if isinstance(inner, Mesh | AbstractMesh):
                 found = tuple(inner.axis_names)
         return tuple(map(str, found))
-
-
-_SENTENCES = (
-    (
-        _jax.NESTED_MESH,
-        "this shard_map stands inside another one, and names a mesh of its own",
-        "Inside a shard_map the mesh around is the one that is partly manual there, and an inner "
-        "shard_map runs over that one.",
-        "leave mesh= out of the inner one: jax.shard_map(body, in_specs=..., out_specs=..., "
-        "axis_names={{...}}).",
-    ),
-    (
-        _jax.FROZEN_MESH,
-        "this shard_map is bound to another mesh than the one it is to run on: its own, or "
-        "that of the first call",
-        "A jax.shard_map keeps the mesh it was made with; one made without a mesh takes "
-        "that of its first call for good.",
-        "make it inside the function, on the mesh that is passed: "
-        "jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...). check and prove need such a "
-        "function; simulate, explain and inspect take a program on its own mesh without mesh=.",
-    ),
-    (
-        _jax.FOREIGN_MESH,
-        "an array {type} that the program closes over lies on a mesh of its own ({sizes}), which "
-        "is not the one it runs on",
-        "Along Explicit axes the mesh is part of an array's type. Of an argument its spec is taken "
-        "over to the mesh that the program runs on; what is closed over stays where it is.",
-        "pass it to the program as an argument.",
-    ),
-    (
-        _jax.NO_MESH,
-        "this shard_map has no mesh, and there is none around it",
-        "A shard_map runs over a mesh.",
-        "name one: mesh=sw.mesh(data=8).",
-    ),
-    (
-        _jax.SPEC_MISMATCH,
-        "in_specs of this shard_map say {said}, and the argument lies as {found} ({arg})",
-        "On a mesh with Explicit axes an argument has to lie as the spec says; JAX moves nothing "
-        "by itself.",
-        "say how the arguments of the program lie: sw.simulate(f, mesh=mesh, in_specs=...); or "
-        "move this one: jax.reshard(x, {said}).",
-    ),
-    (
-        _jax.UNTYPED_AXIS,
-        "{name} is given {spec}, and axis '{axis}' is {kind} here",
-        "How an array lies is part of its type along Explicit axes alone, and out_sharding= and "
-        "jax.reshard are about types.",
-        "along Auto axes, jax.lax.with_sharding_constraint(x, {spec}); along Manual ones, inside "
-        "a shard_map, leave it out: each device holds its own part.",
-    ),
-    (
-        _jax.UNEVEN_SHARDING,
-        "dimension {dim} of size {size} is split {n} ways by {spec}",
-        "Every device gets an equal part.",
-        "pad or trim the array, or choose a mesh that divides it.",
-    ),
-    (
-        _jax.RESULT_TOO_FLAT,
-        "{out} say {spec}, and what is returned for it is {shape}",
-        "A spec has at most one entry for each dimension.",
-        "give what each device returns a dimension, x[None]; or reduce it over the axis "
-        "(jax.lax.psum, pmean) and say P().",
-    ),
-    (
-        _jax.NOT_REPLICATED,
-        "{out} say {spec}, and what is returned for it may differ between devices along {axes}",
-        "A result whose spec leaves an axis out is the same on every device along it.",
-        "reduce it over the axis before it is returned (jax.lax.psum, pmean, pmax), or what it is "
-        "made of; or name the axis in its spec. check_vma=False would silence this, and return "
-        "the first device's value.",
-    ),
-)
-"""Errors of JAX that mean one thing: what was found, the rule, the remedy."""
 
 
 def _listed(names: list[str]) -> str:
