@@ -45,12 +45,12 @@ from .lines import api_boundary as api_boundary
 from .lines import derivative_frames as derivative_frames
 from .lines import functions_around as functions_around
 from .lines import is_backward as is_backward
+from .lines import is_collective as is_collective
 from .lines import is_derived_around as is_derived_around
 from .lines import is_forward as is_forward
 from .lines import is_outermost_backward as is_outermost_backward
 from .lines import is_own as is_own
 from .lines import is_ragged_batch as is_ragged_batch
-from .lines import is_collective as is_collective
 from .lines import is_shard_map as is_shard_map
 from .lines import is_unmapped as is_unmapped
 from .lines import same_place as same_place
