@@ -1,47 +1,73 @@
-"""How large the whole numbers among the arguments of a program may be, read off their uses."""
+"""Which whole numbers the arguments of a program may hold, read off their uses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from .._program import Atom, Body, Cond, Leaf, Op, Scan, Var, While
 
-_PASSES = """
-    add broadcast_in_dim clamp concatenate convert_element_type copy dynamic_slice expand_dims
-    max min optimization_barrier pad rem reshape rev select_n slice split squeeze sub
-    transpose
+_KEEPS = """
+    broadcast_in_dim concatenate convert_element_type copy dynamic_slice expand_dims
+    optimization_barrier reshape rev slice split squeeze transpose
 """
-PASSES = frozenset(_PASSES.split())
+KEEPS = frozenset(_KEEPS.split())
+"""What hands numbers on as they are."""
+
+PASSES = KEEPS | frozenset(("add", "clamp", "max", "min", "pad", "rem", "select_n", "sub"))
 """What may stand between an argument and its use as an index, offsets and wrapping included."""
 
 COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 Sources = dict[Var, frozenset[Var]]
+Reader = Callable[[Op], Iterator[tuple[Atom, int]]]
+"""What an operation says about its operands."""
 
 
 def bounds(body: Body) -> dict[Var, int]:
     """For each input that is used as an index, one more than the largest it may be."""
-    whole = (var for var in body.ins if jnp.issubdtype(var.dtype, jnp.integer))
     found: dict[Var, int] = {}
-    for var, limit in _uses(body, {var: frozenset({var}) for var in whole}):
+    for var, limit in _uses(body, _whole(body), PASSES, _limits_in):
         found[var] = min(found.get(var, limit), limit)
     return found
 
 
-def _uses(body: Body, sources: Sources) -> Iterator[tuple[Var, int]]:
-    ranges: dict[Var, int] = {}
+def marks(body: Body) -> dict[Var, frozenset[int]]:
+    """For each input that is compared with numbers, those that mark an element.
+
+    As -100 does in `labels != -100`, and a number below 0 in `labels >= 0`. That an index is
+    compared with 0 to count it from the end is no mark.
+    """
+    found: dict[Var, frozenset[int]] = {}
+    for var, mark in _uses(body, _whole(body), KEEPS, _marks_in):
+        found[var] = found.get(var, frozenset()) | {mark}
+    return found
+
+
+def _whole(body: Body) -> Sources:
+    """The inputs that hold whole numbers."""
+    whole = (var for var in body.ins if jnp.issubdtype(var.dtype, jnp.integer))
+    return {var: frozenset({var}) for var in whole}
+
+
+def _uses(
+    body: Body, sources: Sources, passes: frozenset[str], reader: Callable[[Body], Reader]
+) -> Iterator[tuple[Var, int]]:
+    read = reader(body)
     for op in body.ops:
-        for atom, limit in _limits(op, ranges):
-            yield from ((var, limit) for var in _from(sources, [atom]))
+        for atom, said in read(op):
+            yield from ((var, said) for var in _from(sources, [atom]))
         for inner, ins in _inside(op):
             named = zip(inner.ins, ins, strict=False)
-            yield from _uses(inner, {var: _from(sources, [atom]) for var, atom in named})
-        if not isinstance(op, Leaf) or op.name in PASSES:
+            given = {var: _from(sources, [atom]) for var, atom in named}
+            yield from _uses(inner, given, passes, reader)
+        if not isinstance(op, Leaf) or op.name in passes:
             carried = _from(sources, op.ins)
             sources = {**sources, **dict.fromkeys(op.outs, carried)} if carried else sources
-        _follow_range(op, ranges)
 
 
 def _from(sources: Sources, atoms: Sequence[Atom]) -> frozenset[Var]:
@@ -57,6 +83,16 @@ def _inside(op: Op) -> Iterator[tuple[Body, Sequence[Atom]]]:
             yield op.body, op.ins[op.cond_consts :]
         case Cond():
             yield from ((branch, op.ins[1:]) for branch in op.branches)
+
+
+def _limits_in(body: Body) -> Reader:
+    ranges: dict[Var, int] = {}
+
+    def read(op: Op) -> Iterator[tuple[Atom, int]]:
+        yield from _limits(op, ranges)
+        _follow_range(op, ranges)
+
+    return read
 
 
 def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
@@ -94,3 +130,51 @@ def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
         for one, other in (op.ins, op.ins[::-1]):
             if isinstance(other, Var) and other in ranges:
                 yield one, ranges[other]
+
+
+def _marks_in(body: Body) -> Reader:
+    made = {out: op for op in body.ops for out in op.outs}
+    chosen = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
+
+    def wraps(op: Op, one: Atom) -> bool:
+        """Whether the comparison serves to count an index from the end."""
+        select = chosen.get(op.outs[0])
+        cases = select.ins[1:] if select else ()
+        adding = [made[case] for case in cases if isinstance(case, Var) and case in made]
+        return any(one in add.ins for add in adding if isinstance(add, Leaf) and add.name == "add")
+
+    def written(atom: Atom) -> Any:
+        """The number that the program has here, if it is written in it."""
+        while isinstance(atom, Var):
+            op = made.get(atom)
+            if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
+                return None
+            (atom,) = op.ins
+        return atom.value
+
+    def read(op: Op) -> Iterator[tuple[Atom, int]]:
+        if not isinstance(op, Leaf) or op.name not in COMPARES:
+            return
+        for name, one, other in (
+            (op.name, *op.ins),
+            (FLIPPED.get(op.name, op.name), *op.ins[::-1]),
+        ):
+            number = written(other)
+            if number is not None and not wraps(op, one):
+                yield from ((one, mark) for mark in _marks(name, number))
+
+    return read
+
+
+def _marks(comparison: str, number: Any) -> Iterator[int]:
+    """The numbers that a comparison with this one singles out."""
+    found = np.asarray(number)
+    if found.ndim or found.dtype.kind not in "iuf" or not float(found).is_integer():
+        return
+    value = int(found)
+    if comparison in ("eq", "ne"):
+        yield value
+    elif value <= 0 and comparison in ("lt", "ge"):
+        yield value - 1
+    elif value < 0:
+        yield value

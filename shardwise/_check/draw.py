@@ -2,12 +2,14 @@
 
 Where an argument is a `jax.ShapeDtypeStruct`, also inside a pytree or an abstract NNX object
 (`nnx.eval_shape`), values are drawn for it, from a seed. Numbers are normal, and smaller for larger
-matrices, so that products keep their size. Whole numbers stay within what they are used for, which
-is read off the program (`bounds`). Keys are keys.
+matrices, so that products keep their size. Whole numbers stay within what they are used for, and
+some are those that mark an element, like the -100 of labels that do not count: both are read off
+the program (`bounds`). Keys are keys.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import sys
 from collections.abc import Callable
@@ -20,7 +22,7 @@ import numpy as np
 from .. import _jax
 from .._objects import is_object
 from .._tracing import Tracing
-from .bounds import bounds
+from .bounds import bounds, marks
 from .running import Run
 
 SOME = 10
@@ -31,35 +33,49 @@ def run_drawn(tracing: Tracing, args: tuple[Any, ...], seed: int) -> tuple[Run, 
     """A run with values for all shapes, and the arguments with them.
 
     Where a result is not finite, as with the root of a negative variance, the numbers are drawn
-    again without signs.
+    again without signs, and then without marks.
     """
     leaves, rebuild = taken_apart(args)
     if not any(map(_is_shape, leaves)):
         return Run(tracing, args), args
 
-    def fill(limits: dict[int, int], signs: bool = True) -> list[Any]:
+    def fill(used: dict[int, Use], signs: bool = True) -> list[Any]:
         rng = np.random.default_rng(seed)
         rows = enumerate(leaves)
-        return [_draw(x, rng, limits.get(i), signs) if _is_shape(x) else x for i, x in rows]
+        return [_draw(x, rng, used.get(i, Use()), signs) if _is_shape(x) else x for i, x in rows]
 
     first = fill({})
-    limits = _limits(tracing, rebuild(first), first)
-    args = rebuild(fill(limits))
-    run = Run(tracing, args)
-    if all(map(_finite, run.results())):
-        return run, args
-    args = rebuild(fill(limits, signs=False))
+    used = _used(tracing, rebuild(first), first)
+    unmarked = {i: dataclasses.replace(use, marks=()) for i, use in used.items()}
+    for how in (used, True), (used, False), (unmarked, True):
+        args = rebuild(fill(*how))
+        run = Run(tracing, args)
+        if all(map(_finite, run.results())):
+            return run, args
+    args = rebuild(fill(unmarked, signs=False))
     return Run(tracing, args), args
 
 
-def _limits(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, int]:
-    """For each leaf that the program uses as an index, one more than the largest it may be."""
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """What a program does with the whole numbers of one array."""
+
+    limit: int | None = None
+    """One more than the largest that may be an index."""
+    marks: tuple[int, ...] = ()
+    """Those that mark an element, where they are no index."""
+
+
+def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
+    """What the program does with each leaf of whole numbers."""
     traced = tracing(args, {})
-    found = bounds(traced.program.body)
+    limits, marked = bounds(traced.program.body), marks(traced.program.body)
     number = {id(value): index for index, value in enumerate(values)}
     rows = zip(traced.program.body.ins, traced.values, strict=True)
     return {
-        number[id(value)]: found[var] for var, value in rows if id(value) in number and var in found
+        number[id(value)]: Use(limits.get(var), tuple(sorted(marked.get(var, ()))))
+        for var, value in rows
+        if id(value) in number and (var in limits or var in marked)
     }
 
 
@@ -93,7 +109,7 @@ def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]],
     return flat, rebuild
 
 
-def _draw(shape: Any, rng: np.random.Generator, limit: int | None, signs: bool) -> Any:
+def _draw(shape: Any, rng: np.random.Generator, use: Use, signs: bool) -> Any:
     """Values for one array."""
     dims, dtype = shape.shape, shape.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -102,7 +118,7 @@ def _draw(shape: Any, rng: np.random.Generator, limit: int | None, signs: bool) 
     if jnp.issubdtype(dtype, jnp.bool_):
         return jnp.asarray(rng.random(dims) < 0.75)
     if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.asarray(_whole(dims, dtype, rng, limit))
+        return jnp.asarray(_whole(dims, dtype, rng, use))
     size = 1 / math.sqrt(dims[-2]) if len(dims) > 1 and dims[-2] else 1.0
     numbers = rng.normal(size=dims) * size
     if jnp.issubdtype(dtype, jnp.complexfloating):
@@ -112,8 +128,13 @@ def _draw(shape: Any, rng: np.random.Generator, limit: int | None, signs: bool) 
     return jnp.asarray(numbers.astype(dtype))  # float64 is narrowed as JAX narrows arguments
 
 
-def _whole(dims: Any, dtype: Any, rng: np.random.Generator, limit: int | None) -> np.ndarray:
-    if limit is None and dtype == jnp.uint32 and dims and dims[-1] in (2, 4):
+def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use) -> np.ndarray:
+    if use.limit is None and dtype == jnp.uint32 and dims and dims[-1] in (2, 4):
         return rng.integers(1 << 32, size=dims, dtype=np.uint32)  # the data of a key
-    most = min(SOME if limit is None else max(limit, 1), int(jnp.iinfo(dtype).max))
-    return rng.integers(most, size=dims).astype(dtype)
+    most = min(SOME if use.limit is None else max(use.limit, 1), int(jnp.iinfo(dtype).max))
+    numbers = rng.integers(most, size=dims).astype(dtype)
+    held = range(int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max) + 1)
+    others = [mark for mark in use.marks if mark in held and mark not in range(most)]
+    if not others or not dims:
+        return numbers
+    return np.where(rng.random(dims) < 0.75, numbers, rng.choice(np.array(others, dtype), dims))
