@@ -117,6 +117,15 @@ def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
         return "SW107", "is NaN or infinite", _not_finite(one.run)
     if one.finite_alone:
         return "SW107", "is finite where it should be NaN or infinite", _not_finite(one.base)
+    if one.written:
+        return (
+            "SW109",
+            f"is a number that the program takes from the mesh or from a shape: {one.got} instead "
+            f"of {one.want}",
+            "is it to be the number of devices or the size of a part? Then it is right to differ, "
+            "and is not to be among the results. If not, take it from the shapes outside the "
+            "shard_map.",
+        )
     return _by_factor(one, seen) or _by_origin(one) or _otherwise(one)
 
 

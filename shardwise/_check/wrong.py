@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import DeadlockError
-from .._program import Collective, Join, Op, Var, Where
+from .._program import Collective, Join, Lit, Op, Var, Where
 from .compare import (
     STILL,
     Movement,
@@ -293,8 +293,15 @@ class Wrong:
         return gradient_before(self.run.body, again.ins[0]) if again else None
 
     @property
+    def written(self) -> bool:
+        """Whether it is a number that the program has, and computes nothing for."""
+        return not self.structure and isinstance(self.run.body.outs[self.index], Lit)
+
+    @property
     def where(self) -> Where:
         """The line to name; none for a program that computes nothing."""
+        if self.written:
+            return NOWHERE
         op = self.origin.op if self.origin else self.maker
         return place(op, self.run.body) if op else NOWHERE
 

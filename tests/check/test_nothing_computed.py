@@ -34,5 +34,14 @@ def test_it_is_wrong_where_it_is_something_else(name):
     assert "result" in str(verdict)
 
 
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+def test_a_number_of_the_mesh_is_told_as_one(beside):
+    f = lambda x, *, mesh: (mean(x, mesh), mesh.size) if beside else mesh.size  # noqa: E731
+    finding = sw.check(f, X, mesh=MESH).findings[0]
+    assert "is a number that the program takes from the mesh" in finding.message
+    assert "4 instead of 1" in finding.message
+    assert not finding.where.file
+
+
 def test_what_is_returned_as_it_is_is_right():
     assert sw.check(lambda x, *, mesh: x, X, mesh=MESH)
