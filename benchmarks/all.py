@@ -104,17 +104,19 @@ def main() -> None:
     if not scripts:
         parser.error(f"no script has {asked.only!r} in its name")
     began = time.monotonic()
-    rows, failed = [], []
+    rows, failed, took = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for script in scripts:
-            verdicts = Path(folder) / script.name
+            verdicts, started = Path(folder) / script.name, time.monotonic()
             if trouble := run(script, asked.quick, verdicts):
                 failed.append(f"{script.name} {trouble}")
             rows += [[script.name, *target.row()] for target in read(verdicts)]
+            took.append(f"{script.name} {time.monotonic() - started:.0f}")
     reached = sum(row[-1] == "reached" for row in rows)
     print("\n=== all ratios\n")
     print(report.table(["script", "ratio", "measured", "target", "verdict"], rows))
     print(f"\n{reached} of {len(rows)} reached, in {time.monotonic() - began:.0f} s")
+    print(f"seconds each: {', '.join(took)}")
     if failed:
         raise SystemExit("\n".join(failed))
 
