@@ -54,12 +54,24 @@ def takes_mesh(f: Callable[..., Any]) -> bool:
     return _mesh_parameter(f) is not None
 
 
+def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function that has its mesh: it may be named again, and need not be.
+
+    JAX's own `custom_vjp` and the like want every argument of a call by its place.
+    """
+    own = inspect.signature(f)
+    kept = [one for name, one in own.parameters.items() if name != "mesh"]
+    if not any(one.kind is one.VAR_KEYWORD for one in kept):
+        kept.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
+    return own.replace(parameters=kept)
+
+
 def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
     """The parameter `mesh` that a function can be given by name, and its position."""
     own = _parameters(f, follow_wrapped=False)
     if own is None or _hands_on(own):
         # A decorator that hands on what it is given takes what the function inside takes.
-        own = _parameters(f, follow_wrapped=True)
+        own = _parameters(inspect.unwrap(f), follow_wrapped=True)
     for index, (name, one) in enumerate((own or {}).items()):
         if name == "mesh" and one.kind is not one.POSITIONAL_ONLY:
             return index, one

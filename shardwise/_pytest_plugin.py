@@ -68,6 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if any(mark.name == "mesh" for mark in metafunc.definition.own_markers):
             _refuse_unused(_place(metafunc.definition))
     elif marks and not _has_its_own(metafunc.definition):
+        _refuse_unheard(metafunc.definition)
         meshes = list(_combinations(_axes(marks, _place(metafunc.definition))))
         ids = ["-".join(f"{name}={size}" for name, size in one.items()) for one in meshes]
         metafunc.parametrize("mesh", meshes, ids=ids, indirect=True)
@@ -77,6 +78,22 @@ def _has_its_own(item: Any) -> bool:
     """Whether the test takes a fixture of the user's, called `mesh`, that has params already."""
     found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
     return bool(found) and found[-1].params is not None
+
+
+def _refuse_unheard(item: Any) -> None:
+    """Refuse a mark that names meshes to a fixture of the user's, which cannot hear of them."""
+    found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
+    if not found or {"request", "mesh"} & {*found[-1].argnames}:
+        return
+    code = getattr(found[-1].func, "__code__", None)
+    place = f" ({os.path.relpath(code.co_filename)}:{code.co_firstlineno})" if code else ""
+    pytest.fail(
+        f"{_place(item)}: @pytest.mark.mesh names meshes, and the fixture 'mesh' here{place} makes "
+        "its own.\n"
+        "  Remedy: take the mark away, or give the fixture what the mark names: "
+        "def mesh(request): return sw.mesh(**request.param).",
+        pytrace=False,
+    )
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

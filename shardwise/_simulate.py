@@ -12,6 +12,7 @@ import jax
 from ._call import call
 from ._calls import DEVICES, public
 from ._errors import ArgumentError, ShardingError, a_type, explain_error
+from ._handed import without_mesh
 from ._idle import warn_if_idle
 from ._lower import Choice, Pace, choosing, machine, room
 from ._mesh import MeshLike, is_count
@@ -111,6 +112,8 @@ def simulate(
         return Plan(tuple(found))
 
     simulated.__dict__["plan"] = plan
+    if tracing.takes_mesh:
+        simulated.__dict__["__signature__"] = without_mesh(f)
     return cast(Simulated, simulated)
 
 

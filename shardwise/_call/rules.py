@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
     """Run a program now, or stage it out where `args` are traced."""
-    return simulate_p.bind(*args, program=program, pace=pace)
+    return simulate_p.bind(*types.varying_alike(args), program=program, pace=pace)
 
 
 # --- running
@@ -51,7 +51,8 @@ def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
 
 def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
     given = [jax.typeof(x) for x in args]
-    outs, trouble = program.run(tuple(map(types.whole, args)), pace)
+    with types.unchecked():  # a shard_map around knows nothing of the program's own values
+        outs, trouble = program.run(tuple(map(types.whole, args)), pace)
     avals = [types.visible(aval, given) for aval in program.avals]
     outs = [types.placed(out, aval) for out, aval in zip(outs, avals, strict=True)]
     if trouble is None:

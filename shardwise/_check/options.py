@@ -59,7 +59,7 @@ Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
 def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> list[AbstractMesh]:
     """The meshes of a call that cannot do without; `args` are those of the function."""
     if given is not None:
-        return expand(given)
+        return expand(given, called)
     misplaced = any(isinstance(arg, Mesh | AbstractMesh) for arg in args)
     raise ArgumentError(
         explain_error(
@@ -75,20 +75,20 @@ def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> lis
     )
 
 
-def expand(sizes: Meshes) -> list[AbstractMesh]:
+def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
     """All meshes that a description asks for, each once, the smallest first."""
     if isinstance(sizes, Mesh | AbstractMesh):
         return [abstract(sizes)]
     if isinstance(sizes, list | tuple) and sizes and all(map(_is_mesh, sizes)):
-        found = dict.fromkeys(map(abstract, sizes))
+        found = dict.fromkeys(mesh for one in sizes for mesh in expand(one, called))
         if len({(one.axis_names, one.axis_types) for one in found}) == 1:
             return sorted(found, key=lambda m: m.size)
     if not isinstance(sizes, Mapping) or not sizes:
         raise ShardingError(
             explain_error(
                 f"mesh is {sizes!r}",
-                where="sw.check",
-                rule="check needs the axes and the sizes to try.",
+                where=f"sw.{called}",
+                rule=f"{called} needs the axes and the sizes to try.",
                 remedy='mesh={"data": [1, 2, 4, 8]}',
             )
         )
@@ -99,7 +99,7 @@ def expand(sizes: Meshes) -> list[AbstractMesh]:
             raise ShardingError(
                 explain_error(
                     f"axis {name!r} has no sizes",
-                    where="sw.check",
+                    where=f"sw.{called}",
                     rule="Each axis has at least one size to try.",
                     remedy=f'mesh={{"{name}": [1, 2, 4, 8]}}',
                 )

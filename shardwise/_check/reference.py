@@ -79,7 +79,7 @@ def _typed(value: np.ndarray, beside: np.ndarray | None, weakly: bool) -> np.nda
 
 def _array(name: str, leaf: Any, beside: np.ndarray | None) -> np.ndarray:
     try:
-        value = np.asarray(plain(jnp.asarray(leaf)))
+        value = np.asarray(jnp.asarray(plain(leaf)))
         _check_kept(leaf, value)
         return _typed(value, beside, type(leaf) in (int, float, complex))
     except (TypeError, ValueError, OverflowError) as error:

@@ -38,6 +38,7 @@ import numpy as np
 from jax import lax
 
 from .._program import Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While
+from .bits import bits_of, of_bits
 
 _EXACT = """
     abs argmax argmin bitcast_convert_type broadcast_in_dim ceil clamp complex concatenate conj
@@ -77,6 +78,9 @@ SHORT = 12
 
 COARSE = 16
 """The bits of the mantissa of a coarse type, at most."""
+
+TINY = 4
+"""The same of a type of eight bits or fewer."""
 
 BLOCKS = 8
 """Into how many parts the terms of a sum are taken to be split."""
@@ -362,10 +366,6 @@ def _scattered(op: Leaf, how: _Moves, into: Any, at: Any, rows: Any) -> list[Any
     return [how.narrowed(lax.optimization_barrier(out), wide)]
 
 
-def _bits(x: Any) -> Any:
-    return lax.bitcast_convert_type(x, np.dtype(f"int{x.dtype.itemsize * 8}"))
-
-
 def _long(x: Any, short: int) -> Any:
     """Which numbers have more than so many bits in use, or more than half of a coarse type's."""
     if not eps_of(x.dtype):
@@ -373,7 +373,7 @@ def _long(x: Any, short: int) -> Any:
     if _is_complex(x):
         real, imag = _parts(x)
         return _long(real, short) | _long(imag, short)
-    bits, mantissa = _bits(x), jnp.finfo(x.dtype).nmant
+    bits, mantissa = bits_of(x), jnp.finfo(x.dtype).nmant
     low = max((mantissa + 1) // 2, mantissa + 1 - short)
     return (bits & bits.dtype.type((1 << low) - 1)) != bits.dtype.type(0)
 
@@ -381,7 +381,7 @@ def _long(x: Any, short: int) -> Any:
 @functools.partial(jax.jit, static_argnums=(3, 4, 5))
 def _moved(x: Any, lost: Any, hash: _Hash, count: int, times: int, dims: tuple[int, ...]) -> Any:
     # Every operation here is compiled for every operation of the program: there are few.
-    bits, mantissa = _bits(x), jnp.finfo(x.dtype).nmant
+    bits, mantissa = bits_of(x), jnp.finfo(x.dtype).nmant
     # A coarse type is added up in a wider one.
     units = times * max(1, round(math.sqrt(count) / 4)) if mantissa > COARSE else times
     step = _step(lax.convert_element_type(bits, np.int32), hash, units, mantissa)
@@ -389,16 +389,20 @@ def _moved(x: Any, lost: Any, hash: _Hash, count: int, times: int, dims: tuple[i
         step = step + _step(_blocks(x.shape, dims), hash, units, mantissa)
     if mantissa <= COARSE:  # what is too small for a coarse type is 0, which moves away from 0
         step = jnp.where(x == 0, abs(step), step)
-    moved = lax.bitcast_convert_type(bits + lax.convert_element_type(step, bits.dtype), x.dtype)
-    return jnp.where(lost & lax.is_finite(moved - x), moved, x)  # the bits of a NaN may be any
+    moved_bits = bits + lax.convert_element_type(step, bits.dtype)
+    moved = of_bits(moved_bits, x.dtype)
+    lost &= lax.is_finite(moved - x)  # the bits of a NaN may be any
+    if mantissa <= TINY:  # some of these have no infinity: past the largest comes -0
+        lost &= (bits ^ moved_bits) >= bits.dtype.type(0)
+    return jnp.where(lost, moved, x)
 
 
 @jax.jit
 def _either_way(x: Any, wide: Any, hash: _Hash) -> Any:
-    bits, near = _bits(x), lax.convert_element_type(x, np.float32)
+    bits, near = bits_of(x), lax.convert_element_type(x, np.float32)
     up = _sign(_mixed(lax.convert_element_type(bits, np.int32), hash.salt))
     way = jnp.where(abs(wide) > abs(near), np.int32(1), np.int32(-1))
-    other = lax.bitcast_convert_type(bits + lax.convert_element_type(way, bits.dtype), x.dtype)
+    other = of_bits(bits + lax.convert_element_type(way, bits.dtype), x.dtype)
     middle = wide - near == lax.convert_element_type(other, np.float32) - wide
     return jnp.where(middle & (wide != near) & (up > 0), other, x)
 

@@ -232,7 +232,10 @@ class Wanted:
 
 
 def plain(x: Any) -> Any:
-    """Random keys as the numbers they are made of."""
+    """Random keys as the numbers they are made of; tangents of whole numbers, which have no values,
+    as false everywhere."""
+    if getattr(x, "dtype", None) == jax.dtypes.float0:
+        return np.zeros(x.shape, np.bool_)
     is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
     return jax.random.key_data(x) if is_key else x
 

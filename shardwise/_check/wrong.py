@@ -41,6 +41,9 @@ from .verdict import NOWHERE
 FITTED_FROM, SURE = 32, 6.0
 """From how many elements on, and how many times what rounding may do, a factor is seen."""
 
+CLOSER = 2
+"""How many times closer few elements have to be to a multiple."""
+
 SCATTERED = 16
 """Where no more than one element of a coarse type in so many is off, more runs are made: one of
 eight in which it moves may not be among a few."""
@@ -186,13 +189,18 @@ class Wrong:
     def is_multiple(self, factor: float | None) -> bool:
         """Whether all elements together are closer to a multiple of what they should be.
 
-        A small factor drowns in the rounding of each element of a coarse type, not in that of all.
+        A small factor drowns in the rounding of each element of a coarse type, not in that of all,
+        and any factor in that of a few elements, if they nearly cancel.
         """
         if factor is None or self.structure or not self.same_type or self.limit.given:
             return False
         got, want = wide(self.got).ravel(), wide(np.asarray(self.want)).ravel()
         size = float(np.linalg.norm(want))
-        if want.size < FITTED_FROM or not 0 < size < np.inf or not np.isfinite(got).all():
+        if not 0 < size < np.inf or not np.isfinite(got).all():
+            return False
+        if float(np.linalg.norm(got - want)) > CLOSER * float(np.linalg.norm(got - factor * want)):
+            return factor != 1
+        if want.size < FITTED_FROM:
             return False
         found = float(np.vdot(want, got).real) / size**2
         spread = float(np.linalg.norm(got - found * want)) / (size * want.size**0.5)

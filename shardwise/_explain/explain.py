@@ -188,7 +188,7 @@ def _held(path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: b
     return Held(
         path=path,
         shape=var.shape,
-        dtype=str(var.dtype),
+        dtype=var.kind,
         spec=tuple(tuple(axis.name for axis in row) for row in layouts.of(var)),
         local_shape=layouts.local_shape(var),
         bytes=layouts.bytes(var),

@@ -189,7 +189,7 @@ def _live(var: Var, size: int, names: dict[Var, str], walk: Walk, layouts: Layou
     op = walk.makers.get(var)
     made = getattr(op, "name", type(op).__name__.lower()) if op else "loop input"
     where = op.where if op else NOWHERE
-    return Live(names.get(var, made), layouts.local_shape(var), str(var.dtype), size, where)
+    return Live(names.get(var, made), layouts.local_shape(var), var.kind, size, where)
 
 
 def _thinned(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

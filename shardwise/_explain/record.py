@@ -335,4 +335,4 @@ OWN_NAMES = {"checkpoint", "rematted_computation"}
 
 def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:
     value = operand if isinstance(operand, Var) else op.outs[0]
-    return value.shape, str(value.dtype), value.bytes
+    return value.shape, value.kind, value.bytes

@@ -217,7 +217,7 @@ class Recorder:
             where=_where(op) if asked is None else asked.where,
             name=name,
             shape=tuple(var.shape),
-            dtype=str(var.dtype),
+            dtype=var.kind,
             over=tuple(axis.name for axis in over),
             parts=_parts(value, one.value.dims, over, var),
             turn=one.around.turn,
@@ -332,7 +332,7 @@ def _moved(array: np.ndarray, order: list[int]) -> np.ndarray:
 
 def _part(found: list[np.ndarray], var: Var) -> Part:
     numbers = _widened(found[0])
-    kind = tuple(var.shape), str(var.dtype)
+    kind = tuple(var.shape), var.kind
     if len(found) > 1:
         return Part(*kind, numbers[:6], *(float(_widened(one)) for one in found[1:]))
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
@@ -344,6 +344,11 @@ def _part(found: list[np.ndarray], var: Var) -> Part:
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    """bfloat16 and float8 as float32, which NumPy can print; the others as they are."""
+    """bfloat16 and float8 as float32, which NumPy can print; the others as they are.
+
+    Tangents of whole numbers (`float0`) have no values, and are false.
+    """
+    if array.dtype == jax.dtypes.float0:
+        return np.zeros(array.shape, np.bool_)
     known = array.dtype.kind in "iufbc" and array.dtype.itemsize <= 16
     return array if known and array.dtype.isbuiltin == 1 else array.astype(np.float32)

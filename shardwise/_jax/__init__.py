@@ -59,6 +59,7 @@ from .lines import whole_tracebacks as whole_tracebacks
 from .messages import COMPILED as COMPILED
 from .messages import FOREIGN_MESH as FOREIGN_MESH
 from .messages import FROZEN_MESH as FROZEN_MESH
+from .messages import GIVEN_NO_ARRAY as GIVEN_NO_ARRAY
 from .messages import INDIVISIBLE as INDIVISIBLE
 from .messages import INDIVISIBLE_ARGUMENT as INDIVISIBLE_ARGUMENT
 from .messages import MIXED_AXES as MIXED_AXES

@@ -178,7 +178,13 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def untyped(constant: Any) -> Any:
-    """A constant without the mesh around the place where it was made."""
+    """A constant without the mesh around the place where it was made.
+
+    A tangent of whole numbers (`float0`), which has no values, is false everywhere: numbers that
+    can be passed on.
+    """
+    if getattr(constant, "dtype", None) == jax.dtypes.float0:
+        return np.zeros(constant.shape, np.bool_)
     return np.asarray(constant) if type(constant).__name__ == "TypedNdArray" else constant
 
 
@@ -232,6 +238,8 @@ def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
 
 def cast(x: Any, aval: Any) -> Any:
     """An array with the dtype and the weakness of a type."""
+    if aval.dtype == jax.dtypes.float0:
+        return np.zeros(aval.shape, aval.dtype)
     if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):
         return x
     return _lax._convert_element_type(x, aval.dtype, weak_type=aval.weak_type)

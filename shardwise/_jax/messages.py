@@ -110,6 +110,11 @@ NOT_AN_ARRAY = re.compile(
 )
 """JAX's message about a function that returns something that is no array."""
 
+GIVEN_NO_ARRAY = re.compile(
+    r"type <class '(?P<kind>[^']+)'> (?:as an abstract|is not a valid JAX|cannot be interpreted)"
+)
+"""JAX's message about something that is handed over as an array, and is none."""
+
 SPEC_TOO_LONG = re.compile(
     r"is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but the passed (?P<path>\S+?),"
     r"(?: where [^\n]*?parameter '(?P<name>\w+)',)?[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"

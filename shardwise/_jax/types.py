@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import api_util as _api
+from jax._src import config as _config
 from jax._src import linear_util as _linear
 from jax._src import mesh as _mesh
 from jax._src.interpreters import ad as _ad
@@ -195,11 +197,41 @@ def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
 
 
 def visible(aval: Any, given: Sequence[Any]) -> Any:
-    """A type as a trace sees it that knows the mesh around, and those of what it was given."""
-    if is_plain(aval):
-        return _typed(aval, aval.shape, None)
+    """A type as a trace sees it that knows the mesh around, and those of what it was given.
+
+    Inside a `shard_map` that checks, it differs between devices as what it was given does.
+    """
     known = [jax.sharding.get_abstract_mesh(), *(mesh_of(one) for one in given)]
-    return aval if mesh_of(aval) in known else _typed(aval, aval.shape, None)
+    if is_plain(aval) or mesh_of(aval) not in known:
+        aval = _typed(aval, aval.shape, None)
+    axes = varying(given)
+    if not axes:
+        return aval
+    around = next(one for one in given if one.mat.varying)
+    spec = spec_of(aval) if mesh_of(aval) == mesh_of(around) else PartitionSpec()
+    sharding = _sharding(around, spec)
+    return _typed(aval, aval.shape, sharding).update_manual_axis_type(around.mat)
+
+
+def varying(avals: Sequence[Any]) -> frozenset[str]:
+    """The axes of a `shard_map` around along which any of these types differs."""
+    return frozenset().union(*(aval.mat.varying for aval in avals))
+
+
+def varying_alike(values: Sequence[Any]) -> list[Any]:
+    """The values, each as one that differs between devices wherever one of them does."""
+    axes = varying(list(map(jax.typeof, values)))
+    if not axes:
+        return list(values)
+    others = [tuple(sorted(axes - jax.typeof(x).mat.varying)) for x in values]
+    return [
+        jax.lax.pcast(x, more, to="varying") if more else x
+        for x, more in zip(values, others, strict=True)
+    ]
+
+
+unchecked = partial(_config._check_vma, False)
+"""A context in which JAX does not look at what differs between devices."""
 
 
 def mesh_in_use(args: Sequence[Any]) -> Mesh | None:

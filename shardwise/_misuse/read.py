@@ -6,10 +6,7 @@ something else (a shape, a traced value in an `if`), go through as they are.
 
 from __future__ import annotations
 
-import inspect
-import itertools
 import re
-import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,11 +18,10 @@ from .._errors import (
     ShardwiseError,
     UnsupportedError,
     explain_error,
-    text_of,
 )
 from .._mesh import AbstractMesh, Mesh, near
-from .._program.where import choose
-from .sentences import SENTENCES
+from .sentences import COLLECTIVES, SENTENCES
+from .way import Way
 
 T = TypeVar("T")
 
@@ -45,16 +41,8 @@ def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
         raise told from error
 
 
-class _Reader:
-    """An error, with the frames it went through, the innermost last."""
-
-    def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
-        self.error = error
-        self.frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        self.text = _jax.about_results(self.frames) or text_of(error)
-        self.files = [frame.f_code.co_filename for frame in self.frames]
-        self.known = self._axis_names(mesh)
-        self.real = isinstance(mesh, Mesh)
+class _Reader(Way):
+    """An error that is told in other words, where it is JAX's and about the mesh."""
 
     def read(self) -> ShardwiseError | None:
         """What it means, where it is JAX's and about the mesh."""
@@ -84,14 +72,20 @@ class _Reader:
             return no_derivative(found["name"], self.where)
         if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
             return ArgumentError(self._not_an_array(found["kind"]))
+        if any(map(_jax.is_shard_map, self.inside)) and (
+            found := _jax.GIVEN_NO_ARRAY.search(self.text)
+        ):
+            return ArgumentError(self._given_no_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)
 
     def _about_the_mesh(self) -> str | None:
         if isinstance(self.error, AssertionError):
             # With its check on, JAX asserts that the axis of a reduction is bound.
-            axis = self._unbound()
+            axis = self.unbound()
             return None if axis is None else self._no_axis(axis)
+        if isinstance(self.error, IndexError):
+            return self._of_a_collective()
         if not isinstance(self.error, ValueError | NameError | TypeError):
             return None
         if _jax.INDIVISIBLE.search(self.text):
@@ -115,7 +109,7 @@ class _Reader:
             return self._spec_count(match["specs"])
         if _jax.is_shard_map(self.files[-1]):
             return explain_error(self.text, where=self.where)
-        return None
+        return self._of_a_collective()
 
     # --- one kind each
 
@@ -131,12 +125,16 @@ class _Reader:
             remedy="check_vma=False for this shard_map; or a mesh with an axis for the groups.",
         )
 
+    def _of_a_collective(self) -> str | None:
+        if self.called is None:
+            return None
+        name = self.called.f_code.co_name
+        rule, remedy = COLLECTIVES.get(name, ("", ""))
+        return explain_error(f"{name}: {self.text}", where=self.where, rule=rule, remedy=remedy)
+
     def _nameless(self) -> str | None:
         """Words for a collective that names no axis, or something that is no name."""
-        way = zip(reversed(self.frames), reversed(self.files), strict=True)
-        inside = itertools.takewhile(lambda at: _jax.is_own(at[1]), way)
-        calls = [frame for frame, file in inside if _jax.is_collective(file)]
-        called = next((c for c in reversed(calls) if "axis_name" in c.f_locals), None)
+        called = self.called
         if called is None:
             return None
         axes = called.f_locals["axis_name"]
@@ -214,7 +212,23 @@ class _Reader:
             remedy="return what is computed, and keep the rest outside of the function.",
         )
 
+    def _given_no_array(self, kind: str) -> str:
+        return explain_error(
+            f"this shard_map is given something of type {kind}",
+            where=self.where,
+            rule="A shard_map takes arrays, or pytrees of them: it splits them over the mesh.",
+            remedy="pass arrays, in the order of in_specs; what is no array, its body closes over.",
+        )
+
     def _no_axis(self, axis: str) -> str:
+        if axis not in self.known and self.of_a_vmap(axis):
+            return explain_error(
+                f"axis {axis!r} is that of a vmap inside the shard_map",
+                where=self.where,
+                rule="JAX knows no such axis where it checks what differs between devices.",
+                remedy="check_vma=False for this shard_map; or reduce over the dimension instead: "
+                "x.sum(0) after the vmap.",
+            )
         if self.known == (_jax.UNNAMED,):
             return explain_error(
                 f"there is no axis {axis!r} here: the pmap around this does not name its own",
@@ -326,59 +340,6 @@ class _Reader:
             remedy="name it here as well: static_argnums=(1,) or static_argnames=(...), which "
             "sw.simulate, sw.check and sw.explain take as jax.jit does.",
         )
-
-    # --- where
-
-    @property
-    def where(self) -> str:
-        """The user's line: on the way to the error, or else the one that called us."""
-        way = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
-        frames = [
-            _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
-            for s in reversed(way)
-            if not _jax.is_own(s.filename)
-        ]
-        return str(choose(frames))
-
-    @property
-    def body(self) -> str:
-        """Where the body of the innermost shard_map is written, if the way leads past no line.
-
-        A shard_map that is handed over as it is has been called by us: its own line is not on the
-        way to the error, and the line of that call says nothing about it.
-        """
-        way = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
-        if choose([_jax.Frame(file, 1, "", 0, 0) for file in way if not _jax.is_own(file)]).file:
-            return ""
-        bodies = [
-            inspect.unwrap(found)
-            for frame, file in zip(self.frames, self.files, strict=True)
-            if _jax.is_shard_map(file) and callable(found := frame.f_locals.get("f"))
-        ]
-        codes = [one.__code__ for one in bodies if inspect.isfunction(one)]
-        own = [code for code in codes if not _jax.is_own(code.co_filename)]
-        places = [_jax.Frame(c.co_filename, c.co_firstlineno, c.co_name, 0, 0) for c in own]
-        return str(choose(places[-1:])) if places else ""
-
-    def _unbound(self) -> str | None:
-        """The axis that the innermost call of JAX's names."""
-        found = None
-        for frame, file in zip(self.frames, self.files, strict=True):
-            for local in ("axis_name", "axes", "axis_names") if _jax.is_own(file) else ():
-                names = frame.f_locals.get(local)
-                for name in names if isinstance(names, tuple | list) else (names,):
-                    if isinstance(name, str):
-                        found = name
-        return found
-
-    def _axis_names(self, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
-        """The axis names of the mesh that an error is about: the innermost one on its stack."""
-        found = tuple(mesh.axis_names) if mesh is not None else ()
-        for frame in self.frames:
-            inner = frame.f_locals.get("mesh")
-            if isinstance(inner, Mesh | AbstractMesh):
-                found = tuple(inner.axis_names)
-        return tuple(map(str, found))
 
 
 def _listed(names: list[str]) -> str:

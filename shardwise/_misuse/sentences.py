@@ -76,3 +76,33 @@ SENTENCES = (
     ),
 )
 """A pattern of JAX's words; what was found, the rule, the remedy, with the groups it matched."""
+
+_DIVIDES = (
+    "pad or trim the dimension to a multiple of the number of devices along the axis, or name "
+    "another one."
+)
+
+COLLECTIVES = {
+    "psum_scatter": (
+        "Each device keeps one of as many parts of scatter_dimension as there are devices along "
+        "the axis: equal ones with tiled=True, and else single entries of a dimension that is as "
+        "long as the axis.",
+        f"tiled=True; and {_DIVIDES}",
+    ),
+    "all_to_all": (
+        "Each device sends one of as many parts of split_axis as there are devices along the axis: "
+        "equal ones with tiled=True, and else single entries of a dimension that is as long as "
+        "the axis. They are put together along concat_axis.",
+        f"tiled=True; and {_DIVIDES}",
+    ),
+    "pswapaxes": (
+        "A dimension changes places with an axis of the mesh, and is as long as that.",
+        "jax.lax.all_to_all(x, axis_name, split_axis, concat_axis, tiled=True) for a multiple.",
+    ),
+    "all_gather": (
+        "The parts of all devices are put together along a new dimension axis=, or with tiled=True "
+        "along one that the array has.",
+        "axis=0; a scalar has no dimension to be tiled: leave tiled= out.",
+    ),
+}
+"""What a collective asks of its array, and the remedy, where JAX does not take it."""

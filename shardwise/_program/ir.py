@@ -32,7 +32,13 @@ class Var:
 
     def __repr__(self) -> str:
         axes = f" over {sorted(self.axes)}" if self.axes else ""
-        return f"<{self.dtype}{list(self.shape)}{axes}>"
+        return f"<{self.kind}{list(self.shape)}{axes}>"
+
+    @property
+    def kind(self) -> str:
+        """The name of its type; NumPy has none for a tangent of whole numbers, `float0`."""
+        names = getattr(self.dtype, "names", None)
+        return names[0] if names else str(self.dtype)
 
     @property
     def bytes(self) -> int:

@@ -232,6 +232,41 @@ def test_params_of_a_fixture_of_the_user_stand(run):
     result.assert_outcomes(passed=2)
 
 
+def test_a_mark_that_a_fixture_of_the_user_cannot_hear_of_is_refused(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.fixture
+        def mesh():
+            return "mine"
+
+        @pytest.mark.mesh(data=[1, 2])
+        def test_it(mesh):
+            assert mesh == "mine"
+        """
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*@pytest.mark.mesh names meshes, and the fixture 'mesh' here*"])
+
+
+@pytest.mark.parametrize("made", ["mesh(request): return request.param", "mesh(mesh): return mesh"])
+def test_a_fixture_of_the_user_that_takes_what_the_mark_names_is_given_it(run, made):
+    result = run(
+        f"""
+        import pytest
+
+        @pytest.fixture
+        def {made}
+
+        @pytest.mark.mesh(data=[1, 2])
+        def test_it(mesh):
+            assert dict(getattr(mesh, "shape", mesh))["data"] in (1, 2)
+        """
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_mesh_without_a_mark(run):
     result = run("def test_it(mesh): pass")
     result.assert_outcomes(errors=1)

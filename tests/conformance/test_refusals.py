@@ -304,3 +304,51 @@ def test_dimensions_in_place_of_names_run_as_in_jax():
         return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P(), check_vma=False)(x)
 
     assert sw.simulate(f, mesh=sw.mesh(x=4))(jnp.arange(8.0)) == 28
+
+
+WRONG_CALLS = {
+    "an indivisible dimension": (
+        lambda x: lax.psum_scatter(x, "x", tiled=True),
+        r"psum_scatter: .*\n.*equal ones with tiled=True(?s:.)*Remedy: .*multiple of the number",
+    ),
+    "no such dimension": (
+        lambda x: lax.psum_scatter(x, "x", scatter_dimension=5),
+        r"psum_scatter: .*out of (bounds|range)",
+    ),
+    "parts that are not single": (
+        lambda x: lax.all_to_all(x, "x", 0, 0),
+        r"all_to_all: (?s:.)*Remedy: tiled=True",
+    ),
+    "a scalar in tiles": (
+        lambda x: lax.all_gather(x.sum(), "x", tiled=True),
+        r"all_gather: (?s:.)*leave tiled= out",
+    ),
+    "something that is no array": (
+        lambda x: lax.psum("x", "x"),
+        r"psum: .*str",
+    ),
+    "the axis of a vmap": (
+        lambda x: jax.vmap(lambda row: lax.psum(row, "rows"), axis_name="rows")(x),
+        r"axis 'rows' is that of a vmap(?s:.)*check_vma=False",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_CALLS)
+def test_a_collective_that_does_not_fit_its_array_is_told_at_its_line(name):
+    body, told = WRONG_CALLS[name]
+
+    def f(x, *, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    with pytest.raises(sw.ShardingError, match=rf"{HERE}:\d+: {told}"):
+        sw.simulate(f, mesh=sw.mesh(x=4))(jnp.ones((20, 3)))
+
+
+@pytest.mark.parametrize("given", [sw.mesh(x=2), "text", print, P("x"), {"a": {1}}], ids=str)
+def test_a_shard_map_that_is_given_no_array_is_told(given):
+    def f(x, *, mesh):
+        return jax.shard_map(lambda x: x, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(given)
+
+    with pytest.raises(sw.ArgumentError, match=rf"{HERE}:\d+: this shard_map is given something"):
+        sw.simulate(f, mesh=sw.mesh(x=2))(jnp.arange(4.0))
