@@ -186,6 +186,7 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
     n, rows = x.shape[0], jnp.arange(output.shape[1])
 
     def sent_to(slices: Any) -> Any:
+        slices = slices.astype(rows.dtype)
         return jnp.moveaxis(cut(slices, 1, n), 1, 0).reshape(n, -1)  # [to, from * slices]
 
     starts, sizes, targets = map(sent_to, (starts, sizes, targets))

@@ -75,7 +75,8 @@ def _place(ways: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis,
     ways = ways.reshape(shape)
     for dim, axis in enumerate(scope):
         if axis in coords:
-            line = jnp.arange(axis.size).reshape([-1 if d == dim else 1 for d in range(len(scope))])
+            own = [-1 if d == dim else 1 for d in range(len(scope))]
+            line = jnp.arange(axis.size, dtype=jnp.int32).reshape(own)
             ways = jnp.where(line == coords[axis], ways, -1)
     return jnp.broadcast_to(ways, [axis.size for axis in scope])
 

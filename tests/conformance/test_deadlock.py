@@ -451,3 +451,21 @@ def test_groups_that_go_different_ways_never_yield_a_wrong_number():
     first = np.tile(x[:2].sum(0), (2, 1))
     with contextlib.suppress(sw.UnsupportedError):
         assert_same(run(body, check_vma=False, x=x), np.concatenate([first, x[2:] * 2]))
+
+
+def test_numbers_of_64_bits_meet_none_of_ours():
+    """JAX promotes nothing here, and the engine's own numbers have 32 bits."""
+
+    def f(x, which, *, mesh):
+        def body(x, which):
+            exchange = lambda x: lax.ppermute(x, "y", [(0, 1), (1, 0)])  # noqa: E731
+            return lax.switch(which, [jnp.sin, exchange], x)
+
+        specs = {"in_specs": (P(("x", "y")), P()), "out_specs": P(("x", "y"))}
+        return jax.shard_map(body, mesh=mesh, check_vma=False, **specs)(x, which)
+
+    with jax.enable_x64(True):
+        x, which = jnp.arange(8.0), np.int32(1)
+        simulated = sw.simulate(f, mesh=sw.mesh(x=2, y=2), at_once=1)
+        _, pull = jax.vjp(lambda x: simulated(x, which), x)
+        np.testing.assert_array_equal(pull(x)[0], [2, 3, 0, 1, 6, 7, 4, 5])

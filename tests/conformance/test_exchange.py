@@ -97,6 +97,12 @@ def test_ragged_by_its_definition(n, per, at_once):
     assert_same(sw.simulate(exchange, mesh=mesh, at_once=at_once)(*case.args), case.result())
 
 
+def test_ragged_beside_numbers_of_64_bits():
+    case = Ragged(4, 2, seed=4)
+    with jax.enable_x64(True):
+        assert_same(sw.simulate(exchange, mesh=sw.mesh(x=4))(*case.args), case.result())
+
+
 def test_ragged_integers_and_an_axis_beside():
     case = Ragged(4, 2, seed=5, dtype="int32")
 
