@@ -107,6 +107,12 @@ class _Given:
         """The function of arrays alone."""
         result = self.pure(*self.tree.put_together(flat))
         leaves, form = take_apart(result)
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+            raise _jax.RefusedError(
+                "the function returns a jax.ShapeDtypeStruct, a shape without values",
+                "A function that is traced returns arrays: one, or a pytree of them.",
+                "return what is computed; jax.eval_shape(f, *args) has the shapes.",
+            )
         return leaves, with_paths(form, result)
 
 

@@ -87,7 +87,8 @@ class Program:
     def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
-        body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+        with under(self.mesh):  # the rule of a custom_vjp is traced here, where one is dead
+            body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
         body = receive(body, self.given)
         kept = settle(body, self._wanted)
         body = deliver(body, kept)

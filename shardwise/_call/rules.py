@@ -199,22 +199,28 @@ def _transpose(
     still = [not is_linear for is_linear in linear]
     known = _those(args, still)
     like = _those(program.arguments, linear)
+    used = tuple(cotangent is not None for cotangent in cotangents)
+    moving = _those(cotangents, used)
 
     def backward(*args: Any) -> Any:
         rest = iter(args[: len(known)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
-        return types.pull_back(_partly(program, linear, fixed), like, args[len(known) :])
+        whole = _partly(program, linear, fixed)
+        return types.pull_back(lambda *x: _those(whole(*x), used), like, args[len(known) :])
 
     made, consts, _ = derive(
         program,
-        ("transpose", linear),
+        ("transpose", linear, used),
         backward,
-        [*known, *cotangents],
-        [*_those(program.arguments, still), *(a.to_ct_aval() for a in program.results)],
-        [*_those(program.given, still), *program.kept],
+        [*known, *moving],
+        [
+            *_those(program.arguments, still),
+            *(a.to_ct_aval() for a in _those(program.results, used)),
+        ],
+        [*_those(program.given, still), *_those(program.kept, used)],
         lambda _: _those(program.given, linear),
     )
-    outs = iter(call(made, pace, [*consts, *known, *cotangents]))
+    outs = iter(call(made, pace, [*consts, *known, *moving]))
     return [next(outs) if is_linear else None for is_linear in linear]
 
 

@@ -23,6 +23,9 @@ PASSES = KEEPS | frozenset(("add", "clamp", "max", "min", "pad", "rem", "select_
 COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
+HUGE = 1 << 30
+"""A number that others are compared with so that they stay below it, not to tell them apart."""
+
 Sources = dict[Var, frozenset[Var]]
 Reader = Callable[[Op], Iterator[tuple[Atom, int]]]
 """What an operation says about its operands."""
@@ -39,7 +42,7 @@ def bounds(body: Body) -> dict[Var, int]:
 def marks(body: Body) -> dict[Var, frozenset[int]]:
     """For each input that is compared with numbers, those that mark an element.
 
-    As -100 does in `labels != -100`, and a number below 0 in `labels >= 0`. That an index is
+    As -100 does in `labels != -100`, and the next one below 0 in `labels >= 0`. That an index is
     compared with 0 to count it from the end is no mark.
     """
     found: dict[Var, frozenset[int]] = {}
@@ -174,7 +177,5 @@ def _marks(comparison: str, number: Any) -> Iterator[int]:
     value = int(found)
     if comparison in ("eq", "ne"):
         yield value
-    elif value <= 0 and comparison in ("lt", "ge"):
-        yield value - 1
-    elif value < 0:
-        yield value
+    elif abs(value) < HUGE:
+        yield value - 1 if comparison in ("lt", "ge") else value

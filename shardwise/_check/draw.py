@@ -4,7 +4,8 @@ Where an argument is a `jax.ShapeDtypeStruct`, also inside a pytree or an abstra
 (`nnx.eval_shape`), values are drawn for it, from a seed. Numbers are normal, and smaller for larger
 matrices, so that products keep their size. Whole numbers stay within what they are used for, and
 some are those that mark an element, like the -100 of labels that do not count: both are read off
-the program (`bounds`). Keys are keys.
+the program (`bounds`). What is marked, or true, is not so equally often in the parts that devices
+have. Keys are keys.
 """
 
 from __future__ import annotations
@@ -28,31 +29,53 @@ from .running import Run
 SOME = 10
 """How many different whole numbers are drawn where no use of them tells more."""
 
+FEW = 4
+"""Of how many marks it is looked at that they are not everywhere alike."""
+
+TRIES = 100
+"""How often values are drawn until they count differently in different parts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """How values are drawn."""
+
+    marks: bool = True
+    signs: bool = True
+    zero: bool = True
+    """Whether 0 is among whole numbers."""
+    unit: bool = False
+    """Whether numbers are between 0 and 1."""
+
+
+_WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
+WAYS = (*_WAYS, *(dataclasses.replace(how, marks=False) for how in _WAYS))
+"""The ways to draw values, one after the other until all results are finite."""
+
 
 def run_drawn(tracing: Tracing, args: tuple[Any, ...], seed: int) -> tuple[Run, tuple[Any, ...]]:
     """A run with values for all shapes, and the arguments with them.
 
-    Where a result is not finite, as with the root of a negative variance, the numbers are drawn
-    again without signs, and then without marks.
+    Where a result is not finite, as with the root of a negative variance or a division by a length
+    of 0, the numbers are drawn again in another way; in the first one where none is of any use.
     """
     leaves, rebuild = taken_apart(args)
     if not any(map(_is_shape, leaves)):
         return Run(tracing, args), args
 
-    def fill(used: dict[int, Use], signs: bool = True) -> list[Any]:
+    def fill(used: dict[int, Use], how: How) -> list[Any]:
         rng = np.random.default_rng(seed)
         rows = enumerate(leaves)
-        return [_draw(x, rng, used.get(i, Use()), signs) if _is_shape(x) else x for i, x in rows]
+        return [_draw(x, rng, used.get(i, Use()), how) if _is_shape(x) else x for i, x in rows]
 
-    first = fill({})
+    first = fill({}, How())
     used = _used(tracing, rebuild(first), first)
-    unmarked = {i: dataclasses.replace(use, marks=()) for i, use in used.items()}
-    for how in (used, True), (used, False), (unmarked, True):
-        args = rebuild(fill(*how))
+    for how in WAYS:
+        args = rebuild(fill(used, how))
         run = Run(tracing, args)
         if all(map(_finite, run.results())):
             return run, args
-    args = rebuild(fill(unmarked, signs=False))
+    args = rebuild(fill(used, How()))
     return Run(tracing, args), args
 
 
@@ -109,32 +132,70 @@ def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]],
     return flat, rebuild
 
 
-def _draw(shape: Any, rng: np.random.Generator, use: Use, signs: bool) -> Any:
+def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:
     """Values for one array."""
     dims, dtype = shape.shape, shape.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         key = jax.random.key(int(rng.integers(1 << 31)), impl=_jax.key_impl(dtype))
         return jax.random.split(key, dims) if dims else key
     if jnp.issubdtype(dtype, jnp.bool_):
-        return jnp.asarray(rng.random(dims) < 0.75)
+        return jnp.asarray(_unevenly(lambda: rng.random(dims) < 0.75))
     if jnp.issubdtype(dtype, jnp.integer):
-        return jnp.asarray(_whole(dims, dtype, rng, use))
+        return jnp.asarray(_whole(dims, dtype, rng, use, how))
     size = 1 / math.sqrt(dims[-2]) if len(dims) > 1 and dims[-2] else 1.0
     numbers = rng.normal(size=dims) * size
     if jnp.issubdtype(dtype, jnp.complexfloating):
         numbers = numbers + 1j * rng.normal(size=dims) * size
-    elif not signs:
+    elif how.unit:
+        numbers = rng.uniform(0.1, 0.9, dims)
+    elif not how.signs:
         numbers = np.abs(numbers) + 0.1 * size
     return jnp.asarray(numbers.astype(dtype))  # float64 is narrowed as JAX narrows arguments
 
 
-def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use) -> np.ndarray:
+def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
     if use.limit is None and dtype == jnp.uint32 and dims and dims[-1] in (2, 4):
         return rng.integers(1 << 32, size=dims, dtype=np.uint32)  # the data of a key
-    most = min(SOME if use.limit is None else max(use.limit, 1), int(jnp.iinfo(dtype).max))
-    numbers = rng.integers(most, size=dims).astype(dtype)
-    held = range(int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max) + 1)
-    others = [mark for mark in use.marks if mark in held and mark not in range(most)]
-    if not others or not dims:
-        return numbers
-    return np.where(rng.random(dims) < 0.75, numbers, rng.choice(np.array(others, dtype), dims))
+    info = jnp.iinfo(dtype)
+    most = min(SOME if use.limit is None else max(use.limit, 1), int(info.max))
+    least = 0 if how.zero or most == 1 else 1
+    held = range(int(info.min), int(info.max) + 1)
+    marks = [mark for mark in use.marks if mark in held and (mark or how.zero)]
+    marked = how.marks and marks and dims
+
+    def numbers() -> np.ndarray:
+        drawn = rng.integers(least, most, size=dims).astype(dtype)
+        if not marked:
+            return drawn
+        return np.where(rng.random(dims) < 0.75, drawn, rng.choice(np.array(marks, dtype), dims))
+
+    def counted(drawn: np.ndarray) -> list[np.ndarray]:
+        between = [mark for mark in marks if least <= mark < most - 1]
+        return [np.isin(drawn, marks), *(drawn <= mark for mark in between[:FEW])]
+
+    return _unevenly(numbers, counted if marked else lambda drawn: [drawn])
+
+
+def _unevenly(
+    draw: Callable[[], np.ndarray],
+    counted: Callable[[np.ndarray], list[np.ndarray]] = lambda drawn: [drawn],
+) -> np.ndarray:
+    """Values of which the parts of an array count differently, along every dimension.
+
+    A mask that counts as many everywhere shows nothing of a mean of means.
+    """
+    drawn = draw()
+    for _ in range(TRIES):
+        if all(map(_is_uneven, counted(drawn))):
+            break
+        drawn = draw()
+    return drawn
+
+
+def _is_uneven(counted: np.ndarray) -> bool:
+    for dim, size in enumerate(counted.shape):
+        line = counted.sum(tuple(d for d in range(counted.ndim) if d != dim), dtype=np.float64)
+        for parts in (2, 3):
+            if size and not size % parts and len({*line.reshape(parts, -1).sum(1)}) == 1:
+                return False
+    return True

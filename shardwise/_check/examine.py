@@ -26,7 +26,7 @@ from .options import words
 from .powers import Sizes
 from .reference import wanted_of
 from .running import Run, Wanted
-from .seen import unseen
+from .seen import unseen, with_values
 from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
 from .wrong import Wrong
@@ -91,7 +91,8 @@ def _examine(
     findings = comparison.findings()
     if not comparison.wrong_on:
         proved = {*comparison.proved_on} >= set(map(words, meshes))
-        findings += unseen(base, runs, meshes, reference is not None, proved)
+        dark = unseen(base, runs, meshes, reference is not None, proved)
+        findings += dark if given is args else list(map(with_values, dark))
     kept, silenced = split_silenced(_once(findings, comparison.wrong), place_of(f))
     kept = _led_by_a_cause(kept)
     certain = any(finding.certain for finding in kept)

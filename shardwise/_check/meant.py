@@ -22,6 +22,7 @@ from .._meaning import Gap, Mistake, Reading, Step, vanishing
 from .._mesh import abstract, axes_of
 from .._program import Join
 from .cause import cause, grouped, ratios
+from .compare import wide
 from .describe import much
 from .diagnose import ancestors
 from .judging import OTHER, SAME
@@ -140,7 +141,10 @@ class Meant:
                 told = self._told(run, index, gap)
                 names = " and ".join(run.traced.argument_paths[number] for number in own)
                 data = f", in which {names} {'are' if len(own) > 1 else 'is'} zero" if own else ""
-                message = f"{told.message} (on {told.mesh}). It is right with this data{data}"
+                right = "It is right with this data"
+                if not np.isfinite(wide(run.values[index].first)).all():
+                    right = "With this data it is NaN or infinite, and nothing is seen of it"
+                message = f"{told.message} (on {told.mesh}). {right}{data}"
                 finding = dataclasses.replace(told, message=message, certain=False)
                 counted = [step for step in gap.steps if step.kind == "counted"]
                 found.append(Hidden(finding, run, counted[-1] if counted else None))

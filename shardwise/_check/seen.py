@@ -6,6 +6,7 @@ mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from .running import Run, plain
 from .verdict import NOWHERE, Finding
 
 DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
+DRAWN = "in place of the shapes: numbers as the program is for, which were not found by drawing."
 
 
 def unseen(
@@ -41,6 +43,12 @@ def unseen(
     found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
     found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
     return found + list(_alike(runs[-1] if runs else base, proved))
+
+
+def with_values(finding: Finding) -> Finding:
+    """What is said of values that were drawn: others have to be given."""
+    remedy = finding.remedy.replace(f", {DRAW}", f", {DRAWN}")
+    return dataclasses.replace(finding, remedy=remedy)
 
 
 RETURN = "return what the program computes: the loss, the gradients, the new parameters."

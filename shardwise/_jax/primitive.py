@@ -29,7 +29,8 @@ class CallRules:
     """A function that makes the same results of several calls, so that some can be run before all
     arguments are known; None where there is but one."""
     transpose: Callable[..., list[Any]]
-    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others."""
+    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others. A
+    cotangent that is zero is None: what is not linear may be among the results that nobody uses."""
     vmap: Callable[..., tuple[list[Any], list[Any]]]
     """`(batch, args, dims)`: results, and where each is batched."""
 
@@ -71,7 +72,7 @@ def call_primitive(name: str, rules: CallRules) -> Any:
         avals = [
             arg.aval if is_linear else None for arg, is_linear in zip(args, linear, strict=True)
         ]
-        cotangents = [ad.instantiate_zeros(ct) for ct in cotangents]
+        cotangents = [None if isinstance(ct, ad.Zero) else ct for ct in cotangents]
         return rules.transpose(cotangents, args, avals, **params)
 
     def batch(axis: Any, args: Any, dims: Any, **params: Any) -> tuple[list[Any], list[Any]]:

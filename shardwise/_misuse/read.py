@@ -72,9 +72,8 @@ class _Reader(Way):
             return no_derivative(found["name"], self.where)
         if isinstance(self.error, TypeError) and (found := _jax.NOT_AN_ARRAY.search(self.text)):
             return ArgumentError(self._not_an_array(found["kind"]))
-        if any(map(_jax.is_shard_map, self.inside)) and (
-            found := _jax.GIVEN_NO_ARRAY.search(self.text)
-        ):
+        mapped = any(map(_jax.is_shard_map, self.inside))
+        if mapped and (found := _jax.GIVEN_NO_ARRAY.search(self.text)):
             return ArgumentError(self._given_no_array(found["kind"]))
         message = self._about_the_mesh()
         return None if message is None else ShardingError(message)

@@ -97,3 +97,60 @@ def test_a_count_of_steps_has_no_marks():
         verdict = sw.check(f, *shapes, mesh={"data": [1, 2]}, seed=seed)
         assert verdict
         assert "SW" not in str(verdict)
+
+
+SIZES = [(8, 4), (12, 7), (16, 4), (16, 7), (24, 4), (32, 7)]
+
+
+@pytest.mark.parametrize("name", [*COUNTING, "lower half", "booleans", "lengths"])
+def test_devices_count_differently_whatever_the_size(name):
+    """The same number of labels on every device would hide a mean of means."""
+    counts = {**COUNTING, "lower half": lambda y: y < 5, "booleans": lambda y: y}.get(name)
+
+    def f(x, y, *, mesh):
+        def body(x, y):
+            along = jnp.arange(x.shape[1])[None] < y[:, None]
+            counted = along if counts is None else jnp.tile(counts(y)[:, None], x.shape[1])
+            return of_means(x**2, counted)
+
+        specs = {"in_specs": P("data"), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, **specs)(x, y)
+
+    for size in SIZES:
+        dtype = jnp.bool_ if name == "booleans" else jnp.int32
+        shapes = jax.ShapeDtypeStruct(size, jnp.float32), jax.ShapeDtypeStruct(size[:1], dtype)
+        verdict = sw.check(f, *shapes, mesh={"data": [1, 2, 4]})
+        assert verdict.wrong_on == ("{data: 2}", "{data: 4}")
+
+
+OF_SOME = {
+    "a division by a length": lambda x, n: (x.sum(1) / n.astype(x.dtype)).mean(),
+    "an angle": lambda x, n: jnp.arccos(x).mean(),
+    "probabilities": lambda x, n: -(jnp.log(x) + jnp.log1p(-x)).mean(),
+}
+
+
+@pytest.mark.parametrize("name", OF_SOME)
+def test_numbers_are_drawn_from_where_a_program_is_defined(name):
+    def program(reduce):
+        def f(x, n, *, mesh):
+            body = lambda x, n: reduce(OF_SOME[name](x, n), "data")  # noqa: E731
+            return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x, n)
+
+        return f
+
+    shapes = jax.ShapeDtypeStruct((16, 4), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.int32)
+    right = sw.check(program(lax.pmean), *shapes, mesh={"data": [1, 2]})
+    assert str(right) == "f: right on {data: 1}, {data: 2} (values drawn)"
+    assert not sw.check(program(lax.psum), *shapes, mesh={"data": [1, 2]})
+
+
+def test_where_nothing_that_is_drawn_serves_values_are_asked_for():
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(jnp.log(-(x**2)).mean(), "data")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    told = str(sw.check(f, jax.ShapeDtypeStruct((8,), jnp.float32), mesh={"data": [1, 2]}))
+    assert "With this data it is NaN or infinite" in told
+    assert "in place of the shapes" in told
+    assert "right with this data" not in told

@@ -120,3 +120,46 @@ def test_its_mesh_may_be_named_again():
     np.testing.assert_array_equal(g(X[:4], mesh=sw.mesh(a=2)), g(X[:4]))
     with pytest.raises(sw.ShardingError, match="was made for"):
         g(X[:4], mesh=sw.mesh(a=4))
+
+
+def test_a_rule_inside_it_with_a_larger_mesh_around():
+    @jax.custom_vjp
+    def square(x):
+        return x**2
+
+    square.defvjp(lambda x: (x**2, x), lambda x, g: (2 * x * g,))
+    g = simulated(square)
+    with jax.set_mesh(real_mesh(d=8)):
+        np.testing.assert_array_equal(jax.grad(lambda x: g(x).sum())(X), 2 * X)
+        got = jax.vmap(jax.grad(lambda x: jax.checkpoint(g)(x).sum()))(X.reshape(1, 8))
+    np.testing.assert_array_equal(got[0], 2 * X)
+
+
+def test_the_transpose_of_the_results_that_are_linear():
+    """The others are not used, and need not be linear."""
+
+    def f(x, *, mesh):
+        specs = {"in_specs": P("a"), "out_specs": P("a")}
+        return jax.shard_map(lambda x: (2 * x, jnp.sin(x)), mesh=mesh, **specs)(x)
+
+    g = sw.simulate(f, mesh=sw.mesh(a=4))
+    (got,) = jax.linear_transpose(lambda x: g(x)[0], X)(X)
+    np.testing.assert_array_equal(got, 2 * X)
+    solved = lax.custom_linear_solve(
+        lambda x: g(x)[0], X, lambda _, b: b / 2, transpose_solve=lambda _, b: b / 2
+    )
+    np.testing.assert_array_equal(solved, X / 2)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_shape_as_a_result_is_told(beside):
+    def f(x, *, mesh):
+        shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+        return (x, shape) if beside else shape
+
+    for run in (
+        lambda: sw.simulate(f, mesh=sw.mesh(a=2))(X),
+        lambda: sw.check(f, X, mesh={"a": [1, 2]}),
+    ):
+        with pytest.raises(sw.ShardingError, match=r"the function returns a jax.ShapeDtypeStruct"):
+            run()
