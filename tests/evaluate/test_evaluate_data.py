@@ -182,6 +182,19 @@ class TestKinds:
             stored[name][:] = array
         assert run(stored) == want
 
+    def test_arrays_that_know_no_copy(self, want):
+        """NumPy warns where it asks such an array for one."""
+
+        class Tensor:
+            def __init__(self, array):
+                self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+            def __array__(self, dtype=None):
+                return self.array
+
+        rows = [{"x": Tensor(x), "y": y} for x, y in zip(DATA["x"], DATA["y"], strict=True)]
+        assert run(rows) == want
+
     def test_torch(self, want):
         torch = needed("torch", "that its tensors, datasets and loaders are read")
         tensors = {name: torch.from_numpy(array) for name, array in DATA.items()}

@@ -310,7 +310,7 @@ def _host(leaf: Any) -> Any:
 def _copy(leaf: Any) -> np.ndarray:
     """The values of an array as they are now; those of a jax array stay what they are."""
     if not isinstance(leaf, jax.Array):
-        return np.array(leaf)
+        return np.array(np.asarray(leaf))  # a tensor of torch's knows nothing of a copy
     device_dtype(leaf.dtype, "a batch of the data")
     return np.asarray(leaf)
 
