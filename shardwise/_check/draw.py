@@ -70,13 +70,14 @@ def run_drawn(tracing: Tracing, args: tuple[Any, ...], seed: int) -> tuple[Run, 
 
     first = fill({}, How())
     used = _used(tracing, rebuild(first), first)
-    for how in WAYS:
+    marked = any(use.marks for use in used.values())
+    tried = []
+    for how in WAYS if marked else _WAYS:
         args = rebuild(fill(used, how))
-        run = Run(tracing, args)
-        if all(map(_finite, run.results())):
-            return run, args
-    args = rebuild(fill(used, How()))
-    return Run(tracing, args), args
+        tried.append((Run(tracing, args), args))
+        if all(map(_finite, tried[-1][0].results())):
+            return tried[-1]
+    return tried[0]
 
 
 @dataclasses.dataclass(frozen=True)
