@@ -111,6 +111,12 @@ ONCE = (
 
 SAMPLED = (
     "tests/check/test_corpus.py",
+    "tests/check/test_few_bits.py",
+    "tests/check/test_marks.py",
+    "tests/check/test_ranges.py",
+    "tests/check/test_verdict.py",
+    "tests/conformance/test_explicit.py",
+    "tests/conformance/test_inside.py",
     "tests/conformance/test_table.py",
     "tests/explain/test_every_program.py",
     "tests/test_primitives.py",

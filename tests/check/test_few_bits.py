@@ -28,7 +28,7 @@ def mean(dtype, reduce, into=jnp.float32):
 @pytest.mark.parametrize("dtype", FEW)
 def test_a_multiple_is_seen_in_few_numbers_of_few_bits(dtype, width):
     """They nearly cancel, so that rounding may double them; and yet they are four times as many."""
-    for seed in range(3):
+    for seed in range(3 if width == 1 else 1):
         x = jax.random.normal(jax.random.key(seed), (16, width)) * 3
         assert sw.check(mean(dtype, lax.pmean), x, mesh=MESH)
         wrong = sw.check(mean(dtype, lax.psum), x, mesh=MESH)

@@ -50,7 +50,7 @@ def of_means(losses, counted):
 
 @pytest.mark.parametrize("counts", COUNTING.values(), ids=COUNTING)
 def test_labels_that_do_not_count_are_drawn(counts):
-    mesh = {"data": [1, 2, 4]}
+    mesh = {"data": [1, 2]}
     assert sw.check(loss(counts, of_all), *SHAPES, mesh=mesh)
     assert not sw.check(loss(counts, of_means), *SHAPES, mesh=mesh)
 
@@ -100,9 +100,10 @@ def test_a_count_of_steps_has_no_marks():
 
 
 SIZES = [(8, 4), (12, 7), (16, 4), (16, 7), (24, 4), (32, 7)]
+NAMES = [*COUNTING, "lower half", "booleans", "lengths"]
 
 
-@pytest.mark.parametrize("name", [*COUNTING, "lower half", "booleans", "lengths"])
+@pytest.mark.parametrize("name", NAMES)
 def test_devices_count_differently_whatever_the_size(name):
     """The same number of labels on every device would hide a mean of means."""
     counts = {**COUNTING, "lower half": lambda y: y < 5, "booleans": lambda y: y}.get(name)
@@ -116,7 +117,7 @@ def test_devices_count_differently_whatever_the_size(name):
         specs = {"in_specs": P("data"), "out_specs": P()}
         return jax.shard_map(body, mesh=mesh, **specs)(x, y)
 
-    for size in SIZES:
+    for size in SIZES[NAMES.index(name) % 3 :: 3]:
         dtype = jnp.bool_ if name == "booleans" else jnp.int32
         shapes = jax.ShapeDtypeStruct(size, jnp.float32), jax.ShapeDtypeStruct(size[:1], dtype)
         verdict = sw.check(f, *shapes, mesh={"data": [1, 2, 4]})
