@@ -82,21 +82,26 @@ def _refused(
     takes = list(inspect.signature(f).parameters.values())
     if takes and takes[0].name == "self":
         takes, args = takes[1:], args[1:]
-    what, remedy = _unknown(takes, called, meant, kwargs) or _count(
-        takes, called, meant, args, kwargs
-    )
+    given = takes, called, meant, args, kwargs
+    what, remedy = _unknown(*given) or _count(*given)
     return ArgumentError(explain_error(what, where=called, rule=_rule(takes), remedy=remedy))
 
 
 def _unknown(
-    takes: Sequence[Kind], called: str, meant: Mapping[str, str], kwargs: Mapping[str, Any]
+    takes: Sequence[Kind],
+    called: str,
+    meant: Mapping[str, str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
 ) -> tuple[str, str] | None:
     names = [one.name for one in takes if one.kind in (Kind.POSITIONAL_OR_KEYWORD, ONLY)]
     unknown = [name for name in kwargs if name not in names]
     if not unknown:
         return None
     first = unknown[0]
-    others = {alias: name for name in names for alias in (name, name.replace("_", ""))}
+    placed = {one.name for one in takes[: len(args)] if one.kind in BY_POSITION}
+    free = [name for name in names if name not in placed]
+    others = {alias: name for name in free for alias in (name, name.replace("_", ""))}
     near = difflib.get_close_matches(first.lower(), others, n=1)
     if first in meant:
         remedy = meant[first]

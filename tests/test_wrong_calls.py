@@ -382,3 +382,10 @@ def test_a_raw_error_would_be_seen():
 def test_errors_can_be_sent_to_another_process():
     error = sw.ShardingError("mesh=: it does not fit")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_name_that_is_taken_by_its_place_is_not_the_one_that_was_meant():
+    with pytest.raises(sw.ArgumentError, match=r"functools\.partial\(f, fn="):
+        sw.check(total, jnp.arange(8.0), fn=jnp.sin, mesh={"data": [1, 2]})
+    with pytest.raises(sw.ArgumentError, match="did you mean f="):
+        sw.check(fn=total, mesh={"data": [1, 2]})

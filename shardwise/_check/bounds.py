@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._program import Atom, Body, Cond, Leaf, Op, Scan, Var, While
+from .diagnose import ancestors
 
 _KEEPS = """
     broadcast_in_dim concatenate convert_element_type copy dynamic_slice expand_dims
@@ -27,7 +29,7 @@ HUGE = 1 << 30
 """A number that others are compared with so that they stay below it, not to tell them apart."""
 
 Sources = dict[Var, frozenset[Var]]
-Reader = Callable[[Op], Iterator[tuple[Atom, int]]]
+Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
 """What an operation says about its operands."""
 
 
@@ -51,6 +53,28 @@ def marks(body: Body) -> dict[Var, frozenset[int]]:
     return found
 
 
+def met(body: Body) -> dict[Var, Var]:
+    """For each input that is asked where it equals a value of the program, that value.
+
+    As labels are that are counted where a prediction is right. A value that is made of the input
+    itself is none.
+    """
+    there = {out for op in body.ops for out in op.outs}
+    found = _uses(body, _whole(body), KEEPS, lambda _: _equals)
+    return {var: one for var, one in found if one in there and not _depends(body, one, var)}
+
+
+def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
+    if isinstance(op, Leaf) and op.name in ("eq", "ne"):
+        for one, other in (op.ins, op.ins[::-1]):
+            if isinstance(other, Var):
+                yield one, other
+
+
+def _depends(body: Body, value: Var, on: Var) -> bool:
+    return any(on in op.ins for op in ancestors(body, value))
+
+
 def _whole(body: Body) -> Sources:
     """The inputs that hold whole numbers."""
     whole = (var for var in body.ins if jnp.issubdtype(var.dtype, jnp.integer))
@@ -59,7 +83,7 @@ def _whole(body: Body) -> Sources:
 
 def _uses(
     body: Body, sources: Sources, passes: frozenset[str], reader: Callable[[Body], Reader]
-) -> Iterator[tuple[Var, int]]:
+) -> Iterator[tuple[Var, Any]]:
     read = reader(body)
     for op in body.ops:
         for atom, said in read(op):
@@ -99,11 +123,20 @@ def _limits_in(body: Body) -> Reader:
 
 
 def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
-    """Numbers counted from 0, in whatever shape."""
+    """Numbers counted from 0, in whatever shape, and those of places in an array."""
     if not isinstance(op, Leaf):
         return
+    shape = op.ins[0].shape if op.ins and isinstance(op.ins[0], Var) else ()
     if op.name == "iota":
         ranges[op.outs[0]] = op.params["shape"][op.params["dimension"]]
+    elif op.name in ("argmax", "argmin") and shape:
+        ranges[op.outs[0]] = math.prod(shape[d] for d in op.params["axes"])
+    elif op.name == "top_k" and shape:
+        ranges[op.outs[1]] = shape[-1]
+    elif op.name == "sort":
+        for one, sorted_ in zip(op.ins, op.outs, strict=True):
+            if isinstance(one, Var) and one in ranges:
+                ranges[sorted_] = ranges[one]
     elif op.name in PASSES:
         known = [ranges[atom] for atom in op.ins if isinstance(atom, Var) and atom in ranges]
         if known:

@@ -18,6 +18,9 @@ decided by numbers that round (an `argmax`, a threshold, a whole number that is 
 4 times those of rounding move them as far. With `rtol` or `atol` given, an element agrees when it
 differs by at most `atol + rtol * |reference|`, and that is all.
 
+NaN and infinity agree with themselves, and with a number only where rounding decides between them:
+a root of a difference that cancels was seen both finite and not.
+
 The search for a cause compares values on the way, whose rounding is not measured, by their norms:
 `agree`, with the tolerance
 
@@ -89,33 +92,44 @@ class Movement:
     """Whether it was looked at at all."""
     turned: np.ndarray | float = 0.0
     """How far errors `TIMES` those of rounding were seen to move each element."""
+    unsure: np.ndarray | bool = False
+    """Which elements were seen both finite and not."""
+    finite: np.ndarray | None = None
+    """Which elements were finite when they were first seen."""
 
     def __add__(self, other: Movement) -> Movement:
         moved, lean = self.moved + other.moved, self.lean + other.lean
-        return Movement(moved, lean, self.seen or other.seen, self.turned + other.turned)
+        turned, unsure = self.turned + other.turned, self.unsure | other.unsure
+        return Movement(moved, lean, self.seen or other.seen, turned, unsure)
 
     def __or__(self, other: Movement) -> Movement:
         """Two measurements of the same rounding: the further of them."""
         moved, lean = np.maximum(self.moved, other.moved), max(self.lean, other.lean)
-        turned = np.maximum(self.turned, other.turned)
-        return Movement(moved, lean, self.seen or other.seen, turned)
+        turned, unsure = np.maximum(self.turned, other.turned), self.unsure | other.unsure
+        return Movement(moved, lean, self.seen or other.seen, turned, unsure)
 
     def part(self, of: float) -> Movement:
         """The same, less far."""
-        return Movement(of * self.moved, of * self.lean, self.seen, of * self.turned)
+        moved, turned = of * self.moved, of * self.turned
+        return dataclasses.replace(self, moved=moved, lean=of * self.lean, turned=turned)
 
     def with_turns(self, further: Movement) -> Movement:
         """The same with what was measured with errors `TIMES` those of rounding."""
-        return dataclasses.replace(self, turned=further.moved)
+        unsure = self.unsure | further.unsure
+        return dataclasses.replace(self, turned=further.moved, unsure=unsure)
 
     def further(self, sample: np.ndarray, want: np.ndarray) -> Movement:
         """The same with one more run with other roundings taken into account."""
-        exact = in_parts(want)
+        exact, other = in_parts(want), in_parts(sample)
         with np.errstate(all="ignore"):
-            gap = in_parts(sample) - exact
+            gap = other - exact
         gap = np.where(np.isfinite(gap), gap, 0)
         lean = max(self.lean, abs(_multiple(gap, exact)))
-        return Movement(np.maximum(self.moved, np.abs(gap)), lean, seen=True)
+        # Not beside what it should be: where a coarse type ends, that is not computed in it.
+        first = np.isfinite(other) if self.finite is None else self.finite
+        unsure = self.unsure | (np.isfinite(other) != first)
+        moved = np.maximum(self.moved, np.abs(gap))
+        return Movement(moved, lean, seen=True, unsure=unsure, finite=first)
 
 
 STILL = Movement()
@@ -152,7 +166,8 @@ def _off(
     if same.all():
         return ~same
     far = np.maximum(TIMES * move.moved, move.turned)
-    wrong = ~(same | (gap <= own * size) | (gap <= far))
+    unsure = move.unsure & ~(np.isfinite(got) & np.isfinite(want))
+    wrong = ~(same | (gap <= own * size) | (gap <= far) | unsure)
     if wrong.any() or not _leans(got, want, limit, move):
         return wrong
     return ~same
@@ -178,8 +193,9 @@ def plainly(got: Any, want: Any, limit: Tolerance, move: Movement) -> bool:
         return False
     got, want = in_parts(got), in_parts(want)
     with np.errstate(all="ignore"):
+        gap = np.abs(got - want)
         most = PLAINLY * TIMES * np.maximum(move.moved, EPS32 * np.abs(want))
-        return bool(((np.abs(got - want) > most) & (np.asarray(move.moved) > 0)).any())
+        return bool(((gap > most) & np.isfinite(gap) & (np.asarray(move.moved) > 0)).any())
 
 
 def _own(dtype: Any) -> float:

@@ -42,7 +42,8 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_pass
 class Run:
     """A function on one mesh: its program, and what it gives."""
 
-    def __init__(self, tracing: Tracing, args: tuple[Any, ...]):
+    def __init__(self, tracing: Tracing, args: tuple[Any, ...], like: Run | None = None):
+        """`like` is a run with other values: what was compiled for it serves again."""
         self.mesh, self.tracing = tracing.mesh, tracing
         doing(f"tracing {self.on}")
         with noting(f"tracing {self.on}"):
@@ -56,6 +57,12 @@ class Run:
         self._drawn: dict[int, int] = {}
         self._moves: dict[int, list[Movement]] = {}
         self._again = functools.cache(self._shaken)
+        known = like._executables if like is not None and like.program is self.program else {}
+        self._executables: dict[Any, Callable[..., Any]] = known
+
+    def again(self, args: tuple[Any, ...]) -> Run:
+        """The same with other values."""
+        return Run(self.tracing, args, like=self)
 
     @property
     def on(self) -> str:
@@ -82,7 +89,7 @@ class Run:
 
         if not atoms:
             return []
-        compiled = self._compiled(run)
+        compiled = self._compiled(tuple(map(id, atoms)), run)
         doing(f"running {self.on}")
         outs, trouble = jax.device_get(compiled(*self.traced.plain))
         if trouble is not None and int(trouble.site):
@@ -90,12 +97,16 @@ class Run:
             raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
         return [_held(out) for out in outs]
 
-    def _compiled(self, run: Callable[..., Any], *more: Any) -> Callable[..., Any]:
-        doing(f"compiling {self.on}")
-        quick = jax.default_backend() == "cpu" and self._size <= SMALL
-        with under(None):  # a simulated program runs on no mesh
-            lowered = jax.jit(run).lower(*more, *self.traced.plain)
-            return lowered.compile(compiler_options=QUICKLY if quick else None)
+    def _compiled(self, key: Any, run: Callable[..., Any], *more: Any) -> Callable[..., Any]:
+        if key not in self._executables:
+            doing(f"compiling {self.on}")
+            quick = jax.default_backend() == "cpu" and self._size <= SMALL
+            with under(None):  # a simulated program runs on no mesh
+                lowered = jax.jit(run).lower(*more, *self.traced.plain)
+                self._executables[key] = lowered.compile(
+                    compiler_options=QUICKLY if quick else None
+                )
+        return self._executables[key]
 
     @property
     def is_light(self) -> bool:
@@ -126,7 +137,7 @@ class Run:
             outs, _ = observe(body, values, Watch(body.ops), ALL, body.outs)
             return [plain(out.first()) for out in outs]
 
-        compiled = self._compiled(run, np.uint32(0))
+        compiled = self._compiled(("shaken", times), run, np.uint32(0))
         return lambda seed: jax.device_get(compiled(np.uint32(seed), *self.traced.plain))
 
     def movement(self, index: int, count: int, times: int = 1) -> Movement:

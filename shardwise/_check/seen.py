@@ -41,7 +41,8 @@ def unseen(
     found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
     found += _empty(base, "is NaN everywhere", _is_nan)
     found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
-    found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
+    partly = _empty(base, "is NaN in some of its elements", _is_partly_nan)
+    found += list(_by_rounding(base, runs)) or list(partly)
     return found + list(_alike(runs[-1] if runs else base, proved))
 
 
@@ -98,6 +99,20 @@ def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterat
             f"{more}",
             f"give other data, {DRAW}",
         )
+
+
+def _by_rounding(base: Run, runs: Sequence[Run]) -> Iterator[Finding]:
+    """Say so if rounding decides whether a result is NaN: it is so on some meshes alone."""
+    there = [run.results() for run in runs]
+    for path, one, *others in zip(base.paths, base.results(), *there, strict=True):
+        if any((_nan(one) != _nan(other)).any() for other in others):
+            yield _finding(
+                "SW503",
+                f"{path} is NaN in some of its elements on some meshes and not on others: rounding "
+                "decides that, and nothing else could be seen of them",
+                "keep what cancels in its range: jnp.maximum(variance, 0) under a root, and "
+                "something added where it is divided by; or take the mean off before the square.",
+            )
 
 
 def _is_zero(value: np.ndarray) -> bool:

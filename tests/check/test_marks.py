@@ -155,3 +155,73 @@ def test_where_nothing_that_is_drawn_serves_values_are_asked_for():
     assert "With this data it is NaN or infinite" in told
     assert "in place of the shapes" in told
     assert "right with this data" not in told
+
+
+# --- labels that are predicted
+
+
+def of_hits(hit, reduce):
+    def f(logits, labels, *, mesh):
+        body = lambda logits, labels: reduce(hit(logits, labels).mean(), "data")  # noqa: E731
+        specs = {"in_specs": P("data"), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, **specs)(logits, labels)
+
+    return f
+
+
+HITS = {
+    "the largest": lambda logits, labels: logits.argmax(-1) == labels,
+    "one of three": lambda logits, labels: (lax.top_k(logits, 3)[1] == labels[:, None]).any(-1),
+    "sorted": lambda logits, labels: jnp.argsort(-logits)[:, 0] == labels,
+    "not the smallest": lambda logits, labels: labels != logits.argmin(-1),
+    "a sign": lambda logits, labels: (logits[:, 0] > 0).astype(labels.dtype) == labels,
+}
+
+
+@pytest.mark.parametrize("hit", HITS.values(), ids=HITS)
+def test_labels_are_sometimes_predicted(hit):
+    """Out of a thousand classes none would be, and n times nothing is nothing."""
+    shapes = jax.ShapeDtypeStruct((16, 1000), jnp.float32), jax.ShapeDtypeStruct((16,), jnp.int32)
+    right = sw.check(of_hits(hit, lax.pmean), *shapes, mesh={"data": [1, 2]})
+    assert str(right) == "f: right on {data: 1}, {data: 2} (values drawn)"
+    wrong = sw.check(of_hits(hit, lax.psum), *shapes, mesh={"data": [1, 2]})
+    assert wrong.wrong_on == ("{data: 2}",)
+
+
+@pytest.mark.parametrize("classes", [4, 50, 1000])
+def test_what_one_drawing_does_not_show_another_does(classes):
+    """The calibration error: sums of one sign on every device are as right as one over all."""
+
+    def f(logits, labels, *, mesh):
+        def body(logits, labels):
+            p = jax.nn.softmax(logits).max(-1)
+            right = (logits.argmax(-1) == labels).astype(p.dtype)
+            off = jax.ops.segment_sum(p - right, (p * 5).astype(int), 5)
+            return lax.pmean(jnp.abs(off).sum() / p.size, "data")
+
+        specs = {"in_specs": P("data"), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, **specs)(logits, labels)
+
+    shapes = (
+        jax.ShapeDtypeStruct((32, classes), jnp.float32),
+        jax.ShapeDtypeStruct((32,), jnp.int32),
+    )
+    for seed in range(3):
+        assert not sw.check(f, *shapes, mesh={"data": [1, 2, 4]}, seed=seed)
+
+
+def test_segments_that_are_held_against_themselves_stay_several():
+    seen = []
+
+    def f(x, segments, *, mesh):
+        def body(x, segments):
+            jax.debug.callback(lambda s: seen.extend(s.tolist()), segments)
+            same = segments[:, None] == segments[None]
+            return lax.pmean((same @ x).mean(), "data")
+
+        specs = {"in_specs": (P("data"), P("data")), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, **specs)(x, segments)
+
+    shapes = jax.ShapeDtypeStruct((32,), jnp.float32), jax.ShapeDtypeStruct((32,), jnp.int32)
+    sw.check(f, *shapes, mesh={"data": [1]})
+    assert len(set(seen)) > 5

@@ -202,3 +202,39 @@ def test_a_factor_that_is_lost_on_some_meshes(name):
     wrong = [n for n, one in zip(SIZES, native, strict=True) if abs(one - native[0]) > 1e-4]
     verdict = sw.check(program, x, mesh={"data": SIZES})
     assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
+
+
+# --- what rounding makes NaN
+
+
+def spread(of):
+    """Of mean(x**2) - mean(x)**2, which cancels and may be just below 0."""
+
+    def f(x, *, mesh):
+        def body(x):
+            mean = lax.pmean(x.mean(0), "data")
+            return of(lax.pmean((x * x).mean(0), "data") - mean * mean)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    return f
+
+
+@pytest.mark.parametrize("of", [jnp.sqrt, lax.rsqrt, jnp.log])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_nan_that_rounding_decides_on_makes_no_program_wrong(of, dtype):
+    x = jax.random.normal(jax.random.key(0), (16, 8))
+    x = x * 0.01 + 100 if dtype == "float32" else (x * 0.1 + 4.026).astype(dtype)
+    verdict = sw.check(spread(of), x, mesh={"data": [1, 2, 4]})
+    assert verdict
+    assert {one.code for one in verdict.findings} == {"SW503"}
+
+
+def test_a_nan_of_an_empty_shard_is_wrong_as_before():
+    def f(x, mask, *, mesh):
+        body = lambda x, m: lax.pmean((x * m).sum() / m.sum(), "data")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x, mask)
+
+    x = jax.random.normal(jax.random.key(0), (16,))
+    verdict = sw.check(f, x, (jnp.arange(16) < 8) * 1.0, mesh={"data": [1, 2]})
+    assert verdict.wrong_on == ("{data: 2}",)
