@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +28,8 @@ FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 HUGE = 1 << 30
 """A number that others are compared with so that they stay below it, not to tell them apart."""
 
+T = TypeVar("T")
+
 Sources = dict[Var, frozenset[Var]]
 Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
 """What an operation says about its operands."""
@@ -36,21 +38,31 @@ Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
 def bounds(body: Body) -> dict[Var, int]:
     """For each input that is used as an index, one more than the largest it may be."""
     found: dict[Var, int] = {}
-    for var, limit in _uses(body, _whole(body), PASSES, _limits_in):
+    for var, limit in _uses(body, _inputs(body, jnp.integer), PASSES, _limits_in):
         found[var] = min(found.get(var, limit), limit)
     return found
 
 
-def marks(body: Body) -> dict[Var, frozenset[int]]:
-    """For each input that is compared with numbers, those that mark an element.
+def marks(body: Body) -> dict[Var, frozenset[float]]:
+    """For each input that is asked where it equals a number, as in `labels != -100`, those."""
+    return _gathered(_uses(body, _inputs(body, jnp.integer), KEEPS, _compared(_marks)))
 
-    As -100 does in `labels != -100`, and the next one below 0 in `labels >= 0`. That an index is
-    compared with 0 to count it from the end is no mark.
+
+def sides(body: Body) -> dict[Var, frozenset[float]]:
+    """For each input that is held against numbers, those, and such on both sides of them.
+
+    As -1, 0 and 1 for `labels >= 0`. That an index is compared with 0 to count it from the end is
+    no such use.
     """
-    found: dict[Var, frozenset[int]] = {}
-    for var, mark in _uses(body, _whole(body), KEEPS, _marks_in):
-        found[var] = found.get(var, frozenset()) | {mark}
-    return found
+    inputs = _inputs(body, jnp.integer) | _inputs(body, jnp.floating)
+    return _gathered(_uses(body, inputs, KEEPS, _compared(_sides)))
+
+
+def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:
+    gathered: dict[Var, frozenset[T]] = {}
+    for var, one in found:
+        gathered[var] = gathered.get(var, frozenset()) | {one}
+    return gathered
 
 
 def met(body: Body) -> dict[Var, Var]:
@@ -60,7 +72,7 @@ def met(body: Body) -> dict[Var, Var]:
     itself is none.
     """
     there = {out for op in body.ops for out in op.outs}
-    found = _uses(body, _whole(body), KEEPS, lambda _: _equals)
+    found = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
     return {var: one for var, one in found if one in there and not _depends(body, one, var)}
 
 
@@ -75,26 +87,33 @@ def _depends(body: Body, value: Var, on: Var) -> bool:
     return any(on in op.ins for op in ancestors(body, value))
 
 
-def _whole(body: Body) -> Sources:
-    """The inputs that hold whole numbers."""
-    whole = (var for var in body.ins if jnp.issubdtype(var.dtype, jnp.integer))
-    return {var: frozenset({var}) for var in whole}
+def _inputs(body: Body, kind: Any) -> Sources:
+    """The inputs that hold numbers of a kind."""
+    return {var: frozenset({var}) for var in body.ins if jnp.issubdtype(var.dtype, kind)}
 
 
 def _uses(
     body: Body, sources: Sources, passes: frozenset[str], reader: Callable[[Body], Reader]
-) -> Iterator[tuple[Var, Any]]:
+) -> Generator[tuple[Var, Any], None, list[frozenset[Var]]]:
+    """What operations say of the inputs that their operands hold; returns those in the results.
+
+    What a loop carries is followed through it once.
+    """
     read = reader(body)
     for op in body.ops:
         for atom, said in read(op):
             yield from ((var, said) for var in _from(sources, [atom]))
+        results = [frozenset[Var]()] * len(op.outs)
         for inner, ins in _inside(op):
             named = zip(inner.ins, ins, strict=False)
             given = {var: _from(sources, [atom]) for var, atom in named}
-            yield from _uses(inner, given, passes, reader)
-        if not isinstance(op, Leaf) or op.name in passes:
-            carried = _from(sources, op.ins)
-            sources = {**sources, **dict.fromkeys(op.outs, carried)} if carried else sources
+            outs = yield from _uses(inner, given, passes, reader)
+            results = [one | other for one, other in zip(results, outs, strict=True)]
+        if op.name in passes if isinstance(op, Leaf) else not op.bodies:
+            results = [_from(sources, op.ins)] * len(op.outs)
+        if any(results):
+            sources = {**sources, **dict(zip(op.outs, results, strict=True))}
+    return [_from(sources, [atom]) for atom in body.outs]
 
 
 def _from(sources: Sources, atoms: Sequence[Atom]) -> frozenset[Var]:
@@ -168,7 +187,15 @@ def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
                 yield one, ranges[other]
 
 
-def _marks_in(body: Body) -> Reader:
+Says = Callable[[str, float], Iterator[float]]
+"""What a comparison says, by its name and the number that something is compared with."""
+
+
+def _compared(says: Says) -> Callable[[Body], Reader]:
+    return lambda body: _comparisons(body, says)
+
+
+def _comparisons(body: Body, says: Says) -> Reader:
     made = {out: op for op in body.ops for out in op.outs}
     chosen = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
 
@@ -179,16 +206,18 @@ def _marks_in(body: Body) -> Reader:
         adding = [made[case] for case in cases if isinstance(case, Var) and case in made]
         return any(one in add.ins for add in adding if isinstance(add, Leaf) and add.name == "add")
 
-    def written(atom: Atom) -> Any:
+    def written(atom: Atom) -> float | None:
         """The number that the program has here, if it is written in it."""
         while isinstance(atom, Var):
             op = made.get(atom)
             if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
                 return None
             (atom,) = op.ins
-        return atom.value
+        found = np.asarray(atom.value)
+        one = not found.ndim and found.dtype.kind in "iuf" and abs(found) < HUGE
+        return found.item() if one else None
 
-    def read(op: Op) -> Iterator[tuple[Atom, int]]:
+    def read(op: Op) -> Iterator[tuple[Atom, Any]]:
         if not isinstance(op, Leaf) or op.name not in COMPARES:
             return
         for name, one, other in (
@@ -197,18 +226,18 @@ def _marks_in(body: Body) -> Reader:
         ):
             number = written(other)
             if number is not None and not wraps(op, one):
-                yield from ((one, mark) for mark in _marks(name, number))
+                yield from ((one, each) for each in says(name, number))
 
     return read
 
 
-def _marks(comparison: str, number: Any) -> Iterator[int]:
-    """The numbers that a comparison with this one singles out."""
-    found = np.asarray(number)
-    if found.ndim or found.dtype.kind not in "iuf" or not float(found).is_integer():
-        return
-    value = int(found)
+def _marks(comparison: str, number: float) -> Iterator[float]:
+    """The number that an equality singles out."""
     if comparison in ("eq", "ne"):
-        yield value
-    elif abs(value) < HUGE:
-        yield value - 1 if comparison in ("lt", "ge") else value
+        yield number
+
+
+def _sides(comparison: str, number: float) -> Iterator[float]:
+    """A number that others are held against, and those on both sides of it."""
+    if comparison not in ("eq", "ne"):
+        yield from (number, math.ceil(number) - 1, math.floor(number) + 1)

@@ -24,11 +24,14 @@ from .. import _jax
 from .._objects import is_object
 from .._program import Var
 from .._tracing import Traced, Tracing
-from .bounds import bounds, marks, met
+from .bounds import bounds, marks, met, sides
 from .running import Run
 
-SOME = 10
-"""How many different whole numbers are drawn where no use of them tells more."""
+SOME, WIDE = 10, 100_000
+"""Below which whole numbers are drawn where no use of them tells more: most of them, and some."""
+
+RARELY = 0.25
+"""How often a number is one of a few that the program asks for, or a large one."""
 
 FEW = 4
 """Of how many marks it is looked at that they are not everywhere alike."""
@@ -42,6 +45,9 @@ class How:
     """How values are drawn."""
 
     marks: bool = True
+    """Whether some numbers are those that the program asks for."""
+    wide: bool = True
+    """Whether some whole numbers are large."""
     signs: bool = True
     zero: bool = True
     """Whether 0 is among whole numbers."""
@@ -50,7 +56,11 @@ class How:
 
 
 _WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
-WAYS = (*_WAYS, *(dataclasses.replace(how, marks=False) for how in _WAYS))
+WAYS = (
+    *_WAYS,
+    *(dataclasses.replace(how, wide=False) for how in _WAYS),
+    *(dataclasses.replace(how, wide=False, marks=False) for how in _WAYS),
+)
 """The ways to draw values, one after the other until all results are finite."""
 
 
@@ -73,14 +83,14 @@ def run_drawn(
 
     first = fill({}, How())
     used = _used(tracing, rebuild(first), first)
-    marked = any(use.marks for use in used.values())
+    ways = WAYS if any(map(_has_choice, leaves)) else _WAYS
 
     def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
         args = rebuild(values)
         return Run(tracing, args, tried[0][0] if tried else like), args
 
     tried = []
-    for how in WAYS if marked else _WAYS:
+    for how in ways:
         values = fill(used, how)
         tried.append(run(values))
         if _is_finite(tried[-1][0]):
@@ -96,18 +106,26 @@ class Use:
 
     limit: int | None = None
     """One more than the largest that may be an index."""
-    marks: tuple[int, ...] = ()
+    marks: tuple[float, ...] = ()
     """Those that mark an element, where they are no index."""
+    sides: tuple[float, ...] = ()
+    """Those around the numbers that it is held against."""
 
 
 def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
-    """What the program does with each leaf of whole numbers."""
+    """What the program does with the numbers of each leaf."""
     traced = tracing(args, {})
-    limits, marked = bounds(traced.program.body), marks(traced.program.body)
+    body = traced.program.body
+    limits, marked, held = bounds(body), marks(body), sides(body)
+    none: frozenset[float] = frozenset()
     return {
-        index: Use(limits.get(var), tuple(sorted(marked.get(var, ()))))
+        index: Use(
+            limits.get(var),
+            tuple(sorted(marked.get(var, none))),
+            tuple(sorted(held.get(var, none))),
+        )
         for var, index in _numbered(traced, values)
-        if var in limits or var in marked
+        if var in limits or var in marked or var in held
     }
 
 
@@ -163,6 +181,11 @@ def _is_shape(x: Any) -> bool:
     return isinstance(x, jax.ShapeDtypeStruct)
 
 
+def _has_choice(x: Any) -> bool:
+    """Whether numbers that the program asks for, or large ones, may be among those drawn for it."""
+    return _is_shape(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
 def _is_finite(run: Run) -> bool:
     return all(map(_finite, run.results()))
 
@@ -203,15 +226,28 @@ def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:
         return jnp.asarray(_unevenly(lambda: rng.random(dims) < 0.75))
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.asarray(_whole(dims, dtype, rng, use, how))
+    return jnp.asarray(_numbers(dims, dtype, rng, use, how))  # float64 is narrowed as JAX does
+
+
+def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
     size = 1 / math.sqrt(dims[-2]) if len(dims) > 1 and dims[-2] else 1.0
-    numbers = rng.normal(size=dims) * size
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        numbers = numbers + 1j * rng.normal(size=dims) * size
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    drawn = rng.normal(size=dims) * size
+    if is_complex:
+        drawn = drawn + 1j * rng.normal(size=dims) * size
     elif how.unit:
-        numbers = rng.uniform(0.1, 0.9, dims)
+        drawn = rng.uniform(0.1, 0.9, dims)
     elif not how.signs:
-        numbers = np.abs(numbers) + 0.1 * size
-    return jnp.asarray(numbers.astype(dtype))  # float64 is narrowed as JAX narrows arguments
+        drawn = np.abs(drawn) + 0.1 * size
+    far = [side for side in use.sides if abs(side) > size]
+    if not (far and how.marks and dims) or is_complex:
+        return drawn.astype(dtype)
+
+    def near() -> np.ndarray:
+        some = rng.choice(far, dims) * (1 + 0.1 * rng.normal(size=dims))
+        return np.where(rng.random(dims) < RARELY, some, drawn)
+
+    return _unevenly(near, lambda found: [found < side for side in far[:FEW]]).astype(dtype)
 
 
 def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
@@ -220,21 +256,33 @@ def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) 
     info = jnp.iinfo(dtype)
     most = min(SOME if use.limit is None else max(use.limit, 1), int(info.max))
     least = 0 if how.zero or most == 1 else 1
-    held = range(int(info.min), int(info.max) + 1)
-    marks = [mark for mark in use.marks if mark in held and (mark or how.zero)]
-    marked = how.marks and marks and dims
+
+    def held(numbers: Sequence[float]) -> list[int]:
+        whole = [int(one) for one in numbers if float(one).is_integer() and (one or how.zero)]
+        return [one for one in whole if info.min <= one <= info.max]
+
+    asked = held((*use.marks, *use.sides))
+    if not dims:
+        # A count of steps may be on either side of what it is held against.
+        beyond = [side for side in held(use.sides) if side >= most][-1:]
+        chosen = how.marks and beyond and rng.random() < 0.5
+        return np.asarray(beyond[0] if chosen else rng.integers(least, most), dtype)
+    some = [one for one in asked if not least <= one < most] or asked
 
     def numbers() -> np.ndarray:
-        drawn = rng.integers(least, most, size=dims).astype(dtype)
-        if not marked:
-            return drawn
-        return np.where(rng.random(dims) < 0.75, drawn, rng.choice(np.array(marks, dtype), dims))
+        drawn = rng.integers(least, most, size=dims)
+        if how.wide and use.limit is None:
+            large = np.exp(rng.uniform(0, math.log(min(WIDE, int(info.max))), dims))
+            drawn = np.where(rng.random(dims) < RARELY, large.astype(np.int64), drawn)
+        if how.marks and some:
+            drawn = np.where(rng.random(dims) < RARELY, rng.choice(some, dims), drawn)
+        return drawn.astype(dtype)
 
     def counted(drawn: np.ndarray) -> list[np.ndarray]:
-        between = [mark for mark in marks if least <= mark < most - 1]
-        return [np.isin(drawn, marks), *(drawn <= mark for mark in between[:FEW])]
+        between = sorted({*asked})[:-1]
+        return [np.isin(drawn, some), *(drawn <= one for one in between[:FEW])]
 
-    return _unevenly(numbers, counted if marked else lambda drawn: [drawn])
+    return _unevenly(numbers, counted if how.marks and some else lambda drawn: [drawn])
 
 
 def _unevenly(

@@ -97,13 +97,16 @@ UNEVEN_SHARDING = re.compile(
 
 NO_DEVICES = re.compile(
     r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
-    r"|`get_mesh` can only be used outside|untyped custom call to xla.sdy"
+    r"|`get_mesh` can only be used outside"
 )
 """JAX's messages where a program asks a virtual mesh for what only devices have."""
 
 
-COMPILED = re.compile(r"Cannot apply JAX transformations to a function lowered and compiled")
-"""JAX's message where a program that is traced calls one that is compiled."""
+COMPILED = re.compile(
+    r"Cannot apply JAX transformations to a function lowered and compiled"
+    r"|only AbstractMesh exists in a jitted computation|untyped custom call to xla.sdy"
+)
+"""JAX's messages where a program that is traced lowers or compiles one, or calls that."""
 
 NOT_AN_ARRAY = re.compile(
     r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"

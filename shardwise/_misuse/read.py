@@ -323,11 +323,12 @@ class _Reader(Way):
 
     def _compiled(self) -> str:
         return explain_error(
-            "this calls a compiled program, what .lower(...).compile() gives",
+            "this lowers or compiles a program, or calls what .lower(...).compile() gives",
             where=self.where,
-            rule="The function is traced for other meshes than it was compiled for, and a compiled "
-            "program cannot be traced.",
-            remedy="call the jitted function itself here, and compile it where it runs.",
+            rule="The function is traced, for meshes that have no devices: nothing can be compiled "
+            "for them, and what is compiled cannot be traced.",
+            remedy="call the jitted function itself here; lower and compile it outside, for a real "
+            "mesh.",
         )
 
     def _traced_static(self) -> str:

@@ -194,6 +194,10 @@ class _Walk:
         if not mesh.isdisjoint(ins) and not after(self.ops, self.on_one).isdisjoint(ins):
             raise checks.on_one_device(self.where(eqn))
 
+    def on_call_exported(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
+        checks.exported(eqn.params["exported"], self.where(eqn))
+        return self.leaf(eqn, "call_exported", ins)
+
     def on_custom_lin(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         raise checks.backward_only(self.where(eqn))
 

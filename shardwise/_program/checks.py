@@ -235,6 +235,19 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
     return False
 
 
+def exported(program: Any, where: Place) -> None:
+    """Refuse a program of `jax.export` that is made for several devices: it is closed."""
+    if program.nr_devices > 1 or "sdy.mesh" in program.mlir_module():
+        raise UnsupportedError(
+            explain_error(
+                f"this calls {program.fun_name}, which jax.export has exported for a mesh",
+                where=str(where),
+                rule="What each device does cannot be read off an exported program.",
+                remedy="call the function that was exported.",
+            )
+        )
+
+
 def backward_only(where: Place) -> UnsupportedError:
     """The error for a tangent that a `custom_vjp` has no rule for."""
     return UnsupportedError(

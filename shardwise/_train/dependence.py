@@ -52,7 +52,7 @@ def _results(eqn: Any, marks: list[bool]) -> list[bool]:
     found = _follow(bodies[0], marks)
     if name != "scan":
         return found
-    first, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+    first, carried = _jax.scan_counts(eqn.params)
     while True:  # what is carried comes in again
         before = list(marks)
         for k in range(carried):

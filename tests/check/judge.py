@@ -10,13 +10,21 @@ import shardwise as sw
 from .corpus import Pair
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class Judgement:
-    """What check says of one pair."""
+    """What check says of one pair, each program when it is asked for."""
 
     pair: Pair
-    wrong: sw.Verdict
-    right: sw.Verdict
+
+    @functools.cached_property
+    def wrong(self) -> sw.Verdict:
+        """Of the wrong program."""
+        return sw.check(self.pair.wrong, *self.pair.args(), mesh=self.pair.mesh)
+
+    @functools.cached_property
+    def right(self) -> sw.Verdict:
+        """Of the right one."""
+        return sw.check(self.pair.right, *self.pair.args(), mesh=self.pair.mesh)
 
     @property
     def faulted(self) -> bool:
@@ -46,7 +54,5 @@ class Judgement:
 
 @functools.cache
 def judge(pair: Pair) -> Judgement:
-    """Check both programs of a pair."""
-    args = pair.args()
-    wrong = sw.check(pair.wrong, *args, mesh=pair.mesh)
-    return Judgement(pair, wrong, sw.check(pair.right, *args, mesh=pair.mesh))
+    """Check the programs of a pair."""
+    return Judgement(pair)

@@ -157,6 +157,77 @@ def test_where_nothing_that_is_drawn_serves_values_are_asked_for():
     assert "right with this data" not in told
 
 
+# --- what numbers are held against
+
+MASKS = {
+    "below": lambda a: a < 65,
+    "below or equal": lambda a: a <= 12,
+    "a token": lambda a: a < 50256,
+    "a weight": lambda a: 1 + (a > 50),
+    "cast": lambda a: a.astype(jnp.float32) < 99.5,
+    "hundreds": lambda a: a // 100 == 0,
+    "of a hundred": lambda a: a % 100 < 20,
+    "a bit": lambda a: (a & 16) == 0,
+    "a fraction": lambda a: a < 100.0,
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_numbers_are_drawn_on_both_sides(name):
+    """A mask that is true everywhere shows nothing of a mean of means."""
+
+    def masked(mean):
+        def f(a, x, *, mesh):
+            body = lambda a, x: mean(x * MASKS[name](a), MASKS[name](a))  # noqa: E731
+            return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(a, x)
+
+        return f
+
+    dtype = jnp.float32 if name == "a fraction" else jnp.int32
+    shapes = jax.ShapeDtypeStruct((32,), dtype), jax.ShapeDtypeStruct((32,), jnp.float32)
+    assert sw.check(masked(of_all), *shapes, mesh={"data": [1, 4]})
+    assert sw.check(masked(of_means), *shapes, mesh={"data": [1, 4]}).wrong_on == ("{data: 4}",)
+
+
+@pytest.mark.parametrize(
+    "bucket",
+    [
+        lambda a: a // 10,
+        lambda a: a * 5 // 50,
+        lambda a: jnp.clip(a >> 4, 0, 4),
+        lambda a: jnp.digitize(a, jnp.array([10, 20, 30, 40])),
+    ],
+)
+def test_numbers_are_drawn_for_several_buckets(bucket):
+    def f(a, x, *, mesh):
+        def body(a, x):
+            total, count = (jnp.zeros(5).at[bucket(a)].add(v) for v in (x, 1.0))
+            return lax.pmean(total / jnp.maximum(count, 1), "data")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(a, x)
+
+    shapes = jax.ShapeDtypeStruct((32,), jnp.int32), jax.ShapeDtypeStruct((32,), jnp.float32)
+    assert not sw.check(f, *shapes, mesh={"data": [1, 4]})
+
+
+def test_a_count_of_steps_is_on_either_side():
+    seen = set()
+
+    def f(x, step, *, mesh):
+        jax.debug.callback(lambda step: seen.add(int(step)), step)
+
+        def body(x):
+            late = lambda x: lax.psum(x.sum(), "data")  # noqa: E731
+            return lax.cond(step < 1000, lambda x: lax.pmean(x.sum(), "data"), late, x)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    shapes = jax.ShapeDtypeStruct((8,), jnp.float32), jax.ShapeDtypeStruct((), jnp.int32)
+    for seed in range(6):
+        sw.check(f, *shapes, mesh={"data": [1]}, seed=seed)
+    assert min(seen) < 1000 <= max(seen)
+
+
 # --- labels that are predicted
 
 

@@ -287,9 +287,6 @@ WITHOUT_DEVICES = {
         x.shape, NamedSharding(mesh, P("data")), lambda index: X[index]
     ),
     "get_mesh": lambda x, mesh: jax.sharding.get_mesh(),
-    "custom call": lambda x, mesh: (
-        jax.jit(functools.partial(handed, mesh=mesh)).lower(X).compile()(X)
-    ),
 }
 
 
@@ -304,14 +301,59 @@ def test_what_a_virtual_mesh_does_not_have(words):
     assert "mesh.size" in str(caught.value)
 
 
-@pytest.mark.parametrize("given", [lambda x: x, lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)])
-def test_a_program_compiled_inside(given):
-    def f(x, *, mesh):
-        compiled = jax.jit(functools.partial(handed, mesh=mesh)).lower(given(x)).compile()
-        return compiled(x)
+def _placed(mesh):
+    return NamedSharding(mesh, P("data"))
 
-    with pytest.raises(sw.UnsupportedError, match=r"test_arguments.py:\d+: this calls a compiled"):
-        sw.check(f, X, mesh={"data": [1, 4]})
+
+LOWERED = {
+    "compiled": lambda step, x, mesh: jax.jit(step).lower(x).compile()(x),
+    "of values": lambda step, x, mesh: jax.jit(step).lower(X).compile()(X),
+    "of a shape": lambda step, x, mesh: (
+        jax.jit(step).lower(jax.ShapeDtypeStruct(x.shape, x.dtype)).compile()(x)
+    ),
+    "of a shape that lies somewhere": lambda step, x, mesh: (
+        jax.jit(step)
+        .lower(jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=_placed(mesh)))
+        .compile()
+        .memory_analysis()
+    ),
+    "with in_shardings": lambda step, x, mesh: (
+        jax.jit(step, in_shardings=_placed(mesh)).lower(x).compile()(x)
+    ),
+    "as text": lambda step, x, mesh: (
+        jax.jit(step, in_shardings=_placed(mesh)).lower(x).as_text() and x
+    ),
+}
+
+
+@pytest.mark.parametrize("lowered", LOWERED.values(), ids=LOWERED)
+def test_a_program_compiled_inside(lowered):
+    def f(x, *, mesh):
+        return lowered(functools.partial(handed, mesh=mesh), x, mesh)
+
+    words = r"test_arguments.py:\d+: this lowers or compiles a program"
+    with pytest.raises(sw.UnsupportedError, match=words):
+        sw.check(f, X, mesh={"data": [4]})
+
+
+@pytest.mark.parametrize("lies", [lambda mesh: None, _placed])
+def test_a_program_exported_inside(lies):
+    def f(x, *, mesh):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=lies(mesh))
+        return jax.export.export(jax.jit(functools.partial(handed, mesh=mesh)))(shape).call(x)
+
+    with pytest.raises(sw.UnsupportedError, match=r"test_arguments.py:\d+: .*has exported"):
+        sw.simulate(f, mesh=MESH)(X)
+
+
+def test_an_exported_program_of_one_device_runs():
+    sine = jax.export.export(jax.jit(jnp.sin))(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+
+    def f(x, *, mesh):
+        specs = {"in_specs": P("data"), "out_specs": P("data"), "check_vma": False}
+        return jax.shard_map(sine.call, mesh=mesh, **specs)(x)
+
+    np.testing.assert_array_equal(sw.simulate(f, mesh=MESH)(X), jnp.sin(X))
 
 
 WRONG_PMAPS = {
