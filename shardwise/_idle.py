@@ -36,7 +36,8 @@ def warn_if_idle(
                 "difference: it ran as it is",
                 where=f"sw.simulate({name_of(f)})",
                 rule="What is simulated is what jax.shard_map runs on each device.",
-                remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it.",
+                remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it. If "
+                "it does so for a Mesh alone: a virtual mesh is a jax.sharding.AbstractMesh.",
             )
         )
 

@@ -171,6 +171,11 @@ def resized(mesh: AbstractMesh, sizes: Mapping[str, int]) -> AbstractMesh:
     )
 
 
+def one_device(mesh: AbstractMesh) -> AbstractMesh:
+    """The same axes on one device."""
+    return resized(mesh, dict.fromkeys(mesh.axis_names, 1))
+
+
 def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> dict[str, Axis]:
     """The axes of a mesh by name, in mesh order; only the `manual` ones where given."""
     keep = None if manual is None else set(manual)

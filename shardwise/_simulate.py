@@ -15,7 +15,7 @@ from ._errors import ArgumentError, ShardingError, a_type, explain_error
 from ._handed import without_mesh
 from ._idle import warn_if_idle
 from ._lower import Choice, Pace, choosing, machine, room
-from ._mesh import MeshLike, is_count
+from ._mesh import MeshLike, is_count, one_device
 from ._static import Static
 from ._tracing import Tracing
 
@@ -93,8 +93,9 @@ def simulate(
     def simulated(*args: Any, **kwargs: Any) -> Any:
         first = not tracing.known
         traced = tracing(args, kwargs)
-        if first and tracing.around is not None and not tracing.takes_mesh:
-            bare = Tracing(f, None, static=static, refs=True)
+        if first and tracing.around is not None:
+            other = one_device(tracing.around) if tracing.takes_mesh else None
+            bare = Tracing(f, other, tracing.in_specs, static=static, refs=True)
             warn_if_idle(f, tracing.around, traced.program, lambda: bare(args, kwargs).program)
         try:
             outs = call(traced.program, _pace(at_once), traced.read())

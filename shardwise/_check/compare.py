@@ -19,7 +19,8 @@ decided by numbers that round (an `argmax`, a threshold, a whole number that is 
 differs by at most `atol + rtol * |reference|`, and that is all.
 
 NaN and infinity agree with themselves, and with a number only where rounding decides between them:
-a root of a difference that cancels was seen both finite and not.
+what it should be, as the root of a difference that cancels, was seen both finite and not; or it was
+so on the mesh, and what was finite there agrees.
 
 The search for a cause compares values on the way, whose rounding is not measured, by their norms:
 `agree`, with the tolerance
@@ -96,17 +97,28 @@ class Movement:
     """Which elements were seen both finite and not."""
     finite: np.ndarray | None = None
     """Which elements were finite when they were first seen."""
+    number: np.ndarray | float = math.nan
+    """What each element was when it was last seen finite."""
+    there: np.ndarray | float = math.nan
+    """The same of those that are unsure on a mesh alone, where nothing says what they should be."""
 
     def __add__(self, other: Movement) -> Movement:
         moved, lean = self.moved + other.moved, self.lean + other.lean
         turned, unsure = self.turned + other.turned, self.unsure | other.unsure
-        return Movement(moved, lean, self.seen or other.seen, turned, unsure)
+        there = np.where(np.isnan(self.there), other.there, self.there)
+        return Movement(moved, lean, self.seen or other.seen, turned, unsure, there=there)
 
     def __or__(self, other: Movement) -> Movement:
         """Two measurements of the same rounding: the further of them."""
         moved, lean = np.maximum(self.moved, other.moved), max(self.lean, other.lean)
         turned, unsure = np.maximum(self.turned, other.turned), self.unsure | other.unsure
-        return Movement(moved, lean, self.seen or other.seen, turned, unsure)
+        there = np.where(np.isnan(self.there), other.there, self.there)
+        return Movement(moved, lean, self.seen or other.seen, turned, unsure, there=there)
+
+    def on_a_mesh(self) -> Movement:
+        """The same of a program on a mesh, which may be wrong."""
+        there = np.where(self.unsure, self.number, math.nan)
+        return dataclasses.replace(self, unsure=False, there=there)
 
     def part(self, of: float) -> Movement:
         """The same, less far."""
@@ -116,7 +128,12 @@ class Movement:
     def with_turns(self, further: Movement) -> Movement:
         """The same with what was measured with errors `TIMES` those of rounding."""
         unsure = self.unsure | further.unsure
-        return dataclasses.replace(self, turned=further.moved, unsure=unsure)
+        there = np.where(np.isnan(self.there), further.there, self.there)
+        return dataclasses.replace(self, turned=further.moved, unsure=unsure, there=there)
+
+    def as_unsure_as(self, further: Movement) -> Movement:
+        """The same, and unsure of what was so with larger errors."""
+        return dataclasses.replace(self, unsure=self.unsure | further.unsure)
 
     def further(self, sample: np.ndarray, want: np.ndarray) -> Movement:
         """The same with one more run with other roundings taken into account."""
@@ -129,7 +146,8 @@ class Movement:
         first = np.isfinite(other) if self.finite is None else self.finite
         unsure = self.unsure | (np.isfinite(other) != first)
         moved = np.maximum(self.moved, np.abs(gap))
-        return Movement(moved, lean, seen=True, unsure=unsure, finite=first)
+        number = np.where(np.isfinite(other), other, self.number)
+        return Movement(moved, lean, seen=True, unsure=unsure, finite=first, number=number)
 
 
 STILL = Movement()
@@ -166,7 +184,9 @@ def _off(
     if same.all():
         return ~same
     far = np.maximum(TIMES * move.moved, move.turned)
-    unsure = move.unsure & ~(np.isfinite(got) & np.isfinite(want))
+    with np.errstate(all="ignore"):
+        agrees = np.abs(move.there - want) <= np.maximum(own * size, far)
+    unsure = (move.unsure | agrees) & ~(np.isfinite(got) & np.isfinite(want))
     wrong = ~(same | (gap <= own * size) | (gap <= far) | unsure)
     if wrong.any() or not _leans(got, want, limit, move):
         return wrong

@@ -11,7 +11,7 @@ import jax
 
 from .._doing import doing
 from .._errors import DeadlockError, name_of
-from .._mesh import AbstractMesh, axes_of, resized
+from .._mesh import AbstractMesh, axes_of, one_device
 from .._program import Collective, walk
 from .._static import Static
 from .._tracing import Tracing
@@ -78,7 +78,7 @@ def _examine(
     atol: float | None,
     seed: int,
 ) -> Examined:
-    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    ones = one_device(meshes[0])
     in_specs, static = options
     # The values that are drawn for shapes do not say how they lie, as the shapes do.
     options = Tracing(f, ones, in_specs, static).lying(args), static

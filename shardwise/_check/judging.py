@@ -130,7 +130,7 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
     """How far rounding moves a result, each time looked at more closely.
 
     Parts that devices round before they are added up only show on the mesh itself, and decisions
-    that rounding may turn only where everything is moved further.
+    that rounding may turn only where everything is moved further; NaN is such a decision.
     """
     if limit.given or not max(base.coarsest[index], run.coarsest[index]):
         return
@@ -143,11 +143,19 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
         closely = moved(both, count=MANY)
         yield closely
     if run.decides:
-        yield closely.with_turns(moved(both, count=OFTEN, times=TIMES))
+        closely = closely.with_turns(moved(both, count=OFTEN, times=TIMES))
+        yield closely
+    here, there = (np.isfinite(in_parts(x)) for x in (run.values[index].first, want.value))
+    if here.shape == there.shape and (here != there).any():
+        yield closely.as_unsure_as(moved([base], count=OFTEN, times=TIMES))
 
 
 def _moved(runs: Sequence[Run], index: int, want: Wanted, count: int, times: int = 1) -> Movement:
-    """How far rounding was seen to move a result in so many runs of each program."""
-    seen = [one.movement(index, count, times) for one in runs]
+    """How far rounding was seen to move a result in so many runs of each program.
+
+    The first is the one on one device.
+    """
+    first, *others = (one.movement(index, count, times) for one in runs)
+    seen = [first, *(one.on_a_mesh() for one in others)]
     alike = [one for one in seen if np.shape(one.moved) == in_parts(want.value).shape]
     return functools.reduce(operator.or_, alike, STILL) + want.movement(count, times)

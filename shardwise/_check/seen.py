@@ -102,14 +102,14 @@ def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterat
 
 
 def _by_rounding(base: Run, runs: Sequence[Run]) -> Iterator[Finding]:
-    """Say so if rounding decides whether a result is NaN: it is so on some meshes alone."""
+    """Say so if rounding decides whether a result is finite: it is so on some meshes alone."""
     there = [run.results() for run in runs]
     for path, one, *others in zip(base.paths, base.results(), *there, strict=True):
-        if any((_nan(one) != _nan(other)).any() for other in others):
+        if any((_finite(one) != _finite(other)).any() for other in others):
             yield _finding(
                 "SW503",
-                f"{path} is NaN in some of its elements on some meshes and not on others: rounding "
-                "decides that, and nothing else could be seen of them",
+                f"{path} is NaN or infinite in some of its elements on some meshes and not on "
+                "others: rounding decides that, and nothing else could be seen of them",
                 "keep what cancels in its range: jnp.maximum(variance, 0) under a root, and "
                 "something added where it is divided by; or take the mean off before the square.",
             )
@@ -122,6 +122,11 @@ def _is_zero(value: np.ndarray) -> bool:
 def _nan(value: np.ndarray) -> np.ndarray:
     is_float = jnp.issubdtype(value.dtype, jnp.inexact)
     return np.isnan(value) if is_float else np.zeros(value.shape, bool)
+
+
+def _finite(value: np.ndarray) -> np.ndarray:
+    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
+    return np.isfinite(value) if is_float else np.ones(value.shape, bool)
 
 
 def _is_nan(value: np.ndarray) -> bool:

@@ -67,6 +67,7 @@ from .messages import NESTED_MESH as NESTED_MESH
 from .messages import NO_DERIVATIVE as NO_DERIVATIVE
 from .messages import NO_DEVICES as NO_DEVICES
 from .messages import NO_MESH as NO_MESH
+from .messages import NO_VALUES as NO_VALUES
 from .messages import NOT_AN_ARRAY as NOT_AN_ARRAY
 from .messages import NOT_REPLICATED as NOT_REPLICATED
 from .messages import PLAIN_NUMBER as PLAIN_NUMBER

@@ -108,6 +108,11 @@ COMPILED = re.compile(
 )
 """JAX's messages where a program that is traced lowers or compiles one, or calls that."""
 
+NO_VALUES = re.compile(
+    r"[Tt]he '?(?P<name>\w+)(?:\(\)|') (?:attribute|method) (?:is not available|was called) on"
+)
+"""JAX's messages where what has no values yet is asked for what only arrays on devices have."""
+
 NOT_AN_ARRAY = re.compile(
     r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"
 )

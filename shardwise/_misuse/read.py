@@ -66,6 +66,9 @@ class _Reader(Way):
             return ShardingError(self._spec_without_mesh())
         if _jax.COMPILED.search(self.text):
             return UnsupportedError(self._compiled())
+        in_a_body = any(map(_jax.is_shard_map, self.files))  # where devices have none either
+        if not in_a_body and (found := _jax.NO_VALUES.search(self.text)):
+            return UnsupportedError(self._no_values(found["name"]))
         if _jax.TRACED_STATIC.search(self.text):
             return ArgumentError(self._traced_static())
         if found := _jax.NO_DERIVATIVE.search(self.text):
@@ -82,9 +85,12 @@ class _Reader(Way):
         if isinstance(self.error, AssertionError):
             # With its check on, JAX asserts that the axis of a reduction is bound.
             axis = self.unbound()
-            return None if axis is None else self._no_axis(axis)
+            behind = self._from_the_end()
+            return behind if behind or axis is None else self._no_axis(axis)
         if isinstance(self.error, IndexError):
             return self._of_a_collective()
+        if isinstance(self.error, ZeroDivisionError) and self._of_empty_groups():
+            return self._empty_groups()
         if not isinstance(self.error, ValueError | NameError | TypeError):
             return None
         if _jax.INDIVISIBLE.search(self.text):
@@ -115,6 +121,44 @@ class _Reader(Way):
     def _in_groups(self) -> bool:
         """Whether JAX refuses groups of devices, as it does without a word."""
         return not self.text and bool(self.frames[-1].f_locals.get("axis_index_groups"))
+
+    def _of_empty_groups(self) -> bool:
+        called = self.called
+        groups = called.f_locals.get("axis_index_groups") if called else None
+        return bool(groups) and not all(map(len, groups))
+
+    def _empty_groups(self) -> str:
+        return explain_error(
+            "axis_index_groups has a group without devices",
+            where=self.where,
+            rule="Groups are of one size, and each device is in one of them.",
+            remedy="leave the empty group out.",
+        )
+
+    def _from_the_end(self) -> str | None:
+        """Words for a dimension that is counted from the end, which this version asserts away."""
+        if (called := self.called) is None:
+            return None
+        asked = ("split_axis", "concat_axis", "scatter_dimension")
+        given = {word: called.f_locals[word] for word in asked if word in called.f_locals}
+        if all(isinstance(number, int) and number >= 0 for number in given.values()):
+            return None
+        return explain_error(
+            f"{called.f_code.co_name} with "
+            + ", ".join(f"{word}={number}" for word, number in given.items()),
+            where=self.where,
+            rule="This version of JAX counts the dimensions of an exchange from the front.",
+            remedy="numbers from 0; the last dimension is x.ndim - 1.",
+        )
+
+    def _no_values(self, name: str) -> str:
+        return explain_error(
+            f"this asks an array for {name}, and the function is traced",
+            where=self.where,
+            rule="While a function is traced its arrays have types, but no values and no devices.",
+            remedy=f"ask the result of the simulated function for {name}; in here, jax.typeof(x) "
+            "has the type, and jax.block_until_ready(x) may stand.",
+        )
 
     def _checked_groups(self) -> str:
         return explain_error(

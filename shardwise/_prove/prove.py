@@ -9,7 +9,7 @@ from .._calls import DEVICES, public
 from .._check import Meshes, wanted_meshes
 from .._doing import Telling, telling
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, name_of
-from .._mesh import AbstractMesh, resized
+from .._mesh import AbstractMesh, one_device
 from .._static import Static
 from .._tracing import Tracing
 from .judge import decided, judged
@@ -105,7 +105,7 @@ def _prove(
     run: bool,
     options: tuple[Any, Static],
 ) -> Proof:
-    ones = resized(meshes[0], dict.fromkeys(meshes[0].axis_names, 1))
+    ones = one_device(meshes[0])
     own, bare = (f, ones) if reference is None else (reference, None)
     in_specs, static = options
     # What is cut down for numbers does not say how it lies, as the arguments do.

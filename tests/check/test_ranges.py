@@ -238,3 +238,37 @@ def test_a_nan_of_an_empty_shard_is_wrong_as_before():
     x = jax.random.normal(jax.random.key(0), (16,))
     verdict = sw.check(f, x, (jnp.arange(16) < 8) * 1.0, mesh={"data": [1, 2]})
     assert verdict.wrong_on == ("{data: 2}",)
+
+
+def _gram(x):
+    return lax.pmean(jnp.linalg.slogdet(x.T @ x)[1], "data")
+
+
+ALONE_ON_A_MESH = {
+    "a variance of one row": (
+        split(lambda x: lax.pmean(jnp.log(x.var(0)), "data")),
+        (4, 3),
+    ),
+    "statistics of one row": (
+        split(lambda x: (x - x.mean(0)) / x.std(0), out_specs=P("data")),
+        (4, 3),
+    ),
+    "a matrix that is singular": (split(_gram), (8, 3)),
+}
+
+
+@pytest.mark.parametrize("name", ALONE_ON_A_MESH)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_what_is_nan_or_infinite_on_the_mesh_alone_is_wrong_however_it_rounds(name, drawn):
+    """Rounding may make a zero of theirs a small number, and no number that is right."""
+    program, shape = ALONE_ON_A_MESH[name]
+    x = jax.random.normal(jax.random.key(8), shape)
+    given = jax.ShapeDtypeStruct(shape, x.dtype) if drawn else x
+    assert sw.check(program, given, mesh={"data": [1, 4]}).wrong_on == ("{data: 4}",)
+
+
+def test_every_mesh_on_which_it_is_infinite_is_named():
+    x = jnp.repeat(jnp.array([0.3, 1.7]), 8)
+    program = split(lambda x: lax.pmean(jnp.log(x.var()), "data"))
+    wrong = sw.check(program, x, mesh={"data": SIZES})
+    assert wrong.wrong_on == ("{data: 2}", "{data: 4}", "{data: 8}")

@@ -482,3 +482,72 @@ def test_devices_may_be_asked_for_and_not_counted():
         return handed(x, mesh=mesh) * len(own)
 
     assert_same(sw.simulate(f, mesh=MESH)(X), 2 * sw.simulate(handed, mesh=MESH)(X))
+
+
+OF_DEVICES = {
+    "sharding": lambda x: x.sharding,
+    "block_until_ready": lambda x: x.block_until_ready(),
+    "addressable_shards": lambda x: x.addressable_shards,
+    "devices": lambda x: x.devices(),
+}
+
+
+@pytest.mark.parametrize("name", OF_DEVICES)
+def test_what_only_arrays_on_devices_have(name):
+    def f(x, *, mesh):
+        OF_DEVICES[name](handed(x, mesh=mesh))
+        return x
+
+    words = rf"test_arguments.py:\d+: this asks an array for {name}"
+    with pytest.raises(sw.UnsupportedError, match=words):
+        sw.simulate(f, mesh=MESH)(X)
+
+
+@pytest.mark.parametrize("collective", [lax.all_to_all, lax.psum_scatter])
+def test_a_group_without_devices(collective):
+    dims = (0, 1) if collective is lax.all_to_all else ()
+
+    def f(x, *, mesh):
+        groups = {"axis_index_groups": [[], [0, 1, 2, 3]], "tiled": True}
+        body = lambda x: collective(x, "data", *dims, **groups)  # noqa: E731
+        specs = {"in_specs": P("data"), "out_specs": P("data"), "check_vma": False}
+        return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+    with pytest.raises(sw.ShardingError, match=r"test_arguments.py:\d+: .*group"):
+        sw.simulate(f, mesh=MESH)(X)
+
+
+@pytest.mark.parametrize("dims", [(-2, 0), (0, -1)])
+def test_dimensions_of_an_exchange_that_are_counted_from_the_end(dims):
+    """As devices have it: newer versions of JAX take them."""
+
+    def f(x, *, mesh):
+        specs = {"in_specs": P("data"), "out_specs": P("data"), "check_vma": False}
+        body = lambda x: lax.all_to_all(x, "data", *dims)  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+    x = normal(16, 2)
+    try:
+        want = f(x, mesh=real_mesh(data=4))
+    except AssertionError:
+        with pytest.raises(sw.ShardingError, match="from the front"):
+            sw.simulate(f, mesh=MESH)(x)
+    else:
+        assert_same(sw.simulate(f, mesh=MESH)(x), want)
+
+
+def test_in_a_body_it_is_an_error_of_the_users():
+    def f(x, *, mesh):
+        body = lambda x: x * len(x.addressable_shards)  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+    with pytest.raises(jax.errors.ConcretizationTypeError):
+        sw.simulate(f, mesh=MESH)(X)
+
+
+def test_a_function_that_shards_on_a_mesh_of_devices_alone():
+    def f(x, *, mesh):
+        return handed(x, mesh=mesh) if isinstance(mesh, Mesh) else x
+
+    with pytest.warns(UserWarning, match="AbstractMesh"):
+        sw.simulate(f, mesh=MESH)(X)
