@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
@@ -97,7 +98,11 @@ def trees_with_none(spmd, tree, nothing):
     return spmd(body, (P("x"), None), outs)(tree, nothing)
 
 
-@program(X4, args=lambda s: (normal(8, 3),))
+@program(
+    X4,
+    args=lambda s: (normal(8, 3),),
+    setting=lambda: pytest.warns(UserWarning, match="there is no shard_map in it"),
+)
 def nothing_sharded_at_all(spmd, x):
     return {"sum": x.sum(), "same": x, "constant": 3, "none": None}
 
