@@ -83,7 +83,7 @@ def run_drawn(
 
     first = fill({}, How())
     used = _used(tracing, rebuild(first), first)
-    ways = WAYS if any(map(_has_choice, leaves)) else _WAYS
+    ways = WAYS if used or any(map(_is_whole, leaves)) else _WAYS
 
     def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
         args = rebuild(values)
@@ -102,7 +102,7 @@ def run_drawn(
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """What a program does with the whole numbers of one array."""
+    """What a program does with the numbers of one array."""
 
     limit: int | None = None
     """One more than the largest that may be an index."""
@@ -181,9 +181,8 @@ def _is_shape(x: Any) -> bool:
     return isinstance(x, jax.ShapeDtypeStruct)
 
 
-def _has_choice(x: Any) -> bool:
-    """Whether numbers that the program asks for, or large ones, may be among those drawn for it."""
-    return _is_shape(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+def _is_whole(x: Any) -> bool:
+    return _is_shape(x) and jnp.issubdtype(x.dtype, jnp.integer)
 
 
 def _is_finite(run: Run) -> bool:
