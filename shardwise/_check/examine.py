@@ -111,7 +111,8 @@ def _examine(
     doing("looking for the line" if comparison.wrong_on else "reading the program")
     findings = comparison.findings()
     if not comparison.wrong_on:
-        dark = unseen(base, runs, meshes, reference is not None, comparison.is_proved)
+        given = reference is not None, comparison.is_proved
+        dark = unseen(base, runs, comparison.compared, meshes, *given)
         findings += list(map(with_values, dark)) if comparison.drawn else dark
     kept, silenced = split_silenced(_once(findings, comparison.wrong), place_of(f))
     kept = _led_by_a_cause(kept)
@@ -148,6 +149,8 @@ class _Comparison:
         self.proved_on: list[str] = []
         self.stuck_on: list[str] = []
         self.stuck: list[Finding] = []
+        self.compared: list[Run] = []
+        """The runs of which numbers were compared: those on other meshes may not have been run."""
         self.tried: list[Sizes] = []
         """The meshes on which numbers were compared, or proved to be right."""
         self.follows = self.meant if self.base.paths else None
@@ -212,6 +215,7 @@ class _Comparison:
             self.wrong_on.append(words(one))
         else:
             self.tried.append(dict(one.shape))
+            self.compared.append(run)
             self.wrong.extend(here)
             self.wrong_on.extend([words(one)] * bool(here))
             if here and words(one) in self.proved_on and _is_beyond_meaning(run, here):

@@ -27,11 +27,17 @@ DRAWN = "in place of the shapes: numbers as the program is for, which were not f
 
 
 def unseen(
-    base: Run, runs: Sequence[Run], meshes: Sequence[AbstractMesh], given: bool, proved: bool
+    base: Run,
+    runs: Sequence[Run],
+    compared: Sequence[Run],
+    meshes: Sequence[AbstractMesh],
+    given: bool,
+    proved: bool,
 ) -> list[Finding]:
     """What this check could not have seen.
 
-    `given`: there is a reference. `proved`: the program is right on all meshes, with any data.
+    `compared`: the runs whose numbers are known; no other is run for it. `given`: there is a
+    reference. `proved`: the program is right on all meshes, with any data.
     """
     if not base.paths:
         return [no_results("nothing was compared")]
@@ -42,7 +48,7 @@ def unseen(
     found += _empty(base, "is NaN everywhere", _is_nan)
     found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
     partly = _empty(base, "is NaN in some of its elements", _is_partly_nan)
-    found += list(_by_rounding(base, runs)) or list(partly)
+    found += list(_by_rounding(base, compared)) or list(partly)
     return found + list(_alike(runs[-1] if runs else base, proved))
 
 

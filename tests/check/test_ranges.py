@@ -10,6 +10,7 @@ from jax import P, lax
 
 import shardwise as sw
 from shardwise._check.ranges import whole_numbers
+from shardwise._check.running import Run
 from shardwise._tracing import Tracing
 from tests.support import real_mesh
 
@@ -272,3 +273,17 @@ def test_every_mesh_on_which_it_is_infinite_is_named():
     program = split(lambda x: lax.pmean(jnp.log(x.var()), "data"))
     wrong = sw.check(program, x, mesh={"data": SIZES})
     assert wrong.wrong_on == ("{data: 2}", "{data: 4}", "{data: 8}")
+
+
+def test_a_large_program_that_is_proved_is_run_on_the_largest_mesh_alone(monkeypatch):
+    """What is said of its numbers needs no other mesh."""
+    ran = []
+    observe = Run.observe
+    monkeypatch.setattr(
+        Run, "observe", lambda run, atoms: ran.append(run.on) or observe(run, atoms)
+    )
+    program = split(lambda x: lax.psum((x * 2).sum(0), "data"))
+    assert sw.check(
+        program, jax.random.normal(jax.random.key(0), (4096, 1024)), mesh={"data": SIZES}
+    )
+    assert set(ran) == {"on {data: 1}", "on {data: 8}"}

@@ -1,0 +1,22 @@
+"""What depends on the argument of a function, through loops too, on every version of JAX."""
+
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from shardwise._train.dependence import depends
+
+
+def _carried(x):
+    return lax.scan(lambda c, _: (c + x.argmax(), None), 0, jnp.arange(3))[0]
+
+
+def _beside(x):
+    """It goes through the loop, and into another result of it."""
+    _, counted = lax.scan(lambda c, n: (c + x.sum(), n), 0.0, jnp.arange(3))
+    return counted.sum()
+
+
+@pytest.mark.parametrize(("function", "does"), [(_carried, True), (_beside, False)])
+def test_a_loop(function, does):
+    assert depends(function, jnp.arange(4.0)) == does
