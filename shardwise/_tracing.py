@@ -65,6 +65,11 @@ class Traced:
         """What the program closes over, as `plain` has it."""
         return list(map(unplaced, self.values[: len(self.values) - self.given.num_leaves]))
 
+    @property
+    def argument_values(self) -> list[Any]:
+        """The arrays among the arguments."""
+        return self.values[len(self.values) - self.given.num_leaves :]
+
     def read(self) -> list[Any]:
         """The values, with what mutable refs among them hold now."""
         refs = self.program.refs

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import zlib
+from collections import Counter
 
 from .devices import request_devices
 
@@ -68,10 +69,7 @@ def interruptible():
 ONCE = (
     "tests/check/test_cli_check.py",
     "tests/check/test_corpus.py::test_the_right_one",
-    "tests/check/test_mutations.py",
     "tests/check/test_plugin.py",
-    "tests/check/test_rounding.py",
-    "tests/check/test_tied.py",
     "tests/campaigns",
     "tests/cli",
     "tests/evaluate/test_evaluate_at_rest.py",
@@ -109,20 +107,29 @@ ONCE = (
 )
 """Tests that say little more on a second version of JAX: CI has twenty minutes for both."""
 
-SAMPLED = (
-    "tests/check/test_corpus.py",
-    "tests/check/test_few_bits.py",
-    "tests/check/test_marks.py",
-    "tests/check/test_ranges.py",
-    "tests/check/test_verdict.py",
-    "tests/conformance/test_explicit.py",
-    "tests/conformance/test_inside.py",
-    "tests/conformance/test_table.py",
-    "tests/explain/test_every_program.py",
-    "tests/test_primitives.py",
-)
+SAMPLED = ("tests/check/test_corpus.py",)
 """Tests over many programs: every second of them runs on a second version."""
 
+DEALT = (
+    "tests/check/",
+    "tests/conformance/",
+    "tests/explain/test_every_program.py",
+    "tests/meaning/test_found.py",
+    "tests/meaning/test_refuted.py",
+    "tests/meaning/test_rules.py",
+    "tests/test_primitives.py",
+    "tests/train/test_placing.py",
+    "tests/train/test_step.py",
+)
+WHOLE = (
+    "tests/check/test_cli_check.py",
+    "tests/check/test_corpus.py",
+    "tests/check/test_plugin.py",
+    "tests/conformance/test_memory.py",
+    "tests/conformance/test_table.py",  # it deals by itself
+)
+"""Tests of one thing in many forms, but for those: the forms are dealt out, one to the first
+version of JAX, the next to the second."""
 
 CLUSTER = (
     "tests/hosts/test_hosts_evaluate.py::test_broken_off",
@@ -136,9 +143,16 @@ cluster`, which CI runs."""
 
 def pytest_collection_modifyitems(items):
     """Mark them, so that `-m` can leave them out."""
+    dealt: Counter[str] = Counter()
     for item in items:
         for mark, tests in {"once": ONCE, "cluster": CLUSTER}.items():
             if item.nodeid.startswith(tests):
                 item.add_marker(mark)
         if item.nodeid.startswith(SAMPLED) and zlib.crc32(item.nodeid.encode()) % 2:
             item.add_marker("once")
+        test, _, form = item.nodeid.partition("[")
+        if not form or item.get_closest_marker("once"):
+            continue
+        if test.startswith(DEALT) and not test.startswith(WHOLE):
+            item.add_marker("second" if dealt[test] % 2 else "once")
+            dealt[test] += 1

@@ -215,6 +215,32 @@ def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]],
     return flat, rebuild
 
 
+def without_zeros(args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
+    """The arguments with numbers between 0 and 1 in place of arrays of zeros."""
+    rng = np.random.default_rng(seed)
+    leaves, rebuild = taken_apart(args)
+    return rebuild([_filled(x, rng) if is_zero(x) else x for x in leaves])
+
+
+def is_zero(x: Any) -> bool:
+    """Whether something is a floating-point number, or an array of them, and 0 everywhere."""
+    if type(x) is float:
+        return x == 0
+    if _is_shape(x) or _jax.is_traced(x) or not jnp.issubdtype(_dtype_of(x), jnp.floating):
+        return False
+    return bool(np.size(x)) and not np.asarray(x).any()
+
+
+def _filled(x: Any, rng: np.random.Generator) -> Any:
+    if type(x) is float:
+        return float(rng.uniform(0.1, 0.9))
+    return rng.uniform(0.1, 0.9, np.shape(x)).astype(x.dtype)
+
+
+def _dtype_of(x: Any) -> Any:
+    return getattr(x, "dtype", np.dtype(bool))
+
+
 def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:
     """Values for one array."""
     dims, dtype = shape.shape, shape.dtype

@@ -18,7 +18,7 @@ from .._tracing import Tracing
 from .cause import grouped
 from .compare import agree
 from .describe import describe, factors_of
-from .draw import run_drawn
+from .draw import is_zero, run_drawn, without_zeros
 from .judging import wrong_results
 from .lint import came_out, lint, parted, place_of_values
 from .meant import Hidden, Meant
@@ -26,7 +26,8 @@ from .options import words
 from .powers import Sizes
 from .reference import wanted_of
 from .running import Run, Wanted
-from .seen import unseen, with_values
+from .seen import hidden_by_zeros, unseen, with_values
+from .settled import settled
 from .silence import place_of, split_silenced
 from .verdict import NOWHERE, Finding, Verdict
 from .wrong import Wrong
@@ -83,7 +84,9 @@ def _examine(
     # The values that are drawn for shapes do not say how they lie, as the shapes do.
     options = Tracing(f, ones, in_specs, static).lying(args), static
 
-    def compared(seed: int, like: _Comparison | None = None) -> _Comparison:
+    def compared(
+        seed: int, like: _Comparison | None = None, args: tuple[Any, ...] = args
+    ) -> _Comparison:
         """With these values, if any are drawn; `like` another comparison, but by numbers alone."""
         first = Tracing(f, ones, *options) if like is None else like.base.tracing
         base, given = run_drawn(first, args, seed, like.base if like else None)
@@ -94,10 +97,15 @@ def _examine(
             ]
         else:
             runs = [base if run is like.base else run.again(given) for run in like.runs]
+        if reference is None:
+            every = [base, *runs]
+            for run, casts in zip(every, settled([run.body for run in every]), strict=True):
+                run.settled = casts
         devices = max(math.prod(m.shape.values()) for m in meshes)
         limits = base.limits(runs, devices, rtol, atol, [want.coarsest for want in wanted])
         meant = Meant(base) if reference is None and like is None else None
-        return _Comparison(base, wanted, limits, runs, meshes, meant, drawn=given is not args)
+        drawn = given is not args
+        return _Comparison(base, wanted, limits, runs, meshes, meant, given, drawn)
 
     comparison = compared(seed)
     comparison.run()
@@ -114,6 +122,10 @@ def _examine(
         given = reference is not None, comparison.is_proved
         dark = unseen(base, runs, comparison.compared, meshes, *given)
         findings += list(map(with_values, dark)) if comparison.drawn else dark
+        told = bool(dark) or any(one.code.startswith("SW4") for one in findings)
+        if comparison.has_zeros and not told and (reference is None or callable(reference)):
+            others = without_zeros(comparison.given, seed)
+            findings += compared(seed, comparison, others).hidden_by_zeros(base)
     kept, silenced = split_silenced(_once(findings, comparison.wrong), place_of(f))
     kept = _led_by_a_cause(kept)
     certain = any(finding.certain for finding in kept)
@@ -140,8 +152,10 @@ class _Comparison:
     runs: Sequence[Run]
     meshes: Sequence[AbstractMesh]
     meant: Meant | None
+    given: tuple[Any, ...]
+    """The arguments."""
     drawn: bool
-    """Whether values were drawn."""
+    """Whether values were drawn among them."""
 
     def __post_init__(self) -> None:
         self.wrong: list[Wrong] = []
@@ -165,6 +179,16 @@ class _Comparison:
     def is_open(self) -> bool:
         """Whether other numbers may show what these do not, and are cheap to try."""
         return not self.wrong_on and not self.is_proved and self.base.is_light
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether zeros among the arguments may hide something, and others are cheap to try."""
+        return self.is_open and any(map(is_zero, self.base.traced.argument_values))
+
+    def hidden_by_zeros(self, base: Run) -> list[Finding]:
+        """What is wrong with other numbers than the zeros of `base`."""
+        shown = [one for one in self.findings() if one.certain] if self.run() else []
+        return [hidden_by_zeros(base, one) for one in shown[:1]]
 
     def run(self) -> bool:
         """Compare on every mesh, also where the program is proved: meaning knows no overflow.

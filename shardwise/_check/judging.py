@@ -16,8 +16,8 @@ from .running import Run, Wanted
 from .wrong import Wrong
 
 FEW, MANY, OFTEN = 2, 8, 16
-"""How many runs with other roundings are made at first, and before something is called wrong; and
-how many to see which decisions they turn."""
+"""How many runs with other roundings are made of a large program at first, and before something is
+called wrong; and how many to see which decisions they turn."""
 
 MOST, LESS = (96, 0.4), (24, 0.75)
 """How many more, of a light program and of another, and which part of the furthest counts: that of
@@ -136,7 +136,8 @@ def _looks(run: Run, base: Run, index: int, want: Wanted, limit: Tolerance) -> I
         return
     moved = functools.partial(_moved, index=index, want=want)
     if eps_of(want.value.dtype):
-        yield moved([base], count=FEW)
+        if not run.is_light:
+            yield moved([base], count=FEW)
         yield moved([base], count=MANY)
     both, closely = [base, run], STILL
     if eps_of(want.value.dtype):

@@ -13,7 +13,7 @@ type somewhere else in the program moves nothing.
     type                  average, and there that matters. Sums over devices, and what a scatter
                           adds up, are computed in float32 and then rounded
     what does not round   is left alone: a slice, a maximum, a widening cast, a narrowing one that
-                          loses nothing
+                          loses nothing, or the same on every mesh (`settled`)
     a short value         is taken as exact: a whole number, a count, a mask. Twelve bits of its
                           mantissa at most are in use, or half of a coarse one's, which rounding
                           leaves to chance. Products of short values that are summed are exact
@@ -93,12 +93,12 @@ TURNS = 104729
 """Keeps the numbers of runs and those of operations apart."""
 
 
-def shaken(body: Body, seed: Any, times: int = 1) -> Body:
+def shaken(body: Body, seed: Any, times: int = 1, settled: frozenset[Op] = frozenset()) -> Body:
     """The same program, rounding otherwise. Each `seed` (a uint32, from 1) gives another run.
 
-    With `times`, everything is moved so many times as far.
+    With `times`, everything is moved so many times as far. What is `settled` rounds as it does.
     """
-    return _Shake(jnp.asarray(seed, np.uint32), times).body(body)
+    return _Shake(jnp.asarray(seed, np.uint32), times, settled).body(body)
 
 
 def eps_of(dtype: Any) -> float:
@@ -110,6 +110,7 @@ def eps_of(dtype: Any) -> float:
 class _Shake:
     seed: Any
     times: int
+    settled: frozenset[Op]
     count: int = 0
 
     def body(self, body: Body) -> Body:
@@ -119,7 +120,7 @@ class _Shake:
 
     def op(self, op: Op) -> Op:
         match op:
-            case Leaf() if rounds(op):
+            case Leaf() if rounds(op) and op not in self.settled:
                 self.count += 1
                 how = _Moves(self.hash(), terms(op), self.times, _as_a_whole(op))
                 return dataclasses.replace(op, run=_running(op, how))

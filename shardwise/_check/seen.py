@@ -18,6 +18,7 @@ from .. import _jax
 from .._mesh import AbstractMesh
 from .._program import Split, Var, Where
 from .diagnose import ancestors
+from .draw import is_zero
 from .lint import axes_used
 from .running import Run, plain
 from .verdict import NOWHERE, Finding
@@ -119,6 +120,21 @@ def _by_rounding(base: Run, runs: Sequence[Run]) -> Iterator[Finding]:
                 "keep what cancels in its range: jnp.maximum(variance, 0) under a root, and "
                 "something added where it is divided by; or take the mean off before the square.",
             )
+
+
+def hidden_by_zeros(base: Run, shown: Finding) -> Finding:
+    """What is said of a program that is right with zeros, and wrong with other numbers there."""
+    rows = zip(base.traced.argument_paths, base.traced.argument_values, strict=True)
+    one, *more = [path for path, value in rows if is_zero(value)]
+    whole = f"{one} is" if not more else f"{one} (and {len(more)} more) are"
+    return _finding(
+        "SW505",
+        f"{whole} zero everywhere, and with other numbers there the results are wrong: "
+        f"{shown.message}",
+        f"mend this line ({shown.code}), or give {'them' if more else 'it'} numbers that are not "
+        f"zero and check again, {DRAW}",
+        shown.where,
+    )
 
 
 def _is_zero(value: np.ndarray) -> bool:

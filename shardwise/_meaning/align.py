@@ -39,12 +39,22 @@ def align(ins: Sequence[Value], known: Known) -> list[Value]:
         return list(ins)
     rank = max(len(v.dims) for v in ins)
     arrays = [v for v in ins if len(v.dims) == rank]
-    local = tuple(max(local_size(v.dims[d]) for v in arrays) for d in range(rank))
+    local = tuple(_size([local_size(v.dims[d]) for v in arrays]) for d in range(rank))
     options = list(dict.fromkeys(_targets(arrays, local)))
     if len(options) == 1:
         return _hidden_alike([_read(v, options[0], local) for v in ins])
     tried = [_hidden_alike([_read(v, dims, local) for v in ins]) for dims in options]
     return max(tried, key=lambda found: sum(known(v.term) for v in found))
+
+
+def _size(sizes: Sequence[int]) -> int:
+    """The size of a dimension that is 1 in some operands: nothing beside it leaves nothing."""
+    return max(sizes) if all(sizes) else 0
+
+
+def _largest(dims: Sequence[Dim]) -> Dim:
+    """The cut of such a dimension."""
+    return max(dims, key=lambda dim: (not whole_size(dim), whole_size(dim)))
 
 
 def _targets(arrays: Sequence[Value], local: Shape) -> Iterator[Dims]:
@@ -87,7 +97,7 @@ def spread(ins: Sequence[Value]) -> tuple[list[Scaled], Dims, tuple[Axis, ...], 
     """Aligned operands as terms of one shape, with the reading of the result."""
     rank = max(len(v.dims) for v in ins)
     arrays = [v for v in ins if len(v.dims) == rank]
-    dims = tuple(max((v.dims[d] for v in arrays), key=whole_size) for d in range(rank))
+    dims = tuple(_largest([v.dims[d] for v in arrays]) for d in range(rank))
     hidden = ins[0].hidden
     shape = (*hidden_sizes(hidden), *map(whole_size, dims))
     lead = len(hidden)

@@ -45,3 +45,15 @@ def test_a_number_of_the_mesh_is_told_as_one(beside):
 
 def test_what_is_returned_as_it_is_is_right():
     assert sw.check(lambda x, *, mesh: x, X, mesh=MESH)
+
+
+def test_nothing_beside_one_is_nothing(recwarn):
+    """A mean of no rows has one, and what it is taken off has none."""
+
+    def f(x, *, mesh):
+        body = lambda x: x - x.mean(0, keepdims=True)  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+    verdict = sw.check(f, jnp.zeros((0, 8, 4)), mesh=MESH)
+    assert [one.code for one in verdict.findings] == ["SW501"]
+    assert not [one for one in recwarn if "could not follow" in str(one.message)]

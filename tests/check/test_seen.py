@@ -296,3 +296,57 @@ def test_a_state_that_begins_with_zeros_is_not_told():
     program = split(step, specs, out_specs=specs[:2])
     w, x = jnp.arange(8.0), jnp.arange(64.0).reshape(8, 8)
     assert sw.check(program, w, jnp.zeros(8), x, mesh=MESH).findings == ()
+
+
+# --- what zeros hide
+
+
+def unsynchronised(x, gain):
+    """A norm by each device's own rows, beside which the first gain of a network is zero."""
+    return x + gain * (x - x.mean(0)) / x.std(0)
+
+
+def synchronised(x, gain):
+    return x + gain * (x - lax.pmean(x.mean(0), "data"))
+
+
+def rows(body, *specs):
+    return split(body, in_specs=(P("data"), *specs), out_specs=P("data"))
+
+
+def test_zeros_that_hide_a_mistake_are_named():
+    x, program = normal(8, 4, seed=0), rows(unsynchronised, P())
+    verdict = sw.check(program, x, jnp.zeros(4), mesh=MESH)
+    assert verdict.ok
+    (one,) = verdict.findings
+    assert one.code == "SW505"
+    assert not one.certain
+    assert one.message.startswith("args[1] is zero everywhere, and with other numbers there")
+    assert "gain * (x" in one.where.text
+    assert not sw.check(program, x, jnp.ones(4), mesh=MESH)
+
+
+@pytest.mark.parametrize("zero", [0.0, np.zeros(()), np.zeros((), "float16")])
+def test_a_number_that_is_zero_hides_a_mistake_too(zero):
+    verdict = sw.check(rows(unsynchronised, P()), normal(8, 4, seed=0), zero, mesh=MESH)
+    assert codes(verdict) == {"SW505"}
+
+
+def test_zeros_that_hide_nothing_are_no_matter():
+    x = normal(8, 4, seed=0)
+    assert not sw.check(rows(synchronised, P()), x, jnp.zeros(4), mesh=MESH).findings
+
+    def kept(x, gain):  # what is not proved, and right with any gain
+        return x + gain * jnp.sort(lax.all_gather(x, "data", tiled=True), 0)[3]
+
+    assert not sw.check(rows(kept, P()), x, jnp.zeros(4), mesh=MESH).findings
+
+
+def test_zeros_beside_a_reference():
+    x, reference = normal(8, 4, seed=0), lambda x, gain: x + gain * (x - x.mean(0)) / x.std(0)
+    found = sw.check(
+        rows(unsynchronised, P()), x, jnp.zeros(4), mesh=MESH, reference=reference
+    ).findings
+    assert {one.code for one in found} == {"SW505"}
+    # The result of other numbers is not known.
+    assert sw.check(rows(unsynchronised, P()), x, jnp.zeros(4), mesh=MESH, reference=x)
