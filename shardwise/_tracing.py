@@ -67,8 +67,8 @@ class Traced:
 
     @property
     def argument_values(self) -> list[Any]:
-        """The arrays among the arguments."""
-        return self.values[len(self.values) - self.given.num_leaves :]
+        """The arrays among the arguments, as `plain` has them."""
+        return self.plain[len(self.values) - self.given.num_leaves :]
 
     def read(self) -> list[Any]:
         """The values, with what mutable refs among them hold now."""

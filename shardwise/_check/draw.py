@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _jax
+from .._jax.types import unplaced
 from .._objects import is_object
 from .._program import Var
 from .._tracing import Traced, Tracing
@@ -228,7 +229,7 @@ def is_zero(x: Any) -> bool:
         return x == 0
     if _is_shape(x) or _jax.is_traced(x) or not jnp.issubdtype(_dtype_of(x), jnp.floating):
         return False
-    return bool(np.size(x)) and not np.asarray(x).any()
+    return bool(np.size(x)) and not np.asarray(unplaced(x)).any()
 
 
 def _filled(x: Any, rng: np.random.Generator) -> Any:

@@ -197,7 +197,7 @@ def _is_tied(mistake: Mistake, one: Wrong) -> bool:
 
 def _zeros(run: Run) -> Callable[[int], bool]:
     """Whether an argument is zero everywhere, by its number."""
-    values = run.traced.plain[len(run.traced.plain) - run.traced.given.num_leaves :]
+    values = run.traced.argument_values
 
     @functools.cache
     def is_zero(number: int) -> bool:
