@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= dev
-WORKERS ?= 2
+WORKERS ?= 3
 MARKS ?= not cluster and not second
 COUNT ?= 500
 SEED ?= 0

@@ -119,7 +119,7 @@ def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
     axes: dict[str, list[int]] = {}
     for mark in reversed(marks):
         if mark.args or not mark.kwargs:
-            _refuse(test, f"mesh{mark.args!r} names no axes")
+            _refuse(test, f"mesh{mark.args!r} names no axes by keywords")
         for name, sizes in mark.kwargs.items():
             several = isinstance(sizes, list | tuple | range)
             column = list(sizes) if several else [sizes]

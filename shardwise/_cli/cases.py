@@ -213,15 +213,18 @@ def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
         if case.module != module.__name__ or before or id(case) in reached:
             continue
         if case.name in lines:
-            what = (
-                f"two cases are named {case.name!r}, in lines {case.line} and {lines[case.name]}."
-            )
+            other = lines[case.name]
+            at = f"lines {case.line} and {other}" if case.line != other else f"line {other}"
+            what = f"two cases are named {case.name!r}, in {at}."
             rule = "In a Python file the second definition of a name replaces the first."
             remedy = "give them two names."
         else:
-            what = f"case {case.name!r} in line {case.line} stands inside a class or a function."
+            what = (
+                f"case {case.name!r} in line {case.line} stands inside a class or a function, or "
+                "its name stands for something else at the end of the file."
+            )
             rule = "A case is found by its name in the file."
-            remedy = "declare it at the top level, or keep it under a name there."
+            remedy = "declare it at the top level, and keep its name."
         words = explain_error(what, where=shown(file), rule=rule, remedy=remedy)
         yield Found(file, error=ShardwiseError(words))
 

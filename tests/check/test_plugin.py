@@ -281,8 +281,8 @@ def test_mesh_without_a_mark(run):
 @pytest.mark.parametrize(
     ("mark", "message"),
     [
-        ("mesh(8)", "mesh(8,) names no axes."),
-        ("mesh", "mesh() names no axes."),
+        ("mesh(8)", "mesh(8,) names no axes by keywords."),
+        ("mesh", "mesh() names no axes by keywords."),
         (
             "mesh(data=0)",
             "data=0 is not a size or a list of sizes, which are whole numbers from 1 on.",
