@@ -99,7 +99,7 @@ def _examine(
             runs = [base if run is like.base else run.again(given) for run in like.runs]
         if reference is None:
             every = [base, *runs]
-            for run, casts in zip(every, settled([run.body for run in every]), strict=True):
+            for run, casts in zip(every, settled(every), strict=True):
                 run.settled = casts
         devices = max(math.prod(m.shape.values()) for m in meshes)
         limits = base.limits(runs, devices, rtol, atol, [want.coarsest for want in wanted])

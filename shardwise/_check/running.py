@@ -83,6 +83,11 @@ class Run:
         return self.program.body
 
     @property
+    def arguments(self) -> list[Var]:
+        """The inputs that are arguments, and not what the program closes over."""
+        return self.body.ins[len(self.body.ins) - len(self.traced.argument_paths) :]
+
+    @property
     def paths(self) -> list[str]:
         """A name for each result."""
         return self.traced.result_paths

@@ -197,8 +197,7 @@ def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
     What comes back in its shape is a state, such as weights and moments that begin with zeros: a
     step changes it, and what it changes it by is seen.
     """
-    first = len(run.body.ins) - len(run.traced.argument_paths)
-    names = dict(zip(run.body.ins[first:], run.traced.argument_paths, strict=True))
+    names = dict(zip(run.arguments, run.traced.argument_paths, strict=True))
     states = {(atom.shape, atom.dtype) for atom in run.body.outs if isinstance(atom, Var)}
     told = {
         names[op.ins[0]]: op

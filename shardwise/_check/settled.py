@@ -7,7 +7,8 @@ six percent in whatever is made of them.
 
 That holds for a cast that the program has on every mesh, with the same constants on the way to it:
 `(x / n).astype(...)` rounds other numbers for every `n`, and what is cast only where there are
-others to send it to is rounded on some meshes alone.
+others to send it to is rounded on some meshes alone. Arrays that the program closes over may be
+others on every mesh, too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 
 from .._program import Atom, Body, Collective, Cond, Join, Leaf, Lit, Op, Scan, Split, Var, While
 from .rounding import EXACT, rounds
+from .running import Run
 
 COMPUTES = frozenset({"add", "add_any", "div", "integer_pow", "mul", "sqrt", "square", "sub"})
 """What gives the same bits for the same operands, wherever it is compiled."""
@@ -45,18 +47,18 @@ Casts = dict[Op, tuple[Any, ...]]
 """Casts of values that are the same on every mesh: their types, and the constants before them."""
 
 
-def settled(bodies: Sequence[Body]) -> list[frozenset[Op]]:
-    """For each of some programs, that are one on several meshes, the casts that lose the same."""
-    found = [_casts(body) for body in bodies]
+def settled(runs: Sequence[Run]) -> list[frozenset[Op]]:
+    """For each run of a program on some mesh, the casts that lose the same on all of them."""
+    found = [_casts(run) for run in runs]
     counts = [Counter(casts.values()) for casts in found]
     shared = {key for key in counts[0] if all(one[key] == counts[0][key] for one in counts)}
     return [frozenset(op for op, key in casts.items() if key in shared) for casts in found]
 
 
-def _casts(body: Body) -> Casts:
-    known: dict[Var, Way] = dict.fromkeys(body.ins, frozenset())
+def _casts(run: Run) -> Casts:
+    known: dict[Var, Way] = dict.fromkeys(run.arguments, frozenset())
     casts: Casts = {}
-    _follow(body, known, casts)
+    _follow(run.body, known, casts)
     return casts
 
 

@@ -7,6 +7,9 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
+from shardwise._check.running import Run
+from shardwise._check.settled import settled
+from shardwise._tracing import Tracing
 from tests.support import normal
 
 MESH = {"data": [1, 2, 4]}
@@ -106,6 +109,23 @@ def test_what_differs_between_meshes_before_the_cast_rounds_otherwise(dtype):
     for program in programs:
         verdict = sw.check(program, normal(12, 4, seed=0), mesh={"data": sizes})
         assert verdict, str(verdict)
+
+
+def test_what_the_program_closes_over_may_be_another_on_every_mesh():
+    shares = {size: jnp.full(4, 1 / size) for size in (1, 3)}
+
+    def f(x, share=None, *, mesh):
+        share = shares[mesh.shape["data"]] if share is None else share
+        body = lambda x, share: through(jnp.bfloat16, x * share)  # noqa: E731
+        specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
+        return jax.shard_map(body, mesh=mesh, **specs)(x, share)
+
+    def casts(*args):
+        runs = [Run(Tracing(f, sw.mesh(data=size)), args) for size in shares]
+        return [len(one) for one in settled(runs)]
+
+    assert casts(normal(12, 4), shares[3]) == [1, 1]
+    assert casts(normal(12, 4)) == [0, 0]
 
 
 def test_a_reference_that_does_not_cast():
