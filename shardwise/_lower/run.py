@@ -27,6 +27,7 @@ from .apart import apart
 from .block import sum_block
 from .context import Context, Env, read
 from .control import control
+from .later import later
 from .loop import Loop
 from .pace import Pace, is_choosing
 from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
@@ -50,13 +51,8 @@ def observe(
     cx = Context(run, watch, pace, repeats=None if is_choosing() else {})
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
-    run(
-        apart(body.ops, watch),
-        list(axes),
-        env,
-        [atom for atom in atoms if isinstance(atom, Var)],
-        cx,
-    )
+    keep = [atom for atom in atoms if isinstance(atom, Var)]
+    run(apart(later(body.ops, keep, watch), watch), list(axes), env, keep, cx)
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -56,6 +57,67 @@ def test_what_would_take_memory_for_all_devices_is_looped_over():
 
     lowered = jax.jit(sw.simulate(sharded(body))).lower(jnp.ones((8, 256)))
     assert "stablehlo.while" in lowered.as_text()
+
+
+# --- what only moves elements
+
+
+def in_a_scan(w, x):
+    """Layers in a loop: autodiff sums the gradient of each and hands it out transposed."""
+
+    def loss(w):
+        y, _ = lax.scan(lambda y, own: (jnp.tanh(y @ own), None), x, w)
+        return lax.pmean(jnp.mean(y**2), "x")
+
+    return jax.grad(loss)(w)
+
+
+def one_after_another(w, x):
+    def loss(w):
+        y = x
+        for k in range(3):
+            y = jnp.tanh(y @ w[k])
+        return lax.pmean(jnp.mean(y**2), "x")
+
+    return jax.grad(loss)(w)
+
+
+def turned(w, x):
+    """Values that are read a second time, several moves, and every kind of reduction."""
+    t = x.T
+    lowest = lax.pmin(jnp.squeeze(x.T[None].reshape(1, 2, -1), 0), "x")
+    return w * (lax.psum(x.T, "x").sum() + lax.pmax(t, "x").sum() + jnp.tanh(lax.psum(t, "x")).sum()
+                + lax.psum(lowest.T, "x").sum())  # fmt: skip
+
+
+def moves_in_loops(closed, loops=0):
+    """The transposes inside loops of a program."""
+    found = 0
+    for eqn in closed.eqns:
+        found += bool(loops) and eqn.primitive.name == "transpose"
+        inside = loops + (eqn.primitive.name in ("scan", "while"))
+        for inner in jax.extend.core.jaxprs_in_params(eqn.params):
+            found += moves_in_loops(inner, inside)
+    return found
+
+
+def of_weights(body):
+    return jax.shard_map(body, mesh=real_mesh(x=4), in_specs=(P(), P("x")), out_specs=P())
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+@pytest.mark.parametrize("body", [in_a_scan, one_after_another, turned])
+def test_sums_before_moves_are_what_devices_compute(body, at_once):
+    f, args = of_weights(body), (normal(3, 4, 4), normal(8, 4, seed=1))
+    assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
+
+
+@pytest.mark.parametrize("body", [in_a_scan, one_after_another])
+def test_gradients_are_transposed_after_they_are_summed(body):
+    args = (normal(3, 4, 4), normal(8, 4, seed=1))
+    assert "transpose[" in str(jax.make_jaxpr(of_weights(body))(*args))
+    simulated = jax.make_jaxpr(sw.simulate(of_weights(body), at_once=1))(*args)
+    assert moves_in_loops(simulated.jaxpr) == 0
 
 
 # --- what repeats
