@@ -27,7 +27,7 @@ import report
 
 import shardwise as sw
 
-WIDTH, ROWS, STEPS, EVERY, ROUNDS = 1536, 256, 40, 10, 4
+WIDTH, ROWS, STEPS, EVERY, ROUNDS = 1536, 256, 20, 10, 4
 EXAMPLES = 400_000
 WHERE = (
     "shardwise._train.checkpoint.checksum",

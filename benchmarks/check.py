@@ -96,12 +96,9 @@ def main() -> None:
     args = (transformer.make_params(size), transformer.make_tokens(size))
     jax.monitoring.register_event_duration_secs_listener(listen)
     rows, targets = [], []
+    step = step_seconds(args)
     for name, make, ok in (("right", right, True), ("wrong, with the line", wrong, False)):
-        found = []
-        for _ in range(asked.rounds):
-            step = step_seconds(args)
-            found.append((*measure(make, args, ok), step))
-        taken, spent, count, step = min(found, key=lambda one: one[0] / one[3])
+        taken, spent, count = min(measure(make, args, ok) for _ in range(asked.rounds))
         rows.append([name, _s(step), _s(taken), f"{taken / step:.1f}", _s(spent), str(count)])
         targets.append(Target(f"check, {name} / plain step", taken / step, 5.0))
     print(report.machine("CPU", jax.__version__) + "\n")

@@ -1,7 +1,7 @@
 """How long `sw.prove` takes for a training step of Llama-3.1-405B's shapes, and in how much memory.
 
-    python benchmarks/prove.py            # scanned, and 8 to 64 and all 126 layers unrolled
-    python benchmarks/prove.py --quick    # scanned, and 8 and 16 layers unrolled
+    python benchmarks/prove.py                          # scanned, and 8 to all 126 layers unrolled
+    python benchmarks/prove.py --unrolled 8 126         # others of them
 
 Each row is a process of its own: tracing on the mesh and on one device, both readings, and the
 comparison, without the start of Python and JAX. Nothing is run, and no array is ever made.
@@ -9,6 +9,7 @@ comparison, without the start of Python and JAX. Nothing is run, and no array is
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import subprocess
@@ -61,11 +62,16 @@ def apart(form: str, layers: int, wrong: bool = False) -> dict[str, object]:
 
 
 def main() -> None:
-    if "--one" in sys.argv:
-        form, layers, wrong = sys.argv[sys.argv.index("--one") + 1 :]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    every = [8, 16, 32, 64, LAYERS]
+    parser.add_argument("--unrolled", type=int, nargs="+", default=every, help="how many layers")
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.one:
+        form, layers, wrong = asked.one
         print(json.dumps(measure(form, int(layers), wrong == "1")))
         return
-    unrolled = [8, 16] if "--quick" in sys.argv else [8, 16, 32, 64, LAYERS]
+    unrolled = asked.unrolled
     rows, found = [], {}
     plan = [("scanned", LAYERS, False), ("scanned", LAYERS, True)]
     for form, layers, wrong in [*plan, *(("unrolled", n, False) for n in unrolled)]:

@@ -4,7 +4,7 @@
     python benchmarks/tracing.py --quick
 
 A training step of unrolled layers, the same with layers that are split over the devices, and a
-chain of collectives, each for several lengths. `jit` traces and lowers the `shard_map`, on eight
+chain of collectives, each short and long. `jit` traces and lowers the `shard_map`, on eight
 virtual devices; `jit` of the simulated program traces it and lowers what the simulator makes of it.
 The least processor time of five to fifteen counts, each with a function of its own.
 """
@@ -109,9 +109,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorter programs")
     quick = parser.parse_args().quick
     cases = {
-        "unrolled layers": (layers, (25, 50) if quick else (50, 100, 200)),
-        "split layers": (split_layers, (25, 50) if quick else (25, 50, 100)),
-        "collectives": (collectives, (30, 60) if quick else (60, 120, 240)),
+        "unrolled layers": (layers, (25, 50) if quick else (50, 200)),
+        "split layers": (split_layers, (25, 50) if quick else (25, 100)),
+        "collectives": (collectives, (30, 60) if quick else (60, 240)),
     }
     rows, found = [], []
     for name, (make, counts) in cases.items():

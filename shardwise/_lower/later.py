@@ -7,7 +7,8 @@ sum of transposed arrays is the transposed sum, element by element in the same o
 
 So the devices transpose nothing, once for all of them is enough. And XLA, which would make one
 operation of a product and the transpose after it, is left the product as it was written: on a CPU
-the other can take several times as long.
+the other can take several times as long. On a GPU it does not, and a transposed total would be one
+more array: this is for the CPU.
 """
 
 from __future__ import annotations

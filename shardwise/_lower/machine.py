@@ -23,6 +23,11 @@ def room() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4
 
 
+def on_host() -> bool:
+    """Whether programs run on the host's own processor."""
+    return jax.local_devices()[0].platform == "cpu"
+
+
 def machine() -> Machine:
     """This machine."""
     return _measured(jax.local_devices()[0].device_kind)
@@ -36,8 +41,8 @@ def _measured(kind: str) -> Machine:
 
 
 def _measure() -> Machine:
-    on_host = jax.local_devices()[0].platform == "cpu"
-    widths, count = ((128, 320), 1 << 23) if on_host else ((8192,), 1 << 28)
+    host = on_host()
+    widths, count = ((128, 320), 1 << 23) if host else ((8192,), 1 << 28)
 
     def products(dtype: Any) -> Rates:
         rates = itertools.accumulate((_rate(width, dtype) for width in widths), max)
@@ -51,8 +56,8 @@ def _measure() -> Machine:
         products=products(jnp.float32),
         half_products=products(jnp.bfloat16),
         bytes=moved,
-        start=2e-6 if on_host else 4e-6,
-        fill=0.0 if on_host else 1e-5,
+        start=2e-6 if host else 4e-6,
+        fill=0.0 if host else 1e-5,
     )
 
 

@@ -29,6 +29,7 @@ from .context import Context, Env, read
 from .control import control
 from .later import later
 from .loop import Loop
+from .machine import on_host
 from .pace import Pace, is_choosing
 from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
 from .straight import Straight, straight
@@ -52,7 +53,8 @@ def observe(
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     keep = [atom for atom in atoms if isinstance(atom, Var)]
-    run(apart(later(body.ops, keep, watch), watch), list(axes), env, keep, cx)
+    ops = later(body.ops, keep, watch) if on_host() else body.ops
+    run(apart(ops, watch), list(axes), env, keep, cx)
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 
