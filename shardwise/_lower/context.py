@@ -28,6 +28,8 @@ class Context:
     troubles: list[Trouble] = dataclasses.field(default_factory=list)
     summing: dict[BlockSum, str] = dataclasses.field(default_factory=dict)
     """The sums over a block of devices that somebody waits for, with the name of the block."""
+    adding: dict[Var, Any] = dataclasses.field(default_factory=dict)
+    """Stacks that an inner loop makes, with the totals that their rows are added to."""
     batched: bool = False
     """Whether a `vmap` over several devices is around."""
     repeats: dict[Any, Any] | None = None
@@ -38,7 +40,13 @@ class Context:
         return dataclasses.replace(self, troubles=[])
 
     def at(
-        self, axis: Axis, index: Any, pace: Pace, summing: dict[BlockSum, str], batched: bool
+        self,
+        axis: Axis,
+        index: Any,
+        pace: Pace,
+        summing: dict[BlockSum, str],
+        adding: dict[Var, Any],
+        batched: bool,
     ) -> Context:
         """Inside a loop over `axis`."""
         return dataclasses.replace(
@@ -47,6 +55,7 @@ class Context:
             pace=pace,
             troubles=[],
             summing=self.summing | summing,
+            adding=self.adding | adding,
             batched=self.batched or batched,
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
+from .._collectives import widen
 from .._mesh import Axis
 from .._program import Body, Cond, Op, Scan, Var, While
 from .context import Context, Env, read
@@ -39,25 +40,41 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     carried = op.outs[: op.carry]
     places = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
+    stacks = op.outs[op.carry :]
 
-    def step(state: Any, arrays: Any) -> tuple[Any, list[Value]]:
-        carry, trouble = state
+    def step(state: Any, given: Any) -> tuple[Any, list[Value | None]]:
+        carry, totals, trouble = state
+        row, arrays = given
         now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
         outs, new = _run(op.body, [*consts, *_unpack(carry, carried, axes), *now], axes, cx)
         trouble = first_of([trouble, new]) if watched else None
-        return (_pack(outs[: op.carry], carried, axes), trouble), outs[op.carry :]
+        rows: list[Value | None] = [*outs[op.carry :]]
+        for k in totals:
+            totals, rows[k] = totals | {k: _add_row(totals[k], rows[k], row)}, None
+        return (_pack(outs[: op.carry], carried, axes), totals, trouble), rows
 
-    start = (_pack(init, carried, axes), cx.watch.calm() if watched else None)
+    totals = {k: cx.adding[var] for k, var in enumerate(stacks) if var in cx.adding}
+    start = (_pack(init, carried, axes), totals, cx.watch.calm() if watched else None)
     timed = [
         jnp.moveaxis(value.spread(place), len(place), 0)
         for value, place in zip(xs, places, strict=True)
     ]
-    (carry, trouble), ys = lax.scan(
-        step, start, timed, length=op.length, reverse=op.reverse, unroll=op.unroll
+    count = jnp.arange(op.length, dtype=jnp.int32) if totals else None
+    (carry, totals, trouble), ys = lax.scan(
+        step, start, (count, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
     )
     _note(cx, trouble)
-    later = [Value(y.array, {axis: d + 1 for axis, d in y.dims.items()}) for y in ys]
+    later = [
+        Value(totals[k]) if y is None else Value(y.array, {a: d + 1 for a, d in y.dims.items()})
+        for k, y in enumerate(ys)
+    ]
     return [*_unpack(carry, carried, axes), *later]
+
+
+def _add_row(total: Any, row: Value, index: Any) -> Any:
+    """A total with a row of it added to, in place."""
+    now = lax.dynamic_index_in_dim(total, index, keepdims=False)
+    return lax.dynamic_update_index_in_dim(total, now + widen(row.array), index, 0)
 
 
 def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:

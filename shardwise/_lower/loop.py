@@ -55,12 +55,13 @@ class Loop:
     # --- one shard
 
     def _shard(
-        self, index: Any, slices: Sequence[Any], batched: bool = True
+        self, index: Any, slices: Sequence[Any], totals: list[Any] | None, batched: bool = True
     ) -> tuple[list[Value], list[Any], Any]:
         local: Env = {**self.fixed}
         for var, array in zip(self.moving, slices, strict=True):
             local[var] = Value(array, self.env[var].dims_without(self.axis))
-        inner = self.cx.at(self.axis, index, self.pace, self._summing(), batched)
+        adding = self._adding(totals)
+        inner = self.cx.at(self.axis, index, self.pace, self._summing(), adding, batched)
         wanted = [fold.operand for fold in self.folds]
         self.cx.run(self.ops, self.rest, local, [*self.keep, *wanted], inner)
         parts = [local[fold.operand].spread(self._along(fold)) for fold in self.folds]
@@ -72,18 +73,27 @@ class Loop:
             return {}
         return {fold.within: self._block for fold in self.folds if fold.within}
 
+    def _adding(self, totals: list[Any] | None) -> dict[Var, Any]:
+        """The totals that inner loops add to, instead of making a stack that is added later."""
+        pairs = zip(self.folds, totals or (), strict=bool(totals))
+        return {fold.operand: total for fold, total in pairs if fold.by_rows}
+
     @property
     def _block(self) -> str:
         return f"block of {self.axis.name}"
 
     # --- a block of shards, stacked in front
 
-    def _one(self, index: Any) -> tuple[list[Value], list[Any], Any]:
+    def _one(
+        self, index: Any, totals: list[Any] | None = None
+    ) -> tuple[list[Value], list[Any], Any]:
         slices = [self.env[v].at(self.axis, index).array for v in self.moving]
-        outs, parts, trouble = self._shard(index, slices, batched=False)
+        outs, parts, trouble = self._shard(index, slices, totals, batched=False)
         return outs, [widen(part) for part in parts], trouble
 
-    def _many(self, start: Any, size: int) -> tuple[list[Value], list[Any], Any]:
+    def _many(
+        self, start: Any, size: int, totals: list[Any] | None = None
+    ) -> tuple[list[Value], list[Any], Any]:
         whole = size == self.axis.size
         dims = [self.env[v].dims[self.axis] for v in self.moving]
         blocks = [
@@ -93,9 +103,12 @@ class Loop:
         index = start + jnp.arange(size, dtype=jnp.int32)
         summed = [None if fold.within else 0 for fold in self.folds]
         shards = jax.vmap(
-            self._shard, in_axes=(0, dims), out_axes=(0, summed, 0), axis_name=self._block
+            self._shard,
+            in_axes=(0, dims, None),
+            out_axes=(0, summed, 0),
+            axis_name=self._block,
         )
-        outs, parts, trouble = shards(index, blocks)
+        outs, parts, trouble = shards(index, blocks, totals)
         return outs, parts, None if trouble is None else first_in(trouble)
 
     def _total(self, fold: Fold, part: Any) -> Any:
@@ -118,17 +131,19 @@ class Loop:
 
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
             totals, trouble = carry
-            outs, parts, new = self._one(block) if size == 1 else self._many(block * size, size)
-            totals = self._add(totals, parts) if size == 1 else self._add_many(totals, parts)
-            return (totals, _join(trouble, new)), outs
+            if size == 1:
+                outs, parts, new = self._one(block, totals)
+            else:
+                outs, parts, new = self._many(block * size, size, totals)
+            return (self._add(totals, parts), _join(trouble, new)), outs
 
         blocks = jnp.arange(full, dtype=jnp.int32)
         (totals, trouble), outs = lax.scan(step, (start, calm), blocks)
         if size > 1:
             outs = [Value(_flat(out.array), out.dims) for out in outs]
         if left:
-            more, parts, new = self._many(full * size, left)
-            totals, trouble = self._add_many(totals, parts), _join(trouble, new)
+            more, parts, new = self._many(full * size, left, totals)
+            totals, trouble = self._add(totals, parts), _join(trouble, new)
             outs = [
                 Value(lax.concatenate([a.array, b.array], 0), a.dims)
                 for a, b in zip(outs, more, strict=True)
@@ -141,16 +156,14 @@ class Loop:
         return part if left_out else alone(fold.name, part)
 
     def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
-        return [
-            RULES[fold.name].fold(total, part)  # pyright: ignore[reportOptionalCall]
-            for fold, total, part in zip(self.folds, totals, parts, strict=True)
-        ]
+        return [self._sum(*three) for three in zip(self.folds, totals, parts, strict=True)]
 
-    def _add_many(self, totals: list[Any], parts: list[Any]) -> list[Any]:
-        return [
-            lax.add(total, part) if fold.within else accumulate(fold.name, total, part)
-            for fold, total, part in zip(self.folds, totals, parts, strict=True)
-        ]
+    def _sum(self, fold: Fold, total: Any, part: Any) -> Any:
+        if fold.by_rows:
+            return part  # an inner loop has added to the total
+        if self.size == 1:
+            return RULES[fold.name].fold(total, part)  # pyright: ignore[reportOptionalCall]
+        return lax.add(total, part) if fold.within else accumulate(fold.name, total, part)
 
     # --- folds
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
-from .._program import Atom, Collective, Leaf, Lit, Op, Scan, Var
+from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
 
 
 @dataclasses.dataclass
@@ -71,6 +71,8 @@ class Fold:
     name: str
     within: BlockSum | None = None
     """Where the devices that are computed at once are summed, inside the loop."""
+    by_rows: bool = False
+    """Whether an inner loop makes the operand row by row: each can be added as soon as made."""
 
 
 @dataclasses.dataclass
@@ -118,9 +120,14 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         rest = tuple(other for other in op.axes if other != axis)
         if one_by_one(name, operand.dtype) and rest:
             continue
-        within = None
-        if sums_in_blocks(name, operand.dtype) and not rest:
-            within = _in_loop(operand, makers[operand], uses)
+        within, maker, by_rows = None, makers[operand], False
+        if sums_in_blocks(name, operand.dtype) and not rest and _hands_out(maker, operand, uses):
+            by_rows = maker.needs == {axis} and not maker.meets
+            within = _in_loop(operand, maker)
+            if within is None and by_rows:
+                within, loop = _into_loop(op, operand, maker, axis)
+                inner[:] = [loop if other is maker else other for other in inner]
+                makers.update(dict.fromkeys(loop.outs, loop))
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
         if within is None and sums_in_blocks(name, operand.dtype):
@@ -129,7 +136,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
             (operand,) = within.outs
             replaced |= {id(op) for op in product.ops} if product else set()
             inner.append(within)
-        found.append(Fold(op, operand, name, within))
+        found.append(Fold(op, operand, name, within, by_rows))
     if replaced:
         inner[:] = [op for op in inner if id(op) not in replaced]
     return found
@@ -140,13 +147,33 @@ def sums_in_blocks(name: str, dtype: Any) -> bool:
     return name == "psum" and not one_by_one(name, dtype) and dtype != np.bool_
 
 
-def _in_loop(operand: Var, maker: Op, uses: dict[Var, int]) -> BlockSum | None:
-    """The sum in a loop that makes the operand of a fold, if nothing else reads that."""
+def _hands_out(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:
+    """Whether a value is what a loop hands out row by row, and read but once."""
     if not isinstance(maker, Scan) or uses.get(operand) != 1:
-        return None
+        return False
+    place = maker.outs.index(operand)
+    return place >= maker.carry and isinstance(maker.body.outs[place], Var)
+
+
+def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
+    """The sum in a loop that makes the operand of a fold."""
     atom = maker.body.outs[maker.outs.index(operand)]
     sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and op.outs == [atom])
     return next(sums, None)
+
+
+def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
+    """Such a sum, and the loop with it."""
+    ops, outs, place = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
+    row = outs[place]
+    assert isinstance(row, Var)
+    uses = count_uses(ops, [atom for atom in outs if isinstance(atom, Var)])
+    product = product_of(row, {var: each for each in ops for var in each.outs}, uses, axis)
+    within = block_sum(op, row, product)
+    (outs[place],) = within.outs
+    gone = {id(each) for each in product.ops} if product else set()
+    ops = [*(each for each in ops if id(each) not in gone), within]
+    return within, dataclasses.replace(maker, body=Body(maker.body.ins, ops, outs))
 
 
 def block_sum(op: Collective, operand: Var, product: Product | None) -> BlockSum:

@@ -41,6 +41,27 @@ def by_autodiff(w, x):
     return value, w - 0.1 * grads
 
 
+def summed_by_hand(w, x):
+    """Every device has gradients of its own, of all layers, which are summed after the loop."""
+    own = lax.pcast(w, "x", to="varying")
+    value, grads = lax.pmean(jax.value_and_grad(loss)(own, x), "x")
+    return value, w - 0.1 * grads
+
+
+def rows_of_all_kinds(w, x):
+    """Rows that are summed, that are read besides, that are whole numbers, handed out twice."""
+
+    def turn(x, own):
+        x = jnp.tanh(x @ own)
+        rows = jnp.sum(x, 0), x[0], (x[0] > 0).astype(jnp.int32), jnp.float32(2.0)
+        return x, (*rows, rows[0], x.T @ x)
+
+    _, (sums, firsts, signs, two, again, squares) = lax.scan(turn, x, w, reverse=True)
+    read = lax.pmean(jnp.sum(sums * again), "x")
+    total = lax.psum((sums, firsts, signs, two, squares), "x")
+    return read, (*total, lax.pmax(lax.stop_gradient(firsts), "x"))
+
+
 def gathered(w, x):
     """Every device has a part of each layer, and gathers it in the loop."""
 
@@ -70,9 +91,12 @@ def with_late_carry(w, x):
 
 SPECS = {
     by_autodiff: ((P(), P("x")), (P(), P())),
+    summed_by_hand: ((P(), P("x")), (P(), P())),
+    rows_of_all_kinds: ((P(), P("x")), (P(), P())),
     gathered: ((P(None, "x"), P("x")), (P(), P(None, "x"))),
     with_late_carry: ((P(), P("x")), (P(), P())),
 }
+TRAINED = (by_autodiff, summed_by_hand)
 
 
 def program(body):
@@ -110,21 +134,45 @@ def temporaries(f):
     return found.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("at_once", [1, 2, "auto"])
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4, "auto"])
 @pytest.mark.parametrize("body", SPECS, ids=lambda body: body.__name__)
 def test_a_loop_taken_apart_gives_what_devices_give(body, at_once):
     f = program(body)
     want = jax.device_get(jax.jit(lambda w, x: f(w, x, mesh=real_mesh(x=4)))(params(), batch()))
     found = sw.simulate(f, mesh=sw.mesh(x=4), at_once=at_once)(params(), batch())
     # Blocks of bfloat16 gradients are rounded once where devices round them one by one.
-    rtol, atol = (1e-3, 1e-5) if body is by_autodiff else (1e-5, 1e-6)
-    for own, real in zip(found, want, strict=True):
+    rtol, atol = (1e-3, 1e-5) if body in TRAINED else (1e-5, 1e-5)
+    for own, real in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
+        assert own.dtype == real.dtype
         np.testing.assert_allclose(own, real, rtol=rtol, atol=atol)
 
 
-def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes():
-    one = temporaries(sw.simulate(program(by_autodiff), mesh=sw.mesh(x=SHARDS), at_once=1))
-    assert one <= 1.1 * temporaries(by_hand)
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_derivatives_of_rows_that_are_added_as_they_are_made(at_once):
+    f = program(rows_of_all_kinds)
+
+    def total(w, mesh):
+        run = sw.simulate(f, mesh=mesh, at_once=at_once) if mesh is virtual else f
+        own = run(w, batch()) if mesh is virtual else run(w, batch(), mesh=mesh)
+        return sum(jnp.sum(jnp.sin(out / 1e4)) for out in jax.tree.leaves(own))
+
+    real, virtual = real_mesh(x=4), sw.mesh(x=4)
+    want = jax.device_get(jax.jit(jax.grad(lambda w: total(w, real)))(params()))
+    for grad in (jax.grad(total), jax.jit(jax.grad(total), static_argnums=1)):
+        np.testing.assert_allclose(grad(params(), virtual), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("body", "share"), [(by_autodiff, 1.1), (summed_by_hand, 0.5)])
+def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes(body, share):
+    """Or less: each row of a gradient is added to the total as soon as it is made."""
+    one = temporaries(sw.simulate(program(body), mesh=sw.mesh(x=SHARDS), at_once=1))
+    assert one <= share * temporaries(by_hand)
+
+
+@pytest.mark.parametrize("body", TRAINED, ids=lambda body: body.__name__)
+def test_shards_at_once_keep_no_gradients_of_their_own(body):
+    many = temporaries(sw.simulate(program(body), mesh=sw.mesh(x=SHARDS), at_once=16))
+    assert many <= 0.5 * 16 * params().nbytes
 
 
 def test_shards_that_gather_in_a_loop_take_the_memory_of_few():
