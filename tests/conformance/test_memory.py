@@ -154,7 +154,7 @@ def test_derivatives_of_rows_that_are_added_as_they_are_made(at_once):
     def total(w, mesh):
         run = sw.simulate(f, mesh=mesh, at_once=at_once) if mesh is virtual else f
         own = run(w, batch()) if mesh is virtual else run(w, batch(), mesh=mesh)
-        return sum(jnp.sum(jnp.sin(out / 1e4)) for out in jax.tree.leaves(own))
+        return sum(jnp.sum(jnp.sin(out.astype(jnp.float32) / 1e4)) for out in jax.tree.leaves(own))
 
     real, virtual = real_mesh(x=4), sw.mesh(x=4)
     want = jax.device_get(jax.jit(jax.grad(lambda w: total(w, real)))(params()))
