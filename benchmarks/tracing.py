@@ -34,7 +34,7 @@ import shardwise as sw
 
 MESH = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 WIDTH = 16
-ROUNDS, LONG = (5, 15), 3.0
+ROUNDS, LONG = (5, 15), 2.0
 """How often each is traced: at least and at most, and until it took so many seconds."""
 
 

@@ -173,11 +173,15 @@ class Ready:
     """A step that is compiled: what it takes, and the times it took."""
 
     def __init__(self, step: Any, like: Any):
-        began = time.perf_counter()
-        lowered = jax.jit(step).lower(*like)
-        self.lowering = time.perf_counter() - began
-        self.compiled = lowered.compile()
-        self.compiling = time.perf_counter() - began - self.lowering
+        self.lowering = self.compiling = float("inf")
+        for _ in range(2):  # they vary: the shorter one counts
+            jax.clear_caches()
+            began = time.perf_counter()
+            lowered = jax.jit(step).lower(*like)
+            lowering = time.perf_counter() - began
+            self.compiled = lowered.compile()
+            self.lowering = min(self.lowering, lowering)
+            self.compiling = min(self.compiling, time.perf_counter() - began - lowering)
         found = self.compiled.memory_analysis()
         assert found is not None
         self.temporaries = found.temp_size_in_bytes

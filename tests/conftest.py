@@ -114,18 +114,17 @@ DEALT = (
     "tests/check/",
     "tests/conformance/",
     "tests/explain/test_every_program.py",
-    "tests/meaning/test_found.py",
-    "tests/meaning/test_refuted.py",
-    "tests/meaning/test_rules.py",
+    "tests/inspect/",
+    "tests/meaning/",
     "tests/test_primitives.py",
     "tests/train/test_placing.py",
     "tests/train/test_step.py",
+    "tests/train/test_trajectories.py",
 )
 WHOLE = (
     "tests/check/test_cli_check.py",
     "tests/check/test_corpus.py",
     "tests/check/test_plugin.py",
-    "tests/conformance/test_memory.py",
     "tests/conformance/test_table.py",  # it deals by itself
 )
 """Tests of one thing in many forms, but for those: the forms are dealt out, one to the first
@@ -135,6 +134,7 @@ CLUSTER = (
     "tests/hosts/test_hosts_evaluate.py::test_broken_off",
     "tests/hosts/test_hosts_evaluate.py::test_every_process_has_the_bits_of_one",
     "tests/hosts/test_hosts_train.py::test_bad_input",
+    "tests/hosts/test_hosts_train.py::test_rows_of_their_own_are_one_batch",
     "tests/hosts/test_hosts_train.py::test_terminated",
 )
 """Tests of several processes that compute for long, or are killed and started again: `make

@@ -1,5 +1,7 @@
 """What simulating costs in memory and operations, by XLA's own figures: no clock is looked at."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,7 +136,7 @@ def temporaries(f):
     return found.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("at_once", [1, 2, 3, 4, "auto"])
+@pytest.mark.parametrize("at_once", [1, 3, "auto"])
 @pytest.mark.parametrize("body", SPECS, ids=lambda body: body.__name__)
 def test_a_loop_taken_apart_gives_what_devices_give(body, at_once):
     f = program(body)
@@ -152,27 +154,31 @@ def test_derivatives_of_rows_that_are_added_as_they_are_made(at_once):
     f = program(rows_of_all_kinds)
 
     def total(w, mesh):
-        run = sw.simulate(f, mesh=mesh, at_once=at_once) if mesh is virtual else f
-        own = run(w, batch()) if mesh is virtual else run(w, batch(), mesh=mesh)
+        run = (
+            sw.simulate(f, mesh=mesh, at_once=at_once) if mesh is virtual else partial(f, mesh=mesh)
+        )
+        own = run(w, batch())
         return sum(jnp.sum(jnp.sin(out.astype(jnp.float32) / 1e4)) for out in jax.tree.leaves(own))
 
     real, virtual = real_mesh(x=4), sw.mesh(x=4)
-    want = jax.device_get(jax.jit(jax.grad(lambda w: total(w, real)))(params()))
-    for grad in (jax.grad(total), jax.jit(jax.grad(total), static_argnums=1)):
-        np.testing.assert_allclose(grad(params(), virtual), want, rtol=1e-4, atol=1e-6)
+    found, want = (
+        jax.jit(jax.grad(partial(total, mesh=mesh)))(params()) for mesh in (virtual, real)
+    )
+    np.testing.assert_allclose(found, jax.device_get(want), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("body", "share"), [(by_autodiff, 1.1), (summed_by_hand, 0.5)])
-def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes(body, share):
+def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes():
     """Or less: each row of a gradient is added to the total as soon as it is made."""
-    one = temporaries(sw.simulate(program(body), mesh=sw.mesh(x=SHARDS), at_once=1))
-    assert one <= share * temporaries(by_hand)
+    hand = temporaries(by_hand)
+    for body, share in ((by_autodiff, 1.1), (summed_by_hand, 0.5)):
+        one = temporaries(sw.simulate(program(body), mesh=sw.mesh(x=SHARDS), at_once=1))
+        assert one <= share * hand, body.__name__
 
 
-@pytest.mark.parametrize("body", TRAINED, ids=lambda body: body.__name__)
-def test_shards_at_once_keep_no_gradients_of_their_own(body):
-    many = temporaries(sw.simulate(program(body), mesh=sw.mesh(x=SHARDS), at_once=16))
-    assert many <= 0.5 * 16 * params().nbytes
+def test_shards_at_once_keep_no_gradients_of_their_own():
+    for body in TRAINED:
+        many = temporaries(sw.simulate(program(body), mesh=sw.mesh(x=SHARDS), at_once=16))
+        assert many <= 0.5 * 16 * params().nbytes, body.__name__
 
 
 def test_shards_that_gather_in_a_loop_take_the_memory_of_few():
