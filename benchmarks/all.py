@@ -48,7 +48,7 @@ ON_HOST = (
     Script("tracing", (), ("--quick",)),
     Script("evaluate", ("--count", "10000000"),
            ("--rows", "40000", "--rounds", "2", "--steps", "200", "--count", "1000000")),
-    Script("train", ("--rounds", "6"), None),
+    Script("train", ("--rounds", "5"), None),
     Script("train_small", (), ("--rounds", "60")),
     Script("at_rest", (), None),
     Script("hosts", (), None),

@@ -27,7 +27,7 @@ import report
 
 import shardwise as sw
 
-WIDTH, ROWS, STEPS, EVERY, ROUNDS = 1536, 256, 20, 10, 4
+WIDTH, ROWS, STEPS, EVERY, ROUNDS = 1536, 256, 20, 10, 3
 EXAMPLES = 400_000
 WHERE = (
     "shardwise._train.checkpoint.checksum",

@@ -61,7 +61,7 @@ def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
         compiled += event.endswith(COMPILING[0])
 
 
-def step_seconds(args: Any, rounds: int = 3) -> float:
+def step_seconds(args: Any, rounds: int = 2) -> float:
     """One plain step on one device."""
     step = jax.jit(transformer.unsharded)
     jax.block_until_ready(step(*args))

@@ -235,7 +235,7 @@ def main() -> None:
     narrow = measure(second, max(3, rounds // 2))
     check_losses(wide, UNSHARDED)
     check_losses(narrow, NARROW[0])
-    compiled = compile_times(max(15, rounds))  # half a second each, and noisy
+    compiled = compile_times(max(11, rounds))  # half a second each, and noisy
     header = ["step", "time", "/ unsharded", "temporaries", "/ unsharded", "resident", "compile"]
     body = [*rows(wide, UNSHARDED), *rows(narrow, NARROW[0]), *compile_rows(compiled)]
     print(report.machine("CPU", wide[UNSHARDED].jax) + "\n")

@@ -6,7 +6,7 @@
 A training step of unrolled layers, the same with layers that are split over the devices, and a
 chain of collectives, each short and long. `jit` traces and lowers the `shard_map`, on eight
 virtual devices; `jit` of the simulated program traces it and lowers what the simulator makes of it.
-The least processor time of five to fifteen counts, each with a function of its own.
+The least processor time of four to fifteen counts, each with a function of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ import shardwise as sw
 
 MESH = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
 WIDTH = 16
-ROUNDS, LONG = (5, 15), 2.0
+ROUNDS, LONG = (4, 15), 2.0
 """How often each is traced: at least and at most, and until it took so many seconds."""
 
 

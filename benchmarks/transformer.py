@@ -169,12 +169,16 @@ def simulated(shards: int, at_once: int | str, step: Any = sharded) -> Any:
 # --- the comparison
 
 
+COMPARED = ("slices", "at_once=1")
+"""The forms whose times to compile are compared."""
+
+
 class Ready:
     """A step that is compiled: what it takes, and the times it took."""
 
-    def __init__(self, step: Any, like: Any):
+    def __init__(self, step: Any, like: Any, times: int):
         self.lowering = self.compiling = float("inf")
-        for _ in range(2):  # they vary: the shorter one counts
+        for _ in range(times):  # they vary: the shortest one counts
             jax.clear_caches()
             began = time.perf_counter()
             lowered = jax.jit(step).lower(*like)
@@ -215,7 +219,7 @@ def measure(steps: dict[str, Any], args: Any, rounds: int) -> dict[str, Ready]:
     ready = {}
     for name, step in steps.items():
         print(f"... {name}", file=sys.stderr, flush=True)
-        ready[name] = Ready(step, like)
+        ready[name] = Ready(step, like, 2 if name.endswith(COMPARED) else 1)
     for _ in range(rounds + 1 if rounds else 0):
         for one in ready.values():
             one.run(args)

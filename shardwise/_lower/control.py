@@ -53,7 +53,7 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
             totals, rows[k] = totals | {k: _add_row(totals[k], rows[k], row)}, None
         return (_pack(outs[: op.carry], carried, axes), totals, trouble), rows
 
-    totals = {k: cx.adding[var] for k, var in enumerate(stacks) if var in cx.adding}
+    totals = {k: cx.adding[var] for k, var in enumerate(stacks) if op.length and var in cx.adding}
     start = (_pack(init, carried, axes), totals, cx.watch.calm() if watched else None)
     timed = [
         jnp.moveaxis(value.spread(place), len(place), 0)

@@ -150,6 +150,16 @@ def test_a_loop_taken_apart_gives_what_devices_give(body, at_once):
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
+def test_a_loop_of_no_turns_has_no_rows(at_once):
+    f, none = program(rows_of_all_kinds), jnp.zeros((0, WIDTH, WIDTH))
+    want = jax.eval_shape(lambda: f(none, batch(), mesh=real_mesh(x=4)))
+    found = sw.simulate(f, mesh=sw.mesh(x=4), at_once=at_once)(none, batch())
+    assert [(out.shape, out.dtype) for out in jax.tree.leaves(found)] == [
+        (out.shape, out.dtype) for out in jax.tree.leaves(want)
+    ]
+
+
+@pytest.mark.parametrize("at_once", [1, 3])
 def test_derivatives_of_rows_that_are_added_as_they_are_made(at_once):
     f = program(rows_of_all_kinds)
 
