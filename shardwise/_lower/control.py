@@ -40,41 +40,39 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     carried = op.outs[: op.carry]
     places = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
-    stacks = op.outs[op.carry :]
 
-    def step(state: Any, given: Any) -> tuple[Any, list[Value | None]]:
+    def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
         carry, totals, trouble = state
-        row, arrays = given
+        number, arrays = turn
         now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
         outs, new = _run(op.body, [*consts, *_unpack(carry, carried, axes), *now], axes, cx)
         trouble = first_of([trouble, new]) if watched else None
-        rows: list[Value | None] = [*outs[op.carry :]]
-        for k in totals:
-            totals, rows[k] = totals | {k: _add_row(totals[k], rows[k], row)}, None
+        rows = dict(enumerate(outs[op.carry :]))
+        totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
         return (_pack(outs[: op.carry], carried, axes), totals, trouble), rows
 
+    stacks = op.outs[op.carry :]
     totals = {k: cx.adding[var] for k, var in enumerate(stacks) if op.length and var in cx.adding}
     start = (_pack(init, carried, axes), totals, cx.watch.calm() if watched else None)
     timed = [
         jnp.moveaxis(value.spread(place), len(place), 0)
         for value, place in zip(xs, places, strict=True)
     ]
-    count = jnp.arange(op.length, dtype=jnp.int32) if totals else None
+    numbers = jnp.arange(op.length, dtype=jnp.int32) if totals else None
     (carry, totals, trouble), ys = lax.scan(
-        step, start, (count, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
+        step, start, (numbers, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
     )
     _note(cx, trouble)
-    later = [
-        Value(totals[k]) if y is None else Value(y.array, {a: d + 1 for a, d in y.dims.items()})
-        for k, y in enumerate(ys)
-    ]
-    return [*_unpack(carry, carried, axes), *later]
+    made = {k: Value(total) for k, total in totals.items()}
+    for k, y in ys.items():
+        made[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
+    return [*_unpack(carry, carried, axes), *(made[k] for k in range(len(stacks)))]
 
 
-def _add_row(total: Any, row: Value, index: Any) -> Any:
-    """A total with a row of it added to, in place."""
-    now = lax.dynamic_index_in_dim(total, index, keepdims=False)
-    return lax.dynamic_update_index_in_dim(total, now + widen(row.array), index, 0)
+def _add_row(total: Any, row: Value, number: Any) -> Any:
+    """A total with something added to one of its rows; XLA does it in place."""
+    now = lax.dynamic_index_in_dim(total, number, keepdims=False)
+    return lax.dynamic_update_index_in_dim(total, now + widen(row.array), number, 0)
 
 
 def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:

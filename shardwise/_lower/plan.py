@@ -163,7 +163,7 @@ def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
 
 
 def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
-    """Such a sum, and the loop with it."""
+    """A new sum in a loop that makes the operand of a fold, and the loop with it."""
     ops, outs, place = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
     row = outs[place]
     assert isinstance(row, Var)
