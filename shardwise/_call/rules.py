@@ -53,7 +53,7 @@ def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
     given = [jax.typeof(x) for x in args]
     with types.unchecked():  # a shard_map around knows nothing of the program's own values
         outs, trouble = program.run(tuple(map(types.whole, args)), pace)
-    avals = [types.visible(aval, given) for aval in program.avals]
+    avals = types.visible(program.avals, given)
     outs = [types.placed(out, aval) for out, aval in zip(outs, avals, strict=True)]
     if trouble is None:
         return outs
@@ -81,7 +81,7 @@ def _recognise(text: str) -> Exception | None:
 
 
 def _abstract(*given: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
-    return [types.visible(aval, given) for aval in program.avals], program.effects
+    return types.visible(program.avals, given), program.effects
 
 
 # --- transformations

@@ -196,21 +196,24 @@ def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
     return ShapedArray(tuple(shape), aval.dtype, weak_type=weak, sharding=sharding)
 
 
-def visible(aval: Any, given: Sequence[Any]) -> Any:
-    """A type as a trace sees it that knows the mesh around, and those of what it was given.
+def visible(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    """Types as a trace sees them that knows the mesh around, and those of what it was given.
 
-    Inside a `shard_map` that checks, it differs between devices as what it was given does.
+    Inside a `shard_map` that checks, they differ between devices as what it was given does.
     """
-    known = [jax.sharding.get_abstract_mesh(), *(mesh_of(one) for one in given)]
-    if is_plain(aval) or mesh_of(aval) not in known:
-        aval = _typed(aval, aval.shape, None)
-    axes = varying(given)
-    if not axes:
-        return aval
-    around = next(one for one in given if one.mat.varying)
-    spec = spec_of(aval) if mesh_of(aval) == mesh_of(around) else PartitionSpec()
-    sharding = _sharding(around, spec)
-    return _typed(aval, aval.shape, sharding).update_manual_axis_type(around.mat)
+    known = {jax.sharding.get_abstract_mesh(), *map(mesh_of, given)}
+    around = next((one for one in given if one.mat.varying), None)
+
+    def see(aval: Any) -> Any:
+        if is_plain(aval) or mesh_of(aval) not in known:
+            aval = _typed(aval, aval.shape, None)
+        if around is None:
+            return aval
+        spec = spec_of(aval) if mesh_of(aval) == mesh_of(around) else PartitionSpec()
+        sharding = _sharding(around, spec)
+        return _typed(aval, aval.shape, sharding).update_manual_axis_type(around.mat)
+
+    return list(map(see, avals))
 
 
 def varying(avals: Sequence[Any]) -> frozenset[str]:
