@@ -96,8 +96,8 @@ def main() -> None:
     args = (transformer.make_params(size), transformer.make_tokens(size))
     jax.monitoring.register_event_duration_secs_listener(listen)
     rows, targets = [], []
-    step = step_seconds(args)
     for name, make, ok in (("right", right, True), ("wrong, with the line", wrong, False)):
+        step = step_seconds(args)  # anew: a machine may grow slower
         taken, spent, count = min(measure(make, args, ok) for _ in range(asked.rounds))
         rows.append([name, _s(step), _s(taken), f"{taken / step:.1f}", _s(spent), str(count)])
         targets.append(Target(f"check, {name} / plain step", taken / step, 5.0))
