@@ -26,7 +26,7 @@ import report
 from report import Target
 
 HERE = Path(__file__).parent
-COMPILED = (8, 4096)
+COMPILED = (8, 64, 1024, 4096)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ NARROW = tuple(
     )
 )
 # The forms that the targets are about.
-BARE = ((UNSHARDED, AUTO, ONE, AUTO_OF_EIGHT, NATIVE), NARROW[:2])
+BARE = ((UNSHARDED, AUTO, ONE, AUTO_OF_EIGHT, NATIVE), NARROW[:2], (8, 4096))
 
 
 class Worker:
@@ -147,9 +147,9 @@ def summary(worker: Worker, steps: Sequence[dict[str, float]]) -> Measured:
     return Measured(seconds=seconds, loss=steps[-1]["loss"], **stats)
 
 
-def compile_times(rounds: int) -> dict[int, float]:
-    note(f"compiling for {', '.join(str(shards) for shards in COMPILED)} shards")
-    request = {"shards": COMPILED, "width": 1024, "batch": 8192, "rounds": rounds}
+def compile_times(counts: Sequence[int], rounds: int) -> dict[int, float]:
+    note(f"compiling for {', '.join(map(str, counts))} shards")
+    request = {"shards": counts, "width": 1024, "batch": 8192, "rounds": rounds}
     done = subprocess.run(
         [sys.executable, str(HERE / "compile_times.py"), json.dumps(request)],
         capture_output=True,
@@ -230,12 +230,12 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help="no form that has no target")
     asked = parser.parse_args()
     rounds = asked.rounds
-    first, second = BARE if asked.bare else (WIDE, NARROW)
+    first, second, compiled_for = BARE if asked.bare else (WIDE, NARROW, COMPILED)
     wide = measure(first, rounds)
     narrow = measure(second, max(3, rounds // 2))
     check_losses(wide, UNSHARDED)
     check_losses(narrow, NARROW[0])
-    compiled = compile_times(max(11, rounds))  # half a second each, and noisy
+    compiled = compile_times(compiled_for, max(11, rounds))  # half a second each, and noisy
     header = ["step", "time", "/ unsharded", "temporaries", "/ unsharded", "resident", "compile"]
     body = [*rows(wide, UNSHARDED), *rows(narrow, NARROW[0]), *compile_rows(compiled)]
     print(report.machine("CPU", wide[UNSHARDED].jax) + "\n")

@@ -17,12 +17,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from .._program import Body, Collective, Leaf, Op, Scan, Var
-from .plan import count_uses
+from .plan import MOVES, REDUCTIONS, count_uses
 from .trouble import Watch
-
-REDUCTIONS = ("psum", "pmax", "pmin")
-MOVES = ("transpose", "reshape", "squeeze")
-"""Operations of one operand that compute nothing."""
 
 
 def later(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op]:

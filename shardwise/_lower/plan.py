@@ -99,8 +99,10 @@ class BlockSum(Op):
     product: Product | None
 
 
-SHAPE_ONLY = {"transpose", "reshape", "squeeze", "neg"}
-"""Operations that a sum over devices passes through unchanged."""
+REDUCTIONS = ("psum", "pmax", "pmin")
+
+MOVES = ("transpose", "reshape", "squeeze")
+"""Operations of one operand that compute nothing: any reduction passes through them unchanged."""
 
 
 def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:
@@ -115,7 +117,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         assert isinstance(operand, Var)
         scatters = op.name == "psum_scatter" and op.axes == (axis,)
         name = "psum" if scatters else op.name
-        if name not in ("psum", "pmax", "pmin") or not foldable(name, operand.dtype):
+        if name not in REDUCTIONS or not foldable(name, operand.dtype):
             continue
         rest = tuple(other for other in op.axes if other != axis)
         if one_by_one(name, operand.dtype) and rest:
@@ -223,7 +225,7 @@ def product_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis
         if op.name == "dot_general":
             alone = all(atom.axes == {axis} for atom in op.ins)
             return Product(op, after[::-1]) if alone else None
-        if op.name not in SHAPE_ONLY:
+        if op.name not in (*MOVES, "neg"):  # a sum passes through them
             return None
         after.append(op)
         (operand,) = op.ins

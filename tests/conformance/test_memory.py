@@ -55,8 +55,8 @@ def rows_of_all_kinds(w, x):
 
     def turn(x, own):
         x = jnp.tanh(x @ own)
-        rows = jnp.sum(x, 0), x[0], (x[0] > 0).astype(jnp.int32), jnp.float32(2.0)
-        return x, (*rows, rows[0], x.T @ x)
+        rows = jnp.mean(x, 0), x[0], (x[0] > 0).astype(jnp.int32), jnp.float32(2.0)
+        return x, (*rows, rows[0], x.T @ x / len(x))
 
     _, (sums, firsts, signs, two, again, squares) = lax.scan(turn, x, w, reverse=True)
     read = lax.pmean(jnp.sum(sums * again), "x")
@@ -136,14 +136,14 @@ def temporaries(f):
     return found.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("at_once", [1, 3, "auto"])
+@pytest.mark.parametrize("at_once", [1, 2, 3, "auto"])
 @pytest.mark.parametrize("body", SPECS, ids=lambda body: body.__name__)
 def test_a_loop_taken_apart_gives_what_devices_give(body, at_once):
     f = program(body)
     want = jax.device_get(jax.jit(lambda w, x: f(w, x, mesh=real_mesh(x=4)))(params(), batch()))
     found = sw.simulate(f, mesh=sw.mesh(x=4), at_once=at_once)(params(), batch())
     # Blocks of bfloat16 gradients are rounded once where devices round them one by one.
-    rtol, atol = (1e-3, 1e-5) if body in TRAINED else (1e-5, 1e-5)
+    rtol, atol = (1e-3, 1e-5) if body in TRAINED else (1e-5, 1e-6)
     for own, real in zip(jax.tree.leaves(found), jax.tree.leaves(want), strict=True):
         assert own.dtype == real.dtype
         np.testing.assert_allclose(own, real, rtol=rtol, atol=atol)
@@ -168,13 +168,13 @@ def test_derivatives_of_rows_that_are_added_as_they_are_made(at_once):
             sw.simulate(f, mesh=mesh, at_once=at_once) if mesh is virtual else partial(f, mesh=mesh)
         )
         own = run(w, batch())
-        return sum(jnp.sum(jnp.sin(out.astype(jnp.float32) / 1e4)) for out in jax.tree.leaves(own))
+        return sum(jnp.sum(jnp.sin(out.astype(jnp.float32))) for out in jax.tree.leaves(own))
 
     real, virtual = real_mesh(x=4), sw.mesh(x=4)
     found, want = (
         jax.jit(jax.grad(partial(total, mesh=mesh)))(params()) for mesh in (virtual, real)
     )
-    np.testing.assert_allclose(found, jax.device_get(want), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found, jax.device_get(want), rtol=1e-4, atol=1e-5)
 
 
 def test_one_shard_at_a_time_takes_what_a_scan_by_hand_takes():

@@ -1,0 +1,73 @@
+"""What XLA is slow at on a CPU, and the engine therefore avoids: is it still so?
+
+    python benchmarks/workarounds.py            # from the root of the repository
+
+A scan that writes rows of bfloat16 against one that writes rows of float32: some versions convert
+the whole stack for every row (`_lower/loop.py` adds rows to a total instead). And a product in
+bfloat16 with a transpose after it against the product alone: some versions make a slower operation
+of the two (`_lower/later.py` sums the products of all devices before it transposes).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import report
+from jax import lax
+
+ROWS, SHAPE, TIMES = 48, (512, 128), 64
+
+
+def writes(dtype: Any) -> Callable[[Any], Any]:
+    def turn(x: Any, _: None) -> tuple[Any, Any]:
+        return x * 1.0001, x.astype(dtype)
+
+    return lambda x: lax.scan(turn, x, None, length=ROWS)
+
+
+def products(transposed: bool) -> Callable[[Any], Any]:
+    """Gradients of weights, added up: inputs of 4 x 64 rows, 128 wide, cotangents 512 wide."""
+
+    def turn(total: Any, scale: Any) -> tuple[Any, None]:
+        x = jnp.full((4, 64, SHAPE[1]), scale)
+        out = jnp.tanh(jnp.full((4, 64, SHAPE[0]), scale))
+        made = lax.dot_general(out, x, (((0, 1), (0, 1)), ((), ())))
+        return total + (made.T if transposed else made).astype(jnp.float32), None
+
+    def run(x: Any) -> Any:
+        scales = jnp.arange(TIMES, dtype=jnp.bfloat16) * x[0, 0].astype(jnp.bfloat16)
+        return lax.scan(turn, jnp.zeros(SHAPE[::-1] if transposed else SHAPE), scales)[0]
+
+    return run
+
+
+def milliseconds(f: Callable[[Any], Any]) -> float:
+    """The shortest of a few runs."""
+    compiled, x = jax.jit(f), jnp.ones(SHAPE)
+    times = []
+    for _ in range(8):
+        began = time.perf_counter()
+        jax.block_until_ready(compiled(x))
+        times.append(time.perf_counter() - began)
+    return 1e3 * min(times)
+
+
+def main() -> None:
+    pairs = {
+        f"{ROWS} rows written, bfloat16 / float32": (writes(jnp.bfloat16), writes(jnp.float32)),
+        f"{TIMES} products, transposed / not": (products(True), products(False)),
+    }
+    rows = []
+    for name, pair in pairs.items():
+        one, other = map(milliseconds, pair)
+        rows.append([name, f"{one:.1f} ms", f"{other:.1f} ms", report.ratio(one / other)])
+    print(report.machine(jax.devices()[0].device_kind, jax.__version__) + "\n")
+    print(report.table(["what", "one", "other", "ratio"], rows))
+
+
+if __name__ == "__main__":
+    main()
