@@ -24,7 +24,7 @@ import jax
 
 from .._mesh import Axis
 from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop
-from .plan import block_sum, count_uses, product_of, sums_in_blocks
+from .plan import block_sum, count_uses, joint_of, sums_in_blocks
 from .trouble import Watch
 
 Results = Sequence[tuple[Atom, Var]]
@@ -161,8 +161,8 @@ class _Cut:
                 taken = xs[operand]
             else:
                 if c.groups is None and sums_in_blocks(c.name, operand.dtype):
-                    product = product_of(operand, self.makers, uses, self.axis)
-                    inner = block_sum(c, operand, product)
+                    joint = joint_of(operand, self.makers, uses, self.axis)
+                    inner = block_sum(c, operand, joint)
                     added.append(inner)
                     (operand,) = inner.outs
                 taken = _stacked(operand, op.length)

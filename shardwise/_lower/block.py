@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -10,42 +10,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._collectives import widen
-from .plan import BlockSum, Product
-
-
-def merged(product: Product, lhs: Any, rhs: Any) -> Any:
-    """The sum of the products of all devices of a block, stacked in front, as one product."""
-    params = product.dot.params
-    (lc, rc), (lb, rb) = params["dimension_numbers"]
-    numbers = (
-        ((0, *(d + 1 for d in lc)), (0, *(d + 1 for d in rc))),
-        (tuple(d + 1 for d in lb), tuple(d + 1 for d in rb)),
-    )
-    return lax.dot_general(
-        lhs,
-        rhs,
-        numbers,
-        precision=params["precision"],
-        preferred_element_type=params["preferred_element_type"],
-    )
-
-
-def after(product: Product, out: Any) -> Any:
-    """What is done to a product before it is summed."""
-    for op in product.after:
-        (out,) = op.run(out)
-    return out
+from .._program import Atom, Leaf
+from .plan import BlockSum, Joint
 
 
 def sum_block(op: BlockSum, arrays: Sequence[Any], block: str | None) -> Any:
     """The sum over the `vmap` named `block`; without one, what the device itself has."""
-    if op.product is None:
+    if op.joint is None:
         (array,) = arrays
         return array if block is None else _sum(widen(array), block)
-    if block is None:
-        (out,) = op.product.dot.run(*arrays)
-        return after(op.product, out)
-    return widen(after(op.product, _dot(op.product)(*arrays)))
+    return _alone(op.joint, arrays) if block is None else _in_one(op.joint)(*arrays)
 
 
 def _sum(x: Any, block: str) -> Any:
@@ -58,19 +32,90 @@ def _sum(x: Any, block: str) -> Any:
     return lax.reduce_sum(lax.all_gather(x, block), (0,))
 
 
-def _dot(product: Product) -> Any:
-    """The product of one device that becomes, under `vmap`, the sum of those of all."""
+def _alone(joint: Joint, arrays: Sequence[Any]) -> Any:
+    return _run(joint, arrays, lambda op, arrays: op.run(*arrays)[0])
+
+
+def _in_one(joint: Joint) -> Any:
+    """What one device makes, which becomes under `vmap` the sum of what all make."""
 
     @jax.custom_batching.custom_vmap
-    def dot(lhs: Any, rhs: Any) -> Any:
-        (out,) = product.dot.run(lhs, rhs)
-        return out
+    def make(*arrays: Any) -> Any:
+        return widen(_alone(joint, arrays))
 
-    @dot.def_vmap
-    def all_at_once(size: int, batched: Any, lhs: Any, rhs: Any) -> Any:
-        def stack(x: Any, along: bool) -> Any:
-            return x if along else jnp.broadcast_to(x, (size, *x.shape))
+    @make.def_vmap
+    def make_all(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
+        along = dict(zip(joint.ins, batched, strict=True))
 
-        return merged(product, *map(stack, (lhs, rhs), batched)), False
+        def stack(atom: Atom, x: Any) -> Any:
+            return x if along[atom] else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
-    return dot
+        def run(op: Leaf, arrays: Sequence[Any]) -> Any:
+            if op.name == "scatter-add":
+                operand, *others = arrays
+                others = map(stack, op.ins[1:], others)
+                return widen(_scatter_add(op.params, size, operand, *others))
+            if op.name in RULES:
+                return widen(RULES[op.name](op.params, *map(stack, op.ins, arrays)))
+            return op.run(*arrays)[0]
+
+        return _run(joint, arrays, run), False
+
+    return make
+
+
+def _run(joint: Joint, arrays: Sequence[Any], run: Callable[[Leaf, Sequence[Any]], Any]) -> Any:
+    env = dict(zip(joint.ins, arrays, strict=True))
+    for op in joint.ops:
+        env[op.outs[0]] = run(op, [env[atom] for atom in op.ins])
+    return env[joint.ops[-1].outs[0]]
+
+
+# --- the sum of what the devices make, whose operands are stacked in front, as one operation
+
+
+Params = dict[str, Any]
+
+
+def _behind(dims: Iterable[int]) -> tuple[int, ...]:
+    return tuple(d + 1 for d in dims)
+
+
+def _dot(params: Params, lhs: Any, rhs: Any) -> Any:
+    (lc, rc), (lb, rb) = params["dimension_numbers"]
+    return lax.dot_general(
+        lhs,
+        rhs,
+        (((0, *_behind(lc)), (0, *_behind(rc))), (_behind(lb), _behind(rb))),
+        precision=params["precision"],
+        preferred_element_type=params["preferred_element_type"],
+    )
+
+
+def _conv(params: Params, lhs: Any, rhs: Any) -> Any:
+    """The devices become further features, which a convolution sums over."""
+    numbers = params["dimension_numbers"]
+    lhs, rhs = (
+        lax.collapse(jnp.moveaxis(x, 0, dim), dim, dim + 2)
+        for x, dim in ((lhs, numbers.lhs_spec[1]), (rhs, numbers.rhs_spec[1]))
+    )
+    rest = {name: value for name, value in params.items() if name != "out_sharding"}
+    return lax.conv_general_dilated(lhs, rhs, **rest)
+
+
+RULES: dict[str, Callable[..., Any]] = {"dot_general": _dot, "conv_general_dilated": _conv}
+
+
+def _scatter_add(params: Params, size: int, operand: Any, indices: Any, updates: Any) -> Any:
+    """The devices become further updates of what is the same on all of them, mostly zeros."""
+    numbers = params["dimension_numbers"]
+    return lax.scatter_add(
+        widen(operand) * size,
+        indices,
+        widen(updates),
+        numbers._replace(
+            update_window_dims=_behind(numbers.update_window_dims),
+            scatter_indices_batching_dims=_behind(numbers.scatter_indices_batching_dims),
+        ),
+        mode=params["mode"],
+    )

@@ -90,8 +90,8 @@ def _took(rates: Rates, operations: float) -> float:
 
 def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
     for op in ops:
-        if isinstance(op, BlockSum) and op.product is not None:
-            yield _work(op.product.dot, axis, times)
+        if isinstance(op, BlockSum) and op.joint is not None:
+            yield from _works(op.joint.ops, axis, times)
         elif isinstance(op, Leaf):
             yield _work(op, axis, times)
         elif op.bodies:

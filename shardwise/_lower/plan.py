@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
+import jax.numpy as jnp
 import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
-from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
+from .._program import Atom, Body, Collective, Leaf, Op, Scan, Var
 
 
 @dataclasses.dataclass
@@ -76,27 +77,31 @@ class Fold:
 
 
 @dataclasses.dataclass
-class Product:
-    """A matrix product under a sum over devices: one larger product, then `after` it."""
+class Joint:
+    """What is summed over devices, made by operations that can be done for all of them in one.
 
-    dot: Leaf
-    after: list[Leaf]
+    The sum of products `x @ y` is one product over more terms. `ops` are such operations and those
+    that a sum passes through, each after what it takes; nothing else reads what they make.
+    """
+
+    ops: list[Leaf]
 
     @property
-    def ops(self) -> list[Leaf]:
-        """All that it stands for."""
-        return [self.dot, *self.after]
+    def ins(self) -> list[Atom]:
+        """What they take from outside, each once."""
+        made = {var for op in self.ops for var in op.outs}
+        return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in made))
 
 
 @dataclasses.dataclass(eq=False)
 class BlockSum(Op):
     """In a loop of each device: the sum over those devices that are computed at once.
 
-    The collective after the loop sums over the blocks. `product` is what makes the operand, if one
-    product of all devices of a block can take its place. Where nobody sums, this does nothing.
+    The collective after the loop sums over the blocks. `joint` is what makes the operand, if it can
+    be done for all devices of a block in one. Where nobody sums, this does nothing more than that.
     """
 
-    product: Product | None
+    joint: Joint | None
 
 
 REDUCTIONS = ("psum", "pmax", "pmin")
@@ -133,10 +138,10 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
         if within is None and sums_in_blocks(name, operand.dtype):
-            product = None if rest else product_of(operand, makers, uses, axis)
-            within = block_sum(op, operand, product)
+            joint = None if rest else joint_of(operand, makers, uses, axis)
+            within = block_sum(op, operand, joint)
             (operand,) = within.outs
-            replaced |= {id(op) for op in product.ops} if product else set()
+            replaced |= {id(op) for op in joint.ops} if joint else set()
             inner.append(within)
         found.append(Fold(op, operand, name, within, by_rows))
     if replaced:
@@ -170,20 +175,20 @@ def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[B
     row = outs[place]
     assert isinstance(row, Var)
     uses = count_uses(ops, [atom for atom in outs if isinstance(atom, Var)])
-    product = product_of(row, {var: each for each in ops for var in each.outs}, uses, axis)
-    within = block_sum(op, row, product)
+    joint = joint_of(row, {var: each for each in ops for var in each.outs}, uses, axis)
+    within = block_sum(op, row, joint)
     (outs[place],) = within.outs
-    gone = {id(each) for each in product.ops} if product else set()
+    gone = {id(each) for each in joint.ops} if joint else set()
     ops = [*(each for each in ops if id(each) not in gone), within]
     return within, dataclasses.replace(maker, body=Body(maker.body.ins, ops, outs))
 
 
-def block_sum(op: Collective, operand: Var, product: Product | None) -> BlockSum:
+def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
     """The part of a sum over devices that happens among those computed at once."""
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes
-    ins: list[Atom] = list(product.dot.ins) if product else [operand]
-    made = BlockSum(ins, [out], product, scope=op.scope, source=op.source, calls=op.calls)
+    ins: list[Atom] = joint.ins if joint else [operand]
+    made = BlockSum(ins, [out], joint, scope=op.scope, source=op.source, calls=op.calls)
     made.needs = operand.axes
     return made
 
@@ -211,27 +216,46 @@ def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
     return out
 
 
-def product_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Product | None:
-    """The matrix product that makes a value, if one of all devices along `axis` can replace it.
+JOINED = ("dot_general", "conv_general_dilated", "scatter-add")
+"""Operations of which one of all devices gives the sum of each device's."""
 
-    It has to be made for nothing else, and both factors have to differ along this axis and no
-    other.
-    """
-    after: list[Leaf] = []
-    while True:
-        op = makers.get(var)
-        if not isinstance(op, Leaf) or uses.get(var) != 1:
+PASSED = (*MOVES, "neg", "add", "add_any", "sub")
+"""Operations that a sum over devices passes through."""
+
+
+def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
+    """What makes a value, if the sum of it over `axis` can be made in one."""
+    ops: list[Leaf] = []
+    todo: list[Atom] = [var]
+    while todo:
+        atom = todo.pop()
+        op = makers.get(atom) if isinstance(atom, Var) and uses.get(atom) == 1 else None
+        if not isinstance(op, Leaf) or not (_is_joined(op, axis) or _is_passed(op)):
             return None
-        if op.name == "dot_general":
-            alone = all(atom.axes == {axis} for atom in op.ins)
-            return Product(op, after[::-1]) if alone else None
-        if op.name not in (*MOVES, "neg"):  # a sum passes through them
-            return None
-        after.append(op)
-        (operand,) = op.ins
-        if isinstance(operand, Lit):
-            return None
-        var = operand
+        ops.append(op)
+        todo += () if op.name in JOINED else op.ins
+    return Joint(ops[::-1])
+
+
+def _is_joined(op: Leaf, axis: Axis) -> bool:
+    """Whether one operation of all devices takes its place: they differ along this axis alone."""
+    match op.name:
+        case "dot_general":
+            return all(atom.axes == {axis} for atom in op.ins)
+        case "conv_general_dilated":
+            groups = op.params["feature_group_count"] * op.params["batch_group_count"]
+            return groups == 1 and all(atom.axes == {axis} for atom in op.ins)
+        case "scatter-add":
+            operand, *others = op.ins
+            return not operand.axes and all(atom.axes <= {axis} for atom in others)
+    return False
+
+
+def _is_passed(op: Leaf) -> bool:
+    if op.name == "convert_element_type" and isinstance(op.ins[0], Var):
+        # The two range as far: no sum of the one is infinite that is not in the other.
+        return (op.ins[0].dtype, op.outs[0].dtype) == (jnp.bfloat16, np.float32)
+    return op.name in PASSED
 
 
 def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:

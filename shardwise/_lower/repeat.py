@@ -130,7 +130,7 @@ def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
 
 def _doing(op: Op) -> Any:
     if isinstance(op, BlockSum):
-        return ("sum", *(doing(part) for part in (op.product.ops if op.product else ())))
+        return ("sum", *(doing(part) for part in (op.joint.ops if op.joint else ())))
     return doing(op)
 
 

@@ -36,7 +36,7 @@ class Straight:
                 run.add(leaf.primitive, leaf.params, leaf.ins, outs, leaf.source)
             if isinstance(op, BlockSum):
                 # There is but one device here, so what it has is the sum.
-                last = op.product.ops[-1].outs[0] if op.product else op.ins[0]
+                last = op.joint.ops[-1].outs[0] if op.joint else op.ins[0]
                 run.repeat(last, op.outs[0])
         env.update(zip(self.wanted, map(Value, run.apply(self.wanted)), strict=True))
 
@@ -61,7 +61,7 @@ def straight(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[Straight | Sequ
 
 def _equations(op: Op) -> Sequence[Leaf]:
     if isinstance(op, BlockSum):
-        return op.product.ops if op.product else ()
+        return op.joint.ops if op.joint else ()
     return [op] if isinstance(op, Leaf) else ()
 
 

@@ -25,8 +25,10 @@ from .ir import Var as Var
 from .ir import While as While
 from .ir import collectives_in as collectives_in
 from .ir import is_sharded as is_sharded
+from .ir import like as like
 from .ir import pairs as pairs
 from .ir import walk as walk
+from .ir import with_bodies as with_bodies
 from .passes import Passes as Passes
 from .passes import kept_for_backward as kept_for_backward
 from .vary import annotate as annotate

@@ -238,6 +238,18 @@ def walk(ops: list[Op]) -> Iterator[Op]:
             yield from walk(body.ops)
 
 
+def with_bodies(op: Op, change: Callable[[Body], Body]) -> Op:
+    """An operation with other bodies."""
+    match op:
+        case Scan():
+            return dataclasses.replace(op, body=change(op.body))
+        case While():
+            return dataclasses.replace(op, cond=change(op.cond), body=change(op.body))
+        case Cond():
+            return dataclasses.replace(op, branches=tuple(map(change, op.branches)))
+    return op
+
+
 def is_sharded(body: Body) -> bool:
     """Whether anything of a program is written for the devices of a mesh: a shard_map, a pmap."""
     return any(op.scope or isinstance(op, Split | Join) for op in walk(body.ops))
