@@ -43,6 +43,7 @@ class Script:
 ON_HOST = (
     Script("simulate", ("--rounds", "2", "--bare"), None),
     Script("transformer", ("--rounds", "2"), ("--size", "tiny", "--rounds", "5")),
+    Script("convnet", ("--rounds", "2"), ("--size", "tiny", "--rounds", "5")),
     Script("check", (), ("--size", "tiny")),
     Script("prove", ("--unrolled", "8", "126"), None),
     Script("tracing", (), ("--quick",)),

@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import forms
 import jax
 import report
 import transformer
@@ -37,7 +38,7 @@ compiled = 0
 
 def right() -> Callable[..., Any]:
     """The step of the other benchmarks, as a function of its own."""
-    return lambda params, tokens, *, mesh: transformer.sharded(params, tokens, mesh=mesh)
+    return lambda params, tokens, *, mesh: transformer.FORMS.sharded(params, tokens, mesh=mesh)
 
 
 def wrong() -> Callable[..., Any]:
@@ -45,7 +46,7 @@ def wrong() -> Callable[..., Any]:
 
     def body(params: Any, tokens: Any) -> Any:
         loss, grads = jax.value_and_grad(transformer.mean_loss)(params, tokens)
-        return lax.pmean(loss, "data"), transformer.descend(params, lax.pmean(grads, "data"))
+        return lax.pmean(loss, "data"), forms.descend(params, lax.pmean(grads, "data"))
 
     def step(params: Any, tokens: Any, *, mesh: Any) -> Any:
         specs = (P(), P("data"))
@@ -63,7 +64,7 @@ def listen(event: str, duration_secs: float, **kwargs: Any) -> None:
 
 def step_seconds(args: Any, rounds: int = 2) -> float:
     """One plain step on one device."""
-    step = jax.jit(transformer.unsharded)
+    step = jax.jit(transformer.FORMS.unsharded)
     jax.block_until_ready(step(*args))
     times = []
     for _ in range(rounds):
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1, help="checks of each kind")
     asked = parser.parse_args()
     size = transformer.SIZES[asked.size]
-    args = (transformer.make_params(size), transformer.make_tokens(size))
+    args = transformer.make(size)
     jax.monitoring.register_event_duration_secs_listener(listen)
     rows, targets = [], []
     for name, make, ok in (("right", right, True), ("wrong, with the line", wrong, False)):

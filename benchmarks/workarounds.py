@@ -5,7 +5,9 @@
 A scan that writes rows of bfloat16 against one that writes rows of float32: some versions convert
 the whole stack for every row (`_lower/loop.py` adds rows to a total instead). And a product in
 bfloat16 with a transpose after it against the product alone: some versions make a slower operation
-of the two (`_lower/later.py` sums the products of all devices before it transposes).
+of the two (`_lower/later.py` sums the products of all devices before it transposes). And gradients
+of a convolution's weights in a loop, as autodiff writes them and with their dimensions in the order
+that XLA brings them into where there is no loop (`_lower/convolutions.py` does so everywhere).
 """
 
 from __future__ import annotations
@@ -45,6 +47,30 @@ def products(transposed: bool) -> Callable[[Any], Any]:
     return run
 
 
+def convolutions(ordered: bool) -> Callable[[Any], Any]:
+    """Gradients of 3 x 3 weights from 32 to 32 channels, added up: 16 images of 16 x 16."""
+    channels = 32
+
+    def turn(total: Any, scale: Any) -> tuple[Any, None]:
+        x = jnp.sin(jnp.full((16, 16, 16, channels), scale))  # batch, height, width, channels
+        order = ("CHWN", "IHWO", "HWNC")
+        if ordered:
+            left, right = jnp.transpose(x, (3, 1, 2, 0)), jnp.transpose(x, (1, 2, 0, 3))
+            made = lax.conv_general_dilated(
+                left, right, (1, 1), ((1, 1), (1, 1)), dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            made = jnp.transpose(made, (1, 2, 0, 3))
+        else:
+            made = lax.conv_general_dilated(x, x, (1, 1), ((1, 1), (1, 1)), dimension_numbers=order)
+        return total + made, None
+
+    def run(x: Any) -> Any:
+        scales = jnp.arange(TIMES, dtype=jnp.float32) * x[0, 0]
+        return lax.scan(turn, jnp.zeros((3, 3, channels, channels)), scales)[0]
+
+    return run
+
+
 def milliseconds(f: Callable[[Any], Any]) -> float:
     """The shortest of a few runs."""
     compiled, x = jax.jit(f), jnp.ones(SHAPE)
@@ -60,6 +86,7 @@ def main() -> None:
     pairs = {
         f"{ROWS} rows written, bfloat16 / float32": (writes(jnp.bfloat16), writes(jnp.float32)),
         f"{TIMES} products, transposed / not": (products(True), products(False)),
+        f"{TIMES} convolutions, as written / in order": (convolutions(False), convolutions(True)),
     }
     rows = []
     for name, pair in pairs.items():
