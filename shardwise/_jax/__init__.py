@@ -6,6 +6,10 @@ simulated program enters JAX as the one primitive made by `primitive.call_primit
 
 from jax.extend.core import Literal as Literal
 
+from .convolutions import CONVOLUTION as CONVOLUTION
+from .convolutions import are_unordered as are_unordered
+from .convolutions import in_order as in_order
+from .convolutions import unordered as unordered
 from .effects import MAY_DEADLOCK as MAY_DEADLOCK
 from .effects import MayDeadlock as MayDeadlock
 from .effects import surface as surface

@@ -1,10 +1,6 @@
-"""Convolutions are written in the one order of dimensions that XLA is fast at on a CPU.
+"""Convolutions are in the order of dimensions that XLA is fast at (`_jax/convolutions.py`).
 
-It brings them into this order itself, but looks for them outside of loops only, and the devices of
-a mesh are run in a loop. The gradient of a convolution's weights, which autodiff writes in another
-order, takes ten to sixty times as long there. So it is brought into order here:
-
-    conv(x, w)   becomes   transpose(conv(transpose(x), transpose(w)))
+The devices of a mesh are run in a loop, and XLA brings into order only what is in none.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, TypeGuard
 
-import numpy as np
 from jax import lax
 
 from .. import _jax
@@ -36,7 +31,7 @@ def in_order(ops: Sequence[Op], watch: Watch) -> list[Op]:
 
 
 def _convolves(op: Op) -> TypeGuard[Leaf]:
-    return isinstance(op, Leaf) and op.name == "conv_general_dilated"
+    return isinstance(op, Leaf) and op.name == _jax.CONVOLUTION
 
 
 def _body(watch: Watch, body: Body) -> Body:
@@ -44,44 +39,34 @@ def _body(watch: Watch, body: Body) -> Body:
 
 
 def _ordered(op: Leaf) -> list[Op]:
-    (lhs, rhs), (made,) = op.ins, op.outs
-    images, weights, results = map(_features_last, op.params["dimension_numbers"])
-    weights = (*weights[1:], weights[0])
-    if all(map(_is_kept, (images, weights, results))) or op.primitive is None:
+    orders = _jax.unordered(op.params)
+    if orders is None or op.primitive is None:
         return [op]
-    left, right, there = _like(lhs, images), _like(rhs, weights), _like(made, results)
-    params = op.params | {"dimension_numbers": _numbers(len(images))}
-    run = _jax.applying(op.primitive, params, ())
+    (lhs, rhs), (made,) = op.ins, op.outs
+    left, right = _like(lhs, orders.left), _like(rhs, orders.right)
+    there = like(made)
+    there.axes = made.axes
+    there.shape = tuple(made.shape[orders.after.index(d)] for d in range(len(made.shape)))
+    params = op.params | orders.params
     return [
-        _transpose(op, lhs, left, images),
-        _transpose(op, rhs, right, weights),
-        dataclasses.replace(op, ins=[left, right], outs=[there], params=params, run=run),
-        _transpose(op, there, made, [int(d) for d in np.argsort(results)]),
+        _transpose(op, lhs, left, orders.left),
+        _transpose(op, rhs, right, orders.right),
+        _leaf(op, [left, right], there, op.name, op.primitive, params),
+        _transpose(op, there, made, orders.after),
     ]
 
 
-def _features_last(spec: Sequence[int]) -> tuple[int, ...]:
-    """Where the dimensions are: batch, space, features; of weights: outputs, space, inputs."""
-    first, features, *space = spec
-    return (first, *space, features)
-
-
-def _numbers(rank: int) -> Any:
-    """Batch, space, features; of weights: space, inputs, outputs."""
-    last = rank - 1
-    images = (0, last, *range(1, last))
-    return lax.ConvDimensionNumbers(images, (last, last - 1, *range(last - 1)), images)
-
-
-def _is_kept(order: Sequence[int]) -> bool:
-    return list(order) == [*range(len(order))]
-
-
 def _transpose(op: Leaf, atom: Atom, made: Var, order: Sequence[int]) -> Leaf:
-    params = {"permutation": tuple(order)}
-    run = _jax.applying(lax.transpose_p, params, ())
+    return _leaf(op, [atom], made, "transpose", lax.transpose_p, {"permutation": order})
+
+
+def _leaf(
+    op: Leaf, ins: list[Atom], made: Var, name: str, primitive: Any, params: dict[str, Any]
+) -> Leaf:
+    """An operation in the place of another one."""
+    run = _jax.applying(primitive, params, ())
     return dataclasses.replace(
-        op, ins=[atom], outs=[made], name="transpose", run=run, params=params, needs=made.axes
+        op, ins=ins, outs=[made], name=name, run=run, params=params, needs=made.axes
     )
 
 

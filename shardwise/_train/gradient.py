@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from .. import _jax
 from .._errors import ShardingError, explain_error
 from .dependence import depends
 from .layout import Layout
@@ -256,7 +257,9 @@ def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
     """Add up what `one` gives for each part of a device's share, one part after another."""
     stacked = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
     part = jax.tree.map(lambda x: x[0], stacked)
-    like, _ = jax.eval_shape(one, state, part, 0)
+    traced, (like, _) = jax.make_jaxpr(one, return_shape=True)(state, part, 0)
+    if jax.default_backend() == "cpu" and _jax.are_unordered(traced):
+        one = _jax.in_order(one)  # in the loop below, XLA would not do it
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
     def add(carry: Any, part: Any) -> Any:
