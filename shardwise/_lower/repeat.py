@@ -129,9 +129,10 @@ def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
 
 
 def _doing(op: Op) -> Any:
-    if isinstance(op, BlockSum):
-        return ("sum", *(doing(part) for part in (op.joint.ops if op.joint else ())))
-    return doing(op)
+    if not isinstance(op, BlockSum):
+        return doing(op)
+    made, _ = _of_ops(op.joint.ops, op.joint.ins) if op.joint else ((), {})
+    return None if made is None else ("sum", made)
 
 
 def _kind(op: Op) -> Any:

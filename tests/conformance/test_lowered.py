@@ -213,11 +213,20 @@ def other_branches(x):
     return x
 
 
+def other_factors(x):
+    """Sums of the same two products, of the same two factors, and of others."""
+    for k in range(4):
+        a, b = x.reshape(2, 2), jnp.cumsum(x).reshape(2, 2)
+        c, d = (b, a) if k % 2 else (a, b)
+        x = jnp.sin(x + lax.psum(a @ b - c @ d + b @ c, "x").reshape(4) / 4)
+    return x
+
+
 @pytest.mark.parametrize("at_once", [1, 3, 4])
 @pytest.mark.parametrize(
     "body",
     [other_numbers, other_places, other_reductions, other_results, other_types, other_keys,
-     other_branches],
+     other_branches, other_factors],
 )  # fmt: skip
 def test_parts_that_are_alike_but_for_something(body, at_once):
     f, x = sharded(body), normal(16)
