@@ -119,6 +119,14 @@ def _broadcast(params: Params, lead: tuple[int, ...]) -> Params:
     return {"shape": (*lead, *params["shape"]), "broadcast_dimensions": dims}
 
 
+def _reshape(params: Params, lead: tuple[int, ...]) -> Params:
+    first = params["dimensions"]  # in which order it takes them
+    return {
+        "new_sizes": (*lead, *params["new_sizes"]),
+        "dimensions": None if first is None else _with_lead(first, lead),
+    }
+
+
 def _slice(params: Params, lead: tuple[int, ...]) -> Params:
     strides = params["strides"]
     return {
@@ -131,7 +139,7 @@ def _slice(params: Params, lead: tuple[int, ...]) -> Params:
 MOVING: dict[str, Callable[[Params, tuple[int, ...]], Params]] = {
     "broadcast_in_dim": _broadcast,
     "concatenate": lambda params, lead: {"dimension": params["dimension"] + len(lead)},
-    "reshape": lambda params, lead: {"new_sizes": (*lead, *params["new_sizes"])},
+    "reshape": _reshape,
     "slice": _slice,
     "squeeze": lambda params, lead: {"dimensions": _behind(params["dimensions"], lead)},
     "transpose": lambda params, lead: {"permutation": _with_lead(params["permutation"], lead)},

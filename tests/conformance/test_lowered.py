@@ -38,7 +38,12 @@ def numbers_beside_numbers(x):
     return jnp.where(at % 2 == 0, x * total, lax.ppermute(x, "x", RING).T.reshape(x.shape) + own)
 
 
-@pytest.mark.parametrize("body", [chain, numbers_beside_numbers])
+def reshaped_from_another_order(x):
+    turned = lax.reshape(x, (4, 2), dimensions=(1, 0))
+    return lax.ppermute(turned, "x", RING).T * 2.0
+
+
+@pytest.mark.parametrize("body", [chain, numbers_beside_numbers, reshaped_from_another_order])
 def test_a_stage_without_a_loop_is_what_devices_do(body):
     f, x = sharded(body), jnp.arange(32.0).reshape(8, 4) / 7
     np.testing.assert_allclose(sw.simulate(f)(x), jax.jit(f)(x), rtol=1e-6)

@@ -24,6 +24,7 @@ def collective(s: Scope) -> None:
             (2, reduce_whole),
             (2, in_groups),
             (2, ragged),
+            (3, joined_sum),
         ]
     )(s)
     return None
@@ -42,6 +43,33 @@ def reduce_all(s: Scope) -> None:
     gone = set(axes)
     new = s.new(r.shape, "float32", r.varying - gone, r.differs - gone, r.bound * times)
     s.tamed(s.write(new, f"lax.{name}({value}, {over(axes)})"))
+
+
+JOINED = {
+    "products": "jnp.resize({0}, (2, 3)).T @ jnp.resize({1}, (2, 2))",
+    "transposed products": "(jnp.resize({1}, (2, 2)).T @ jnp.resize({0}, (2, 3))).T",
+    "convolutions": "lax.conv("
+    "jnp.resize({0}, (3, 2, 3)), jnp.resize({1}, (2, 2, 3)), (1,), 'VALID').reshape(3, 2)",
+    "scattered sums": "jnp.zeros((3, 2)).at[jnp.arange(4)].add(jnp.resize({0}, (4, 2)))",
+    "sums scattered onto a value": "jnp.ones((3, 2)).at[(jnp.arange(2) + {2}) % 3]"
+    ".add(jnp.resize({1}, (2, 2)))",
+}
+"""What is made of two values to be summed over devices; a fourth row is left out."""
+
+
+def joined_sum(s: Scope) -> None:
+    axes = s.axes()
+    a, b = (s.cast(s.real(), frozenset(axes)) for _ in range(2))
+    kinds = [s.draw.pick(list(JOINED)) for _ in range(s.draw.integer(1, 3))]
+    s.features.update(f"psum of {kind}" for kind in kinds)
+    at = f"lax.axis_index({over(axes[:1])})"
+    terms = [JOINED[kind].format(a.name, b.name, at) for kind in kinds]
+    value = "".join(f" {s.draw.pick(['+', '-'])} {term}" for term in terms).lstrip(" +")
+    bound = (6 * a.bound * b.bound + 2 * (a.bound + b.bound) + 1) * len(kinds) * s.size(axes)
+    gone = set(axes)
+    new = s.new((3, 2), "float32", (a.varying | b.varying) - gone, (a.differs | b.differs) - gone,
+                bound)  # fmt: skip
+    s.tamed(s.write(new, f"lax.psum({value}, {over(axes)})"))
 
 
 def reduce_whole(s: Scope) -> None:

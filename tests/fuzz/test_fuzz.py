@@ -56,6 +56,8 @@ WANTED = {
     *("psum", "pmean", "pmax", "pmin", "all_gather", "psum_scatter", "all_to_all", "ppermute"),
     *("partial ppermute", "psum in groups", "psum of integers", "all_gather to invarying"),
     *("all_to_all in groups", "psum_scatter in groups", "ragged_all_to_all"),
+    *("psum of products", "psum of transposed products", "psum of convolutions"),
+    *("psum of scattered sums", "psum of sums scattered onto a value"),
     *("scan", "reverse scan", "fori_loop", "while_loop", "cond", "switch"),
     *("loops of different lengths", "branches that differ over other axes"),
     *("2 nested loops and branches", "3 nested loops and branches"),
