@@ -55,6 +55,8 @@ def test_every_script_that_is_run_is_there_and_concludes(load):
     everything = load("all")
     for script in {*everything.ON_HOST, *everything.ON_GPU}:
         text = (BENCHMARKS / f"{script.name}.py").read_text()
+        if "from forms import" in text:
+            text += (BENCHMARKS / "forms.py").read_text()
         assert "report.conclude(" in text, script.name
         for argument in (*script.full, *(script.quick or ())):
             if argument.startswith("--"):

@@ -91,7 +91,7 @@ def _took(rates: Rates, operations: float) -> float:
 def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
     for op in ops:
         if isinstance(op, BlockSum) and op.joint is not None:
-            yield from _works(op.joint.ops, axis, times)
+            yield from (_work(leaf, axis, times, joined=True) for leaf in op.joint.ops)
         elif isinstance(op, Leaf):
             yield _work(op, axis, times)
         elif op.bodies:
@@ -101,13 +101,16 @@ def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
                 yield from _works(body.ops, axis, inner)
 
 
-def _work(op: Leaf, axis: Axis, times: int) -> Work:
+def _work(op: Leaf, axis: Axis, times: int, joined: bool = False) -> Work:
+    """What one operation is; where it is `joined`, one result is made for all devices at once."""
     products = _products(op)
-    shares = [(atom.bytes, axis in atom.axes) for atom in op.ins if isinstance(atom, Var)]
     made = sum(var.bytes for var in op.outs)
     if not products:
-        return Work(times, 0.0, False, int(made * 2 * FUSED), 0, FUSED)
-    moving = made + sum(size for size, moves in shares if moves)
+        moved = int(made * 2 * FUSED)
+        return Work(times, 0.0, False, 0 if joined else moved, moved if joined else 0, FUSED)
+    shares = [(atom.bytes, axis in atom.axes) for atom in op.ins if isinstance(atom, Var)]
+    shares.append((made, not joined))
+    moving = sum(size for size, moves in shares if moves)
     fixed = sum(size for size, moves in shares if not moves)
     half = op.outs[0].dtype.itemsize < 4
     return Work(times, products, half, moving, fixed, 1.0)
