@@ -89,7 +89,7 @@ def _evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         return atom.val if isinstance(atom, jex.Literal) else env[atom]
 
     for eqn in jaxpr.eqns:
-        with same_place(eqn.source_info):
+        with eqn.ctx.manager, same_place(eqn.source_info):
             outs = _apply(eqn, list(map(read, eqn.invars)))
         env.update(zip(eqn.outvars, outs, strict=True))
     return list(map(read, jaxpr.outvars))
@@ -107,5 +107,6 @@ def _apply(eqn: Any, ins: list[Any]) -> list[Any]:
         if name == "jit":
             return inner(ins)
         ordered = jax.make_jaxpr(lambda *args: inner(args))(*ins)
+        assert not ordered.consts, "what is computed anew takes all that it needs"
         params = params | {"jaxpr": getattr(ordered, "jaxpr", ordered)}
     return bind(eqn.primitive, params, *ins)

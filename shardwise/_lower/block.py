@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._collectives import widen
+from .._collectives import wide, widen
 from .._program import Atom, Leaf
 from .plan import BlockSum, Joint
 
@@ -19,7 +19,9 @@ def sum_block(op: BlockSum, arrays: Sequence[Any], block: str | None) -> Any:
     if op.joint is None:
         (array,) = arrays
         return array if block is None else _sum(widen(array), block)
-    return _alone(op.joint, arrays) if block is None else _in_one(op.joint)(*arrays)
+    if block is None:
+        return _alone(op.joint, arrays)
+    return _in_one(op.joint)(lax.axis_index(block), *arrays)
 
 
 def _sum(x: Any, block: str) -> Any:
@@ -37,27 +39,29 @@ def _alone(joint: Joint, arrays: Sequence[Any]) -> Any:
 
 
 def _in_one(joint: Joint) -> Any:
-    """What one device makes, which becomes under `vmap` the sum of what all make."""
+    """What one device makes, which becomes under `vmap` the sum of what all make.
+
+    The first argument is different for each: the others may all be the same, and are to be summed
+    nevertheless.
+    """
 
     @jax.custom_batching.custom_vmap
-    def make(*arrays: Any) -> Any:
+    def make(_: Any, *arrays: Any) -> Any:
         return widen(_alone(joint, arrays))
 
     @make.def_vmap
-    def make_all(size: int, batched: Sequence[bool], *arrays: Any) -> Any:
-        along = dict(zip(joint.ins, batched, strict=True))
+    def make_all(size: int, batched: Sequence[bool], _: Any, *arrays: Any) -> Any:
+        along = dict(zip(joint.ins, batched[1:], strict=True))
 
         def stack(atom: Atom, x: Any) -> Any:
             return x if along[atom] else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
         def run(op: Leaf, arrays: Sequence[Any]) -> Any:
-            if op.name == "scatter-add":
-                operand, *others = arrays
-                others = map(stack, op.ins[1:], others)
-                return widen(_scatter_add(op.params, size, operand, *others))
-            if op.name in RULES:
-                return widen(RULES[op.name](op.params, *map(stack, op.ins, arrays)))
-            return op.run(*arrays)[0]
+            if op.name not in RULES:
+                return op.run(*arrays)[0]
+            shared = 1 if op.name == "scatter-add" else 0
+            others = map(stack, op.ins[shared:], arrays[shared:])
+            return RULES[op.name](op, *arrays[:shared], *others)
 
         return _run(joint, arrays, run), False
 
@@ -74,48 +78,52 @@ def _run(joint: Joint, arrays: Sequence[Any], run: Callable[[Leaf, Sequence[Any]
 # --- the sum of what the devices make, whose operands are stacked in front, as one operation
 
 
-Params = dict[str, Any]
-
-
 def _behind(dims: Iterable[int]) -> tuple[int, ...]:
     return tuple(d + 1 for d in dims)
 
 
-def _dot(params: Params, lhs: Any, rhs: Any) -> Any:
-    (lc, rc), (lb, rb) = params["dimension_numbers"]
+def _dot(op: Leaf, lhs: Any, rhs: Any) -> Any:
+    (lc, rc), (lb, rb) = op.params["dimension_numbers"]
+    kind = op.outs[0].dtype
     return lax.dot_general(
         lhs,
         rhs,
         (((0, *_behind(lc)), (0, *_behind(rc))), (_behind(lb), _behind(rb))),
-        precision=params["precision"],
-        preferred_element_type=params["preferred_element_type"],
+        precision=op.params["precision"],
+        # Each device rounds its own product, not what becomes of all of them.
+        preferred_element_type=wide(kind) if kind == jnp.bfloat16 else kind,
     )
 
 
-def _conv(params: Params, lhs: Any, rhs: Any) -> Any:
+def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
     """The devices become further features, which a convolution sums over."""
-    numbers = params["dimension_numbers"]
+    numbers = op.params["dimension_numbers"]
     lhs, rhs = (
-        lax.collapse(jnp.moveaxis(x, 0, dim), dim, dim + 2)
+        lax.collapse(jnp.moveaxis(widen(x), 0, dim), dim, dim + 2)
         for x, dim in ((lhs, numbers.lhs_spec[1]), (rhs, numbers.rhs_spec[1]))
     )
-    rest = {name: value for name, value in params.items() if name != "out_sharding"}
-    return lax.conv_general_dilated(lhs, rhs, **rest)
+    params = op.params | {"preferred_element_type": wide(op.outs[0].dtype)}
+    params.pop("out_sharding", None)
+    return lax.conv_general_dilated(lhs, rhs, **params)
 
 
-RULES: dict[str, Callable[..., Any]] = {"dot_general": _dot, "conv_general_dilated": _conv}
-
-
-def _scatter_add(params: Params, size: int, operand: Any, indices: Any, updates: Any) -> Any:
-    """The devices become further updates of what is the same on all of them, mostly zeros."""
-    numbers = params["dimension_numbers"]
+def _scatter_add(op: Leaf, zeros: Any, indices: Any, updates: Any) -> Any:
+    """The devices become further updates."""
+    numbers = op.params["dimension_numbers"]
     return lax.scatter_add(
-        widen(operand) * size,
+        widen(zeros),
         indices,
         widen(updates),
         numbers._replace(
             update_window_dims=_behind(numbers.update_window_dims),
             scatter_indices_batching_dims=_behind(numbers.scatter_indices_batching_dims),
         ),
-        mode=params["mode"],
+        mode=op.params["mode"],
     )
+
+
+RULES: dict[str, Callable[..., Any]] = {
+    "dot_general": _dot,
+    "conv_general_dilated": _conv,
+    "scatter-add": _scatter_add,
+}

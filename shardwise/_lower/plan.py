@@ -14,7 +14,7 @@ import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
-from .._program import Atom, Body, Collective, Leaf, Op, Scan, Var
+from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
 
 
 @dataclasses.dataclass
@@ -80,8 +80,8 @@ class Fold:
 class Joint:
     """What is summed over devices, made by operations that can be done for all of them in one.
 
-    The sum of products `x @ y` is one product over more terms. `ops` are such operations and those
-    that a sum passes through, each after what it takes; nothing else reads what they make.
+    The sum of products `x @ y` is one product over more terms. `ops` are such an operation and then
+    those that a sum passes through; nothing else reads what they make.
     """
 
     ops: list[Leaf]
@@ -113,6 +113,7 @@ MOVES = ("transpose", "reshape", "squeeze")
 def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:
     """The meetings that a loop can fold; adds to `inner` what they need inside it."""
     makers = {var: op for op in stage.inside for var in op.outs}
+    known = {var: op for op in stage.outside for var in op.outs} | makers
     found = []
     replaced: set[int] = set()
     for op in stage.meetings:
@@ -135,10 +136,11 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
                 within, loop = _into_loop(op, operand, maker, axis)
                 inner[:] = [loop if other is maker else other for other in inner]
                 makers.update(dict.fromkeys(loop.outs, loop))
+                known |= makers
         if rest:
             operand = _reduce_rest(op, operand, rest, inner)
         if within is None and sums_in_blocks(name, operand.dtype):
-            joint = None if rest else joint_of(operand, makers, uses, axis)
+            joint = None if rest else joint_of(operand, known, uses, axis)
             within = block_sum(op, operand, joint)
             (operand,) = within.outs
             replaced |= {id(op) for op in joint.ops} if joint else set()
@@ -219,25 +221,30 @@ def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
 JOINED = ("dot_general", "conv_general_dilated", "scatter-add")
 """Operations of which one of all devices gives the sum of each device's."""
 
-PASSED = (*MOVES, "neg", "add", "add_any", "sub")
-"""Operations that a sum over devices passes through."""
+PASSED = (*MOVES, "neg")
+"""Operations that a sum over devices passes through.
+
+It does not pass through additions: of two sums each may be infinite where their difference is not.
+"""
 
 
 def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
     """What makes a value, if the sum of it over `axis` can be made in one."""
     ops: list[Leaf] = []
-    todo: list[Atom] = [var]
-    while todo:
-        atom = todo.pop()
+    atom: Atom = var
+    while True:
         op = makers.get(atom) if isinstance(atom, Var) and uses.get(atom) == 1 else None
-        if not isinstance(op, Leaf) or not (_is_joined(op, axis) or _is_passed(op)):
+        if not isinstance(op, Leaf):
             return None
         ops.append(op)
-        todo += () if op.name in JOINED else op.ins
-    return Joint(ops[::-1])
+        if op.name in JOINED:
+            return Joint(ops[::-1]) if _is_joined(op, makers, axis) else None
+        if not _is_passed(op):
+            return None
+        (atom,) = op.ins
 
 
-def _is_joined(op: Leaf, axis: Axis) -> bool:
+def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
     """Whether one operation of all devices takes its place: they differ along this axis alone."""
     match op.name:
         case "dot_general":
@@ -247,8 +254,20 @@ def _is_joined(op: Leaf, axis: Axis) -> bool:
             return groups == 1 and all(atom.axes == {axis} for atom in op.ins)
         case "scatter-add":
             operand, *others = op.ins
-            return not operand.axes and all(atom.axes <= {axis} for atom in others)
+            places = op.params["dimension_numbers"].scatter_dims_to_operand_dims
+            fits = places and all(atom.axes <= {axis} for atom in others)
+            return bool(fits) and _is_zero(operand, makers)
     return False
+
+
+def _is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
+    """Whether a value is known to be zero everywhere."""
+    if isinstance(atom, Lit):
+        return not np.any(atom.value)
+    op = makers.get(atom)
+    if not isinstance(op, Leaf) or op.name != "broadcast_in_dim":
+        return False
+    return isinstance(op.ins[0], Lit) and _is_zero(op.ins[0], makers)
 
 
 def _is_passed(op: Leaf) -> bool:

@@ -96,6 +96,70 @@ def test_scattered_sums_are_what_devices_compute(name, at_once):
     assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
 
 
+def through_a_loop(p, own):
+    """A value that is the same on every device comes out of a loop with one that is not."""
+    start = (lax.pcast(p, "x", to="varying"), own)
+    return lax.scan(lambda c, _: ((jnp.sin(c[0]), jnp.cos(c[1])), None), start, None, length=2)[0]
+
+
+def product_of_equals(p, own):
+    a, b = through_a_loop(p, own)
+    return lax.psum(a @ a.T, "x"), lax.psum(jnp.sum(b), "x")
+
+
+def scattered_equals(p, own):
+    a, b = through_a_loop(p, own)
+    return lax.psum(jnp.zeros((WORDS, 8)).at[jnp.argsort(a[:, 0])].add(a), "x"), lax.psum(b, "x")
+
+
+def convolved_equals(p, own):
+    a, b = through_a_loop(p, own)
+    x = a.reshape(4, 2, -1)
+    return lax.psum(lax.conv(x, x[:, :, :3], (1,), "SAME"), "x"), lax.psum(b, "x")
+
+
+def beside_a_barrier(p, own):
+    a, b = lax.optimization_barrier((lax.pcast(p, "x", to="varying"), own))
+    return (
+        lax.psum(a @ a.T, "x"),
+        lax.psum(jnp.zeros((WORDS, 8)).at[::-1].add(a), "x"),
+        lax.psum(b, "x"),
+    )
+
+
+def a_number(_, own):
+    return lax.psum(jnp.zeros(()).at[()].add(own[0, 0]), "x")
+
+
+def beyond_all_numbers(_, own):
+    """Each difference is zero, each of the two sums infinite."""
+    a = own * 0 + 1e19
+    return lax.psum(a.T @ a - (a.T @ (a * 1.0)), "x"), lax.psum(
+        jnp.full(4, 2e38).at[1:3].add(-2e38), "x"
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4, 8])
+@pytest.mark.parametrize(
+    "body",
+    [product_of_equals, scattered_equals, convolved_equals, beside_a_barrier, a_number,
+     beyond_all_numbers],
+)  # fmt: skip
+def test_what_looks_like_it_can_be_joined(body, at_once):
+    f, args = over_devices(body, WEIGHTS, normal(16, 8))
+    assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
+
+
+def test_products_of_short_numbers_are_rounded_after_they_are_summed():
+    def body(_, x):
+        return lax.psum((x.T @ (1.5 - x)).astype(jnp.float32), "x")
+
+    x = jax.random.uniform(jax.random.key(0), (128, 24), minval=0.25, maxval=1.25)
+    f, args = over_devices(body, WEIGHTS, x.astype(jnp.bfloat16))
+    want = np.asarray(jax.jit(f)(*args))
+    np.testing.assert_allclose(sw.simulate(f, at_once=8)(*args), want, rtol=1e-5)
+
+
 @pytest.mark.parametrize("make", [gradient, gradient_by_hand])
 def test_scattered_sums_of_short_numbers_are_no_less_exact(make):
     """As far from the exact sum as the devices are, or less: it is added up in float32."""
@@ -109,12 +173,12 @@ def test_scattered_sums_of_short_numbers_are_no_less_exact(make):
     assert own <= 1.05 * devices
 
 
-@pytest.mark.parametrize("name", ["embedded", "tied", "tied, by hand", "in layers", "counted"])
+@pytest.mark.parametrize("name", ["embedded", "tied", "in layers", "counted", "by segment"])
 def test_no_device_scatters_into_an_array_of_its_own(name):
     f, args = over_devices(*SCATTERED[name], IDS)
     text = jax.jit(sw.simulate(f, at_once=4)).lower(*args).as_text()
     assert "stablehlo.scatter" in text
-    assert f"tensor<4x{WORDS}x" not in text
+    assert not re.search(rf"tensor<4x({WORDS}|{WORDS // 2})x", text)
     other, args = over_devices(*SCATTERED["apart from another"], IDS)
     text = jax.jit(sw.simulate(other, at_once=4)).lower(*args).as_text()
     assert f"tensor<4x{WORDS}x" in text  # the question can be answered with yes
