@@ -84,15 +84,14 @@ def _behind(dims: Iterable[int]) -> tuple[int, ...]:
 
 def _dot(op: Leaf, lhs: Any, rhs: Any) -> Any:
     (lc, rc), (lb, rb) = op.params["dimension_numbers"]
-    kind = op.outs[0].dtype
-    return lax.dot_general(
+    out = lax.dot_general(
         lhs,
         rhs,
         (((0, *_behind(lc)), (0, *_behind(rc))), (_behind(lb), _behind(rb))),
         precision=op.params["precision"],
-        # Each device rounds its own product, not what becomes of all of them.
-        preferred_element_type=wide(kind) if kind == jnp.bfloat16 else kind,
+        preferred_element_type=op.params["preferred_element_type"],
     )
+    return widen(out)
 
 
 def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:

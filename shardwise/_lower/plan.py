@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
@@ -225,6 +224,7 @@ PASSED = (*MOVES, "neg")
 """Operations that a sum over devices passes through.
 
 It does not pass through additions: of two sums each may be infinite where their difference is not.
+Nor through conversions: each device rounds its own product, and XLA would round that of all.
 """
 
 
@@ -239,7 +239,7 @@ def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) 
         ops.append(op)
         if op.name in JOINED:
             return Joint(ops[::-1]) if _is_joined(op, makers, axis) else None
-        if not _is_passed(op):
+        if op.name not in PASSED:
             return None
         (atom,) = op.ins
 
@@ -268,13 +268,6 @@ def _is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
     if not isinstance(op, Leaf) or op.name != "broadcast_in_dim":
         return False
     return isinstance(op.ins[0], Lit) and _is_zero(op.ins[0], makers)
-
-
-def _is_passed(op: Leaf) -> bool:
-    if op.name == "convert_element_type" and isinstance(op.ins[0], Var):
-        # The two range as far: no sum of the one is infinite that is not in the other.
-        return (op.ins[0].dtype, op.outs[0].dtype) == (jnp.bfloat16, np.float32)
-    return op.name in PASSED
 
 
 def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:

@@ -150,7 +150,7 @@ def test_what_looks_like_it_can_be_joined(body, at_once):
     assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
 
 
-def test_products_of_short_numbers_are_rounded_after_they_are_summed():
+def test_products_of_short_numbers_that_are_summed_as_long_ones():
     def body(_, x):
         return lax.psum((x.T @ (1.5 - x)).astype(jnp.float32), "x")
 
