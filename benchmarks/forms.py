@@ -73,17 +73,6 @@ class Forms:
         split = jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P()))
         return split(params, batch)
 
-    def summed(self, params: Any, batch: Any, *, mesh: Any) -> tuple[jax.Array, Any]:
-        """The same with the gradients summed by hand, once they are there: `pvary`, then `psum`."""
-
-        def body(params: Any, batch: Any) -> tuple[jax.Array, Any]:
-            own = jax.tree.map(lambda p: lax.pcast(p, "data", to="varying"), params)
-            loss, grads = lax.pmean(jax.value_and_grad(self.mean_loss)(own, batch), "data")
-            return loss, descend(params, grads)
-
-        split = jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=(P(), P()))
-        return split(params, batch)
-
     def simulated(self, shards: int, at_once: int | str) -> Any:
         return sw.simulate(self.sharded, mesh=sw.mesh(data=shards), at_once=at_once)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from .._program import Atom, Body, Cond, Op, Scan, Var, While, comparable, doing
+from .._program import Atom, Body, Op, Var, comparable, doing, with_bodies
 
 
 def merged(body: Body) -> Body:
@@ -25,20 +25,9 @@ def merged(body: Body) -> Body:
         if first is not op:
             same.update(zip(op.outs, first.outs, strict=True))
             continue
-        ops.append(_nested(dataclasses.replace(op, ins=ins)))
+        ops.append(with_bodies(dataclasses.replace(op, ins=ins), merged))
     return Body(body.ins, ops, [_first(atom, same) for atom in body.outs])
 
 
 def _first(atom: Atom, same: dict[Var, Var]) -> Atom:
     return same.get(atom, atom) if isinstance(atom, Var) else atom
-
-
-def _nested(op: Op) -> Op:
-    match op:
-        case Scan():
-            return dataclasses.replace(op, body=merged(op.body))
-        case While():
-            return dataclasses.replace(op, cond=merged(op.cond), body=merged(op.body))
-        case Cond():
-            return dataclasses.replace(op, branches=tuple(map(merged, op.branches)))
-    return op

@@ -25,9 +25,9 @@ def over_devices(body, shared, split):
     return jax.shard_map(body, mesh=real_mesh(x=8), in_specs=specs, out_specs=P()), (shared, split)
 
 
-def gradient(loss, cast=lambda p: p):
+def gradient(loss):
     """Autodiff sums over the devices."""
-    return lambda p, own: jax.grad(lambda p: lax.psum(loss(p, own), "x"))(cast(p))
+    return lambda p, own: jax.grad(lambda p: lax.psum(loss(p, own), "x"))(p)
 
 
 def gradient_by_hand(loss):
