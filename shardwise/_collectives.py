@@ -24,6 +24,7 @@ from jax import lax
 
 from ._errors import UnsupportedError, explain_error
 from ._jax.shapes import moved, picked, reshaped
+from ._jax.sums import sum_stack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +86,7 @@ def reduce(name: str, x: Any) -> Any:
     if name == "psum":
         if x.dtype == jnp.bool_:
             return jnp.sum(x, axis=0, dtype=x.dtype)
-        return lax.reduce_sum(widen(x), (0,))
+        return sum_stack(widen(x))
     return (lax.reduce_max if name == "pmax" else lax.reduce_min)(x, (0,))
 
 

@@ -1,9 +1,11 @@
-"""Convolutions in the one order of dimensions that XLA is fast at on a CPU.
+"""Convolutions in the orders of dimensions that XLA is fast at on a CPU.
 
-It brings them into this order itself, but looks for them outside of loops only. The gradient of a
-convolution's weights, which autodiff writes in another order, takes twenty to forty times as long
-in a loop (`benchmarks/workarounds.py`). So whoever makes a loop of a user's program brings them
-into order:
+It has fast ones for a single order, and brings them into it itself, but looks for them outside of
+loops only. The gradient of a convolution's weights, which autodiff writes in another order, takes
+twenty to forty times as long in a loop. For a convolution of each channel by itself, and for small
+ones in three dimensions, what it has is forty times slower than plain loops, which it makes of any
+other order. (`benchmarks/workarounds.py` measures both.) So whoever makes a loop of a user's
+program brings them into order:
 
     conv(x, w)   becomes   transpose(conv(transpose(x), transpose(w)))
 """
@@ -24,6 +26,8 @@ from .jaxprs import bind, open_jaxpr
 from .lines import same_place
 
 CONVOLUTION = "conv_general_dilated"
+FEW_IN_A_GROUP = 2
+FEW_IN_SPACE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,22 +37,32 @@ class Orders:
     left: tuple[int, ...]
     right: tuple[int, ...]
     after: tuple[int, ...]
-
-    @property
-    def params(self) -> dict[str, Any]:
-        """Batch, space, features; of weights: space, inputs, outputs."""
-        last = len(self.left) - 1
-        images = (0, last, *range(1, last))
-        weights = (last, last - 1, *range(last - 1))
-        return {"dimension_numbers": lax.ConvDimensionNumbers(images, weights, images)}
+    numbers: lax.ConvDimensionNumbers
+    """What the dimensions are then."""
 
 
-def unordered(params: dict[str, Any]) -> Orders | None:
-    """What to do to a convolution; None where it is in order."""
-    left, (outputs, *rest), results = map(_features_last, params["dimension_numbers"])
-    found = Orders(left, (*rest, outputs), tuple(map(int, np.argsort(results))))
-    kept = tuple(range(len(left)))
-    return None if found == Orders(kept, kept, kept) else found
+def unordered(params: dict[str, Any], weights: Sequence[int]) -> Orders | None:
+    """What to do to a convolution with weights of this shape; None where it is in order."""
+    left, (outputs, *space, inputs), results = map(_features_last, params["dimension_numbers"])
+    last = len(left) - 1
+    images = (0, last, *range(1, last))
+    if _is_direct(params, weights):
+        right, numbers = (inputs, *space, outputs), (last, 0, *range(1, last))
+    else:
+        right, numbers = (*space, inputs, outputs), (last, last - 1, *range(last - 1))
+    after = tuple(map(int, np.argsort(results)))
+    there = lax.ConvDimensionNumbers(images, numbers, images)
+    return None if there == params["dimension_numbers"] else Orders(left, right, after, there)
+
+
+def _is_direct(params: dict[str, Any], weights: Sequence[int]) -> bool:
+    """Whether XLA's plain loops are faster than what it has for convolutions: it uses them for any
+    other order."""
+    outputs, inputs, *space = params["dimension_numbers"].rhs_spec
+    if params["feature_group_count"] > 1:
+        return weights[inputs] <= FEW_IN_A_GROUP
+    few = weights[inputs] * weights[outputs] < FEW_IN_SPACE
+    return len(space) > 2 and (few or max(params["lhs_dilation"]) > 1)
 
 
 def _features_last(spec: Sequence[int]) -> tuple[int, ...]:
@@ -63,7 +77,7 @@ def _features_last(spec: Sequence[int]) -> tuple[int, ...]:
 def are_unordered(jaxpr: Any) -> bool:
     """Whether a program has a convolution that is not in order."""
     return any(
-        unordered(eqn.params) is not None
+        unordered(eqn.params, eqn.invars[1].aval.shape) is not None
         if eqn.primitive.name == CONVOLUTION
         else any(map(are_unordered, jex.jaxprs_in_params(eqn.params)))
         for eqn in open_jaxpr(jaxpr).eqns
@@ -97,10 +111,10 @@ def _evaluate(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
 
 def _apply(eqn: Any, ins: list[Any]) -> list[Any]:
     name, params = eqn.primitive.name, eqn.params
-    if name == CONVOLUTION and (orders := unordered(params)):
+    if name == CONVOLUTION and (orders := unordered(params, ins[1].shape)):
         left, right = ins
         ins = [lax.transpose(left, orders.left), lax.transpose(right, orders.right)]
-        (out,) = bind(eqn.primitive, params | orders.params, *ins)
+        (out,) = bind(eqn.primitive, params | {"dimension_numbers": orders.numbers}, *ins)
         return [lax.transpose(out, orders.after)]
     if name in ("jit", "checkpoint", "remat2") and are_unordered(params["jaxpr"]):
         inner = partial(_evaluate, params["jaxpr"])

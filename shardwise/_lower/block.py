@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._collectives import wide, widen
+from .._jax.sums import sum_stack
 from .._program import Atom, Leaf
 from .plan import BlockSum, Joint
 
@@ -31,7 +32,7 @@ def _sum(x: Any, block: str) -> Any:
     """
     if x.dtype == jnp.bool_:
         return lax.psum(x, block)
-    return lax.reduce_sum(lax.all_gather(x, block), (0,))
+    return sum_stack(lax.all_gather(x, block))
 
 
 def _alone(joint: Joint, arrays: Sequence[Any]) -> Any:

@@ -39,7 +39,7 @@ def _body(watch: Watch, body: Body) -> Body:
 
 
 def _ordered(op: Leaf) -> list[Op]:
-    orders = _jax.unordered(op.params)
+    orders = _jax.unordered(op.params, op.ins[1].shape)
     if orders is None or op.primitive is None:
         return [op]
     (lhs, rhs), (made,) = op.ins, op.outs
@@ -47,7 +47,7 @@ def _ordered(op: Leaf) -> list[Op]:
     there = like(made)
     there.axes = made.axes
     there.shape = tuple(made.shape[orders.after.index(d)] for d in range(len(made.shape)))
-    params = op.params | orders.params
+    params = op.params | {"dimension_numbers": orders.numbers}
     return [
         _transpose(op, lhs, left, orders.left),
         _transpose(op, rhs, right, orders.right),

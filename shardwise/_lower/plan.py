@@ -250,8 +250,8 @@ def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
         case "dot_general":
             return all(atom.axes == {axis} for atom in op.ins)
         case "conv_general_dilated":
-            groups = op.params["feature_group_count"] * op.params["batch_group_count"]
-            return groups == 1 and all(atom.axes == {axis} for atom in op.ins)
+            summed = op.params["feature_group_count"] == 1  # over all features of all devices
+            return summed and all(atom.axes == {axis} for atom in op.ins)
         case "scatter-add":
             operand, *others = op.ins
             places = op.params["dimension_numbers"].scatter_dims_to_operand_dims
