@@ -39,7 +39,7 @@ def _body(watch: Watch, body: Body) -> Body:
 
 
 def _ordered(op: Leaf) -> list[Op]:
-    orders = _jax.unordered(op.params, op.ins[1].shape)
+    orders = _jax.unordered(op.params, like(op.ins[1]).shape)
     if orders is None or op.primitive is None:
         return [op]
     (lhs, rhs), (made,) = op.ins, op.outs

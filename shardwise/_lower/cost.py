@@ -13,7 +13,7 @@ from .._program import Cond, Leaf, Op, Scan, Var
 from .plan import BlockSum
 
 Rates = tuple[tuple[float, float], ...]
-"""How many operations something has, in ascending order, and how many are done in a second then."""
+"""How large something is, in ascending order, and how much of it is done in a second then."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +24,12 @@ class Machine:
     """Operations of a matrix product in float32. Small ones are slower: one core does them."""
     half_products: Rates = ((1.0, 1e11),)
     """The same in bfloat16."""
-    bytes: float = 1e10
-    """Bytes read or written."""
+    bytes: Rates = ((1.0, 1e10),)
+    """Bytes read or written, by the size of what is worked on: it may fit into a cache."""
+    fresh: float = 0.0
+    """Seconds for a byte of memory that a program gets new, each time it runs."""
+    kept: float = 0.0
+    """Bytes that it keeps instead."""
     start: float = 2e-6
     """Seconds to start an operation."""
     fill: float = 0.0
@@ -73,19 +77,22 @@ FUSED = 0.25
 
 def seconds(machine: Machine, ops: Sequence[Op], axis: Axis, totals: int, at_once: int) -> float:
     """About how long a loop over `axis` takes; `totals` are the bytes it accumulates."""
-    turn = 3 * totals / machine.bytes + 2 * machine.start
+    held = at_once * footprint(ops)
+    per_second = _rate(machine.bytes, held + totals)
+    turn = 3 * totals / per_second + 2 * machine.start
     for work in _works(ops, axis, 1):
         rates = machine.half_products if work.half else machine.products
-        product = max(_took(rates, at_once * work.products), machine.fill) if work.products else 0.0
-        moved = (at_once * work.moving + work.fixed) / machine.bytes
+        count = at_once * work.products
+        product = max(count / _rate(rates, count), machine.fill) if count else 0.0
+        moved = (at_once * work.moving + work.fixed) / per_second
         turn += work.times * (work.starts * machine.start + max(product, moved))
-    return axis.size / at_once * turn
+    return axis.size / at_once * turn + (machine.fresh * held if held > machine.kept else 0.0)
 
 
-def _took(rates: Rates, operations: float) -> float:
-    """The seconds for so many operations, at a rate between those that were measured."""
+def _rate(rates: Rates, size: float) -> float:
+    """How much of something so large is done in a second, between what was measured."""
     sizes, done = zip(*rates, strict=True)
-    return operations / float(np.interp(math.log(operations), np.log(sizes), done))
+    return float(np.interp(math.log(max(1.0, size)), np.log(sizes), done))
 
 
 def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:

@@ -42,23 +42,41 @@ def _measured(kind: str) -> Machine:
 
 def _measure() -> Machine:
     host = on_host()
-    widths, count = ((128, 320), 1 << 23) if host else ((8192,), 1 << 28)
+    widths, counts = ((128, 320), (1 << 19, 1 << 24)) if host else ((8192,), (1 << 28,))
 
     def products(dtype: Any) -> Rates:
         rates = itertools.accumulate((_rate(width, dtype) for width in widths), max)
         return tuple(zip((2.0 * width**3 for width in widths), rates, strict=True))
 
-    # In place, as a loop accumulates: a new array costs the host more than writing it.
-    add = jax.jit(lambda x: x + 1, donate_argnums=0)
-    x = jnp.ones(count, jnp.float32)
-    moved = 2.0 * x.nbytes / _fastest(add, x)
+    moved = tuple((4.0 * count, _moved(count, max(counts) // count)) for count in counts)
     return Machine(
         products=products(jnp.float32),
         half_products=products(jnp.bfloat16),
         bytes=moved,
+        fresh=_fresh(max(counts)) if host else 0.0,
+        kept=KEPT,
         start=2e-6 if host else 4e-6,
         fill=0.0 if host else 1e-5,
     )
+
+
+KEPT = 32 * 2**20
+"""Bytes above which the host's allocator returns what is freed, so that each page is made anew."""
+
+
+def _moved(count: int, times: int) -> float:
+    """Bytes in a second that are read and written in place, as a loop accumulates."""
+    add = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, x: x + 1, x), donate_argnums=0)
+    x = jnp.ones(count, jnp.float32)
+    return times * 2.0 * x.nbytes / _fastest(add, x)
+
+
+def _fresh(count: int) -> float:
+    """Seconds that a byte of a new array takes longer than one of an old array."""
+    x = jnp.ones(count, jnp.float32)
+    new = _fastest(jax.jit(lambda x: x + 1), x)
+    old = _fastest(jax.jit(lambda x: x + 1, donate_argnums=0), x + 0)
+    return max(0.0, new - old) / x.nbytes
 
 
 def _rate(width: int, dtype: Any) -> float:

@@ -128,7 +128,11 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         if one_by_one(name, operand.dtype) and rest:
             continue
         within, maker, by_rows = None, makers[operand], False
-        if sums_in_blocks(name, operand.dtype) and not rest and _hands_out(maker, operand, uses):
+        if rest or not sums_in_blocks(name, operand.dtype):
+            pass
+        elif _adds_up(maker, operand):
+            within = _in_loop(operand, maker)
+        elif _hands_out(maker, operand, uses):
             by_rows = maker.needs == {axis} and not maker.meets
             within = _in_loop(operand, maker)
             if within is None and by_rows:
@@ -163,10 +167,20 @@ def _hands_out(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]
     return place >= maker.carry and isinstance(maker.body.outs[place], Var)
 
 
+def _adds_up(maker: Op, operand: Var) -> TypeGuard[Scan]:
+    """Whether a value is what a loop carries: `once` has it add up sums over blocks."""
+    return isinstance(maker, Scan) and maker.outs.index(operand) < maker.carry
+
+
 def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
-    """The sum in a loop that makes the operand of a fold."""
-    atom = maker.body.outs[maker.outs.index(operand)]
-    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and op.outs == [atom])
+    """The sum in a loop that makes the operand of a fold, or what is added to it in each turn."""
+    place = maker.outs.index(operand)
+    made = {maker.body.outs[place]}
+    if place < maker.carry:
+        carried = maker.body.ins[maker.consts + place]
+        adds = (op for op in maker.body.ops if made.issuperset(op.outs) and carried in op.ins)
+        made = {atom for op in adds for atom in op.ins}
+    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and made.issuperset(op.outs))
     return next(sums, None)
 
 

@@ -31,6 +31,7 @@ from .convolutions import in_order
 from .later import later
 from .loop import Loop
 from .machine import on_host
+from .once import once
 from .pace import Pace, is_choosing
 from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
 from .straight import Straight, straight
@@ -55,7 +56,7 @@ def observe(
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     keep = [atom for atom in atoms if isinstance(atom, Var)]
     ops = later(in_order(body.ops, watch), keep, watch) if on_host() else body.ops
-    run(apart(ops, watch), list(axes), env, keep, cx)
+    run(apart(once(ops, watch), watch), list(axes), env, keep, cx)
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 

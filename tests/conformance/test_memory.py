@@ -236,7 +236,7 @@ def test_auto_takes_more_shards_where_small_products_are_slow(monkeypatch):
     x, w = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((64 * 256, 128), (128, 128)))
 
     def chosen(rates):
-        machine = Machine(products=rates, bytes=1e12, start=0.0)
+        machine = Machine(products=rates, bytes=((1.0, 1e12),), start=0.0)
         monkeypatch.setattr("shardwise._simulate.machine", lambda: machine)
         (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x, w).loops
         return loop.at_once

@@ -1,0 +1,157 @@
+"""Sums over devices that a loop only adds up are made once, after the loop.
+
+What every turn of a loop uses, such as the weights of a recurrent network, gets its gradient so:
+autodiff sums over the devices in every turn, and adds that to a total that the loop carries.
+
+    total = total + psum(x)   becomes   own = own + x,   and after the loop   total + psum(own)
+
+Otherwise what the devices bring to the meeting of each turn would have to be kept, for all turns.
+The sum is then taken in another order, which shows in the last digits: so this is done for types
+of which no more than that depends on it (`float32` and wider, whole numbers).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+from jax import lax
+
+from .. import _jax
+from .._program import Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop
+from .plan import MOVES, block_sum, count_uses, joint_of, sums_in_blocks
+from .trouble import Watch
+
+ADDITIONS = ("add", "add_any")
+
+
+def once(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """The list with such sums after its loops, and after the loops in them."""
+    return [new for op in ops for new in (_loop(op, watch) if isinstance(op, Scan) else [op])]
+
+
+@dataclasses.dataclass
+class _Sum:
+    """A total that a loop carries: the sum over devices, what moves its elements, the addition."""
+
+    place: int
+    collective: Collective
+    moves: list[Leaf]
+    add: Leaf
+
+
+def _loop(op: Scan, watch: Watch) -> list[Op]:
+    if not op.meets or op.effectful or not op.length or watch.concerns([op]):
+        return [op]
+    body = Body(op.body.ins, once(op.body.ops, watch), op.body.outs)
+    op = dataclasses.replace(op, body=body)
+    return _taken_out(op, _sums(op)) or [op]
+
+
+def _sums(op: Scan) -> list[_Sum]:
+    outs = [atom for atom in op.body.outs if isinstance(atom, Var)]
+    uses = count_uses(op.body.ops, outs)
+    makers = {var: inner for inner in op.body.ops for var in inner.outs}
+
+    def maker(atom: object) -> Op | None:
+        """What makes a value that is read but once."""
+        return makers.get(atom) if isinstance(atom, Var) and uses[atom] == 1 else None
+
+    found = []
+    for place, total in enumerate(op.body.ins[op.consts : op.consts + op.carry]):
+        add = maker(op.body.outs[place])
+        if not isinstance(add, Leaf) or add.name not in ADDITIONS or uses.get(total) != 1:
+            continue
+        others = [atom for atom in add.ins if atom is not total]
+        if len(others) != 1:
+            continue
+        moves: list[Leaf] = []
+        while isinstance(made := maker(others[0]), Leaf) and made.name in MOVES:
+            moves.insert(0, made)
+            others = made.ins
+        if isinstance(made, Collective) and made.name == "psum" and made.groups is None:
+            (operand,) = made.ins
+            if isinstance(operand, Var) and _in_any_order(operand):
+                found.append(_Sum(place, made, moves, add))
+    return found
+
+
+def _in_any_order(var: Var) -> bool:
+    """Whether the order of a sum shows in the last digits at most."""
+    inexact = np.issubdtype(var.dtype, np.inexact)
+    return var.dtype.itemsize > 2 if inexact else np.issubdtype(var.dtype, np.integer)
+
+
+def _taken_out(op: Scan, sums: Sequence[_Sum]) -> list[Op] | None:
+    """The loop that adds up what each device has, and the sums after it; None where that fails."""
+    if not sums:
+        return None
+    body = Body([*op.body.ins], [*op.body.ops], [*op.body.outs])
+    loop = dataclasses.replace(op, ins=[*op.ins], outs=[*op.outs], body=body)
+    before: list[Op] = []
+    for each in sums:
+        _add_up(loop, each, before)
+    kept = [var.axes for var in op.outs]
+    annotate_loop(loop)
+    after = [new for each in sums for new in _sum_after(op, loop, each)]
+    same = kept == [var.axes for var in op.outs]
+    for var, axes in zip(op.outs, kept, strict=True):
+        var.axes = axes
+    return [*before, loop, *after] if same else None
+
+
+def _add_up(loop: Scan, each: _Sum, before: list[Op]) -> None:
+    """Let a loop carry what each device has, from zero on, in the place of the total."""
+    body, place = loop.body, each.place
+    (operand,) = each.collective.ins
+    assert isinstance(operand, Var)
+    gone = {id(each.add), id(each.collective), *map(id, each.moves)}
+    if each.collective.axes == (axis := each.collective.axes[0],) and sums_in_blocks(
+        "psum", operand.dtype
+    ):
+        makers = {var: op for op in body.ops for var in op.outs}
+        outs = [atom for atom in body.outs if isinstance(atom, Var)]
+        joint = joint_of(operand, makers, count_uses(body.ops, outs), axis)
+        within = block_sum(each.collective, operand, joint)
+        gone |= {id(op) for op in joint.ops} if joint else set()
+        body.ops.append(within)
+        (operand,) = within.outs
+    start, own, grown, end = (_like(operand) for _ in range(4))
+    start.axes = frozenset()
+    zero = Lit(np.zeros((), operand.dtype))
+    params = {"shape": operand.shape, "broadcast_dimensions": (), "sharding": None}
+    run = _jax.applying(lax.broadcast_in_dim_p, params, ())
+    scope, source, calls = each.add.scope, each.add.source, each.add.calls
+    before.append(
+        Leaf([zero], [start], "broadcast_in_dim", run, params,
+             scope=scope, source=source, calls=calls)
+    )  # fmt: skip
+    body.ops.append(dataclasses.replace(each.add, ins=[own, operand], outs=[grown]))
+    body.ops[-1].needs = operand.axes
+    body.ops[:] = [op for op in body.ops if id(op) not in gone]
+    body.ins[loop.consts + place], body.outs[place] = own, grown
+    loop.ins[loop.consts + place], loop.outs[place] = start, end
+
+
+def _sum_after(op: Scan, loop: Scan, each: _Sum) -> list[Op]:
+    """The sum over devices of what each has, and then what became of it in the loop."""
+    now, out = loop.outs[each.place], []
+    over = frozenset(each.collective.axes)
+    for step in (each.collective, *each.moves):
+        made = Var(step.outs[0].shape, step.outs[0].dtype)
+        made.axes = now.axes - over
+        new = dataclasses.replace(step, ins=[now], outs=[made])
+        new.needs, new.meets = now.axes, now.axes & over
+        out.append(new)
+        now = made
+    start, total = op.ins[op.consts + each.place], op.outs[each.place]
+    add = dataclasses.replace(each.add, ins=[start, now], outs=[total])
+    total.axes = add.needs = start.axes | now.axes
+    return [*out, add]
+
+
+def _like(var: Var) -> Var:
+    out = Var(var.shape, var.dtype)
+    out.axes = var.axes
+    return out
