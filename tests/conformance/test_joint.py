@@ -11,6 +11,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise._jax import sums
 
 from ..support import assert_same, normal, real_mesh
 
@@ -221,6 +222,12 @@ CONVOLVED = {
         IMAGES,
     ),
     "in groups": (option(feature_group_count=2), normal(3, 3, 2, 6), IMAGES),
+    "each channel by itself": (option(feature_group_count=4), normal(3, 3, 1, 8), IMAGES),
+    "groups of the batch": (
+        option(batch_group_count=2),
+        normal(3, 3, 4, 6),
+        IMAGES,
+    ),
     "channels first": (
         option(order=("NCHW", "OIHW", "NCHW")),
         normal(5, 9, 3, 3),
@@ -241,6 +248,12 @@ CONVOLVED = {
         normal(2, 3, 2, 3, 4),
         normal(8, 4, 5, 4, 3),
     ),
+    "three dimensions, each channel by itself": (
+        option(strides=(1, 2, 1), order=("NCDHW", "OIDHW", "NCDHW"), feature_group_count=3),
+        normal(3, 1, 2, 3, 2),
+        normal(8, 3, 4, 5, 4),
+    ),
+    "many features": (convolved, normal(3, 3, 4, 5), normal(320, 3, 4, 4)),
     "in layers": (twice, normal(3, 3, 3, 4, 4), IMAGES),
 }
 
@@ -279,3 +292,45 @@ def test_convolutions_in_loops_are_in_the_order_that_xla_is_fast_at(name, at_onc
 def test_the_weights_of_devices_are_no_groups_of_one_convolution():
     assert layouts("plain", 4)[1] == {1}
     assert 2 in layouts("in groups", 4)[1] | layouts("in groups", 1)[1]
+
+
+@pytest.mark.parametrize(
+    "name", ["each channel by itself", "three dimensions, each channel by itself"]
+)
+def test_what_xla_is_slow_at_in_that_order_is_in_another(name):
+    """Each channel by itself, forwards and to the images: with the weights' inputs in front."""
+    orders, groups = layouts(name, 1)
+    assert max(groups) > 1
+    assert any("x[i, 0, 1" in order for order in orders)
+
+
+# --- rows that are long
+
+
+LONG = normal(16, 3, 7000)
+
+
+def products_of_parts(_, own):
+    return lax.psum(own[0] * own[1], "x")
+
+
+def passed_on_and_summed(_, own):
+    """Nothing that a loop could add up: the devices have met before."""
+    return lax.psum(lax.ppermute(own[0], "x", [(i, (i + 1) % 8) for i in range(8)]), "x")
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32, jnp.bool_])
+@pytest.mark.parametrize("body", [products_of_parts, passed_on_and_summed])
+def test_sums_of_long_rows_are_what_devices_compute(body, dtype, at_once):
+    f, args = over_devices(body, WEIGHTS, (10 * LONG).astype(dtype))
+    assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 19, 24])
+def test_every_row_is_added_once(rows, monkeypatch):
+    monkeypatch.setattr(sums, "SLOW", True)
+    x = jnp.asarray(np.random.default_rng(0).integers(-9, 9, (rows, 2, 9000)))
+    np.testing.assert_array_equal(sums.sum_stack(x), np.sum(x, axis=0))
+    text = str(jax.make_jaxpr(sums.sum_stack)(x.astype(jnp.float32)))
+    assert "reduce_sum" not in text

@@ -246,6 +246,28 @@ def test_auto_takes_more_shards_where_small_products_are_slow(monkeypatch):
     assert chosen(((1e6, 5e10), (6.7e7, 1e11))) == 8
 
 
+def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
+    """Nor so many that every run has to get its memory anew."""
+
+    def f(x, *, mesh):
+        body = lambda x: lax.psum(jnp.sum(jnp.sin(jnp.roll(x, 1)) * x), "x")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+
+    x = jax.ShapeDtypeStruct((64 * 2**18,), jnp.float32)  # a megabyte each
+
+    def chosen(**known):
+        machine = Machine(start=1e-4, **known)
+        monkeypatch.setattr("shardwise._simulate.machine", lambda: machine)
+        (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x).loops
+        return loop.at_once
+
+    even = ((1.0, 1e10),)
+    cached = ((4e6, 1e10), (8e6, 1e9))
+    assert chosen(bytes=cached) < chosen(bytes=even)
+    assert chosen(bytes=even, fresh=1e-9, kept=8e6) < chosen(bytes=even, fresh=1e-9, kept=1e12)
+    assert chosen(bytes=even, fresh=1e-9, kept=1e12) == chosen(bytes=even)
+
+
 def test_what_needs_no_batching_keeps_no_shards_apart():
     """JAX has no rule to batch an `iota`, and needs none: it has nothing to be batched."""
 
