@@ -3,11 +3,13 @@
     python benchmarks/workarounds.py            # from the root of the repository
 
 A scan that writes rows of bfloat16 against one that writes rows of float32: some versions convert
-the whole stack for every row (`_lower/loop.py` adds rows to a total instead). And a product in
-bfloat16 with a transpose after it against the product alone: some versions make a slower operation
-of the two (`_lower/later.py` sums the products of all devices before it transposes). And gradients
-of a convolution's weights in a loop, as autodiff writes them and with their dimensions in the order
-that XLA brings them into where there is no loop (`_lower/convolutions.py` does so everywhere).
+the whole stack for every row (`_lower/loop.py` adds rows to a total instead). A product in bfloat16
+with a transpose after it against the product alone: some versions make a slower operation of the
+two (`_lower/later.py` sums the products of all devices before it transposes). Gradients of a
+convolution's weights in a loop, as autodiff writes them and with their dimensions in the order that
+XLA brings them into where there is no loop; and convolutions of each channel by itself in that
+order and in another one (`_jax/convolutions.py` chooses, for every loop). The sum of a stack of
+long rows against the addition of the rows (`_jax/sums.py` adds where it has to).
 """
 
 from __future__ import annotations
@@ -71,6 +73,44 @@ def convolutions(ordered: bool) -> Callable[[Any], Any]:
     return run
 
 
+def by_channel(ordered: bool) -> Callable[[Any], Any]:
+    """3 x 3 weights for each of 32 channels: 8 images of 32 x 32."""
+    channels = 32
+    shape = (3, 3, 1, channels) if ordered else (1, 3, 3, channels)
+    order = ("NHWC", "HWIO" if ordered else "IHWO", "NHWC")
+
+    def turn(x: Any, _: None) -> tuple[Any, None]:
+        made = lax.conv_general_dilated(
+            x, jnp.full(shape, 0.1), (1, 1), "SAME",
+            dimension_numbers=order, feature_group_count=channels,
+        )  # fmt: skip
+        return made, None
+
+    def run(x: Any) -> Any:
+        return lax.scan(turn, jnp.full((8, 32, 32, channels), x[0, 0]), None, length=TIMES)[0]
+
+    return run
+
+
+def sums(added: bool) -> Callable[[Any], Any]:
+    """Stacks of eight rows, each of 65,536 numbers."""
+
+    def run(x: Any) -> Any:
+        stack = jnp.stack([x + i for i in range(8)])
+
+        def turn(total: Any, _: None) -> tuple[Any, None]:
+            rows, total = lax.optimization_barrier((stack, total))
+            if not added:
+                return total + jnp.sum(rows, axis=0), None
+            for row in rows:
+                total = total + row
+            return total, None
+
+        return lax.scan(turn, x, None, length=TIMES)[0]
+
+    return run
+
+
 def milliseconds(f: Callable[[Any], Any]) -> float:
     """The shortest of a few runs."""
     compiled, x = jax.jit(f), jnp.ones(SHAPE)
@@ -87,6 +127,8 @@ def main() -> None:
         f"{ROWS} rows written, bfloat16 / float32": (writes(jnp.bfloat16), writes(jnp.float32)),
         f"{TIMES} products, transposed / not": (products(True), products(False)),
         f"{TIMES} convolutions, as written / in order": (convolutions(False), convolutions(True)),
+        f"{TIMES} convolutions by channel, in order / not": (by_channel(True), by_channel(False)),
+        f"{TIMES} stacks of 8 long rows, summed / added": (sums(False), sums(True)),
     }
     rows = []
     for name, pair in pairs.items():
