@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._collectives import wide, widen
-from .._jax.sums import sum_stack
+from .._jax.sums import sum_products
 from .._program import Atom, Leaf
 from .machine import on_host
 from .plan import BlockSum, Joint
@@ -33,7 +33,7 @@ def _sum(x: Any, block: str) -> Any:
     """
     if x.dtype == jnp.bool_:
         return lax.psum(x, block)
-    return sum_stack(lax.all_gather(x, block))
+    return sum_products(lax.all_gather(x, block))
 
 
 def _alone(joint: Joint, arrays: Sequence[Any]) -> Any:
@@ -103,7 +103,7 @@ def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
     one where a convolution is made of groups of the batch: it makes those for all pairs of groups.
     """
     size, features = len(lhs), lhs.shape[1 + op.params["dimension_numbers"].lhs_spec[1]]
-    few = 1 if op.params["batch_group_count"] > 1 else max(1, FEATURES // features)
+    few = 1 if op.params["batch_group_count"] > 1 else max(1, FEATURES // max(1, features))
     at_once = max(k for k in range(1, size + 1) if size % k == 0 and k <= few)
     if at_once == size or not on_host():
         return _conv_in_one(op, lhs, rhs)

@@ -6,8 +6,9 @@ autodiff sums over the devices in every turn, and adds that to a total that the 
     total = total + psum(x)   becomes   own = own + x,   and after the loop   total + psum(own)
 
 Otherwise what the devices bring to the meeting of each turn would have to be kept, for all turns.
-The sum is then taken in another order, which shows in the last digits: so this is done for types
-of which no more than that depends on it (`float32` and wider, whole numbers).
+The sum is then taken in another order. That shows in the last digits, but in more than those where
+a type is coarse, where the total begins with a large number, or where sums are infinite. So this is
+done for what autodiff writes alone: totals that begin with zero, of `float32` and wider.
 """
 
 from __future__ import annotations
@@ -20,15 +21,23 @@ from jax import lax
 
 from .. import _jax
 from .._program import Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop
-from .plan import MOVES, block_sum, count_uses, joint_of, sums_in_blocks
+from .plan import MOVES, block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 from .trouble import Watch
 
 ADDITIONS = ("add", "add_any")
 
 
-def once(ops: Sequence[Op], watch: Watch) -> list[Op]:
-    """The list with such sums after its loops, and after the loops in them."""
-    return [new for op in ops for new in (_loop(op, watch) if isinstance(op, Scan) else [op])]
+def once(ops: Sequence[Op], watch: Watch, backward: bool = False) -> list[Op]:
+    """The list with such sums after its loops, and after the loops in them.
+
+    `backward` says that a loop around the list belongs to the backward pass of a derivative.
+    """
+    makers = {var: op for op in ops for var in op.outs}
+
+    def news(op: Op) -> list[Op]:
+        return _loop(op, makers, watch, backward or op.backward) if isinstance(op, Scan) else [op]
+
+    return [new for op in ops for new in news(op)]
 
 
 @dataclasses.dataclass
@@ -41,12 +50,18 @@ class _Sum:
     add: Leaf
 
 
-def _loop(op: Scan, watch: Watch) -> list[Op]:
-    if not op.meets or op.effectful or not op.length or watch.concerns([op]):
+def _loop(op: Scan, makers: dict[Var, Op], watch: Watch, backward: bool) -> list[Op]:
+    if not op.meets or op.effectful or watch.concerns([op]):
         return [op]
-    body = Body(op.body.ins, once(op.body.ops, watch), op.body.outs)
+    body = Body(op.body.ins, once(op.body.ops, watch, backward), op.body.outs)
     op = dataclasses.replace(op, body=body)
-    return _taken_out(op, _sums(op)) or [op]
+    starts = op.ins[op.consts : op.consts + op.carry]
+    sums = [
+        each
+        for each in _sums(op)
+        if (backward or each.collective.backward) and is_zero(starts[each.place], makers)
+    ]
+    return _taken_out(op, sums) or [op]
 
 
 def _sums(op: Scan) -> list[_Sum]:
@@ -70,17 +85,17 @@ def _sums(op: Scan) -> list[_Sum]:
         while isinstance(made := maker(others[0]), Leaf) and made.name in MOVES:
             moves.insert(0, made)
             others = made.ins
-        if isinstance(made, Collective) and made.name == "psum" and made.groups is None:
-            (operand,) = made.ins
-            if isinstance(operand, Var) and _in_any_order(operand):
-                found.append(_Sum(place, made, moves, add))
+        if isinstance(made, Collective) and _is_wide_sum(made):
+            found.append(_Sum(place, made, moves, add))
     return found
 
 
-def _in_any_order(var: Var) -> bool:
-    """Whether the order of a sum shows in the last digits at most."""
-    inexact = np.issubdtype(var.dtype, np.inexact)
-    return var.dtype.itemsize > 2 if inexact else np.issubdtype(var.dtype, np.integer)
+def _is_wide_sum(op: Collective) -> bool:
+    """Whether it is a sum over devices in a type whose last digits alone depend on its order."""
+    (operand,) = op.ins
+    if op.name != "psum" or op.groups is not None or not isinstance(operand, Var):
+        return False
+    return np.issubdtype(operand.dtype, np.inexact) and operand.dtype.itemsize > 2
 
 
 def _taken_out(op: Scan, sums: Sequence[_Sum]) -> list[Op] | None:

@@ -270,18 +270,18 @@ def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
             operand, *others = op.ins
             places = op.params["dimension_numbers"].scatter_dims_to_operand_dims
             fits = places and all(atom.axes <= {axis} for atom in others)
-            return bool(fits) and _is_zero(operand, makers)
+            return bool(fits) and is_zero(operand, makers)
     return False
 
 
-def _is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
+def is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
     """Whether a value is known to be zero everywhere."""
     if isinstance(atom, Lit):
         return not np.any(atom.value)
     op = makers.get(atom)
     if not isinstance(op, Leaf) or op.name != "broadcast_in_dim":
         return False
-    return isinstance(op.ins[0], Lit) and _is_zero(op.ins[0], makers)
+    return isinstance(op.ins[0], Lit) and is_zero(op.ins[0], makers)
 
 
 def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:

@@ -334,3 +334,29 @@ def test_every_row_is_added_once(rows, monkeypatch):
     np.testing.assert_array_equal(sums.sum_stack(x), np.sum(x, axis=0))
     text = str(jax.make_jaxpr(sums.sum_stack)(x.astype(jnp.float32)))
     assert "reduce_sum" not in text
+
+
+def with_a_constant(_, own):
+    """XLA sums the rows of such a product wrongly, if it is left to do so."""
+    return lax.psum(own[0, 0, :4] @ jnp.ones((4, 1000)), "x")
+
+
+def below_zero(_, own):
+    return 1 / lax.psum(lax.neg(jnp.sort(jnp.abs(own[0] * 0), axis=1)), "x")
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4, 8])
+@pytest.mark.parametrize("body", [with_a_constant, below_zero])
+def test_sums_that_xla_gets_wrong_by_itself(body, at_once):
+    f, args = over_devices(body, WEIGHTS, LONG)
+    assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8])
+def test_convolutions_of_no_features(at_once):
+    def body(_, own):
+        images, weights = (jnp.sin(jnp.zeros((n, 0, 5)) + own[0, 0, 0]) for n in (2, 4))
+        return lax.psum(lax.conv(images, weights[..., :3], (1,), "SAME"), "x")
+
+    f, args = over_devices(body, WEIGHTS, LONG)
+    assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
