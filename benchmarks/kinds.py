@@ -1,6 +1,6 @@
 """Training steps of small models of many kinds: what their shards take, one by one and several.
 
-    python benchmarks/kinds.py                      # all of them, in two minutes
+    python benchmarks/kinds.py                      # all of them, in two to three minutes
     python benchmarks/kinds.py recurrent graph      # these
 
 For each kind: one shard at a time against a scan over slices by hand, `auto` against the unsharded
@@ -248,7 +248,7 @@ def main() -> None:
         forms = Forms(loss)
         found = measure(forms.all([SHARDS], []), (params, batch), asked.rounds)
         losses = [one.loss for one in found.values()]
-        if max(losses) - min(losses) > 1e-3 * abs(losses[0]):
+        if max(losses) - min(losses) > 1e-2 * abs(losses[0]):
             raise SystemExit(f"{kind.__name__}: the forms end at different losses: {losses}")
         (loop,) = forms.simulated(SHARDS, "auto").plan(params, batch).loops
         one_kept, auto_kept, one, auto, _ = targets(found, [SHARDS])
