@@ -8,9 +8,11 @@ import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from .. import _jax
 from .._mesh import Axis
-from .._program import Cond, Leaf, Op, While, walk
+from .._program import Atom, Cond, Leaf, Lit, Op, Var, While, walk
 from .cost import Machine, footprint, seconds
 from .plan import Fold
 
@@ -41,6 +43,51 @@ def _alone(op: Op) -> bool:
         # A vmapped cond runs both branches, so a loop that the branch guards may never end.
         return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
     return False
+
+
+def has_equal_columns(ops: Sequence[Op]) -> bool:
+    """Whether there is a product with a matrix whose columns are all the same: `x @ jnp.ones(...)`.
+
+    XLA on a CPU gives wrong sums of such products if there are several, up to JAX 0.12 at least:
+    `jax.jit(lambda x: jnp.sum(x @ jnp.ones((4, 1000)), 0))(jnp.ones((8, 4)))`.
+    """
+    found = list(walk(list(ops)))
+    makers = {var: op for op in found for var in op.outs}
+    return any(_of_equal_columns(op, makers) for op in found if isinstance(op, Leaf))
+
+
+def _of_equal_columns(op: Leaf, makers: dict[Var, Op]) -> bool:
+    if op.name != "dot_general":
+        return False
+    summed, batch = op.params["dimension_numbers"]
+    return any(
+        isinstance(atom, Var)
+        and any(
+            size > 1 and d not in (*its_summed, *its_batch) and _is_same_along(atom, d, makers)
+            for d, size in enumerate(atom.shape)
+        )
+        for atom, its_summed, its_batch in zip(op.ins, summed, batch, strict=True)
+    )
+
+
+def _is_same_along(atom: Atom, dim: int, makers: dict[Var, Op]) -> bool:
+    """Whether all entries of a value along one of its dimensions are known to be the same."""
+    if isinstance(atom, Lit):
+        return np.ndim(atom.value) == 0
+    op = makers.get(atom)
+    if not isinstance(op, Leaf):
+        return False
+    if op.name == "broadcast_in_dim":
+        places = list(op.params["broadcast_dimensions"])
+        source = op.ins[0]
+        return dim not in places or (
+            isinstance(source, Var) and source.shape[places.index(dim)] == 1
+        )
+    return op.name in ALIKE and all(_is_same_along(each, dim, makers) for each in op.ins)
+
+
+ALIKE = {"convert_element_type", "copy", "mul", "neg"}
+"""Operations that do the same to every element."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +132,8 @@ class Pace:
     shards: int | None = 1
     bytes: float = 0.0
     machine: Machine = SOME
+    apart: str = ""
+    """Why only one at a time, if that is so."""
 
     def chunk(self, axis: Axis, ops: Sequence[Op], folds: Sequence[Fold]) -> tuple[int, Pace]:
         """How many coordinates of `axis` at once, and what that leaves for the loops inside."""
@@ -96,9 +145,11 @@ class Pace:
         if self.shards is None:
             LOG.debug("at_once='auto': %s", choice)
             return size, dataclasses.replace(self, bytes=self.bytes / size)
-        return size, Pace(max(1, self.shards // size))
+        return size, dataclasses.replace(self, shards=max(1, self.shards // size))
 
     def _choose(self, axis: Axis, ops: Sequence[Op], folds: Sequence[Fold]) -> tuple[int, str]:
+        if self.apart:
+            return 1, self.apart
         if any(_alone(op) for op in walk(list(ops))):
             return 1, "something in it cannot be computed for several devices together"
         if self.shards is not None:

@@ -341,12 +341,23 @@ def with_a_constant(_, own):
     return lax.psum(own[0, 0, :4] @ jnp.ones((4, 1000)), "x")
 
 
+def with_a_constant_and_summed(_, own):
+    return lax.psum((own[0, :, :4] @ jnp.ones((4, 1000))).sum(0), "x")
+
+
+def with_equal_columns(_, own):
+    columns = jnp.broadcast_to(own[0, 0, :4, None], (4, 1000))
+    return lax.psum((own[0, :, :4] @ (2 * columns)).sum(0), "x")
+
+
 def below_zero(_, own):
     return 1 / lax.psum(lax.neg(jnp.sort(jnp.abs(own[0] * 0), axis=1)), "x")
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 4, 8])
-@pytest.mark.parametrize("body", [with_a_constant, below_zero])
+@pytest.mark.parametrize(
+    "body", [with_a_constant, with_a_constant_and_summed, with_equal_columns, below_zero]
+)
 def test_sums_that_xla_gets_wrong_by_itself(body, at_once):
     f, args = over_devices(body, WEIGHTS, LONG)
     assert_same(sw.simulate(f, at_once=at_once)(*args), jax.jit(f)(*args))
