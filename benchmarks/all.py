@@ -1,6 +1,6 @@
 """Every ratio with its target and verdict, for the machine this runs on.
 
-    make bench                       # in ten minutes on two idle cores, thirteen on slow ones
+    make bench                       # in nine minutes on two idle cores, thirteen on slow ones
     make bench ARGS=--quick          # in two: smaller sizes, which say less
     make bench ARGS="--only train"   # the scripts whose names contain it
 

@@ -122,9 +122,8 @@ def _add_up(loop: Scan, each: _Sum, before: list[Op]) -> None:
     (operand,) = each.collective.ins
     assert isinstance(operand, Var)
     gone = {id(each.add), id(each.collective), *map(id, each.moves)}
-    if each.collective.axes == (axis := each.collective.axes[0],) and sums_in_blocks(
-        "psum", operand.dtype
-    ):
+    if len(each.collective.axes) == 1 and sums_in_blocks("psum", operand.dtype):
+        (axis,) = each.collective.axes
         makers = {var: op for op in body.ops for var in op.outs}
         outs = [atom for atom in body.outs if isinstance(atom, Var)]
         joint = joint_of(operand, makers, count_uses(body.ops, outs), axis)
@@ -137,14 +136,10 @@ def _add_up(loop: Scan, each: _Sum, before: list[Op]) -> None:
     zero = Lit(np.zeros((), operand.dtype))
     params = {"shape": operand.shape, "broadcast_dimensions": (), "sharding": None}
     run = _jax.applying(lax.broadcast_in_dim_p, params, ())
-    scope, source, calls = each.add.scope, each.add.source, each.add.calls
-    before.append(
-        Leaf([zero], [start], "broadcast_in_dim", run, params,
-             scope=scope, source=source, calls=calls)
-    )  # fmt: skip
-    body.ops.append(dataclasses.replace(each.add, ins=[own, operand], outs=[grown]))
-    body.ops[-1].needs = operand.axes
-    body.ops[:] = [op for op in body.ops if id(op) not in gone]
+    where = {"scope": each.add.scope, "source": each.add.source, "calls": each.add.calls}
+    before.append(Leaf([zero], [start], "broadcast_in_dim", run, params, **where))
+    add = dataclasses.replace(each.add, ins=[own, operand], outs=[grown], needs=operand.axes)
+    body.ops[:] = [*(op for op in body.ops if id(op) not in gone), add]
     body.ins[loop.consts + place], body.outs[place] = own, grown
     loop.ins[loop.consts + place], loop.outs[place] = start, end
 
