@@ -27,7 +27,9 @@ from .lines import same_place
 
 CONVOLUTION = "conv_general_dilated"
 FEW_IN_A_GROUP = 2
+"""Inputs of each group, up to which plain loops are faster."""
 FEW_IN_SPACE = 64
+"""Pairs of input and output in three dimensions, below which they are."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +58,7 @@ def unordered(params: dict[str, Any], weights: Sequence[int]) -> Orders | None:
 
 
 def _is_direct(params: dict[str, Any], weights: Sequence[int]) -> bool:
-    """Whether XLA's plain loops are faster than what it has for convolutions: it uses them for any
-    other order."""
+    """Whether XLA's plain loops, which it makes of any other order, are faster."""
     outputs, inputs, *space = params["dimension_numbers"].rhs_spec
     if params["feature_group_count"] > 1:
         return weights[inputs] <= FEW_IN_A_GROUP
