@@ -16,7 +16,7 @@ from jax import lax
 
 from .. import _jax
 from .._mesh import Axis
-from .._program import Leaf, Lit, Op, Var
+from .._program import Join, Leaf, Lit, Op, Var
 from .context import Env, read
 from .plan import Stage, count_uses
 from .value import Value, stacked
@@ -47,7 +47,7 @@ def _is_known(op: Op) -> bool:
 def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
     """The bytes of what is made on the way and read more than once, or summed up over devices."""
     within = count_uses(stage.inside, ())
-    met = {atom for op in stage.meetings for atom in op.ins}
+    met = {atom for op in stage.meetings if not isinstance(op, Join) for atom in op.ins}
     return sum(
         var.bytes * math.prod(axis.size for axis in var.axes & axes)
         for op in stage.inside

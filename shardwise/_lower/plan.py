@@ -27,6 +27,11 @@ class Stage:
     meetings: list[Op] = dataclasses.field(default_factory=list)
     """Where the coordinates exchange something, after the loop."""
 
+    @property
+    def ops(self) -> list[Op]:
+        """All of it, in order."""
+        return [*self.outside, *self.inside, *self.meetings]
+
 
 def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
     """Cut a list where the devices along `axis` meet."""

@@ -29,6 +29,7 @@ from .block import sum_block
 from .context import Context, Env, read
 from .control import control
 from .convolutions import in_order
+from .crossing import settle
 from .later import later
 from .loop import Loop
 from .machine import on_host
@@ -80,9 +81,12 @@ def run(
         return
     axis = outermost(ops, axes)
     rest = [other for other in axes if other != axis]
-    uses = count_uses(ops, keep)
+    found = stages(ops, axis)
+    if not cx.watch.concerns(ops):
+        settle(found, axis, ops, keep)
+    uses = count_uses([op for stage in found for op in stage.ops], keep)
     row: list[Stage] = []
-    for stage in stages(ops, axis):
+    for stage in found:
         is_flat = not cx.batched and flat.is_flat(stage, uses, axes)
         if stage.outside or not is_flat:
             _flat(row, axes, uses, cx, env)
