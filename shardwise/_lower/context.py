@@ -32,6 +32,8 @@ class Context:
     """Stacks that an inner loop makes, with the totals that their rows are added to."""
     batched: bool = False
     """Whether a `vmap` over several devices is around."""
+    grown: dict[Var, Var] = dataclasses.field(default_factory=dict)
+    """Where a loop is run for all devices together: what it carries on, by what comes of it."""
     repeats: dict[Any, Any] | None = None
     """The loops met so far, and the functions of those that were met again."""
 
@@ -55,6 +57,7 @@ class Context:
             pace=pace,
             troubles=[],
             summing=self.summing | summing,
+            grown={},
             adding=self.adding | adding,
             batched=self.batched or batched,
         )

@@ -6,6 +6,7 @@ With no axes this is plain control flow, and a `cond` stays a real `cond`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from jax import lax
 
 from .._collectives import widen
 from .._mesh import Axis
-from .._program import Body, Cond, Op, Scan, Var, While
+from .._program import Atom, Body, Cond, Op, Scan, Var, While
 from .context import Context, Env, read
 from .trouble import Trouble, first_of
 from .value import Value, is_extended, stacked
@@ -40,12 +41,13 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     carried = op.outs[: op.carry]
     places = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
+    grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
         carry, totals, trouble = state
         number, arrays = turn
         now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
-        outs, new = _run(op.body, [*consts, *_unpack(carry, carried, axes), *now], axes, cx)
+        outs, new = _run(op.body, [*consts, *_unpack(carry, carried, axes), *now], axes, cx, grown)
         trouble = first_of([trouble, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
@@ -147,9 +149,11 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 # --- parts of all three
 
 
-def _run(body: Body, ins: list[Value], axes: Axes, cx: Context) -> tuple[list[Value], Trouble]:
+def _run(
+    body: Body, ins: list[Value], axes: Axes, cx: Context, grown: dict[Var, Var] | None = None
+) -> tuple[list[Value], Trouble]:
     """Run a nested list in a trace of its own; its trouble comes out as a value."""
-    inner = cx.fresh()
+    inner = dataclasses.replace(cx.fresh(), grown=grown or {})
     env: Env = dict(zip(body.ins, ins, strict=True))
     keep = [atom for atom in body.outs if isinstance(atom, Var)]
     cx.run(body.ops, axes, env, keep, inner)
@@ -162,6 +166,11 @@ def _agree(op: Op, decision: Value, trouble: Trouble | None, cx: Context) -> Tro
         return trouble
     here = cx.watch.compare(op, decision, cx.coords)
     return here if trouble is None else first_of([here, trouble])
+
+
+def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
+    """What a loop carries on, by what comes of it in a turn."""
+    return {out: var for out, var in zip(outs, ins, strict=True) if isinstance(out, Var)}
 
 
 def _note(cx: Context, trouble: Trouble | None) -> None:

@@ -34,6 +34,8 @@ class Loop:
     ops: list[Op]
     folds: list[Fold]
     keep: list[Var]
+    grown: dict[Var, Var]
+    """Of what is kept, that which takes the place of a stack: its parts are written over."""
     env: Env
     cx: Context
 
@@ -44,6 +46,7 @@ class Loop:
         taken = reads(self.ops)
         self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
         self.moving = [v for v in taken if v not in self.fixed]
+        self.over = self._overwritten()
         outs, totals, trouble = self._all()
         for var, out in zip(self.keep, outs, strict=True):
             self.env[var] = stacked(out.array, [self.axis], out.dims)
@@ -85,20 +88,20 @@ class Loop:
     # --- a block of shards, stacked in front
 
     def _one(
-        self, index: Any, totals: list[Any] | None = None
+        self, index: Any, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[Value], list[Any], Any]:
-        slices = [self.env[v].at(self.axis, index).array for v in self.moving]
+        slices = [value.at(self.axis, index).array for value in self._values(stacks)]
         outs, parts, trouble = self._shard(index, slices, totals, batched=False)
         return outs, [widen(part) for part in parts], trouble
 
     def _many(
-        self, start: Any, size: int, totals: list[Any] | None = None
+        self, start: Any, size: int, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
     ) -> tuple[list[Value], list[Any], Any]:
         whole = size == self.axis.size
         dims = [self.env[v].dims[self.axis] for v in self.moving]
         blocks = [
-            self.env[v].array if whole else self.env[v].block(self.axis, start, size)
-            for v in self.moving
+            value.array if whole else value.block(self.axis, start, size)
+            for value in self._values(stacks)
         ]
         index = start + jnp.arange(size, dtype=jnp.int32)
         summed = [None if fold.within else 0 for fold in self.folds]
@@ -110,6 +113,23 @@ class Loop:
         )
         outs, parts, trouble = shards(index, blocks, totals)
         return outs, parts, None if trouble is None else first_in(trouble)
+
+    def _values(self, stacks: Sequence[Any]) -> list[Value]:
+        """What is different for each shard."""
+        old = dict(zip(self.over.values(), stacks, strict=False))
+        return [Value(old[v], {self.axis: 0}) if v in old else self.env[v] for v in self.moving]
+
+    def _write(
+        self, stacks: Sequence[Any], outs: Sequence[Value], start: Any
+    ) -> tuple[list[Any], list[Value]]:
+        """Put results into their stacks, from a place on; the other results."""
+        made = dict(zip(self.keep, outs, strict=True))
+        parts = [made.pop(var).array for var in self.over]
+        if self.size == 1:
+            parts = [lax.expand_dims(part, (0,)) for part in parts]
+        update = lax.dynamic_update_slice_in_dim
+        new = [update(stack, part, start, 0) for stack, part in zip(stacks, parts, strict=True)]
+        return new, [*made.values()]
 
     def _total(self, fold: Fold, part: Any) -> Any:
         return part if fold.within else reduce(fold.name, part)
@@ -128,27 +148,43 @@ class Loop:
         full, left = divmod(n, size)
         start = self._starts()
         calm = self.cx.watch.calm() if self.watched else None
+        stacks = [self.env[old].array for old in self.over.values()]
 
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
-            totals, trouble = carry
+            totals, stacks, trouble = carry
             if size == 1:
-                outs, parts, new = self._one(block, totals)
+                outs, parts, new = self._one(block, totals, stacks)
             else:
-                outs, parts, new = self._many(block * size, size, totals)
-            return (self._add(totals, parts), _join(trouble, new)), outs
+                outs, parts, new = self._many(block * size, size, totals, stacks)
+            stacks, outs = self._write(stacks, outs, block * size)
+            return (self._add(totals, parts), stacks, _join(trouble, new)), outs
 
         blocks = jnp.arange(full, dtype=jnp.int32)
-        (totals, trouble), outs = lax.scan(step, (start, calm), blocks)
+        (totals, stacks, trouble), outs = lax.scan(step, (start, stacks, calm), blocks)
         if size > 1:
             outs = [Value(_flat(out.array), out.dims) for out in outs]
         if left:
-            more, parts, new = self._many(full * size, left, totals)
+            more, parts, new = self._many(full * size, left, totals, stacks)
+            stacks, more = self._write(stacks, more, full * size)
             totals, trouble = self._add(totals, parts), _join(trouble, new)
             outs = [
                 Value(lax.concatenate([a.array, b.array], 0), a.dims)
                 for a, b in zip(outs, more, strict=True)
             ]
+        rest, written = iter(outs), dict(zip(self.over, stacks, strict=True))
+        outs = [Value(written[var]) if var in written else next(rest) for var in self.keep]
         return outs, totals, trouble
+
+    def _overwritten(self) -> dict[Var, Var]:
+        """What is written over a stack, and which one: it has to be one of just this form."""
+        values = {var: self.env[old] for var, old in self.grown.items()}
+        return {
+            var: self.grown[var]
+            for var, value in values.items()
+            if value.dims == {self.axis: 0}
+            and value.array.shape == (self.axis.size, *var.shape)
+            and value.array.dtype == var.dtype
+        }
 
     def _alone(self, fold: Fold, part: Any) -> Any:
         # As in a collective outside a loop: XLA leaves out what keeps its shape.

@@ -92,7 +92,7 @@ def _sums(op: Scan) -> list[_Sum]:
 
 def _is_wide_sum(op: Collective) -> bool:
     """Whether it is a sum over devices in a type whose last digits alone depend on its order."""
-    (operand,) = op.ins
+    operand = op.ins[0]  # some collectives have several
     if op.name != "psum" or op.groups is not None or not isinstance(operand, Var):
         return False
     return np.issubdtype(operand.dtype, np.inexact) and operand.dtype.itemsize > 2

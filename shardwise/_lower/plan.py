@@ -159,6 +159,20 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
     return found
 
 
+def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Var]) -> bool:
+    """Whether a value is what a loop carries with something added, and nothing else reads either.
+
+    Then it can be written where the old one was.
+    """
+    old = carried.get(var)
+    if old is None or uses.get(old) != 1 or uses.get(var) != 1:
+        return False
+    return any(
+        var in op.outs and old in op.ins and isinstance(op, Leaf) and op.name in ("add", "add_any")
+        for op in stage.inside
+    )
+
+
 def sums_in_blocks(name: str, dtype: Any) -> bool:
     """Whether devices that are computed at once may be summed in any order."""
     return name == "psum" and not one_by_one(name, dtype) and dtype != np.bool_

@@ -111,7 +111,8 @@ def _of_loop(loop: Loop, taken: Sequence[Var]) -> Any:
          fold.within and loop.ops.index(fold.within))
         for fold in loop.folds
     )  # fmt: skip
-    return ops, folds, loop.axis, tuple(loop.rest), tuple(number[var] for var in loop.keep)
+    kept = tuple((number[var], number.get(loop.grown.get(var))) for var in loop.keep)
+    return ops, folds, loop.axis, tuple(loop.rest), kept
 
 
 def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:

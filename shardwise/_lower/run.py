@@ -35,7 +35,7 @@ from .loop import Loop
 from .machine import on_host
 from .once import once
 from .pace import Pace, has_equal_columns, is_choosing
-from .plan import BlockSum, Stage, concerned, count_uses, folds, outermost, stages
+from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
 from .straight import Straight, straight
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
@@ -99,7 +99,8 @@ def run(
         folded = folds(stage, axis, inside, uses)
         if inside:
             kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
-            repeat.loop(Loop(axis, rest, inside, folded, kept, env, cx))
+            grown = {var: cx.grown[var] for var in kept if is_grown(var, stage, uses, cx.grown)}
+            repeat.loop(Loop(axis, rest, inside, folded, kept, grown, env, cx))
         done = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in done:
