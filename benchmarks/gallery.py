@@ -124,8 +124,6 @@ def main() -> None:
         )
         ratio = single.temporaries / together
         found.append(Target(f"temporaries, {name}, at_once=1 / the devices", ratio, 1.0))
-        if auto.seconds and devices.seconds:
-            found.append(Target(f"time, {name}, auto / the devices", auto.seconds / devices.seconds, 1.0))
     print(report.machine(jax.devices()[0].device_kind, jax.__version__) + f", {DEVICES} shards\n")
     header = ["example", "one device", "devices", "at_once=1", "auto"]
     print(report.table([*header, *header[1:]], rows) + "\n")

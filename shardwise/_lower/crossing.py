@@ -53,6 +53,8 @@ class _Plan:
         self.fixed: dict[Var, list[int]] = {var: [len(stages)] for var in keep}
         """The stages where anything else does."""
         for level, stage in enumerate(stages):
+            for op in stage.outside:
+                self._read(op, level, self.fixed)
             for op in stage.inside:
                 can_move = isinstance(op, MOVABLE) and not op.effectful
                 self.level.update(dict.fromkeys(op.outs, level))
@@ -114,19 +116,30 @@ class _Settling:
         """Look, and change the stages."""
         if self._cost(self.kept) <= SMALL:
             return
-        ahead = [self.plan.makers[var] for var in self.kept if var in self.plan.makers]
-        heap = list({-self.plan.number[id(op)]: op for op in ahead}.items())
+        # What is not worth its sources may be so once these are kept for something else.
+        while self._look():
+            pass
+        self._finish()
+
+    def _look(self) -> bool:
+        """Go through what makes the kept values once; whether that led to anything."""
+        heap = self._makers(self.kept)
         heapq.heapify(heap)
         seen: set[int] = set()
+        known = len(self.made)
         while heap:
             number, op = heapq.heappop(heap)
-            if number in seen:
-                continue
-            seen.add(number)
-            for var in self._take(op):
-                if (maker := self.plan.makers.get(var)) is not None and self._is_older(var):
-                    heapq.heappush(heap, (-self.plan.number[id(maker)], maker))
-        self._finish()
+            if number not in seen:
+                seen.add(number)
+                for each in self._makers(self._take(op)):
+                    heapq.heappush(heap, each)
+        return len(self.made) > known
+
+    def _makers(self, values: Iterable[Var]) -> list[tuple[int, Op]]:
+        """What makes these values in older stages; the last one has the smallest number."""
+        plan = self.plan
+        makers = [plan.makers[var] for var in values if var in plan.makers and self._is_older(var)]
+        return [(-plan.number[id(op)], op) for op in makers]
 
     def _is_older(self, var: Var) -> bool:
         return self.plan.level.get(var, self.level) < self.level
