@@ -201,3 +201,24 @@ def test_a_recurrent_network_takes_what_a_loop_by_hand_takes():
     assert taken[0] <= 1.1 * taken[1]
     for mine, other in zip(own(*args), compiled(w, rows), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-4)
+
+
+def test_collectives_of_several_operands_that_a_loop_adds_up():
+    """Each of two devices sends a row to each of them, in every turn: an `all_to_all`."""
+
+    def ragged(total, x):
+        place, one = jnp.arange(2), jnp.ones(2, jnp.int32)
+        mine = lax.axis_index("x") * one
+        return total + lax.ragged_all_to_all(x, 0 * x, place, one, mine, one, axis_name="x"), None
+
+    def plain(total, x):
+        return total + lax.all_to_all(x, "x", 0, 0, tiled=True), None
+
+    def f(x, turn, *, mesh):
+        body = lambda x: lax.scan(turn, 0 * x[0], x)[0]  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P(None, "x"), out_specs=P("x"))(x)
+
+    x = normal(STEPS, 4, WIDTH)
+    want = jax.jit(lambda x: f(x, plain, mesh=real_mesh(x=2)))(x)
+    got = sw.simulate(lambda x, *, mesh: f(x, ragged, mesh=mesh), mesh=sw.mesh(x=2))(x)
+    assert_same(got, want)
