@@ -135,19 +135,21 @@ def temporaries(f, *args):
 
 
 SIZES = {
-    "tensor_parallel": {"examples": 512, "features": 128, "hidden": 1024, "targets": 128},
-    "zero": {"examples": 512, "features": 256, "hidden": 1024, "targets": 256},
+    "tensor_parallel": (0.5, {"examples": 512, "features": 128, "hidden": 1024, "targets": 128}),
+    "zero": (0.5, {"examples": 512, "features": 256, "hidden": 1024, "targets": 256}),
+    "pipeline": (0.9, {"layers": 16, "microbatches": 8, "size": 16, "features": 512}),
 }
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_less_is_kept_than_half_of_what_the_devices_keep_together(name):
+def test_less_is_kept_than_what_the_devices_keep_together(name):
+    share, sizes = SIZES[name]
     module = load(name)
-    args = module.example_args(**SIZES[name])
+    args = module.example_args(**sizes)
     (axis,) = module.AXES
     devices = temporaries(functools.partial(module.step, mesh=real_mesh(**{axis: 8})), *args)
     simulated = sw.simulate(module.step, mesh=sw.mesh(**{axis: 8}), at_once=1)
-    assert temporaries(simulated, *args) <= 8 * devices / 2
+    assert temporaries(simulated, *args) <= share * 8 * devices
 
 
 def test_of_one_activation_one_thing_is_kept():
@@ -226,8 +228,7 @@ def test_a_total_is_written_over_in_place():
         def body(x):
             def step(carry, _):
                 x, total = carry
-                x = lax.ppermute(jnp.tanh(x), "x", RING)
-                return (x, total + jnp.outer(x[0], x[0])), None
+                return (lax.ppermute(jnp.tanh(x), "x", RING), total + x.T @ x), None
 
             total = jnp.zeros((width, width)) + 0 * x[0]
             return lax.scan(step, (x, total), length=5)[0]
@@ -235,4 +236,5 @@ def test_a_total_is_written_over_in_place():
         return program(body, mesh=mesh)(x)
 
     simulated = sw.simulate(f, mesh=sw.mesh(x=8), at_once=1)
-    assert temporaries(simulated, normal(8, width)) <= 1.5 * 8 * width * width * 4
+    stack = 8 * width * width * 4
+    assert temporaries(simulated, normal(64, width)) <= stack / 2
