@@ -44,6 +44,7 @@ ON_HOST = (
     Script("simulate", ("--rounds", "2", "--bare"), None),
     Script("transformer", ("--rounds", "2"), ("--size", "tiny", "--rounds", "5")),
     Script("convnet", ("--rounds", "2"), ("--size", "tiny", "--rounds", "5")),
+    Script("gallery", ("--rounds", "0"), ("--rounds", "0", "zero", "tensor_parallel")),
     Script("check", (), ("--size", "tiny")),
     Script("prove", ("--unrolled", "8", "126"), None),
     Script("tracing", (), ("--quick",)),

@@ -84,7 +84,9 @@ class _Plan:
 
     def is_read_before(self, var: Var, level: int) -> bool:
         """Whether a stage before that one reads a value."""
-        return any(each < level for reads in (self.reads, self.fixed) for each in reads.get(var, ()))
+        return any(
+            each < level for reads in (self.reads, self.fixed) for each in reads.get(var, ())
+        )
 
     def is_kept(self, var: Var, level: int) -> bool:
         """Whether a value has to be kept up to that stage, whatever is done in it."""

@@ -1,4 +1,4 @@
-"""What is kept over a meeting of devices: the least, and nothing that a program gives is changed."""
+"""What is kept over a meeting of devices: the least, and what a program gives stays the same."""
 
 import functools
 
