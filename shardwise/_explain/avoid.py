@@ -7,12 +7,10 @@ where one reader of the result needs more than that, nothing is said.
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._collectives import RULES
 from .._meaning import (
     Kept,
     Known,
@@ -23,7 +21,6 @@ from .._meaning import (
     own_part,
     same_reading,
 )
-from .._mesh import Axis
 from .._program import (
     Atom,
     Body,
@@ -38,50 +35,18 @@ from .._program import (
     doing,
     within,
 )
+from . import turns
+from .instead import Other, Plan, code, names, sent_bytes
+from .turns import is_recomputed
 
 VIEWS = {"reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "copy"}
 """Operations through which it is looked at what becomes of a value."""
 
-REDUCERS = {"reduce_sum": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
-"""Reductions of one device, and the collective that does the same over devices."""
-
 SCALES = {"mul", "div"}
 """Linear operations with a number, which a sum over devices may go past."""
 
-
-@dataclasses.dataclass(frozen=True)
-class Other:
-    """What would be sent instead: a collective over these axes of so many bytes."""
-
-    name: str
-    axes: tuple[Axis, ...]
-    bytes: int
-    once: int = 1
-    """It happens once in so many times."""
-
-    @property
-    def group_size(self) -> int:
-        """How many devices exchange it with each other."""
-        return math.prod(axis.size for axis in self.axes)
-
-    @property
-    def sent(self) -> int:
-        """By one device, each time."""
-        return RULES[self.name].sends(self.bytes, self.group_size)
-
-
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """How a collective could be avoided. The kinds are those of `Redundant`."""
-
-    kind: str
-    reason: str
-    remedy: str
-    others: tuple[Other, ...] = ()
-    also: Collective | None = None
-    """Another collective that is not needed either then."""
-    memory: int = 0
-    """Bytes that one device has to keep for it."""
+REDUCERS = {"reduce_sum": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
+"""Reductions of one device, and the collective that does the same over devices."""
 
 
 GONE = {"unused", "scattered", "reduced"}
@@ -162,7 +127,7 @@ class _Look:
             or self._reduced(op)
             or self._merged(op)
             or self._order(op)
-            or self._every_turn(op, after)
+            or self._in_loop(op, after)
         )
 
     # --- what the devices already have
@@ -177,21 +142,21 @@ class _Look:
         rest = tuple(axis for axis in op.axes if axis not in alike)
         if len(alike) < len(real) and (op.name not in PARTLY or op.groups is not None):
             return None
-        over, mean = _axes(alike), within(op.source, "pmean")
+        over, mean = names(alike), within(op.source, "pmean")
         name = "pmean" if mean else op.name
         reason = f"{name} of what is already the same on all devices along {over}"
         if len(alike) < len(real):
-            size = Other(op.name, rest, _bytes(op))
-            remedy = f"leave {over} out: jax.lax.{name}(..., {_code(rest)})"
+            size = Other(op.name, rest, sent_bytes(op))
+            remedy = f"leave {over} out: jax.lax.{name}(..., {code(rest)})"
             if op.name == "psum" and not mean:
-                remedy += f", times jax.lax.axis_size({_code(alike)})"
+                remedy += f", times jax.lax.axis_size({code(alike)})"
             return Plan("same", reason, remedy + ".", (size,))
         if op.backward and op.name == "psum":
             remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
         elif mean or op.name in ("pmax", "pmin", "pbroadcast", "ppermute"):
             remedy = f"leave the {name} out: it gives back what goes in."
         elif op.name == "psum":
-            remedy = f"multiply by jax.lax.axis_size({_code(alike)}), or leave it out."
+            remedy = f"multiply by jax.lax.axis_size({code(alike)}), or leave it out."
         else:
             remedy = "make it here: every device has all that it would be sent."
         return Plan("same", reason, remedy)
@@ -215,7 +180,7 @@ class _Look:
             )
         if id(maker) in self.found and self.found[id(maker)].kind in GONE:
             return None
-        if _recomputed(op):
+        if is_recomputed(op):
             return Plan(
                 "recomputed",
                 f"jax.checkpoint sends again what {maker.name} gave at {maker.where}",
@@ -271,9 +236,9 @@ class _Look:
                 return Plan(
                     "scattered",
                     "of the sum every device keeps only its own part",
-                    f"jax.lax.psum_scatter(..., {_code(op.axes)}, scatter_dimension={d}, "
+                    f"jax.lax.psum_scatter(..., {code(op.axes)}, scatter_dimension={d}, "
                     "tiled=True) sends half as much.",
-                    (Other("psum_scatter", op.axes, _bytes(op)),),
+                    (Other("psum_scatter", op.axes, sent_bytes(op)),),
                 )
         return None
 
@@ -289,14 +254,14 @@ class _Look:
             Other(name, op.axes, user.outs[0].bytes)
             for name, user in zip(names, users, strict=True)
         )
-        own = Other("all_gather", op.axes, _bytes(op))
+        own = Other("all_gather", op.axes, sent_bytes(op))
         if sum(other.sent for other in others) >= own.sent:
             return None
         said = " and ".join(dict.fromkeys(names))
         return Plan(
             "reduced",
             f"what all_gather brings is only reduced, at {users[0].where}",
-            f"reduce on each device first, then jax.lax.{said} over {_code(op.axes)}: it sends "
+            f"reduce on each device first, then jax.lax.{said} over {code(op.axes)}: it sends "
             "the size of the result.",
             others,
         )
@@ -309,14 +274,14 @@ class _Look:
         if id(first) in self.found or set(first.axes) & set(op.axes):
             return None
         name = "pmean" if within(op.source, "pmean") else op.name
-        both = Other(op.name, (*first.axes, *op.axes), _bytes(op))
-        apart = [Other(one.name, one.axes, _bytes(one)).sent for one in (first, op)]
+        both = Other(op.name, (*first.axes, *op.axes), sent_bytes(op))
+        apart = [Other(one.name, one.axes, sent_bytes(one)).sent for one in (first, op)]
         if both.sent >= sum(apart):
             return None
         return Plan(
             "merged",
-            f"the {name} over {_axes(first.axes)} at {first.where} goes into this one alone",
-            f"one jax.lax.{name}(..., {_code(both.axes)}) does both.",
+            f"the {name} over {names(first.axes)} at {first.where} goes into this one alone",
+            f"one jax.lax.{name}(..., {code(both.axes)}) does both.",
             (both,),
             also=first,
         )
@@ -343,10 +308,10 @@ class _Look:
         parts = math.prod(axis.size for axis in other.axes)
         return Plan(
             "order",
-            f"{op.name} of the whole, where {other.name} over {_axes(other.axes)} at {other.where} "
+            f"{op.name} of the whole, where {other.name} over {names(other.axes)} at {other.where} "
             f"{why}",
             f"{remedy}: it sends one part in {parts}.",
-            (Other(op.name, op.axes, -(-_bytes(op) // parts)),),
+            (Other(op.name, op.axes, -(-sent_bytes(op) // parts)),),
         )
 
     def _summed(self, atom: Any) -> Collective | None:
@@ -365,19 +330,13 @@ class _Look:
             atom = maker.ins[0]
         return None
 
-    def _every_turn(self, op: Collective, after: Value) -> Plan | None:
-        """In a loop, the same at every turn."""
+    def _in_loop(self, op: Collective, after: Value) -> Plan | None:
+        """In a loop, the same at every turn, or only added up."""
         loop, known = self.around, self.kept.of(op)
-        if not isinstance(loop, Scan) or loop.length < 2 or known is None or _recomputed(op):
+        if not isinstance(loop, Scan) or loop.length < 2 or known is None:
             return None
-        if changes_in_loop(after, known.depth, self.kept, self.seen):
-            return None
-        return Plan(
-            "every turn",
-            f"{op.name} gives the same at each of the {loop.length} turns of the loop",
-            f"do it once, before the loop at {loop.where}.",
-            (Other(op.name, op.axes, _bytes(op), once=loop.length),),
-        )
+        changes = changes_in_loop(after, known.depth, self.kept, self.seen)
+        return turns.added_up_only(op, loop) if changes else turns.always_the_same(op, loop)
 
     # --- readers
 
@@ -430,25 +389,5 @@ def _sends(op: Collective) -> bool:
     return moves and math.prod(axis.size for axis in op.axes) > 1
 
 
-def _bytes(op: Collective) -> int:
-    operand = op.ins[0]
-    return (operand if isinstance(operand, Var) else op.outs[0]).bytes
-
-
 def _reduces(user: Op, dimension: int) -> bool:
     return isinstance(user, Leaf) and user.name in REDUCERS and dimension in user.params["axes"]
-
-
-def _recomputed(op: Op) -> bool:
-    """Whether `jax.checkpoint` computes it once more."""
-    sources = () if op.source is None else (op.source, *op.calls)
-    return any("rematted_computation" in str(source.name_stack) for source in sources)
-
-
-def _axes(axes: Sequence[Axis]) -> str:
-    return ", ".join(axis.name for axis in axes)
-
-
-def _code(axes: Sequence[Axis]) -> str:
-    names = tuple(axis.name for axis in axes)
-    return repr(names[0]) if len(names) == 1 else repr(names)

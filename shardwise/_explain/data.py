@@ -97,7 +97,7 @@ class Redundant(Plain):
     sent before. `recomputed`: so too, by `jax.checkpoint`. `unused`: only one's own part is taken
     back. `scattered`: of a sum only one's own part. `reduced`: what is gathered is only reduced.
     `merged`: a sum of a sum. `order`: of the whole, where of a part would do. `every turn`: a loop
-    sends the same again and again."""
+    sends the same again and again. `added up`: a loop only adds up what it sums at every turn."""
     reason: str
     remedy: str
     bytes: int

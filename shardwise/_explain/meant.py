@@ -8,8 +8,9 @@ from typing import Any
 
 from .._meaning import Kept, holding, keep
 from .._program import Body, Collective, walk
-from .avoid import Other, Plan, plans
+from .avoid import plans
 from .data import CollectiveUse, Holding, Instead, Redundant
+from .instead import Other, Plan
 
 MOST = 60_000
 """Programs with more operations than this are not read: it would take longer than tracing them."""

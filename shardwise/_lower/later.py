@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from .._program import Body, Collective, Leaf, Op, Scan, Var
-from .plan import MOVES, REDUCTIONS, count_uses
+from .._program import Body, Collective, Leaf, Op, Scan, Var, is_move
+from .plan import REDUCTIONS, count_uses
 from .trouble import Watch
 
 
@@ -51,7 +51,7 @@ def _before(op: Op, makers: dict[Var, Op], uses: dict[Var, int]) -> list[Leaf]:
     (var,) = op.ins
     while isinstance(var, Var) and uses[var] == 1:
         move = makers.get(var)
-        if not isinstance(move, Leaf) or move.name not in MOVES or not isinstance(move.ins[0], Var):
+        if not isinstance(move, Leaf) or not is_move(move) or not isinstance(move.ins[0], Var):
             break
         moves.append(move)
         (var,) = move.ins

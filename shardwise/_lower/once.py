@@ -20,11 +20,20 @@ import numpy as np
 from jax import lax
 
 from .. import _jax
-from .._program import Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop
-from .plan import MOVES, block_sum, count_uses, is_zero, joint_of, sums_in_blocks
+from .._program import (
+    AddedUp,
+    Body,
+    Collective,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Var,
+    added_up,
+    annotate_loop,
+)
+from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 from .trouble import Watch
-
-ADDITIONS = ("add", "add_any")
 
 
 def once(ops: Sequence[Op], watch: Watch, backward: bool = False) -> list[Op]:
@@ -40,16 +49,6 @@ def once(ops: Sequence[Op], watch: Watch, backward: bool = False) -> list[Op]:
     return [new for op in ops for new in news(op)]
 
 
-@dataclasses.dataclass
-class _Sum:
-    """A total that a loop carries: the sum over devices, what moves its elements, the addition."""
-
-    place: int
-    collective: Collective
-    moves: list[Leaf]
-    add: Leaf
-
-
 def _loop(op: Scan, makers: dict[Var, Op], watch: Watch, backward: bool) -> list[Op]:
     if not op.meets or op.effectful or watch.concerns([op]):
         return [op]
@@ -58,36 +57,12 @@ def _loop(op: Scan, makers: dict[Var, Op], watch: Watch, backward: bool) -> list
     starts = op.ins[op.consts : op.consts + op.carry]
     sums = [
         each
-        for each in _sums(op)
-        if (backward or each.collective.backward) and is_zero(starts[each.place], makers)
+        for each in added_up(op)
+        if _is_wide_sum(each.collective)
+        and (backward or each.collective.backward)
+        and is_zero(starts[each.place], makers)
     ]
     return _taken_out(op, sums) or [op]
-
-
-def _sums(op: Scan) -> list[_Sum]:
-    outs = [atom for atom in op.body.outs if isinstance(atom, Var)]
-    uses = count_uses(op.body.ops, outs)
-    makers = {var: inner for inner in op.body.ops for var in inner.outs}
-
-    def maker(atom: object) -> Op | None:
-        """What makes a value that is read but once."""
-        return makers.get(atom) if isinstance(atom, Var) and uses[atom] == 1 else None
-
-    found = []
-    for place, total in enumerate(op.body.ins[op.consts : op.consts + op.carry]):
-        add = maker(op.body.outs[place])
-        if not isinstance(add, Leaf) or add.name not in ADDITIONS or uses.get(total) != 1:
-            continue
-        others = [atom for atom in add.ins if atom is not total]
-        if len(others) != 1:
-            continue
-        moves: list[Leaf] = []
-        while isinstance(made := maker(others[0]), Leaf) and made.name in MOVES:
-            moves.insert(0, made)
-            others = made.ins
-        if isinstance(made, Collective) and _is_wide_sum(made):
-            found.append(_Sum(place, made, moves, add))
-    return found
 
 
 def _is_wide_sum(op: Collective) -> bool:
@@ -98,7 +73,7 @@ def _is_wide_sum(op: Collective) -> bool:
     return np.issubdtype(operand.dtype, np.inexact) and operand.dtype.itemsize > 2
 
 
-def _taken_out(op: Scan, sums: Sequence[_Sum]) -> list[Op] | None:
+def _taken_out(op: Scan, sums: Sequence[AddedUp]) -> list[Op] | None:
     """The loop that adds up what each device has, and the sums after it; None where that fails."""
     if not sums:
         return None
@@ -116,12 +91,12 @@ def _taken_out(op: Scan, sums: Sequence[_Sum]) -> list[Op] | None:
     return [*before, loop, *after] if same else None
 
 
-def _add_up(loop: Scan, each: _Sum, before: list[Op]) -> None:
+def _add_up(loop: Scan, each: AddedUp, before: list[Op]) -> None:
     """Let a loop carry what each device has, from zero on, in the place of the total."""
     body, place = loop.body, each.place
     (operand,) = each.collective.ins
     assert isinstance(operand, Var)
-    gone = {id(each.add), id(each.collective), *map(id, each.moves)}
+    gone = {id(each.add), id(each.collective), *map(id, each.between)}
     if len(each.collective.axes) == 1 and sums_in_blocks("psum", operand.dtype):
         (axis,) = each.collective.axes
         makers = {var: op for op in body.ops for var in op.outs}
@@ -144,11 +119,11 @@ def _add_up(loop: Scan, each: _Sum, before: list[Op]) -> None:
     loop.ins[loop.consts + place], loop.outs[place] = start, end
 
 
-def _sum_after(op: Scan, loop: Scan, each: _Sum) -> list[Op]:
+def _sum_after(op: Scan, loop: Scan, each: AddedUp) -> list[Op]:
     """The sum over devices of what each has, and then what became of it in the loop."""
     now, out = loop.outs[each.place], []
     over = frozenset(each.collective.axes)
-    for step in (each.collective, *each.moves):
+    for step in (each.collective, *each.between):
         made = Var(step.outs[0].shape, step.outs[0].dtype)
         made.axes = now.axes - over
         new = dataclasses.replace(step, ins=[now], outs=[made])

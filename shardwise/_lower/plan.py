@@ -13,7 +13,7 @@ import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
-from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
+from .._program import MOVES, Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
 
 
 @dataclasses.dataclass
@@ -109,9 +109,6 @@ class BlockSum(Op):
 
 
 REDUCTIONS = ("psum", "pmax", "pmin")
-
-MOVES = ("transpose", "reshape", "squeeze")
-"""Operations of one operand that compute nothing: any reduction passes through them unchanged."""
 
 
 def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:

@@ -1,5 +1,9 @@
 """From a function to a `Program`: one flat list of operations, and what is known of each."""
 
+from .added import MOVES as MOVES
+from .added import AddedUp as AddedUp
+from .added import added_up as added_up
+from .added import is_move as is_move
 from .alike import comparable as comparable
 from .alike import doing as doing
 from .build import build as build

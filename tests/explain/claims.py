@@ -19,8 +19,9 @@ import numpy as np
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._explain.avoid import Plan, plans
+from shardwise._explain.avoid import plans
 from shardwise._explain.explain import _operations
+from shardwise._explain.instead import Plan
 from shardwise._inspect.record import Recorder
 from shardwise._inspect.seen import Around
 from shardwise._inspect.seen import Seen as One
