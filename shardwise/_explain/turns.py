@@ -29,9 +29,9 @@ def added_up_only(op: Collective, loop: Scan) -> Plan | None:
     name = "pmean" if within(op.source, "pmean") else op.name
     if loop.backward or op.backward:
         remedy = (
-            "make what this is the gradient of each device's own before the loop at "
-            f"{loop.where}, by jax.lax.pcast(..., {code(op.axes)}, to='varying'): its gradient is "
-            "summed once then."
+            f"before the loop at {loop.where}, make the value this is the gradient of each "
+            f"device's own: jax.lax.pcast(value, {code(op.axes)}, to='varying'). Its gradient is "
+            "then summed once."
         )
     else:
         remedy = f"add up each device's own, and {name} the total after the loop at {loop.where}."
