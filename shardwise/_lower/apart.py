@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 from .._mesh import Axis
-from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop
+from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop, twin
 from .plan import block_sum, count_uses, joint_of, sums_in_blocks
 from .trouble import Watch
 
@@ -247,7 +247,7 @@ def _part(
     return dataclasses.replace(
         op,
         ins=[*(outer[var] for var in [*consts, *state, *xs]), *handed.values()],
-        outs=[*(op.outs[i] if i in carries else _again(op.outs[i]) for i in order)]
+        outs=[*(op.outs[i] if i in carries else twin(op.outs[i]) for i in order)]
         + [out for _, out in ys],
         body=body,
         consts=len(consts),
@@ -291,9 +291,3 @@ def _at_once(loop: Scan) -> list[Op] | None:
 
 def _all_turns(run: Callable[..., list[Any]], along: list[int | None], *arrays: Any) -> list[Any]:
     return jax.vmap(run, in_axes=along)(*arrays)
-
-
-def _again(var: Var) -> Var:
-    out = Var(var.shape, var.dtype, var.weak)
-    out.axes = var.axes
-    return out

@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from .._mesh import Axis
-from .._program import Atom, AxisIndex, Cond, Leaf, Op, Scan, Var, While
+from .._program import Atom, AxisIndex, Cond, Leaf, Op, Scan, Var, While, twin
 from .flat import ELEMENTWISE
 from .plan import Stage
 
@@ -188,7 +188,7 @@ class _Settling:
         return self.known[var]
 
     def _finish(self) -> None:
-        new = {var: _like(var) for op in self.again for var in op.outs}
+        new = {var: twin(var) for op in self.again for var in op.outs}
         for op in self.again:
             self.plan.add(op, self.level)
         ops = sorted(self.stage.inside, key=lambda op: self.plan.number[id(op)])
@@ -213,9 +213,3 @@ def _is_cheap(op: Op) -> bool:
 
 def _vars(atoms: Iterable[Atom]) -> list[Var]:
     return [atom for atom in dict.fromkeys(atoms) if isinstance(atom, Var)]
-
-
-def _like(var: Var) -> Var:
-    out = Var(var.shape, var.dtype, var.weak)
-    out.axes = var.axes
-    return out

@@ -31,6 +31,7 @@ from .._program import (
     Var,
     added_up,
     annotate_loop,
+    twin,
 )
 from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 from .trouble import Watch
@@ -106,7 +107,7 @@ def _add_up(loop: Scan, each: AddedUp, before: list[Op]) -> None:
         gone |= {id(op) for op in joint.ops} if joint else set()
         body.ops.append(within)
         (operand,) = within.outs
-    start, own, grown, end = (_like(operand) for _ in range(4))
+    start, own, grown, end = (twin(operand) for _ in range(4))
     start.axes = frozenset()
     zero = Lit(np.zeros((), operand.dtype))
     params = {"shape": operand.shape, "broadcast_dimensions": (), "sharding": None}
@@ -134,9 +135,3 @@ def _sum_after(op: Scan, loop: Scan, each: AddedUp) -> list[Op]:
     add = dataclasses.replace(each.add, ins=[start, now], outs=[total])
     total.axes = add.needs = start.axes | now.axes
     return [*out, add]
-
-
-def _like(var: Var) -> Var:
-    out = Var(var.shape, var.dtype)
-    out.axes = var.axes
-    return out

@@ -301,3 +301,10 @@ def like(atom: Atom) -> Var:
         value = np.asarray(atom.value)
         return Var(value.shape, value.dtype)
     return Var(atom.shape, atom.dtype, atom.weak)
+
+
+def twin(var: Var) -> Var:
+    """A new value of the same type that differs over the same axes."""
+    out = like(var)
+    out.axes = var.axes
+    return out
