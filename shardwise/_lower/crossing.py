@@ -26,8 +26,11 @@ CHEAP = ELEMENTWISE | {"broadcast_in_dim", "iota", "reshape", "slice", "squeeze"
 SMALL = 1 << 20
 """Bytes of all devices together that are not worth a thought."""
 
-FAR = 50
+FAR = 20
 """How far back it is looked for what a value follows from."""
+
+FEW = 16
+"""Operations that may be done again in any stage, however little is done in it."""
 
 
 def settle(stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]) -> None:
@@ -113,6 +116,9 @@ class _Settling:
         """Older values that are to be made here."""
         self.again: list[Op] = []
         """Operations that are done before as well."""
+        self.more = max(FEW, len(self.stage.inside))
+        """How many more of them there may be: no more than there is to do anyway."""
+        self.known: dict[Var, Sources] = {}
 
     def run(self) -> None:
         """Look, and change the stages."""
@@ -157,11 +163,14 @@ class _Settling:
         cheap = _is_cheap(op)
         if before and not cheap:
             return set()
-        self.known: dict[Var, Sources] = {}
         sources, made = self._sources(op.ins)
-        spared, cost = self._cost(self.kept.intersection(op.outs)), self._cost(sources)
-        if not self.made.intersection(op.outs) and (cost > spared or not (cheap or cost < spared)):
-            return set()
+        if not self.made.intersection(op.outs):
+            spared, cost = self._cost(self.kept.intersection(op.outs)), self._cost(sources)
+            better = cost < spared or (cost == spared > 0 and cheap)
+            if not better or len(made) + before > self.more:
+                return set()
+            self.more -= len(made) + before
+        self.known.clear()
         self.kept = (self.kept - {*op.outs}) | sources
         self.made |= {*op.outs} | made
         if before:
@@ -178,6 +187,8 @@ class _Settling:
     def _source(self, var: Var, far: int) -> Sources:
         if not self._is_older(var) or var in self.kept or var in self.made:
             return set(), set()
+        if self.plan.is_kept(var, self.level):
+            return {var}, set()
         if var not in self.known:
             self.known[var] = {var}, set()
             maker = self.plan.makers.get(var)
@@ -193,6 +204,8 @@ class _Settling:
             self.plan.add(op, self.level)
         ops = sorted(self.stage.inside, key=lambda op: self.plan.number[id(op)])
         again = set(map(id, self.again))
+        for var in new:  # what is left is read here no more
+            self.plan.reads[var] = [at for at in self.plan.reads[var] if at != self.level]
         self.stage.inside = [_renamed(op, new, id(op) in again) for op in ops]
 
 

@@ -238,3 +238,22 @@ def test_a_total_is_written_over_in_place():
     simulated = sw.simulate(f, mesh=sw.mesh(x=8), at_once=1)
     stack = 8 * width * width * 4
     assert temporaries(simulated, normal(64, width)) <= stack / 2
+
+
+def test_long_programs_are_not_computed_again_and_again(eager):
+    """What a layer leaves follows from what all before it left: from the last one is enough."""
+
+    def operations(layers):
+        def body(x):
+            def loss(x):
+                for i in range(layers):
+                    x = x + lax.ppermute(jax.nn.gelu(x * (i + 1.0)), "x", RING) * jnp.tanh(x)
+                return lax.psum(jnp.sum(x), "x")
+
+            return jax.grad(loss)(x)
+
+        f = lambda x, *, mesh: program(body, mesh=mesh)(x)  # noqa: E731
+        lowered = jax.jit(sw.simulate(f, mesh=sw.mesh(x=8), at_once=1)).lower(ROWS)
+        return lowered.as_text().count(" = ")
+
+    assert operations(32) <= 2.2 * operations(16)
