@@ -126,8 +126,9 @@ def main() -> None:
         ratio = single.temporaries / together
         found.append(Target(f"temporaries, {name}, at_once=1 / the devices", ratio, 1.0))
     print(report.machine(jax.devices()[0].device_kind, jax.__version__) + f", {DEVICES} shards\n")
-    header = ["example", "one device", "devices", "at_once=1", "auto"]
-    print(report.table([*header, *header[1:]], rows) + "\n")
+    forms = ["one device", f"{DEVICES} devices", "one by one", "auto"]
+    header = ["example", *forms, "temporaries, one device", *forms[1:]]
+    print(report.table(header, rows) + "\n")
     report.conclude(found)
 
 
