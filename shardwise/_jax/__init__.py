@@ -97,6 +97,7 @@ from .processes import distributed_client as distributed_client
 from .processes import distributed_place as distributed_place
 from .processes import find_cluster as find_cluster
 from .processes import leave_distributed as leave_distributed
+from .refs import has_refs as has_refs
 from .refs import without_refs as without_refs
 from .straight import Equation as Equation
 from .straight import Straight as Straight

@@ -29,8 +29,7 @@ def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
         The jaxpr, which takes its constants as arguments where it had refs; and which of its
         inputs were refs, constants counted first. Their last values are further results.
     """
-    opened = open_jaxpr(jaxpr)
-    if not any(_is_state(effect) for effect in opened.effects):
+    if not has_refs(jaxpr):
         return jaxpr, ()
     inner = _partial.convert_constvars_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))
     _teach()
@@ -42,6 +41,11 @@ def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
     first = len(open_jaxpr(pure).consts)
     refs = [i for i, v in enumerate(inner.invars, first) if isinstance(v.aval, _state.AbstractRef)]
     return pure, tuple(refs)
+
+
+def has_refs(jaxpr: Any) -> bool:
+    """Whether a jaxpr says that it makes or takes mutable refs."""
+    return any(_is_state(effect) for effect in open_jaxpr(jaxpr).effects)
 
 
 def _is_state(effect: Any) -> bool:

@@ -148,6 +148,8 @@ class _Walk:
             ins = [self.apart(eqn, atom) for atom in ins]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
         own = INLINED[name] if INLINED[name] in eqn.params else "call_jaxpr"  # since JAX 0.12
+        if name == "composite" and _jax.has_refs(eqn.params[own]):
+            raise checks.refs_in_composite(eqn.params["name"], self.where(eqn))
         return inner.call(eqn.params[own], ins)
 
     def program(self, eqn: Any, ins: list[Atom]) -> list[Atom]:

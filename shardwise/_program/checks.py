@@ -248,6 +248,18 @@ def exported(program: Any, where: Place) -> None:
         )
 
 
+def refs_in_composite(name: str, where: Place) -> UnsupportedError:
+    """The error for what JAX cannot compile: a composite does not say that it has refs."""
+    return UnsupportedError(
+        explain_error(
+            f"the composite {name!r} makes a mutable ref (jax.new_ref)",
+            where=str(where),
+            rule="JAX has no way to compile a composite with refs inside.",
+            remedy="carry the value in place of the ref, or call the function without composite.",
+        )
+    )
+
+
 def backward_only(where: Place) -> UnsupportedError:
     """The error for a tangent that a `custom_vjp` has no rule for."""
     return UnsupportedError(

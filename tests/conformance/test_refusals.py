@@ -59,7 +59,19 @@ def inside_jit_and_remat(x):
     return jax.jit(jax.checkpoint(ordered_io_callback))(x)
 
 
+def refs_in_a_composite(x):
+    """JAX cannot compile it either."""
+
+    def doubled(x):
+        cell = jax.new_ref(x)
+        cell[...] = cell[...] + lax.psum(x, "x")
+        return cell[...]
+
+    return lax.composite(doubled, name="our.sum")(x)  # refused: our.sum
+
+
 REFUSED = {
+    refs_in_a_composite: refs_in_a_composite,
     ordered_io_callback: ordered_io_callback,
     ordered_debug_callback: ordered_debug_callback,
     ordered_print: ordered_print,
