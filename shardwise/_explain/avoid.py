@@ -48,7 +48,6 @@ SCALES = {"mul", "div"}
 REDUCERS = {"reduce_sum": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
 """Reductions of one device, and the collective that does the same over devices."""
 
-
 GONE = {"unused", "scattered", "reduced"}
 """Kinds after which the whole result is not there any more."""
 
@@ -249,15 +248,15 @@ class _Look:
         users = self._users(op.outs[0])
         if not users or not all(_reduces(user, op.params["dimension"]) for user in users):
             return None
-        names = [REDUCERS[user.name] for user in users if isinstance(user, Leaf)]
+        with_what = [REDUCERS[user.name] for user in users if isinstance(user, Leaf)]
         others = tuple(
             Other(name, op.axes, user.outs[0].bytes)
-            for name, user in zip(names, users, strict=True)
+            for name, user in zip(with_what, users, strict=True)
         )
         own = Other("all_gather", op.axes, sent_bytes(op))
         if sum(other.sent for other in others) >= own.sent:
             return None
-        said = " and ".join(dict.fromkeys(names))
+        said = " and ".join(dict.fromkeys(with_what))
         return Plan(
             "reduced",
             f"what all_gather brings is only reduced, at {users[0].where}",
@@ -333,7 +332,7 @@ class _Look:
     def _in_loop(self, op: Collective, after: Value) -> Plan | None:
         """In a loop, the same at every turn, or only added up."""
         loop, known = self.around, self.kept.of(op)
-        if not isinstance(loop, Scan) or loop.length < 2 or known is None:
+        if not isinstance(loop, Scan) or loop.length < 2 or known is None or is_recomputed(op):
             return None
         changes = changes_in_loop(after, known.depth, self.kept, self.seen)
         return turns.added_up_only(op, loop) if changes else turns.always_the_same(op, loop)

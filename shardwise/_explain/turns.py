@@ -8,10 +8,8 @@ from .._program import Collective, Leaf, Lit, Op, Scan, added_up, is_move, withi
 from .instead import Other, Plan, code, names, sent_bytes
 
 
-def always_the_same(op: Collective, loop: Scan) -> Plan | None:
+def always_the_same(op: Collective, loop: Scan) -> Plan:
     """A plan for a collective that gives the same at every turn."""
-    if is_recomputed(op):
-        return None
     return Plan(
         "every turn",
         f"{op.name} gives the same at each of the {loop.length} turns of the loop",
@@ -27,7 +25,7 @@ def added_up_only(op: Collective, loop: Scan) -> Plan | None:
     if not any(each.collective is op for each in added_up(loop, _is_linear)):
         return None
     name = "pmean" if within(op.source, "pmean") else op.name
-    if loop.backward or op.backward:
+    if (loop.backward or op.backward) and not is_recomputed(loop):
         remedy = (
             f"before the loop at {loop.where}, make the value this is the gradient of each "
             f"device's own: jax.lax.pcast(value, {code(op.axes)}, to='varying'). Its gradient is "

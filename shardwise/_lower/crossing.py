@@ -102,6 +102,7 @@ class _Plan:
 
 
 MOVABLE = (Leaf, AxisIndex, Scan, While, Cond)
+"""Operations that may be done in another stage; what sums over a block is looked for by identity."""
 
 
 class _Settling:
@@ -119,6 +120,7 @@ class _Settling:
         self.more = max(FEW, len(self.stage.inside))
         """How many more of them there may be: no more than there is to do anyway."""
         self.known: dict[Var, Sources] = {}
+        """What was found of values, as long as nothing is moved."""
 
     def run(self) -> None:
         """Look, and change the stages."""

@@ -513,3 +513,21 @@ def test_a_gradient_that_every_turn_of_a_loop_sums():
     assert "jax.lax.pcast(value, 'data', to='varying')" in use.redundant.remedy
     assert not lean.redundant
     assert report.bytes_sent - report.redundant_bytes == lean.bytes_sent
+
+
+def test_what_a_checkpoint_adds_up_again_is_no_gradient():
+    """The loop that is computed again belongs to the backward pass, its sums to the forward one."""
+
+    def body(x):
+        @jax.checkpoint
+        def loss(x):
+            return jnp.sum(jnp.sin(_total(lambda row: lax.psum(jnp.sin(row), "data"), x)) ** 2)
+
+        return jax.grad(loss)(x)
+
+    specs = {"in_specs": P(None, "data"), "out_specs": P(None, "data"), "check_vma": False}
+    report = explained(body, shaped(5, 8), mesh=sw.mesh(data=4), **specs)
+    (use,) = report.redundant
+    assert use.redundant
+    assert use.redundant.kind == "added up"
+    assert use.redundant.remedy.startswith("add up each device's own, and psum the total after")
