@@ -102,7 +102,7 @@ class _Plan:
 
 
 MOVABLE = (Leaf, AxisIndex, Scan, While, Cond)
-"""Operations that may be done in another stage; what sums over a block is looked for by identity."""
+"""Operations that may be done in another stage. Sums over a block are known by identity."""
 
 
 class _Settling:
