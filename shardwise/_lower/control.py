@@ -41,13 +41,15 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     carried = op.outs[: op.carry]
     places = [_along(value.dims, axes) for value in xs]
     watched = cx.watch.concerns(op.body.ops)
+    inside = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
     grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
 
     def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
         carry, totals, trouble = state
         number, arrays = turn
         now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
-        outs, new = _run(op.body, [*consts, *_unpack(carry, carried, axes), *now], axes, cx, grown)
+        ins = [*consts, *_unpack(carry, carried, axes), *now]
+        outs, new = _run(op.body, ins, axes, inside, grown)
         trouble = first_of([trouble, new]) if watched else None
         rows = dict(enumerate(outs[op.carry :]))
         totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
@@ -83,16 +85,17 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     (test,) = op.cond.outs
     batched = isinstance(test, Var) and test.shape != ()
     watched = cx.watch.concerns([op])
+    inside = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
     def decide(carry: list[Any]) -> tuple[Any, Value, Trouble | None]:
         state = _unpack(carry, op.outs, axes)
-        (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, cx)
+        (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, inside)
         go = _any(decision) if batched else decision
         return go.first(), decision, _agree(op, go, trouble, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
-        outs, inside = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, cx)
+        outs, met = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inside)
         later = _pack(outs, op.outs, axes)
         if batched:
             rows = zip(later, carry, op.outs, strict=True)
@@ -100,7 +103,7 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
         go, decision, trouble = decide(later)
         if trouble is None:
             return go, decision if batched else None, later, None
-        trouble = first_of([old, inside, trouble])
+        trouble = first_of([old, met, trouble])
         # On a real mesh the loop would hang here.
         return go & (trouble.site == 0), decision if batched else None, later, trouble
 
@@ -113,6 +116,10 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     )
     _note(cx, trouble)
     return _unpack(carry, op.outs, axes)
+
+
+SEVERAL = 8
+"""The turns that a loop whose number of turns is not known is taken to have."""
 
 
 def _any(decision: Value) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -36,13 +37,45 @@ class Machine:
     """Seconds that a matrix product takes at least: it may be too small to fill the device."""
 
 
-def footprint(ops: Sequence[Op]) -> int:
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A loop over the devices along an axis, as far as its cost goes."""
+
+    axis: Axis
+    ops: Sequence[Op]
+    sliced: int = 0
+    """Bytes that differ from device to device: one's are cut out of those of all."""
+    keep: Sequence[Var] = ()
+    """What is kept of all devices."""
+    totals: int = 0
+    """Bytes that are accumulated over the devices."""
+    turns: int = 1
+    """How often the loop runs while the program runs once."""
+
+    def held(self, at_once: int) -> int:
+        """About how many bytes it takes beyond what is kept, which is there in any case."""
+        if at_once < self.axis.size:
+            return at_once * self.own
+        return at_once * (footprint(self.ops, self.keep) - self.kept)
+
+    @functools.cached_property
+    def own(self) -> int:
+        """About how many bytes one device takes."""
+        return footprint(self.ops)
+
+    @functools.cached_property
+    def kept(self) -> int:
+        """Bytes of one device that are kept."""
+        return sum(var.bytes for var in self.keep)
+
+
+def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
     """About how many bytes of results are alive at the worst moment, on one device."""
-    last: dict[Var, int] = {}
+    last = dict.fromkeys(keep, len(ops))
     for index, op in enumerate(ops):
         for atom in op.ins:
             if isinstance(atom, Var):
-                last[atom] = index
+                last[atom] = max(index, last.get(atom, 0))
     alive: set[Var] = set()
     now = peak = 0
     for index, op in enumerate(ops):
@@ -75,18 +108,27 @@ FUSED = 0.25
 """The share of an operation that is left once XLA has fused it with its neighbours."""
 
 
-def seconds(machine: Machine, ops: Sequence[Op], axis: Axis, totals: int, at_once: int) -> float:
-    """About how long a loop over `axis` takes; `totals` are the bytes it accumulates."""
-    held = at_once * footprint(ops)
-    per_second = _rate(machine.bytes, held + totals)
-    turn = 3 * totals / per_second + 2 * machine.start
-    for work in _works(ops, axis, 1):
+def seconds(machine: Machine, job: Job, at_once: int) -> float:
+    """About how long a loop takes, each time it runs."""
+    held = job.held(at_once)
+    per_second = _rate(machine.bytes, at_once * job.own + job.totals)
+    turn = 3 * job.totals / per_second + 2 * machine.start
+    for work in _works(job.ops, job.axis, 1):
         rates = machine.half_products if work.half else machine.products
         count = at_once * work.products
         product = max(count / _rate(rates, count), machine.fill) if count else 0.0
         moved = (at_once * work.moving + work.fixed) / per_second
         turn += work.times * (work.starts * machine.start + max(product, moved))
-    return axis.size / at_once * turn + (machine.fresh * held if held > machine.kept else 0.0)
+    size = job.axis.size
+    fresh = machine.fresh * held / job.turns if held > machine.kept else 0.0
+    return size / at_once * turn + fresh + (_moves(machine, job) if at_once < size else 0.0)
+
+
+def _moves(machine: Machine, job: Job) -> float:
+    """About how long it takes to cut out what each device has, and to stack what is kept of it."""
+    size = job.axis.size
+    per_second = _rate(machine.bytes, size * (job.sliced + job.kept))
+    return size * (2 * job.sliced + 3 * job.kept) / per_second
 
 
 def _rate(rates: Rates, size: float) -> float:

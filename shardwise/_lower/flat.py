@@ -35,7 +35,9 @@ SMALL = 1 << 20
 
 def is_flat(stage: Stage, uses: dict[Var, int], axes: Iterable[Axis]) -> bool:
     """Whether a stage can be done for all devices at once, and takes no memory for it."""
-    return all(map(_is_known, stage.inside)) and _spare(stage, uses, set(axes)) <= SMALL
+    if not all(map(_is_known, stage.inside)):
+        return False
+    return _spare(stage, uses, set(axes)) <= SMALL + _joined(stage, set(axes))
 
 
 def _is_known(op: Op) -> bool:
@@ -49,11 +51,21 @@ def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
     within = count_uses(stage.inside, ())
     met = {atom for op in stage.meetings if not isinstance(op, Join) for atom in op.ins}
     return sum(
-        var.bytes * math.prod(axis.size for axis in var.axes & axes)
+        _stack(var, axes)
         for op in stage.inside
         for var in op.outs
         if var in met or (within.get(var, 0) > 1 and uses.get(var, 0) == within[var])
     )
+
+
+def _joined(stage: Stage, axes: set[Axis]) -> int:
+    """The bytes of what becomes results: a loop would stack them, and they would be copied."""
+    joined = {atom for op in stage.meetings if isinstance(op, Join) for atom in op.ins}
+    return sum(_stack(var, axes) for op in stage.inside for var in op.outs if var in joined)
+
+
+def _stack(var: Var, axes: set[Axis]) -> int:
+    return var.bytes * math.prod(axis.size for axis in var.axes & axes)
 
 
 def run(stage: Stage, env: Env) -> None:

@@ -20,6 +20,7 @@ from .._collectives import RULES, accumulate, alone, identity, narrow, reduce, s
 from .._mesh import Axis
 from .._program import Op, Var
 from .context import Context, Env
+from .cost import Job
 from .plan import BlockSum, Fold, reads
 from .trouble import Trouble, first_in, first_of
 from .value import Value, stacked
@@ -41,11 +42,11 @@ class Loop:
 
     def run(self) -> None:
         """Run it; afterwards `env` holds what is kept and the results of the folds."""
-        self.size, self.pace = self.cx.pace.chunk(self.axis, self.ops, self.folds)
         self.watched = self.cx.watch.concerns(self.ops)
         taken = reads(self.ops)
         self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
         self.moving = [v for v in taken if v not in self.fixed]
+        self.size, self.pace = self.cx.pace.chunk(self._job())
         self.over = self._overwritten()
         outs, totals, trouble = self._all()
         for var, out in zip(self.keep, outs, strict=True):
@@ -54,6 +55,11 @@ class Loop:
             self.env[fold.op.outs[0]] = self._finish(fold, total)
         if trouble is not None:
             self.cx.troubles.append(trouble)
+
+    def _job(self) -> Job:
+        sliced = sum(var.bytes for var in self.moving)
+        totals = sum(fold.operand.bytes for fold in self.folds)
+        return Job(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.turns)
 
     # --- one shard
 

@@ -11,10 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .. import _jax
-from .._mesh import Axis
 from .._program import Atom, Cond, Leaf, Lit, Op, Var, While, walk
-from .cost import Machine, footprint, seconds
-from .plan import Fold
+from .cost import Job, Machine, seconds
 
 LOG = logging.getLogger("shardwise")
 SOME = Machine()
@@ -134,39 +132,47 @@ class Pace:
     machine: Machine = SOME
     apart: str = ""
     """Why only one at a time, if that is so."""
+    turns: int = 1
+    """How often the loops around come here while the program runs once."""
 
-    def chunk(self, axis: Axis, ops: Sequence[Op], folds: Sequence[Fold]) -> tuple[int, Pace]:
-        """How many coordinates of `axis` at once, and what that leaves for the loops inside."""
-        size, why = self._choose(axis, ops, folds)
-        choice = Choice(axis.name, axis.size, size, str(ops[0].where), why)
+    def within(self, turns: int) -> Pace:
+        """The same inside a loop of so many turns."""
+        return dataclasses.replace(self, turns=self.turns * turns)
+
+    def chunk(self, job: Job) -> tuple[int, Pace]:
+        """How many devices at once, and what that leaves for the loops inside."""
+        axis = job.axis
+        size, why = self._choose(job)
+        choice = Choice(axis.name, axis.size, size, str(job.ops[0].where), why)
         found = _choices.get()
         if found is not None:
             found.append(choice)
+        inner = self.within(axis.size // size)
         if self.shards is None:
             LOG.debug("at_once='auto': %s", choice)
-            return size, dataclasses.replace(self, bytes=self.bytes / size)
-        return size, dataclasses.replace(self, shards=max(1, self.shards // size))
+            return size, dataclasses.replace(inner, bytes=self.bytes / size)
+        return size, dataclasses.replace(inner, shards=max(1, self.shards // size))
 
-    def _choose(self, axis: Axis, ops: Sequence[Op], folds: Sequence[Fold]) -> tuple[int, str]:
+    def _choose(self, job: Job) -> tuple[int, str]:
         if self.apart:
             return 1, self.apart
-        if any(_alone(op) for op in walk(list(ops))):
+        if any(_alone(op) for op in walk(list(job.ops))):
             return 1, "something in it cannot be computed for several devices together"
+        shards = job.axis.size
         if self.shards is not None:
-            return min(self.shards, axis.size), "as asked for"
-        own = footprint(ops)
-        totals = sum(fold.operand.bytes for fold in folds)
-        sizes = [k for k in range(1, axis.size + 1) if axis.size % k == 0]
-        fitting = [k for k in sizes if k == 1 or self._fits(k, own, totals, axis.size)]
-        times = {k: seconds(self.machine, ops, axis, totals, k) for k in fitting}
+            return min(self.shards, shards), "as asked for"
+        sizes = [k for k in range(1, shards + 1) if shards % k == 0]
+        fitting = [k for k in sizes if k == 1 or self._fits(k, job)]
+        times = {k: seconds(self.machine, job, k) for k in fitting}
         best = min(times.values())
         size = next(k for k in fitting if times[k] <= TOLERANCE * best)
-        return size, _why(times, size, own, fitting == sizes)
+        return size, _why(times, size, job, fitting == sizes)
 
-    def _fits(self, size: int, own: int, totals: int, shards: int) -> bool:
+    def _fits(self, size: int, job: Job) -> bool:
         """Whether so many take a share worth having, or little; totals are there in any case."""
-        taken = size * own + totals
-        return taken <= self.bytes and (size <= SHARE * shards or taken <= self.bytes * FREE)
+        taken = job.held(size) + job.totals
+        share = size <= SHARE * job.axis.size
+        return taken <= self.bytes and (share or taken <= self.bytes * FREE)
 
 
 SHARE = 0.25
@@ -179,9 +185,9 @@ TOLERANCE = 1.02
 """How much slower than the fastest number of shards a smaller one may be."""
 
 
-def _why(times: dict[int, float], size: int, own: int, all_fit: bool) -> str:
+def _why(times: dict[int, float], size: int, job: Job, all_fit: bool) -> str:
     parts = [
-        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(k * own / 1e6)} MB"
+        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(job.held(k) / 1e6)} MB"
         for k in dict.fromkeys((1, size, max(times)))
     ]
     if not all_fit:

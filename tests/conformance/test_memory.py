@@ -268,6 +268,49 @@ def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
     assert chosen(bytes=even, fresh=1e-9, kept=1e12) == chosen(bytes=even)
 
 
+def test_auto_takes_all_shards_where_they_meet_in_every_turn(monkeypatch):
+    """What is kept of all of them need not be cut up, and memory is got once for all turns."""
+
+    def f(x, *, mesh, turns):
+        def turn(x, _):
+            right = lax.ppermute(x, "x", [(i, (i + 1) % 8) for i in range(8)])
+            return jnp.cumsum(jnp.sin(right), 0), None
+
+        body = lambda x: lax.scan(turn, x, None, length=turns)[0]  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+
+    x = jax.ShapeDtypeStruct((8 * 2**18,), jnp.float32)  # a megabyte each
+
+    def chosen(turns, **known):
+        monkeypatch.setattr("shardwise._simulate.machine", lambda: Machine(start=0.0, **known))
+        simulated = sw.simulate(partial(f, turns=turns), mesh=sw.mesh(x=8), at_once="auto")
+        return max(loop.at_once for loop in simulated.plan(x).loops)
+
+    assert chosen(1) == 8
+    assert chosen(1, fresh=1e-8, kept=4e6) == 1
+    assert chosen(100, fresh=1e-8, kept=4e6) == 8
+
+
+def test_an_update_of_what_is_split_is_done_on_the_whole():
+    """Its results are there anyway: a loop over the devices would stack them once more."""
+
+    def f(w, m, v, x, *, mesh):
+        def body(w, m, v, x):
+            grads = jax.grad(lambda w: jnp.sum(jnp.tanh(x @ lax.all_gather(w, "x", tiled=True))))(w)
+            grads = grads / 8
+            m, v = 0.9 * m + 0.1 * grads, 0.99 * v + 0.01 * grads**2
+            return w - m / (jnp.sqrt(v) + 1e-3), m, v
+
+        part = P("x")
+        specs = {"in_specs": (part,) * 4, "out_specs": (part,) * 3}
+        return jax.shard_map(body, mesh=mesh, **specs)(w, m, v, x)
+
+    w, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1024, 1024), (64, 1024)))
+    compiled = jax.jit(sw.simulate(f, mesh=sw.mesh(x=8), at_once=1)).lower(w, w, w, x).compile()
+    results = 3 * 4 * 1024**2
+    assert compiled.memory_analysis().temp_size_in_bytes < 0.5 * results
+
+
 def test_what_needs_no_batching_keeps_no_shards_apart():
     """JAX has no rule to batch an `iota`, and needs none: it has nothing to be batched."""
 
