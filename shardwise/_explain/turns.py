@@ -25,7 +25,7 @@ def added_up_only(op: Collective, loop: Scan) -> Plan | None:
     if not any(each.collective is op for each in added_up(loop, _is_linear)):
         return None
     name = "pmean" if within(op.source, "pmean") else op.name
-    if (loop.backward or op.backward) and not is_recomputed(loop):
+    if op.backward and not is_recomputed(loop):
         remedy = (
             f"before the loop at {loop.where}, make the value this is the gradient of each "
             f"device's own: jax.lax.pcast(value, {code(op.axes)}, to='varying'). Its gradient is "

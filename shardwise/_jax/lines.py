@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
@@ -109,11 +110,18 @@ def same_place(source_info: Any) -> Any:
     return _source.user_context(source_info.traceback, name_stack=name_stack)
 
 
-LIBRARIES = tuple(
-    prefix(Path(root))
-    for root in dict.fromkeys(map(sysconfig.get_path, ("purelib", "platlib", "stdlib")))
-)
-"""Where packages and Python's own modules live: frames there are a library's, not the user's."""
+def library_folders(path: Iterable[str]) -> Iterator[Path]:
+    """Where packages and Python's own modules live, with those for one user or one application."""
+    yield from (Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib"))
+    for folder in map(Path, filter(None, path)):
+        named = folder.name in ("site-packages", "dist-packages")
+        installed = folder != Path.cwd() and any(folder.glob("jax-*.dist-info"))
+        if named or installed:
+            yield folder
+
+
+LIBRARIES = tuple(dict.fromkeys(map(prefix, library_folders(sys.path))))
+"""Frames there are a library's, not the user's."""
 
 
 def is_own(file: str) -> bool:

@@ -121,14 +121,18 @@ def seconds(machine: Machine, job: Job, at_once: int) -> float:
         turn += work.times * (work.starts * machine.start + max(product, moved))
     size = job.axis.size
     fresh = machine.fresh * held / job.turns if held > machine.kept else 0.0
-    return size / at_once * turn + fresh + (_moves(machine, job) if at_once < size else 0.0)
+    moves = _moves(machine, job, per_second) if at_once < size else 0.0
+    return size / at_once * turn + fresh + moves
 
 
-def _moves(machine: Machine, job: Job) -> float:
-    """About how long it takes to cut out what each device has, and to stack what is kept of it."""
+def _moves(machine: Machine, job: Job, per_second: float) -> float:
+    """About how long it takes to cut out what each device has, and to stack what is kept of it.
+
+    Both are copied between the values of all devices and those of a few; stacks are filled before.
+    """
     size = job.axis.size
-    per_second = _rate(machine.bytes, size * (job.sliced + job.kept))
-    return size * (2 * job.sliced + 3 * job.kept) / per_second
+    of_all = _rate(machine.bytes, size * (job.sliced + job.kept))
+    return size * ((job.sliced + 2 * job.kept) / of_all + (job.sliced + job.kept) / per_second)
 
 
 def _rate(rates: Rates, size: float) -> float:

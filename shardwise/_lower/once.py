@@ -37,30 +37,27 @@ from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 from .trouble import Watch
 
 
-def once(ops: Sequence[Op], watch: Watch, backward: bool = False) -> list[Op]:
-    """The list with such sums after its loops, and after the loops in them.
-
-    `backward` says that a loop around the list belongs to the backward pass of a derivative.
-    """
+def once(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """The list with such sums after its loops, and after the loops in them."""
     makers = {var: op for op in ops for var in op.outs}
 
     def news(op: Op) -> list[Op]:
-        return _loop(op, makers, watch, backward or op.backward) if isinstance(op, Scan) else [op]
+        return _loop(op, makers, watch) if isinstance(op, Scan) else [op]
 
     return [new for op in ops for new in news(op)]
 
 
-def _loop(op: Scan, makers: dict[Var, Op], watch: Watch, backward: bool) -> list[Op]:
+def _loop(op: Scan, makers: dict[Var, Op], watch: Watch) -> list[Op]:
     if not op.meets or op.effectful or watch.concerns([op]):
         return [op]
-    body = Body(op.body.ins, once(op.body.ops, watch, backward), op.body.outs)
+    body = Body(op.body.ins, once(op.body.ops, watch), op.body.outs)
     op = dataclasses.replace(op, body=body)
     starts = op.ins[op.consts : op.consts + op.carry]
     sums = [
         each
         for each in added_up(op)
         if _is_wide_sum(each.collective)
-        and (backward or each.collective.backward)
+        and each.collective.backward
         and is_zero(starts[each.place], makers)
     ]
     return _taken_out(op, sums) or [op]

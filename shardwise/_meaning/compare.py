@@ -16,6 +16,7 @@ from typing import Any
 from .._mesh import Axis
 from .._program import Op
 from . import term as T
+from .control import result_of_turn
 from .notes import Mistake, Notes, Step
 from .term import Coef, Scaled, Term
 from .value import Value
@@ -308,7 +309,8 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
     What was done to a sum was done to each summand: to a sum of this one and others `beside` it,
     or to any where no more is known.
     """
-    found = _nearest(w, t, {*LINEAR, "sum"}) or _nearest(w, t, {*LINEAR, "sum", "product"})
+    through = {*LINEAR, "sum", "loop"}
+    found = _nearest(w, t, through) or _nearest(w, t, {*through, "product"})
     unknown = all(step.kind == "owes" for step in found)
     for sum_, own in w.steps.items():
         summands = [kid for _, kid in sum_.kids] if sum_.op == "sum" else []
@@ -329,8 +331,8 @@ def _nearest(w: Notes, t: Term, through: Container[str]) -> list[Step]:
 
 
 def _parts(t: Term) -> Iterator[Term]:
-    """What a term is made of, and what is divided by."""
-    for _, kid in t.kids:
+    """What a term is made of, and what is divided by; of a loop, what a turn gives for it."""
+    for _, kid in (result_of_turn(t),) if t.op == "loop" else t.kids:
         core = T.core(kid)
         yield core.kids[0][1] if core.op == "reciprocal" else kid
 

@@ -196,6 +196,12 @@ def _looped(index: object, base: tuple, shape: Shape, coef: Coef) -> Scaled:
     return T.tidy(coef * made[0]), made[1]
 
 
+def result_of_turn(loop: Term) -> Scaled:
+    """What one turn of a loop gives for one of its results."""
+    index, outs, *_ = loop.params
+    return loop.kids[index if isinstance(index, int) else outs - 1]
+
+
 def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
     """A loop while a condition holds, which must not differ between devices."""
     first, second = op.cond_consts, op.body_consts

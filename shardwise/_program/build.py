@@ -100,6 +100,8 @@ class _Walk:
     joins: dict[Var, Join] = dataclasses.field(default_factory=dict)
     calls: tuple[Any, ...] = ()
     """The calls around, the innermost last: JAX cuts tracebacks inside a call off at it."""
+    flow: tuple[Any, ...] = ()
+    """The sources of the loops and branches around."""
     through: str = ""
     """A primitive that stands for a program and is replaced by it."""
     whole_too: bool = False
@@ -257,9 +259,9 @@ class _Walk:
 
     # --- control flow
 
-    def body(self, jaxpr: Any) -> Body:
+    def body(self, eqn: Any, jaxpr: Any) -> Body:
         opened = _jax.open_jaxpr(jaxpr)
-        inner = dataclasses.replace(self, ops=[], joins={})
+        inner = dataclasses.replace(self, ops=[], joins={}, flow=(*self.flow, eqn.source_info))
         ins = [var_of(v) for v in opened.invars]
         return inner.living(ins, inner.call(jaxpr, list(ins)))
 
@@ -276,7 +278,7 @@ class _Walk:
         op = Scan(
             ins,
             outs_of(eqn),
-            self.body(p["jaxpr"]),
+            self.body(eqn, p["jaxpr"]),
             consts,
             carry,
             p["length"],
@@ -290,15 +292,15 @@ class _Walk:
         op = While(
             ins,
             outs_of(eqn),
-            self.body(p["cond_jaxpr"]),
-            self.body(p["body_jaxpr"]),
+            self.body(eqn, p["cond_jaxpr"]),
+            self.body(eqn, p["body_jaxpr"]),
             p["cond_nconsts"],
             p["body_nconsts"],
         )
         return self.add(eqn, op)
 
     def on_cond(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
-        branches = tuple(self.body(branch) for branch in eqn.params["branches"])
+        branches = tuple(self.body(eqn, branch) for branch in eqn.params["branches"])
         return self.add(eqn, Cond(ins, outs_of(eqn), branches))
 
     # --- everything else
@@ -323,6 +325,7 @@ class _Walk:
     def add(self, eqn: Any, op: Op) -> list[Any]:
         op.source = eqn.source_info if eqn is not None else None
         op.scope, op.calls = self._around
+        op.flow = self.flow
         self.ops.append(op)
         return list(op.outs)
 

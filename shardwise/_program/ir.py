@@ -70,6 +70,8 @@ class Op:
     source: Any = dataclasses.field(default=None, kw_only=True, repr=False)
     calls: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
     """The sources of the calls around it, from the inside out."""
+    flow: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
+    """The sources of the loops and branches around it: a derivative marks these, not what is in."""
     # Filled in by `annotate`:
     needs: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
     """It has to run once for each coordinate along these axes."""
@@ -89,7 +91,7 @@ class Op:
     @property
     def backward(self) -> bool:
         """Whether it belongs to the backward pass of a derivative."""
-        sources = (self.source, *self.calls) if self.source is not None else ()
+        sources = (self.source, *self.calls, *self.flow) if self.source is not None else ()
         return any(_jax.is_backward(source) for source in sources)
 
     @property

@@ -20,22 +20,22 @@ class Passes:
         self.found: dict[int, str] = {}
         self._body = body
         self._places: set[Where] | None = None
-        self._mark(body, set(), "")
+        self._mark(body, set())
 
     def of(self, op: Op) -> str:
         """`forward`, `backward` or `update`."""
         return self.found.get(id(op), "forward")
 
-    def _mark(self, body: Body, behind: set[Var], around: str) -> None:
+    def _mark(self, body: Body, behind: set[Var]) -> None:
         """Mark operations; afterwards `behind` holds all values that the backward pass made."""
         for op in body.ops:
-            own = self.found[id(op)] = _own(op, around) or self._later(op, behind)
+            own = self.found[id(op)] = _own(op) or self._later(op, behind)
             for inner, values in pairs(op):
                 # What one turn of a loop hands to the next is no news of a backward pass: the
                 # parameters that a step has updated go into another forward pass.
                 fresh = {v for outer, v, _ in values[: len(inner.ins)] if outer in behind}
                 marked = {v for v in fresh if isinstance(v, Var)}
-                self._mark(inner, marked, own if own == "backward" else "")
+                self._mark(inner, marked)
                 behind |= {outer for outer, v, _ in values[len(inner.ins) :] if v in marked}  # pyright: ignore[reportAssignmentType]
             if own == "backward" or (own == "update" and not op.bodies):
                 behind |= set(op.outs)
@@ -56,8 +56,8 @@ class Passes:
         return self._places
 
 
-def _own(op: Op, around: str) -> str:
-    if around == "backward" or op.backward:
+def _own(op: Op) -> str:
+    if op.backward:
         return "backward"
     return "forward" if op.differentiated else ""
 

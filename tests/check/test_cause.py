@@ -150,3 +150,36 @@ def test_the_derivative_of_a_maximum_over_devices_is_refused_with_the_remedy(nam
     text = str(caught.value)
     assert text.startswith(f"test_cause.py:{body.__code__.co_firstlineno + 1}: a {name} is diff")
     assert f"jax.lax.{name}(jax.lax.stop_gradient(x), axis)" in text
+
+
+@pytest.mark.parametrize("update", [False, True])
+@pytest.mark.parametrize("wrap", [jax.checkpoint, lambda f: f], ids=["checkpoint", "kept"])
+def test_a_gradient_that_autodiff_sums_in_a_loop(wrap, update):
+    """Weights that every layer of a loop gathers: the cause is the one that it is without a loop."""
+
+    def loss(w, x):
+        @wrap
+        def layer(x, own):
+            return jnp.tanh(x @ lax.all_gather(own, "data", tiled=True)), None
+
+        return jnp.mean(lax.scan(layer, x, w)[0] ** 2)
+
+    def body(w, x):
+        grads = jax.grad(loss)(w, x)
+        return w - 0.1 * grads if update else grads
+
+    def program(w, x, *, mesh):
+        part = P(None, "data")
+        specs = {"in_specs": (part, P("data")), "out_specs": part}
+        return jax.shard_map(body, mesh=mesh, **specs)(w, x)
+
+    args = normal(3, 8, 8), normal(8, 8)
+    told = (
+        sw.check(program, *args, mesh=MESH),
+        sw.prove(program, *args, mesh={"data": 4}, run=False),
+    )
+    for verdict in told:
+        (finding,) = (one for one in verdict.findings if one.certain)
+        assert finding.code == "SW401"
+        assert "4 times what it is on one device: autodiff sums this gradient" in finding.message
+        assert "jax.lax.pmean(" in finding.remedy

@@ -15,6 +15,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
+from shardwise._jax.lines import library_folders
 from tests.support import normal
 
 from .marks import line_of
@@ -620,6 +621,18 @@ def test_the_line_is_the_users_and_not_the_librarys():
     (finding,) = certain(verdict)
     assert finding.where.file == __file__
     assert finding.where.line in {line_of(body, "# here"), line_of(body, "# or here")}
+
+
+def test_where_libraries_live(tmp_path, monkeypatch):
+    """Those of one user, and those installed into a folder of an application."""
+    user, app, own = (tmp_path / name for name in ("local/site-packages", "vendor", "project"))
+    for folder in (user, app / "jax-0.10.2.dist-info", own):
+        folder.mkdir(parents=True)
+    found = list(library_folders(["", str(own), str(user), str(app)]))
+    assert {user, app} <= {*found}
+    assert own not in found
+    monkeypatch.chdir(app)  # the user's own files are there
+    assert app not in list(library_folders([str(app)]))
 
 
 def test_a_library_in_site_packages_is_named_as_the_way_through(tmp_path, monkeypatch):

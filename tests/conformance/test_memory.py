@@ -248,6 +248,7 @@ def test_auto_takes_more_shards_where_small_products_are_slow(monkeypatch):
 
 def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
     """Nor so many that every run has to get its memory anew."""
+    monkeypatch.setattr("shardwise._simulate.room", lambda: 1e12)
 
     def f(x, *, mesh):
         body = lambda x: lax.psum(jnp.sum(jnp.sin(jnp.roll(x, 1)) * x), "x")  # noqa: E731
