@@ -272,15 +272,18 @@ class _Look:
             return None
         if id(first) in self.found or set(first.axes) & set(op.axes):
             return None
-        name = "pmean" if within(op.source, "pmean") else op.name
         both = Other(op.name, (*first.axes, *op.axes), sent_bytes(op))
         apart = [Other(one.name, one.axes, sent_bytes(one)).sent for one in (first, op)]
         if both.sent >= sum(apart):
             return None
+        means = [one for one in (first, op) if within(one.source, "pmean")]
+        name = "pmean" if len(means) == 2 else op.name
+        divided = "".join(f", divided by jax.lax.axis_size({code(one.axes)})," for one in means)
+        inner = "pmean" if first in means else op.name
         return Plan(
             "merged",
-            f"the {name} over {names(first.axes)} at {first.where} goes into this one alone",
-            f"one jax.lax.{name}(..., {code(both.axes)}) does both.",
+            f"the {inner} over {names(first.axes)} at {first.where} goes into this one alone",
+            f"one jax.lax.{name}(..., {code(both.axes)}){divided * (len(means) == 1)} does both.",
             (both,),
             also=first,
         )

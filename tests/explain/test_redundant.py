@@ -207,6 +207,25 @@ PAIRS = {
         lambda x: lax.psum(x, ("data", "model")) / 3, ins=P("data", "model"), mesh=BOTH,
         remedy="one jax.lax.psum(..., ('data', 'model')) does both.",
     ),
+    "a mean of a sum": Pair(
+        "merged", lambda x: lax.pmean(lax.psum(x, "model"), "data"),
+        lambda x: lax.psum(x, ("data", "model")) / lax.axis_size("data"),
+        ins=P("data", "model"), mesh=BOTH,
+        remedy="one jax.lax.psum(..., ('model', 'data')), divided by jax.lax.axis_size('data'), "
+        "does both.",
+    ),
+    "a sum of a mean": Pair(
+        "merged", lambda x: lax.psum(lax.pmean(x, "model"), "data"),
+        lambda x: lax.psum(x, ("data", "model")) / lax.axis_size("model"),
+        ins=P("data", "model"), mesh=BOTH,
+        remedy="one jax.lax.psum(..., ('model', 'data')), divided by jax.lax.axis_size('model'), "
+        "does both.",
+    ),
+    "a mean of a mean": Pair(
+        "merged", lambda x: lax.pmean(lax.pmean(x, "model"), "data"),
+        lambda x: lax.pmean(x, ("data", "model")), ins=P("data", "model"), mesh=BOTH,
+        remedy="one jax.lax.pmean(..., ('model', 'data')) does both.",
+    ),
     "summed before it is scattered": Pair(
         "order", lambda x: lax.psum_scatter(lax.psum(x, "model"), "data", tiled=True),
         lambda x: lax.psum(lax.psum_scatter(x, "data", tiled=True), "model"),
