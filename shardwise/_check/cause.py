@@ -72,6 +72,8 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
             where,
             remedy=_combined(over),
         )
+    if mistake.op.backward and mistake.born is not None and mistake.born.backward:
+        return _gradient(mistake, mistake.born, over)
     if around := around_own_mean(mistake):
         return _variance(around, over, where)
     found = _used(mistake, mistake.op, mistake.reason, where)
@@ -94,6 +96,20 @@ def _used(mistake: Mistake, by: Op, reason: str, where: Where) -> Finding:
         f"{reason}",
         where,
         remedy=f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means.",
+    )
+
+
+def _gradient(mistake: Mistake, born: Op, over: str) -> Finding:
+    """A share of a gradient that goes on as if it were the whole, in a backward pass unchecked."""
+    used = f", at {mistake.op.where}" if mistake.op.where.line != born.where.line else ""
+    return Finding(
+        "SW405",
+        f"is made with a gradient that is each device's share of a sum over {over}: that of what "
+        f"goes in here, which the backward pass uses as if it were the whole{used}",
+        born.where,
+        remedy=f"sum it in the backward pass: hand the value over through a jax.custom_vjp whose "
+        f"backward function is jax.lax.psum(gradient, {over}); or leave check_vma on, where "
+        "autodiff sums it.",
     )
 
 
@@ -140,6 +156,14 @@ def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) ->
         return _differs(over, join)  # no sum of them is the result
     reduce, what = "psum", f"share of a sum over {over}"
     remedy = "add the shares up before they are returned"
+    if same and ratio is None and not mistake.extreme:
+        return Finding(
+            "SW403",
+            f"is made with only the first device's share of a sum over {over}",
+            where,
+            remedy=f"add the shares up, before anything is added to them: jax.lax.psum(..., {over})"
+            ", or pmean if each is a mean of its own part.",
+        )
     if mistake.extreme:
         reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
         remedy = "combine them before they are returned, with pmax or pmin"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from .diagnose import ancestors
 from .judging import OTHER, SAME
 from .options import words
 from .powers import Seen, Sizes, powers
+from .relate import share_of
 from .running import Run
 from .verdict import Finding
 from .wrong import Wrong
@@ -167,7 +169,7 @@ class Meant:
         gap = _tied(known[one.index][0], one)
         if gap is None:
             return None
-        first = self._told(one.run, one.index, gap)
+        first = self._told(one.run, one.index, _measured(gap, one))
         if first.code == "SW409" or not first.where.file:
             return None
         symptom = f"{much(one)}, " if first.code == "SW405" else ""
@@ -185,6 +187,20 @@ def _tied(gap: Gap, one: Wrong) -> Gap | None:
     tied = (own for own in gap.mistakes if _is_tied(own, one))
     mistake = next(tied, None)
     return mistake and dataclasses.replace(gap, mistake=mistake)
+
+
+def _measured(gap: Gap, one: Wrong) -> Gap:
+    """With the multiple that the sum of returned shares is, by the numbers, if it is not known."""
+    own = gap.mistake
+    if own is None or not own.returned or own.extreme or gap.ratio is not None or not one.apart:
+        return gap
+    assert one.value is not None
+    assert one.want is not None
+    lacks = share_of(one.value, one.want, one.agree)
+    if lacks is None or {*lacks.axes} != {*own.axes}:
+        return gap
+    count = math.prod(axis.size for axis in own.axes)
+    return dataclasses.replace(gap, ratio=count if lacks.missing == "pmean" else 1)
 
 
 def _is_tied(mistake: Mistake, one: Wrong) -> bool:

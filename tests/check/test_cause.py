@@ -155,7 +155,7 @@ def test_the_derivative_of_a_maximum_over_devices_is_refused_with_the_remedy(nam
 @pytest.mark.parametrize("update", [False, True])
 @pytest.mark.parametrize("wrap", [jax.checkpoint, lambda f: f], ids=["checkpoint", "kept"])
 def test_a_gradient_that_autodiff_sums_in_a_loop(wrap, update):
-    """Weights that every layer of a loop gathers: the cause is the one that it is without a loop."""
+    """Weights that every layer of a loop gathers: the cause is what it is without one."""
 
     def loss(w, x):
         @wrap
@@ -183,3 +183,77 @@ def test_a_gradient_that_autodiff_sums_in_a_loop(wrap, update):
         assert finding.code == "SW401"
         assert "4 times what it is on one device: autodiff sums this gradient" in finding.message
         assert "jax.lax.pmean(" in finding.remedy
+
+
+def test_a_mean_that_a_loop_adds_up_is_told_as_a_mean():
+    """One device takes other turns than several do, so that numbers have to say what is missing."""
+
+    def loss(w, x):
+        def turn(total, rows):
+            return total + jnp.mean(jnp.tanh(rows @ w) ** 2), None
+
+        total, _ = lax.scan(turn, 0.0, x.reshape(-1, 2, 4))
+        return lax.pmean(total / (len(x) // 2), "data")
+
+    def program(w, x, *, mesh):
+        specs = {"in_specs": (P(), P("data")), "out_specs": P(), "check_vma": False}
+        return jax.shard_map(jax.grad(loss), mesh=mesh, **specs)(w, x)
+
+    args = normal(4), normal(8, 4)
+    (finding,) = (one for one in sw.check(program, *args, mesh=MESH).findings if one.certain)
+    assert finding.code == "SW403"
+    assert "own mean, not the mean over 'data'" in finding.message
+    (finding,) = sw.prove(program, *args, mesh={"data": 4}, run=False).findings
+    assert finding.code == "SW403"
+    assert "or pmean if each is a mean of its own part" in finding.remedy
+
+
+@jax.custom_vjp
+def _summed(x):
+    return lax.psum(x, "data")
+
+
+_summed.defvjp(lambda x: (lax.psum(x, "data"), None), lambda _, g: (g,))
+
+
+@jax.custom_vjp
+def _handed(x):
+    return x
+
+
+_handed.defvjp(lambda x: (x, None), lambda _, g: (lax.psum(g, "data"),))
+
+
+@pytest.mark.parametrize("missing", ["first", "second", ""])
+def test_a_gradient_that_nobody_sums_in_the_backward_pass(missing):
+    """Two layers, each split in two products, by hand: what goes into one is not summed."""
+
+    def loss(p, x):
+        first = x * p["g"] if missing == "first" else _handed(x * p["g"])
+        x = x + _summed(jnp.tanh(first @ p["a"]) @ p["b"])
+        second = x * p["g"] if missing == "second" else _handed(x * p["g"])
+        x = x + _summed(jnp.tanh(second @ p["c"]) @ p["d"])  # here
+        return jnp.mean(x**2)
+
+    def program(p, x, *, mesh):
+        columns, rows = P(None, "data"), P("data")
+        parts = {"g": P(), "a": columns, "b": rows, "c": columns, "d": rows}
+        specs = {"in_specs": (parts, P()), "out_specs": parts, "check_vma": False}
+        return jax.shard_map(jax.grad(loss), mesh=mesh, **specs)(p, x)
+
+    shapes = {"g": (8,), "a": (8, 16), "b": (16, 8), "c": (8, 16), "d": (16, 8)}
+    p = {name: normal(*shape) / 2 for name, shape in shapes.items()}
+    found = [one for one in sw.check(program, p, normal(4, 8), mesh=MESH).findings if one.certain]
+    if not missing:
+        assert not found
+        return
+    (finding,) = found
+    if missing == "first":
+        assert finding.code == "SW403"
+        assert "is made with only the first device's share of a sum over 'data'" in finding.message
+        assert "before anything is added to them" in finding.remedy
+    else:
+        assert finding.code == "SW405"
+        assert "which the backward pass uses as if it were the whole" in finding.message
+        assert finding.where.line == line_of(loss, "# here")
+        assert "jax.custom_vjp" in finding.remedy
