@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._mesh import Axis
-from .._program import Collective, Where
+from .._program import Collective, Where, within
 from .compare import difference, wide
 from .diagnose import place
 from .powers import Seen, Sizes, powers, said
@@ -186,14 +186,17 @@ def _by_factor(one: Wrong, seen: Seen) -> tuple[str, str, str] | None:
     over = repr(names[0]) if len(names) == 1 else repr(tuple(names))
     summing = f"sum instead of averaging (jax.lax.psum over {over}), or divide only once."
     averaging = f"average instead of summing: jax.lax.pmean(..., {over})."
+    averaged = one.origin is not None and within(one.origin.op.source, "pmean")
+    # The sum in a mean is larger than on one device, and no divisor for that.
+    divisor = min(one.origin_times, 1.0) if averaged else one.origin_times
     if times < 1:
         what = f"is {_fraction(times)} of what it should be, {whose}"
-        if one.origin_times > 1:
-            what += f"; what is divided by is {one.origin_times:.4g} times too large, since here"
-        return "SW102", what, summing if one.origin_times <= 1 else averaging
-    if one.origin_times < 1:
+        if divisor > 1:
+            what += f"; what is divided by is {divisor:.4g} times too large, since here"
+        return "SW102", what, summing if divisor <= 1 else averaging
+    if divisor < 1:
         what = f"is {times:.4g} times too large, {whose}; what is divided by is "
-        what += f"{_fraction(one.origin_times)} of what it should be, since here"
+        what += f"{_fraction(divisor)} of what it should be, since here"
         return "SW101", what, summing
     summed = bool(one.origin) and isinstance(one.origin.op, Collective) and one.origin.op.backward
     why, remedy = "", averaging
@@ -249,9 +252,18 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
     return (
         "SW109",
         f"depends on the number of devices ({much(one)})",
-        "this line is the first value that is the same on every device and yet depends on how "
-        f"many there are: is the right collective there, over the right axis?{_wrapped(one.run)}",
+        f"this line is the first value that is the same on every device{_along(one)} and yet "
+        "depends on how many there are: is the right collective there, over the right axis?"
+        f"{_wrapped(one.run)}",
     )
+
+
+def _along(one: Wrong) -> str:
+    """Along which axes all devices have the same, if they do not along all."""
+    op = one.origin.op if one.origin else None
+    if not isinstance(op, Collective) or not op.outs[0].axes:
+        return ""
+    return f" along {_names(op.axes)!r}"
 
 
 def _wrapped(run: Run) -> str:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from .._collectives import RULES
 from .._program import (
     Atom,
     AxisIndex,
@@ -73,7 +74,7 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
     blamed = _blamed(ops, target, known)
     # A device's own number is what it should be.
     path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
-    same = (op for op in path if any(not v.axes and known.get(v) is OFF for v in op.outs))
+    same = (op for op in path if any(known.get(v) is OFF for v in _the_same(op)))
     # What no value on one device is beside may mend what came before it.
     surely = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
     own = {*path}
@@ -96,6 +97,13 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
             return _share(_made(share, makers, known), makers, known)
         return Origin(_in_loop(op, known))
     return None
+
+
+def _the_same(op: Op) -> list[Var]:
+    """What an operation gives that is the same on all devices, or on all that it meets."""
+    if isinstance(op, Collective) and RULES[op.name].agrees:
+        return [var for var in op.outs if not var.axes & {*op.axes}]
+    return [var for var in op.outs if not var.axes]
 
 
 def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
@@ -254,8 +262,8 @@ def _later(op: Op, body: Body) -> Where:
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
     """A random number drawn in a shape, or with a key, that the mesh decides on."""
-    there = [op for op in ancestors(body, target) if _draws(op)]
-    shapes = {var.shape for op in ones.ops if _draws(op) for var in op.outs}
+    there = [op for op in walk(ancestors(body, target)) if _draws(op)]
+    shapes = {var.shape for op in walk(ones.ops) if _draws(op) for var in op.outs}
     for op in there:
         if any(var.axes or var.shape not in shapes for var in op.outs):
             return op

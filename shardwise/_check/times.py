@@ -9,7 +9,7 @@ import numpy as np
 
 from .._meaning import Gap, Step
 from .._mesh import Axis
-from .._program import Leaf, Lit, Op, within
+from .._program import Collective, Leaf, Lit, Op, within
 from .diagnose import line_of
 from .powers import Powers, Seen, once, powers, said
 from .two_ways import two_ways
@@ -36,7 +36,11 @@ def times(gap: Gap, axes: tuple[Axis, ...], seen: Seen) -> Finding:
     if own and once(own, -1) and (len(fitting) == 1 or _explained(gap, own)):
         return _too_small(gap, ratio, over)
     why = f": {', or '.join(map(said, fitting))}" if fitting else ""
+    scaled = _by_hand(gap) if not fitting else []
+    if scaled:
+        why = ": what it is multiplied or divided by here depends on the number of devices"
     steps = [step for step in gap.steps if step.axis is None or _is_in(step, own)] or gap.steps
+    steps = scaled[-1:] or steps
     where = steps[0].op if steps else gap.stray
     return Finding(
         "SW401" if ratio > 1 else "SW402",
@@ -66,6 +70,11 @@ def _explained(gap: Gap, own: Powers) -> bool:
 def _made_of(gap: Gap) -> str:
     """New params are not n times what they should be: the gradient in them is."""
     return "" if gap.whole else "is made from a value that "
+
+
+def _by_hand(gap: Gap) -> list[Step]:
+    """Where something is multiplied by a number that the devices change, but for means."""
+    return [step for step in _steps(gap, "scaled") if not within(step.op.source, "pmean")]
 
 
 def _steps(gap: Gap, kind: str, axes: Sequence[Axis] = ()) -> list[Step]:
@@ -98,6 +107,16 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             f"its own part{tail}",
             line_of(auto.op),
             remedy=two_ways(auto.op, over),
+        )
+    if summed_again and summed_again[-1].op.backward:
+        return Finding(
+            "SW401",
+            f"{head}the backward pass sums a gradient over {over} here although every device has "
+            "the same; with check_vma=False the derivative of a psum is a psum",
+            summed_again[-1].op.where,
+            remedy="leave check_vma on, where that derivative is known to be the same everywhere; "
+            "or hand it back as it is: a jax.custom_vjp around the psum, whose backward function "
+            "returns (gradient,).",
         )
     if summed_again:
         return Finding(
@@ -140,7 +159,7 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             f"{head}it is summed over {over}, where each device's value is already a mean over its "
             "own part",
             paid[-1].op.where,
-            remedy=f"average instead of summing: jax.lax.pmean(..., {over}).",
+            remedy=_averaged(paid[-1].op, over),
         )
     last = gap.steps[-1].op.where if gap.steps else NOWHERE
     return Finding(
@@ -151,12 +170,19 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     )
 
 
+def _averaged(op: Op, over: str) -> str:
+    """What to do instead of summing."""
+    if isinstance(op, Collective) and op.name == "psum_scatter":
+        return f"divide what it gives by jax.lax.axis_size({over})."
+    return f"average instead of summing: jax.lax.pmean(..., {over})."
+
+
 def _too_small(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
     over = names(axes)
     head = f"{_made_of(gap)}is 1/{_number(1 / ratio)} of what it is on one device: "
     scaled, paid = _steps(gap, "scaled"), _steps(gap, "paid", axes)
     averaged = [step for step in paid if within(step.op.source, "pmean")]
-    by_hand = [step for step in scaled if not within(step.op.source, "pmean")]
+    by_hand = _by_hand(gap)
     divided = [step for step in by_hand if _divides(step.op, 1 / ratio)]
     late = [step for step in divided if averaged and step.order > averaged[-1].order]
     if late:

@@ -55,7 +55,7 @@ def join(w: Notes, op: Join, v: Value) -> Value:
     others = [tuple(a for _, axes in dim for a in axes if a not in ours) for dim in v.dims]
     if any(others):
         raise Unknown("a result of one mesh inside another")
-    moved = _moved(v, op)
+    moved = _moved(v, op) if w.known(v.term) else ()
     v = read_as(v, cut_by(op.placement, shape))
     apart = [axis for axis in v.hidden if axis in ours]
     for axis in apart:

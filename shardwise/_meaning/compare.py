@@ -310,7 +310,8 @@ def steps_of(w: Notes, t: Term, beside: Container[Term]) -> list[Step]:
     or to any where no more is known.
     """
     through = {*LINEAR, "sum", "loop"}
-    found = _nearest(w, t, through) or _nearest(w, t, {*through, "product"})
+    ways = through, {*through, "product"}, {*through, *MIXES}
+    found = next(filter(None, (_nearest(w, t, way) for way in ways)), [])
     unknown = all(step.kind == "owes" for step in found)
     for sum_, own in w.steps.items():
         summands = [kid for _, kid in sum_.kids] if sum_.op == "sum" else []

@@ -257,3 +257,122 @@ def test_a_gradient_that_nobody_sums_in_the_backward_pass(missing):
         assert "which the backward pass uses as if it were the whole" in finding.message
         assert finding.where.line == line_of(loss, "# here")
         assert "jax.custom_vjp" in finding.remedy
+
+
+def test_a_sum_that_is_differentiated_unchecked():
+    """The derivative of a psum is a psum there, also of what every device has alike."""
+
+    def program(w, x, *, mesh):
+        def body(w, x):
+            return jax.grad(lambda w: jnp.mean(lax.psum(x @ w, "data") ** 2))(w)  # here
+
+        specs = {"in_specs": (P("data"), P(None, "data")), "out_specs": P("data")}
+        return jax.shard_map(body, mesh=mesh, **specs, check_vma=False)(w, x)
+
+    args = normal(8), normal(4, 8)
+    (finding,) = (one for one in sw.check(program, *args, mesh=MESH).findings if one.certain)
+    assert finding.code == "SW401"
+    assert "the backward pass sums a gradient over 'data' here" in finding.message
+    assert finding.where.line == line_of(program, "# here")
+
+
+def test_a_scattered_sum_of_means_is_divided():
+    """No pmean can stand in its place."""
+
+    def body(x):
+        own = jnp.mean(x.reshape(-1, 4), 0)
+        return lax.psum_scatter(own, "data", tiled=True)  # here
+
+    (finding,) = check(body, X, out_specs=P("data"))
+    assert finding.code == "SW401"
+    assert finding.where.line == line_of(body, "# here")
+    assert finding.remedy == "divide what it gives by jax.lax.axis_size('data')."
+
+
+def test_a_number_that_counts_only_ones_own_rows():
+    def body(x):
+        mean = lax.pmean(x.mean(), "data")
+        square = lax.pmean(((x - mean) ** 2).mean(), "data")
+        return 0.9 + square * len(x) / (len(x) - 1)  # here
+
+    (finding,) = check(body, X)
+    assert finding.where.line == line_of(body, "# here")
+    assert "what it is multiplied or divided by here" in finding.message
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_the_same_random_numbers_on_every_device(looped):
+    """They are found in a loop as outside of one."""
+
+    def layer(x, key):
+        return jnp.where(jax.random.bernoulli(key, 0.5, x.shape), 2 * x, 0) + 1, None  # here
+
+    def program(x, key, *, mesh):
+        def body(x, key):
+            keys = jax.random.split(key, 3)
+            if looped:
+                return lax.scan(layer, x, keys)[0]
+            for each in keys:
+                x, _ = layer(x, each)
+            return x
+
+        specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
+        return jax.shard_map(body, mesh=mesh, **specs)(x, key)
+
+    verdict = sw.check(program, X, jax.random.key(0), mesh=MESH)
+    (finding,) = (one for one in verdict.findings if one.certain)
+    assert finding.code == "SW106"
+    assert finding.where.line == line_of(layer, "# here")
+
+
+def test_a_sum_over_one_of_two_axes():
+    """What it gives differs along the other axis, and is the same along its own."""
+
+    def program(scores, labels, *, mesh):
+        def body(scores, labels):
+            size = scores.shape[-1]
+            scores = scores - lax.pmax(scores.max(-1), "model")[:, None]
+            total = lax.psum(jnp.exp(scores).sum(-1), "model")
+            place = jnp.clip(labels - lax.axis_index("model") * size, 0, size - 1)
+            own = jnp.take_along_axis(scores, place[:, None], -1)[:, 0]
+            own = lax.psum(own, "model")  # here
+            return lax.pmean(jnp.mean(jnp.log(total) - own), "data")
+
+        specs = {"in_specs": (P("data", "model"), P("data")), "out_specs": P()}
+        return jax.shard_map(body, mesh=mesh, **specs)(scores, labels)
+
+    mesh = {"data": [1, 2], "model": [1, 4]}
+    verdict = sw.check(program, normal(8, 16), jnp.arange(8), mesh=mesh)
+    (finding,) = (one for one in verdict.findings if one.certain)
+    assert finding.where.line == line_of(program, "# here")
+    assert "the same on every device along 'model'" in finding.remedy
+
+
+def test_heads_in_another_order_are_no_other_split():
+    def body(x):
+        devices = lax.axis_size("data")
+        own = jnp.tanh(lax.all_to_all(x, "data", 1, 0, tiled=True))
+        parts = lax.all_to_all(own.reshape(devices, -1, *own.shape[1:]), "data", 0, 0)
+        return parts.transpose(1, 2, 0, 3).reshape(parts.shape[1], -1, 2)  # here
+
+    (finding,) = check(body, normal(8, 8, 2), out_specs=P("data"))
+    assert finding.code == "SW109"
+    assert finding.where.line == line_of(body, "# here")
+
+
+def test_a_mean_over_two_axes_of_a_share_along_one():
+    """Over data it is a mean, over model a share: it has to be summed there."""
+
+    def program(x, *, mesh):
+        def body(x):
+            last = lax.axis_index("model") == lax.axis_size("model") - 1
+            own = lax.scan(lambda sum, row: (sum + jnp.where(last, row.mean(), 0.0), None), 0.0, x)
+            return lax.pmean(own[0], ("model", "data"))  # here
+
+        specs = {"in_specs": P(None, "data"), "out_specs": P(), "check_vma": False}
+        return jax.shard_map(body, mesh=mesh, **specs)(x)
+
+    mesh = {"data": [1, 2], "model": [1, 4]}
+    (finding,) = (one for one in sw.check(program, normal(3, 8), mesh=mesh).findings if one.certain)
+    assert finding.where.line == line_of(program, "# here")
+    assert "psum over 'model'" in finding.remedy or "jax.lax.psum(..., 'model')" in finding.remedy
