@@ -163,15 +163,16 @@ def _join(seat: Seat, heartbeat: float, limit: int) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(
-            seat.coordinator,
-            seat.processes,
-            seat.process,
-            local_device_ids=seat.local_devices,
-            cluster_detection_method="deactivate",
-            initialization_timeout=limit,
-            heartbeat_timeout_seconds=math.ceil(heartbeat),
-        )
+        with signals.interrupted_at_once():
+            jax.distributed.initialize(
+                seat.coordinator,
+                seat.processes,
+                seat.process,
+                local_device_ids=seat.local_devices,
+                cluster_detection_method="deactivate",
+                initialization_timeout=limit,
+                heartbeat_timeout_seconds=math.ceil(heartbeat),
+            )
     except Exception as error:
         raise _not_joined(seat, limit, error) from error
     if threading.current_thread() is threading.main_thread():

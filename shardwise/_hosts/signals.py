@@ -1,8 +1,10 @@
-"""SIGTERM under `jax.distributed`: JAX catches it, and tells nobody who does not ask.
+"""Signals under `jax.distributed`: Ctrl-C while it joins, and SIGTERM once it has.
 
-JAX's preemption notifier takes SIGTERM over when processes join, so that a script that never asks
-it cannot be ended politely. `keep_notifier` puts it aside and gives the signal back; `listening`
-puts it in place again around a loop that asks at every step.
+JAX waits for the others outside Python, where Python answers no Ctrl-C: `interrupted_at_once`.
+
+JAX's preemption notifier takes SIGTERM over when processes join, and tells nobody who does not
+ask: a script that never asks cannot be ended politely. `keep_notifier` puts it aside and gives the
+signal back; `listening` puts it in place again around a loop that asks at every step.
 """
 
 from __future__ import annotations
@@ -23,6 +25,24 @@ def keep_notifier(before: Any) -> None:
     global _notifier
     _notifier = _action()
     signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+@contextlib.contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Around a wait outside Python: Ctrl-C ends the process, as SIGTERM does there.
+
+    Python would raise KeyboardInterrupt only after the wait, minutes later. Nothing has begun yet
+    that would have to be saved. A handler of the script's own stays.
+    """
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
