@@ -136,6 +136,10 @@ CLUSTER = (
     "tests/hosts/test_hosts_train.py::test_bad_input",
     "tests/hosts/test_hosts_train.py::test_rows_of_their_own_are_one_batch",
     "tests/hosts/test_hosts_train.py::test_terminated",
+    "tests/hosts/test_leaving.py::test_a_value",
+    "tests/hosts/test_leaving.py::test_one_step",
+    "tests/hosts/test_leaving.py::test_when_jax",
+    "tests/hosts/test_leaving.py::test_work_alone",
 )
 """Tests of several processes that compute for long, or are killed and started again: `make
 cluster`, which CI runs."""

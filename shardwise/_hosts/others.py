@@ -4,20 +4,15 @@ JAX's coordination service, in the first process, holds small values by name. Pr
 at the beginning and at the end of an evaluation or a training, never once per step. All of them
 call the same exchanges in the same order, so running numbers name them.
 
-A thread in each process reads the news once a second: who has failed, in which words, and who has
-ended. What waits here raises them. What is stuck in a collective cannot be woken, so the process
-is ended a few seconds after its news were printed: its end wakes the others.
+What waits here raises what the news say: that another process has failed, or has ended its script
+without what this one waits for.
 """
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import dataclasses
 import json
-import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -26,21 +21,10 @@ import jax
 
 from .. import _jax
 from .._errors import PeerError, text_of
-
-EVERY = 1.0
-"""Seconds between two looks at the news."""
-
-GRACE = 5.0
-"""Seconds for a process to end by itself after another one has failed."""
-
-LATE = 60.0
-"""Seconds for what it does about the error once it was raised, before it is ended all the same."""
-
-FAILED = 77
-"""The exit code of a process that was ended because another one had failed."""
+from .._launch import report
+from .news import EVERY, ROOT, News, Section
 
 _CHUNK = 1 << 20
-_ROOT = "shardwise"
 
 
 def count() -> int:
@@ -58,149 +42,6 @@ def is_first() -> bool:
     return index() == 0
 
 
-@dataclasses.dataclass
-class Section:
-    """Something that all processes do together, such as one evaluation, by the same name on all.
-
-    Exchanges are counted within it, so that processes that left an earlier one at different
-    places, each with an error of its own, still understand each other.
-    """
-
-    name: str
-    exchanges: int = 0
-    inner: int = 0
-
-
-class News:
-    """What this process has heard of the others; one thread that listens.
-
-    Args:
-        client: JAX's client of the coordination service.
-        own: The number of this process.
-    """
-
-    def __init__(self, client: Any, own: int) -> None:
-        self._client, self._own = client, own
-        self._heard = threading.Event()
-        self._words = ""
-        self._scope = ""  # the section it is about; the first one is the whole job
-        self._raised_at: float | None = None
-        self._code = 0
-        self.sections = [Section("job")]
-        self._leaving = threading.Event()
-        self._thread = threading.Thread(target=self._listen, name="shardwise-news", daemon=True)
-        self._thread.start()
-        # After JAX's own, so before them: their end is where all processes meet.
-        atexit.register(self._end)
-
-    @property
-    def has_heard(self) -> bool:
-        return self._heard.is_set()
-
-    def tell(self, words: str, section: str = "job") -> None:
-        """Let the others know that this process has failed, altogether or in a section."""
-        if not self._leaving.is_set():
-            with contextlib.suppress(Exception):
-                self._client.key_value_set(f"{_ROOT}/news/failed/{section}/{self._own}", words)
-
-    def fail(self, words: str, code: int = 1) -> None:
-        """End the part of this process in the job: tell, and do not wait for the others at exit."""
-        if not self._heard.is_set():
-            self.tell(words)
-        self._code = self._code or code
-        self._leaving.set()
-        if self._own == 0 and not self._heard.is_set():
-            self._outlast_others()
-
-    def check(self) -> None:
-        """Raise what was heard."""
-        if self._heard.is_set() and self._is_in(self._scope):
-            self._raised_at = time.monotonic()
-            raise PeerError(self._words)
-
-    def lost(self, error: BaseException) -> PeerError:
-        """What to raise for an error that says a connection broke: the words of whoever failed."""
-        self._heard.wait(3 * EVERY)
-        self._raised_at = time.monotonic()
-        first = (text_of(error).strip().splitlines() or [type(error).__name__])[0]
-        return PeerError(self._words or f"another process is gone: {first}")
-
-    def _is_in(self, scope: str) -> bool:
-        return any(section.name == scope for section in self.sections)
-
-    def _misses(self, taken: int) -> bool:
-        """Whether this is in a section that a process, which took part in so many, has not seen.
-
-        One that did take part has left what others need of it with the coordination service, and
-        may end before they have read it.
-        """
-        return len(self.sections) > 1 and self.sections[0].inner > taken
-
-    def _listen(self) -> None:
-        while not self._leaving.wait(EVERY):
-            try:
-                rows = self._client.key_value_dir_get(f"{_ROOT}/news/")
-            except Exception:
-                continue  # the first process is gone or cannot be reached: JAX's heartbeat decides
-            for key, words in rows:
-                kind, scope, process = key.removeprefix(f"{_ROOT}/news/").split("/")
-                if kind == "ended" and self._misses(int(words)):
-                    words = f"process {process} has ended, and this one still waits for it"
-                elif kind == "ended" or int(process) == self._own or not self._is_in(scope):
-                    continue
-                self._hear(words, scope)
-                break
-
-    def _hear(self, words: str, scope: str) -> None:
-        """Pass the words on, and see to it that the process leaves what it was in."""
-        self._words, self._scope = words, scope
-        self._heard.set()
-        print(f"shardwise: {words}", file=sys.stderr, flush=True)
-        heard = time.monotonic()
-        while not self._leaving.wait(EVERY / 5):
-            if not self._is_in(scope):  # only an evaluation has failed, and somebody caught that
-                self._words, self._raised_at = "", None
-                self._heard.clear()
-                return
-            since, limit = (heard, GRACE) if self._raised_at is None else (self._raised_at, LATE)
-            if time.monotonic() - since > limit:
-                self._leave(FAILED)
-
-    def _outlast_others(self) -> None:
-        """With the first process goes the place where the words are kept: it is the last to go."""
-        until = time.monotonic() + GRACE + 2 * EVERY
-        while time.monotonic() < until:
-            with contextlib.suppress(Exception):
-                if len(self._client.key_value_dir_get(f"{_ROOT}/left/")) >= count() - 1:
-                    return
-            time.sleep(EVERY / 5)
-
-    def _leave(self, code: int) -> None:
-        """End this process without JAX's own end, which waits for processes that are gone."""
-        _flush()
-        if self._own:
-            with contextlib.suppress(Exception):
-                self._client.key_value_set(f"{_ROOT}/left/{self._own}", "")
-        os._exit(code)
-
-    def _end(self) -> None:
-        """At the end of the interpreter: say so, and stop listening while JAX is still whole."""
-        code = self._code or (FAILED if self._heard.is_set() else 0)
-        if code:
-            self._leave(code)
-        with contextlib.suppress(Exception):
-            taken = str(self.sections[0].inner)
-            self._client.key_value_set(f"{_ROOT}/news/ended/job/{self._own}", taken)
-        self._leaving.set()
-        self._thread.join(2 * EVERY)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-
-
 _news: News | None = None
 
 
@@ -209,11 +50,16 @@ def has_heard() -> bool:
     return _news is not None and _news.has_heard
 
 
+def left_early() -> str:
+    """The process that has ended its script while this one waited for it, if one has."""
+    return "" if _news is None else _news.left
+
+
 def news() -> News:
     """The news of this job; listening starts with the first call."""
     global _news
     if _news is None:
-        _news = News(_jax.distributed_client(), index())
+        _news = News(_jax.distributed_client(), *_jax.distributed_place())
     return _news
 
 
@@ -229,7 +75,7 @@ def together(where: str) -> Iterator[None]:
         return
     sections = news().sections
     sections[-1].inner += 1
-    section = Section(f"{sections[-1].name}.{sections[-1].inner}")
+    section = Section(f"{sections[-1].name}.{sections[-1].inner}", where=where)
     sections.append(section)
     try:
         yield
@@ -268,7 +114,7 @@ def is_connection_lost(error: BaseException) -> bool:
 def _name(where: str) -> str:
     section = news().sections[-1]
     section.exchanges += 1
-    return f"{_ROOT}/exchange/{section.name}/{section.exchanges}/{where}"
+    return f"{ROOT}/exchange/{section.name}/{section.exchanges}/{where}"
 
 
 def gather(value: bytes, where: str) -> list[bytes]:
@@ -360,11 +206,14 @@ def _wait(key: str, of: int, where: str) -> bytes:
     began = said = time.monotonic()
     while True:
         news().check()
+        ended = of in news().ends  # and whatever it had to say was said before
         try:
             return client.blocking_key_value_get_bytes(key, int(EVERY * 1000))
         except Exception as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise news().lost(error) from error
+            if ended:
+                raise news().missed(of, where) from None
         now = time.monotonic()
         if now - said > 30:
             said = now
@@ -378,10 +227,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
 
 def report_progress() -> None:
     """Tell a launcher, if there is one, that something is stored: a failure after it is no loop."""
-    held = os.environ.get("SHARDWISE_REPORT", "")
-    if held.isdigit():
-        with contextlib.suppress(OSError):
-            os.write(int(held), b"{}\n")
+    report.tell()
 
 
 def _host() -> str:

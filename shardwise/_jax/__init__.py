@@ -94,6 +94,7 @@ from .messages import is_about_types as is_about_types
 from .processes import Cluster as Cluster
 from .processes import backends_have_started as backends_have_started
 from .processes import distributed_client as distributed_client
+from .processes import distributed_parts as distributed_parts
 from .processes import distributed_place as distributed_place
 from .processes import find_cluster as find_cluster
 from .processes import leave_distributed as leave_distributed

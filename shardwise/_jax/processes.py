@@ -60,6 +60,15 @@ def distributed_place() -> tuple[int, int]:
     return (0, 1) if state.client is None else (state.process_id, state.num_processes)
 
 
+def distributed_parts() -> tuple[bool, bool]:
+    """What of `jax.distributed` is there; `jax.distributed.shutdown()` takes it down in parts.
+
+    It begins with the second one, and waits for all processes before the first.
+    """
+    state = _distributed.global_state
+    return state.client is not None, state.preemption_sync_manager is not None
+
+
 def backends_have_started() -> bool:
     """Whether JAX has looked for its devices already; it can join no others after that."""
     return _xla_bridge.backends_are_initialized()

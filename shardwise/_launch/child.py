@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import runpy
 import signal
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import text_of
-from . import detection
+from . import detection, report
 
 
 def main(arguments: list[str]) -> None:
     """Run the script or the module."""
     _end_with_launcher()
     detection.install()
+    own = os.getpid()
     try:
         if arguments[0] == "-m":
             sys.argv = arguments[1:]
@@ -35,6 +35,7 @@ def main(arguments: list[str]) -> None:
         if error.code:
             code = error.code if isinstance(error.code, int) else 1
             _fail(f"the script exited with {error.code!r}", None, code & 0xFF)
+        _end(own)
         raise
     except BaseException as error:
         _fail(_first_words(error), error)
@@ -44,6 +45,7 @@ def main(arguments: list[str]) -> None:
             trace = trace.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+    _end(own)
 
 
 _OWN = (__file__, runpy.__file__, "<frozen runpy>")
@@ -69,12 +71,21 @@ def _first_words(error: BaseException) -> str:
 def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
     """Tell the launcher, and the other processes, at once."""
     peer = type(error).__name__ == "PeerError" or _has_heard()
-    with contextlib.suppress(OSError, KeyError, ValueError):
-        line = json.dumps({"code": code, "words": words, "peer": peer}) + "\n"
-        os.write(int(os.environ["SHARDWISE_REPORT"]), line.encode())
+    report.tell(code=code, words=words, peer=peer, left=_left_early() if peer else "")
     others = sys.modules.get("shardwise._hosts.others")
     if error is None and others is not None and others.count() > 1:
         others.news().fail(f"process {others.index()} failed: {words}", code)
+
+
+def _end(own: int) -> None:
+    """Tell the launcher that the script has ended; not if it has forked, and this is the copy."""
+    if os.getpid() == own:
+        report.tell(ended=True)
+
+
+def _left_early() -> str:
+    others = sys.modules.get("shardwise._hosts.others")
+    return "" if others is None else others.left_early()
 
 
 def _has_heard() -> bool:

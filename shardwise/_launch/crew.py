@@ -15,7 +15,7 @@ import threading
 import time
 from typing import IO, Any
 
-from .events import Exited, Progressed, Reported
+from .events import Ended, Exited, Progressed, Reported
 from .job import Job, deal_devices
 from .keeper import Keeper
 from .output import Output
@@ -145,9 +145,7 @@ class Crew:
     def _listen(self, number: int, reading: int) -> None:
         with os.fdopen(reading, encoding="utf-8") as lines:
             for line in lines:
-                said = json.loads(line)
-                event = Reported(number, self._host, **said) if said else Progressed()
-                self._events.put(event)
+                self._events.put(_event(number, self._host, json.loads(line)))
 
     def _watch(
         self, number: int, process: subprocess.Popen[bytes], readers: list[threading.Thread]
@@ -163,6 +161,13 @@ class Crew:
             reader.join(2.0)
         self._output.close(number)
         self._events.put(Exited(number, self._host, code, self._output.tail(number)))
+
+
+def _event(number: int, host: str, said: dict[str, Any]) -> Any:
+    """What a process says through its pipe."""
+    if not said:
+        return Progressed()
+    return Ended(number, host) if "ended" in said else Reported(number, host, **said)
 
 
 def _kill_group(group: int, number: int) -> None:

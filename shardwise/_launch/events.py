@@ -19,13 +19,25 @@ class Exited:
 
 @dataclass(frozen=True)
 class Reported:
-    """A process says why it fails, and how it will exit; `peer`: because another one did."""
+    """A process says why it fails, and how it will exit; `peer`: because another one did.
+
+    `left` is the process that it waits for in vain, because that one has ended its script.
+    """
 
     process: int
     host: str
     code: int
     words: str
     peer: bool
+    left: str = ""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process has come to the end of its script; it may still wait for the others there."""
+
+    process: int
+    host: str
 
 
 @dataclass(frozen=True)

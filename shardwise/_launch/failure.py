@@ -2,7 +2,8 @@
 
 The first exit that a launcher sees need not be the cause: a process that raises takes a moment to
 end, and one that lost its connection to it may be gone before. What a process says of itself, and
-a signal that nobody here sent, come before what follows from them.
+a signal that nobody here sent, come before what follows from them. One that has ended well is the
+cause, too, where another one says that it waits for it in vain.
 """
 
 from __future__ import annotations
@@ -52,13 +53,19 @@ class Failure:
 
 Evidence = Exited | Reported | Lost
 
+FOLLOWS = 2
+"""The rank of what follows from another failure."""
+
 
 def first_failure(evidence: list[Evidence]) -> Failure:
     """The cause among what was heard, in the order it was heard."""
-    cause = min(evidence, key=_rank)
+    cause = min(evidence, key=rank)
     if isinstance(cause, Lost):
         return Failure(f"machine {cause.node}", f"contact was lost: {cause.why}", "", 1, True)
     who = f"process {cause.process} on {cause.host}"
+    if isinstance(cause, Reported) and cause.left:
+        how = f"it ended its script while {who} waited for it"
+        return Failure(cause.left, how, cause.words, cause.code)
     if isinstance(cause, Reported):
         tails = [e.words for e in evidence if isinstance(e, Exited) and e.process == cause.process]
         words = tails[0] if tails and tails[0] else cause.words
@@ -67,11 +74,12 @@ def first_failure(evidence: list[Evidence]) -> Failure:
     return Failure(who, describe_exit(cause.code), cause.words, exit_code(cause.code), outside)
 
 
-def _rank(one: Evidence) -> int:
+def rank(one: Evidence) -> int:
+    """How near this is to the cause: the smallest is, and from `FOLLOWS` on it need not be."""
     if isinstance(one, Lost):
         return 1
     if isinstance(one, Reported):
-        return 3 if one.peer else 0
+        return 1 if one.left else 3 if one.peer else 0
     if one.code == -signal.SIGABRT:
-        return 2
+        return FOLLOWS
     return 3 if one.code == _PEER else 0

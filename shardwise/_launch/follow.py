@@ -8,7 +8,7 @@ from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from .crew import Crew
-from .events import Exited, Lost, Reported, Signalled, Told
+from .events import Ended, Exited, Lost, Reported, Signalled, Told
 from .job import Job
 from .output import Output
 from .wire import Wire, dial
@@ -86,6 +86,8 @@ class Follower:
                 wire.send(say="exited", **dataclasses.asdict(event))
             elif isinstance(event, Reported):
                 wire.send(say="reported", **dataclasses.asdict(event))
+            elif isinstance(event, Ended):
+                wire.send(say="ended", **dataclasses.asdict(event))
             elif isinstance(event, Signalled):
                 if self._signal is not None:  # a second one: now
                     self._crew.stop(0)
@@ -131,7 +133,7 @@ class Follower:
         kept = []
         while not self._events.empty():
             event = self._events.get()
-            if not isinstance(event, Exited | Reported):
+            if not isinstance(event, Exited | Reported | Ended):
                 kept.append(event)
         for event in kept:
             self._events.put(event)

@@ -11,9 +11,10 @@ from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from .crew import FAILED_GRACE, Crew
-from .events import Exited, Joined, Lost, Progressed, Reported, Signalled, Told
+from .events import Ended, Exited, Joined, Lost, Progressed, Reported, Signalled, Told
 from .failure import Evidence, Failure, first_failure
 from .job import Job
+from .leaving import Leavers
 from .output import Output
 from .wire import Wire
 
@@ -73,8 +74,8 @@ class Lead:
                     break
                 if left:
                     self._output.say(
-                        f"starting again after {seconds:.0f} s, {left} restart{'s' * (left > 1)} "
-                        "left"
+                        f"starting again after an attempt of {seconds:.0f} s, {left} "
+                        f"restart{'s' * (left > 1)} left"
                     )
                 elif self._output.interrupted:  # it was told already, and should be read last
                     self._output.say(failure.brief)
@@ -107,19 +108,20 @@ class Lead:
             else:
                 self._crew.start(**order)
             first += self._sizes[node]
-        evidence = self._watch(set(range(total)))
+        leavers = Leavers(total)
+        evidence = self._watch(set(range(total)), leavers)
         if self._signal is not None:
             self._stop()
             return Failure("the launcher", "signalled", "", 128 + self._signal, True)
         if not evidence:
             return None
         evidence += self._settle()
-        failure = first_failure(evidence)
+        failure = leavers.blamed(evidence) or first_failure(evidence)
         self._output.say(str(failure))
         self._stop()
         return failure
 
-    def _watch(self, running: set[int]) -> list[Evidence]:
+    def _watch(self, running: set[int], leavers: Leavers) -> list[Evidence]:
         """Until all have ended, or the first bad news."""
         until: float | None = None
         while running:
@@ -128,7 +130,11 @@ class Lead:
                 self._output.say(f"still running {self._job.grace:g} s after the signal: killed")
                 break
             event = self._next(min(left, 1.0))
-            if isinstance(event, Signalled):
+            if words := leavers.notice(running):
+                self._output.say(words)
+            if isinstance(event, Ended):
+                leavers.add(event)
+            elif isinstance(event, Signalled):
                 if until is not None:  # a second one: now
                     break
                 until = time.monotonic() + self._job.grace
@@ -188,7 +194,7 @@ class Lead:
         elif isinstance(event, Progressed):
             self._progressed = True
         elif isinstance(event, Told):
-            kind = {"exited": Exited, "reported": Reported, "signal": Signalled}
+            kind = {"exited": Exited, "reported": Reported, "ended": Ended, "signal": Signalled}
             said = dict(event.message)
             made = kind.get(said.pop("say", ""))
             return event if made is None else made(**said)

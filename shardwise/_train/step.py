@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, text_of
+from .._hosts import others
 from .._mesh import MeshLike
 from .gradient import Reduced
 from .hosts import Feed, check_feed
@@ -159,7 +161,9 @@ class Runner:
         with no_mesh():
             given = self._placed(static, arrays, kept, batch, rows, settled)
             try:
-                made = self._compiled(*given)
+                # Counted: a process that ends after fewer steps is told to those that wait for it.
+                with others.news().step() if self.shared else contextlib.nullcontext():
+                    made = self._compiled(*given)
             except (RuntimeError, ValueError) as error:
                 if settled and "deleted" in text_of(error):  # one of them, by somebody else
                     refuse_deleted(jax.tree.leaves(arrays), *self._lost)
