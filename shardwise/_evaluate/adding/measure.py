@@ -2,9 +2,9 @@
 
 Every function here takes a metric with its `[batch, ...]` values and `valid`, which rows are real,
 and gives a small dictionary of scalars. Padding and masked entries are taken out with `where`
-before any arithmetic, so a NaN in them goes nowhere. Non-finite values of real examples are taken
-out as well, and counted: the sum of the others stays exact, and the host decides what they make of
-the answer.
+before any arithmetic, so a NaN in them goes nowhere. Non-finite values and weights of real examples
+are taken out as well, and counted: the sum of the others stays exact, and the host decides what
+they make of the answer.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from .metrics import Max, Mean, Min, Reduction, Sum
 Record = dict[str, Any]
 
 NAN, PLUS, MINUS = 1, 2, 4
+OF_WEIGHTS = 3
+"""The kinds of weights stand this many bits above those of the values."""
 
 
 def measure(metric: Any, valid: jax.Array) -> Any:
@@ -49,7 +51,7 @@ def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
     kept = counted & jnp.isfinite(terms[0])
     total = fold.sum_floats((jnp.where(kept, terms[0], 0), jnp.where(kept, terms[1], 0)))
     record = _record("", [total]) | _weight(weights, counted)
-    return record | _non_finite(terms[0], counted)
+    return record | _non_finite(terms[0], counted, weights)
 
 
 def _record(name: str, pairs: list[fold.Pair]) -> Record:
@@ -121,11 +123,16 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
     return _record("weight_", total)
 
 
-def _non_finite(values: jax.Array, counted: jax.Array) -> Record:
-    """How many rows hold a value that is not finite, the first of them, and of which kinds."""
+def _non_finite(values: jax.Array, counted: jax.Array, weights: jax.Array | None = None) -> Record:
+    """How many rows hold a value that is not finite, the first of them, and of which kinds.
+
+    A product with a weight that is not finite is not finite either: it needs no count of its own.
+    """
     size = values.shape[0]
-    kinds = jnp.where(jnp.isnan(values), NAN, jnp.where(values > 0, PLUS, MINUS))
-    kinds = jnp.where(counted & ~jnp.isfinite(values), kinds, 0).reshape(size, -1)
+    kinds = _kinds(values)
+    if weights is not None and not is_integer(weights.dtype):
+        kinds |= _kinds(weights) << OF_WEIGHTS
+    kinds = jnp.where(counted, kinds, 0).reshape(size, -1)
     rows = lax.reduce_or(kinds, (1,)) if kinds.shape[1] != 1 else kinds[:, 0]
     places = jnp.where(rows != 0, lax.iota(jnp.int32, size), size)
     return {
@@ -133,3 +140,9 @@ def _non_finite(values: jax.Array, counted: jax.Array) -> Record:
         "first": jnp.min(places),
         "kinds": lax.reduce_or(rows, (0,)),
     }
+
+
+def _kinds(x: jax.Array) -> jax.Array:
+    """Of every entry: zero if it is finite, else what it is."""
+    kinds = jnp.where(jnp.isnan(x), NAN, jnp.where(x > 0, PLUS, MINUS))
+    return jnp.where(jnp.isfinite(x), 0, kinds)

@@ -18,12 +18,12 @@ import numpy as np
 from ..._errors import ShardwiseError, explain_error
 from ..spans import Span
 from .exact import ExactSum
-from .measure import MINUS, NAN, PLUS
+from .measure import MINUS, NAN, OF_WEIGHTS, PLUS
 
 
 @dataclass(frozen=True)
 class NonFinite:
-    """Examples whose value was NaN or infinite.
+    """Examples whose value, or weight, was NaN or infinite.
 
     Attributes:
         count: How many there are.
@@ -57,7 +57,7 @@ class Total(Protocol):
 
 
 class _Watched:
-    """Keeps track of values that are not finite."""
+    """Keeps track of values, and of weights, that are not finite."""
 
     def __init__(self) -> None:
         self._bad = 0
@@ -86,11 +86,19 @@ class _Watched:
 
     def spoilt(self) -> float | None:
         """What a sum with these values in it is, by IEEE arithmetic; None if all are finite."""
-        if not self._kinds:
-            return None
-        if self._kinds & NAN or self._kinds == PLUS | MINUS:
-            return math.nan
-        return math.inf if self._kinds == PLUS else -math.inf
+        return _spoilt(self._kinds & (NAN | PLUS | MINUS))
+
+    def spoilt_weight(self) -> float | None:
+        """The same of the sum of the weights."""
+        return _spoilt(self._kinds >> OF_WEIGHTS)
+
+
+def _spoilt(kinds: int) -> float | None:
+    if not kinds:
+        return None
+    if kinds & NAN or kinds == PLUS | MINUS:
+        return math.nan
+    return math.inf if kinds == PLUS else -math.inf
 
 
 class SumTotal(_Watched):
@@ -112,12 +120,22 @@ class SumTotal(_Watched):
     def values(self, name: str) -> dict[str, Any]:
         spoilt = self.spoilt()
         if spoilt is not None:
-            return {name: spoilt}
+            return {name: self._spoilt_mean(spoilt) if self._mean else spoilt}
         if self._mean:
             return {name: self._sum.over(self._weight)}
         return {name: int(self._sum) if self._integer else float(self._sum)}
 
+    def _spoilt_mean(self, total: float) -> float:
+        """A total that is not finite over the weight."""
+        weight = self.spoilt_weight()
+        if weight is not None:
+            return total / weight
+        return -total if self._weight.units < 0 else total
+
     def weight(self) -> int | float | None:
+        spoilt = self.spoilt_weight()
+        if spoilt is not None:
+            return spoilt
         return float(self._weight) if self._weights == "float" else int(self._weight)
 
     def export(self) -> Any:

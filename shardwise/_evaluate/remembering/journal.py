@@ -23,7 +23,7 @@ from ..fingerprint import differences
 from ..spans import Span
 from .rows import Ledger, Stored, fact_row, read_facts
 
-_FORMAT = "shardwise evaluate 2"
+_FORMAT = "shardwise evaluate 3"
 _TABLES = {
     "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)",
     "steps": "CREATE TABLE steps (start INTEGER PRIMARY KEY, rows INTEGER NOT NULL, "

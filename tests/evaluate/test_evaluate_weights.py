@@ -1,0 +1,87 @@
+"""Weights: those that are not finite, and those of integers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardwise._evaluate import Max, Mean, Sum
+from shardwise._evaluate.adding.plan import make_plan
+from shardwise._evaluate.adding.totals import NonFinite
+from shardwise._evaluate.spans import Span
+
+from .helpers import devices, evaluate
+
+
+class TestNonFinite:
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {3: np.nan},
+            {3: np.inf},
+            {3: -np.inf},
+            {3: np.inf, 8: np.inf},
+            {3: np.inf, 8: -np.inf},
+            {3: np.inf, 8: np.nan},
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["float32", "int32"])
+    def test_weights_are_what_ieee_arithmetic_says(self, bad, kind, tmp_path):
+        values, weights = np.full(20, 2, kind), np.ones(20, np.float32)
+        for where, weight in bad.items():
+            weights[where] = weight
+
+        def fn(_, b):
+            return {"mean": b, "sum": Sum(*b), "most": Max(*b)}
+
+        with np.errstate(invalid="ignore"):
+            total, weight = (values * weights).sum(), weights.sum()
+            want = repr([float(x) for x in (total / weight, total, weight, weight)])
+        runs = [{"mesh": devices(n)} for n in (1, 2, 8)]
+        runs += [{"mesh": devices(n), "journal": tmp_path / "j.db"} for n in (2, 1)]
+        for options in runs:
+            result = evaluate(fn, None, (values, weights), batch=4, **options)
+            got = result["mean"], result["sum"], result.weight["mean"], result.weight["sum"]
+            assert repr(list(got)) == want
+            assert result["most"] == 2
+            assert not result.notes
+            for name in ("mean", "sum"):
+                found = result.nonfinite[name]
+                assert (found.count, found.first) == (len(bad), 3)
+        assert result.resumed == 20
+
+    def test_weights_that_are_left_out_may_be_anything(self):
+        mask = np.arange(6) < 4
+        weights = np.float32([1, 1, 1, 1, np.inf, np.nan])
+        result = evaluate(
+            lambda _, b: (b[0], jnp.where(b[1], b[0], 0)), None, (weights, mask), batch=4
+        )
+        assert (result["mean"], result.weight["mean"]) == (1, 4)
+        assert not result.nonfinite
+
+    def test_infinity_over_a_negative_weight(self):
+        x, w = np.float32([np.inf, 1, 1]), np.float32([1, -2, -2])
+        result = evaluate(lambda _, b: {"mean": b, "sum": Sum(*b)}, None, (x, w))
+        assert (result["mean"], result["sum"]) == (-math.inf, math.inf)
+        assert result.weight["mean"] == -3
+
+    def test_another_process_hears_of_them(self):
+        shapes = [jax.ShapeDtypeStruct((4,), np.float32)] * 2
+        plan = make_plan(Mean(*shapes), 4)
+
+        def total(weights):
+            (one,) = plan.totals().values()
+            row = plan.step(Mean(jnp.ones(4), jnp.float32(weights)), jnp.full(4, True))
+            one.add(plan.layout.unpack(bytes(np.asarray(row)))["mean"], Span(0, 4))
+            return one
+
+        own, other = total([1, 1, 1, 1]), total([1, 1, np.inf, 1])
+        own.absorb(json.loads(json.dumps(other.export())), 4)
+        assert own.weight() == math.inf
+        assert math.isnan(own.values("mean")["mean"])
+        assert own.non_finite() == NonFinite(1, 6)
