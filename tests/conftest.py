@@ -79,6 +79,7 @@ ONCE = (
     "tests/evaluate/test_evaluate_sums.py",
     "tests/evaluate/test_evaluate_surface.py",
     "tests/evaluate/test_evaluate_values.py",
+    "tests/evaluate/test_evaluate_weights.py",
     "tests/explain/test_cost.py",
     "tests/explain/test_figures.py",
     "tests/explain/test_page.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -85,3 +86,73 @@ class TestNonFinite:
         assert own.weight() == math.inf
         assert math.isnan(own.values("mean")["mean"])
         assert own.non_finite() == NonFinite(1, 6)
+
+
+NARROW = ["bool", "int8", "uint8", "int32", "uint32"]
+WIDE = ["int32", "uint32", "int64", "uint64"]
+
+
+def of_all_sizes(dtype, size, seed):
+    """Integers over the whole range of a dtype, its limits and zero among them."""
+    if dtype == "bool":
+        return np.arange(size) % 3 > 0
+    rng, limits = np.random.default_rng(seed), np.iinfo(dtype)
+    x = rng.integers(limits.min, limits.max, size, dtype, endpoint=True)
+    x[:4] = limits.max, limits.min, limits.max, 0
+    return x
+
+
+def products(values, weights):
+    return [v * w for v, w in zip(values.tolist(), weights.tolist(), strict=True)]
+
+
+class TestIntegers:
+    """Products of integers are exact, and so are their sums."""
+
+    @pytest.mark.parametrize("weights", NARROW)
+    @pytest.mark.parametrize("values", NARROW)
+    def test_up_to_32_bits(self, values, weights):
+        self.compare(of_all_sizes(values, 203, 0), of_all_sizes(weights, 203, 1))
+
+    @pytest.mark.parametrize("weights", WIDE)
+    @pytest.mark.parametrize("values", WIDE)
+    def test_up_to_64_bits(self, values, weights):
+        with jax.enable_x64(True):
+            self.compare(of_all_sizes(values, 203, 0), of_all_sizes(weights, 203, 1))
+
+    @staticmethod
+    def compare(values, weights):
+        def fn(_, b):
+            return {"sum": Sum(*b), "mean": b}
+
+        total, weight = sum(products(values, weights)), sum(map(int, weights))
+        for count in (1, 3):
+            got = evaluate(fn, None, (values, weights), batch=32, mesh=devices(count))
+            assert (got["sum"], type(got["sum"])) == (total, int)
+            assert got["mean"] == float(Fraction(total, weight))
+            assert (got.weight["mean"], type(got.weight["mean"])) == (weight, int)
+
+    def test_one_large_step_of_the_largest(self):
+        x = np.full(100_003, 2**31 - 1, np.int32)
+        assert evaluate(lambda _, b: Sum(b, b), None, x)["sum"] == 100_003 * (2**31 - 1) ** 2
+
+    def test_tokens_with_a_weight_per_example(self):
+        values = of_all_sizes("int32", 60, 0).reshape(20, 3)
+        weights = of_all_sizes("int32", 20, 1)
+        got = evaluate(lambda _, b: Sum(*b), None, (values, weights), batch=8)
+        assert got["sum"] == sum(products(values.reshape(-1), weights.repeat(3)))
+
+    def test_many_of_them_and_a_journal(self, tmp_path):
+        x, w = of_all_sizes("int32", 50, 0), of_all_sizes("uint32", 50, 1)
+        want = sum(products(x, w))
+        for count in (2, 1):
+            got = evaluate(
+                lambda _, b: {f"sum {k}": Sum(*b) for k in range(9)},
+                None,
+                (x, w),
+                batch=16,
+                mesh=devices(count),
+                journal=tmp_path / "j.db",
+            )
+            assert set(got.metrics.values()) == {want}
+        assert got.resumed == 50

@@ -2,8 +2,9 @@
 
 A plain float32 sum of a million values is off by about 1e-6. Here every partial sum is a pair of
 floats, the rounded sum and what rounding took away (Knuth's two-sum), so a step is good to about
-1e-13. Integers are summed in 64 bits made of two 32-bit words, which is exact. Both need nothing
-but 32-bit arithmetic: they work without `jax_enable_x64` and on any accelerator.
+1e-13. Integers are summed in 64 bits made of two 32-bit words, which is exact; where they may be
+larger than 32 bits, as products are, part by part. All of it needs nothing but 32-bit arithmetic:
+it works without `jax_enable_x64` and on any accelerator.
 
 The pairs are combined by slicing an array into sixteen parts and adding those, again and again.
 This is spelled out rather than given to `lax.reduce` as a reducer because XLA may reorder the
@@ -21,6 +22,8 @@ import jax.numpy as jnp
 from jax import lax
 
 Pair = tuple[jax.Array, jax.Array]
+Words = dict[int, list[Pair]]
+"""A sum of integers, in parts of 64 bits: by how many bits each is to be shifted to the left."""
 
 _WAYS = 16
 
@@ -80,19 +83,41 @@ def sum_floats(pair: Pair) -> Pair:
     return _fold(_add_floats, pair)
 
 
-def sum_integers(values: jax.Array) -> list[Pair]:
-    """Sum integers exactly; gives the high and the low word of an int64, as uint32.
-
-    Integers of 64 bits give two of them: the sum of their lower halves, and that of their upper.
-    """
+def sum_integers(values: jax.Array) -> Words:
+    """Sum integers exactly; those of 64 bits by their lower and their upper halves."""
     if values.dtype not in (jnp.int64, jnp.uint64):
-        return [_sum_words(values)]
+        return {0: [_sum_words(values)]}
     upper = (values >> 32).astype(jnp.int32 if values.dtype == jnp.int64 else jnp.uint32)
-    return [_sum_words(values.astype(jnp.uint32)), _sum_words(upper)]
+    return {0: [_sum_words(values.astype(jnp.uint32))], 32: [_sum_words(upper)]}
+
+
+def sum_products(a: jax.Array, b: jax.Array) -> Words:
+    """Sum the products of integers exactly.
+
+    Every factor is cut into parts of 16 bits, since a product of two of them fits 32 bits; those of
+    each pair of parts are summed by themselves.
+    """
+    found: Words = {}
+    for i, x in enumerate(_cut(a)):
+        for j, y in enumerate(_cut(b)):
+            unsigned = x.dtype == y.dtype == jnp.uint32
+            dtype = jnp.uint32 if unsigned else jnp.int32
+            product = _sum_words(x.astype(dtype) * y.astype(dtype))
+            found.setdefault(16 * (i + j), []).append(product)
+    return found
+
+
+def _cut(values: jax.Array) -> list[jax.Array]:
+    """The digits of integers to the base 2^16, the lowest first; the last one has the sign."""
+    count = values.dtype.itemsize // 2
+    signed = jnp.issubdtype(values.dtype, jnp.signedinteger)
+    digits = [(values >> (16 * k)) & 0xFFFF for k in range(count - 1)]
+    last = (values >> (16 * (count - 1))).astype(jnp.int32 if signed else jnp.uint32)
+    return [*(digit.astype(jnp.uint32) for digit in digits), last]
 
 
 def _sum_words(values: jax.Array) -> Pair:
-    """Sum integers of 32 bits."""
+    """Sum integers of 32 bits to the high and the low word of an int64, as uint32."""
     high = jnp.where(values < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
     return _fold(_add_integers, (high, values.astype(jnp.uint32)))
 

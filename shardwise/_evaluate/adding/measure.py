@@ -38,11 +38,21 @@ def is_integer(dtype: Any) -> bool:
     return dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.integer)
 
 
+def is_exact(metric: Mean | Sum) -> bool:
+    """Whether a sum is one of integers, times integers where there are weights."""
+    weights = metric.weights
+    return is_integer(metric.values.dtype) and (weights is None or is_integer(weights.dtype))
+
+
 def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
     values, weights, counted = _aligned(metric, valid)
-    if is_integer(values.dtype) and (weights is None or weights.dtype == jnp.bool_):
-        total = fold.sum_integers(jnp.where(counted, values, 0))
-        return _record("", total) | _weight(weights, counted)
+    if is_exact(metric):
+        values = jnp.where(counted, values, 0)
+        if weights is None or weights.dtype == jnp.bool_:
+            total = fold.sum_integers(values)
+        else:
+            total = fold.sum_products(values, weights)
+        return {"sum": total} | _weight(weights, counted)
     wide = any(x is not None and x.dtype.itemsize == 8 for x in (values, weights))
     dtype = jnp.dtype(jnp.float64 if wide else jnp.float32)
     terms = fold.split(values, dtype)
@@ -50,18 +60,8 @@ def _measure_sum(metric: Mean | Sum, valid: jax.Array) -> Record:
         terms = fold.multiply(terms, fold.split(weights, dtype))
     kept = counted & jnp.isfinite(terms[0])
     total = fold.sum_floats((jnp.where(kept, terms[0], 0), jnp.where(kept, terms[1], 0)))
-    record = _record("", [total]) | _weight(weights, counted)
+    record = {"sum": total} | _weight(weights, counted)
     return record | _non_finite(terms[0], counted, weights)
-
-
-def _record(name: str, pairs: list[fold.Pair]) -> Record:
-    """A sum as the host knows it; integers of 64 bits have two parts."""
-    keys = [("high", "low"), ("upper_high", "upper_low")]
-    return {
-        name + key: word
-        for names, pair in zip(keys, pairs, strict=False)
-        for key, word in zip(names, pair, strict=True)
-    }
 
 
 def _measure_extreme(metric: Min | Max, valid: jax.Array) -> Record:
@@ -119,8 +119,8 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
         total = fold.sum_integers(jnp.where(counted, counts, 0))
     else:
         kept = jnp.where(counted & jnp.isfinite(weights), weights, 0)
-        total = [fold.sum_floats((kept, jnp.zeros_like(kept)))]
-    return _record("weight_", total)
+        total = fold.sum_floats((kept, jnp.zeros_like(kept)))
+    return {"weight": total}
 
 
 def _non_finite(values: jax.Array, counted: jax.Array, weights: jax.Array | None = None) -> Record:

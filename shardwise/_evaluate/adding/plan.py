@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .measure import is_integer, measure
+from .measure import is_exact, is_integer, measure
 from .metrics import Max, Mean, Min, Reduction, Sum, check_shapes, is_metric_object, named
 from .totals import ExtremeTotal, ObjectTotal, SumTotal, Total
 
@@ -147,11 +147,10 @@ def _total(metric: Any, alone: bool) -> Total:
         return ExtremeTotal(isinstance(metric, Min))
     if isinstance(metric, Mean | Sum):
         values, weights = metric.values, metric.weights
-        masked = weights is None or weights.dtype == jnp.bool_
         kind = None if weights is None else "integer" if is_integer(weights.dtype) else "float"
         return SumTotal(
             mean=isinstance(metric, Mean),
-            integer=is_integer(values.dtype) and masked,
+            integer=is_exact(metric),
             weights=kind,
             per_row=math.prod(values.shape[1:]),
         )

@@ -110,11 +110,11 @@ class SumTotal(_Watched):
         self._sum, self._weight = ExactSum(), ExactSum()
 
     def add(self, record: Any, span: Span) -> None:
-        _add_sum(self._sum, record, "", self._integer, span)
+        _add_sum(self._sum, record["sum"], self._integer, span)
         if self._weights is None:
             self._weight.add(span.rows * self._per_row)
         else:
-            _add_sum(self._weight, record, "weight_", self._weights == "integer", span)
+            _add_sum(self._weight, record["weight"], self._weights == "integer", span)
         self.watch(record, span)
 
     def values(self, name: str) -> dict[str, Any]:
@@ -241,12 +241,12 @@ class ObjectTotal:
         return False  # what it counts is its own matter
 
 
-def _add_sum(total: ExactSum, record: Any, name: str, integer: bool, span: Span) -> None:
-    high, low = record[name + "high"], record[name + "low"]
+def _add_sum(total: ExactSum, found: Any, integer: bool, span: Span) -> None:
     if integer:
-        upper = record.get(name + "upper_high", 0), record.get(name + "upper_low", 0)
-        total.add(_integer(high, low) + (_integer(*upper) << 32))
+        for shift, pairs in found.items():
+            total.add(sum(_integer(*pair) for pair in pairs) << shift)
         return
+    high, low = found
     if not (math.isfinite(high) and math.isfinite(low)):
         raise ShardwiseError(
             explain_error(
