@@ -129,6 +129,24 @@ def is_count(value: Any) -> bool:
         return False
 
 
+def check_at_once(at_once: Any, where: str) -> None:
+    """Refuse a number of shards to compute at once that is none.
+
+    Args:
+        at_once: The number, or `"auto"`.
+        where: What it was given to.
+    """
+    if not (isinstance(at_once, str) and at_once == "auto") and not is_count(at_once):
+        raise ShardingError(
+            explain_error(
+                f"at_once is {at_once!r}",
+                where=where,
+                rule="The number of shards computed at once is a positive whole number or 'auto'.",
+                remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
+            )
+        )
+
+
 MeshLike = Mesh | AbstractMesh | Mapping[str, int]
 """How one mesh is said everywhere: a real one, a virtual one, or the sizes of its axes by name."""
 

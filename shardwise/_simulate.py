@@ -11,11 +11,11 @@ import jax
 
 from ._call import call
 from ._calls import DEVICES, public
-from ._errors import ArgumentError, ShardingError, a_type, explain_error
+from ._errors import ArgumentError, a_type, explain_error
 from ._handed import without_mesh
 from ._idle import warn_if_idle
 from ._lower import Choice, Pace, choosing, machine, room
-from ._mesh import MeshLike, is_count, one_device
+from ._mesh import MeshLike, check_at_once, one_device
 from ._static import Static
 from ._tracing import Tracing
 
@@ -85,7 +85,7 @@ def simulate(
                 remedy="sw.simulate(f, mesh=mesh)(*args)",
             )
         )
-    _check_at_once(at_once)
+    check_at_once(at_once, "sw.simulate")
     static = Static.of(static_argnums, static_argnames)
     tracing = Tracing(f, mesh, in_specs, static, refs=True)
 
@@ -148,18 +148,6 @@ def _refuse_shapes() -> ArgumentError:
             remedy="give an array, or ask for shapes alone: jax.eval_shape(simulated, x).",
         )
     )
-
-
-def _check_at_once(at_once: Any) -> None:
-    if not (isinstance(at_once, str) and at_once == "auto") and not is_count(at_once):
-        raise ShardingError(
-            explain_error(
-                f"at_once is {at_once!r}",
-                where="sw.simulate",
-                rule="The number of shards computed at once is a positive whole number or 'auto'.",
-                remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
-            )
-        )
 
 
 def _pace(at_once: int | str) -> Pace:

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, text_of
 from .._hosts import others
-from .._mesh import MeshLike
+from .._mesh import MeshLike, check_at_once
 from .gradient import Reduced
 from .hosts import Feed, check_feed
 from .layout import Layout, count_rows, fill_up, lay_out
@@ -51,6 +51,7 @@ class Options:
 
     def __post_init__(self) -> None:
         check_feed(self.feed)
+        check_at_once(self.at_once, "argument 'at_once'")
         for name in ("has_aux", "norms", "donate"):
             if not isinstance(getattr(self, name), bool | int | np.bool_):
                 raise ArgumentError(

@@ -34,6 +34,27 @@ def aux(metrics):
 MASKED = lambda p, b: (squares(p, b) * (b["y"] > 0)).sum() / (b["y"] > 0).sum()  # noqa: E731
 
 
+@pytest.mark.parametrize("wrong", ["banana", "AUTO", 0, -1, 1.5, True, None])
+def test_at_once_is_refused_when_the_step_is_made_on_any_mesh(wrong):
+    def refused(make):
+        with pytest.raises(sw.ShardingError) as told:
+            make()
+        return str(told.value).partition(": ")[2]
+
+    rule = refused(lambda: sw.simulate(squares, at_once=wrong))
+    assert rule.startswith(f"at_once is {wrong!r}")
+    for mesh in (None, MESH, sw.mesh(data=2)):
+        options = {"mesh": mesh, "at_once": wrong}
+        assert refused(lambda o=options: sw.data_parallel(squares, optax.sgd(0.1), **o)) == rule
+        assert refused(lambda o=options: sw.nnx.data_parallel(squares, **o)) == rule
+
+
+@pytest.mark.parametrize("right", [1, np.int64(2), "auto"])
+def test_at_once_is_taken(right):
+    for mesh in (MESH, sw.mesh(data=2)):
+        run(mesh=mesh, at_once=right)
+
+
 @pytest.mark.parametrize("mesh", [MESH, sw.mesh(data=1), sw.mesh(data=8)], ids=str)
 @pytest.mark.parametrize(
     ("loss", "says"),
