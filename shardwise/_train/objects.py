@@ -25,6 +25,7 @@ from .step import (
     choose,
     described,
     extra_arguments,
+    no_line_search,
     refuse_integers,
     report,
     step_name,
@@ -215,7 +216,8 @@ class ObjectStep:
         rest_after = reduced.state["model"]
         model = nnx.merge(kind.model, params, rest_after, keys, copy=True)
         further = extra_arguments(optimizer.tx, reduced)
-        optimizer.update(model, reduced.grads, **further)
+        with no_line_search():
+            optimizer.update(model, reduced.grads, **further)
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new = choose(reduced, new, (params, rest, state))
         metrics = report(self._options, reduced, new[0])

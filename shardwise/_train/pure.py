@@ -26,6 +26,7 @@ from .step import (
     choose,
     described,
     extra_arguments,
+    no_line_search,
     refuse_integers,
     report,
     step_name,
@@ -343,9 +344,10 @@ class DataParallel:
             padded=padded,
         )
         further = extra_arguments(self._optimizer, reduced)
-        updates, opt_state = self._optimizer.update(
-            reduced.grads, state.opt_state, state.params, **further
-        )
+        with no_line_search():
+            updates, opt_state = self._optimizer.update(
+                reduced.grads, state.opt_state, state.params, **further
+            )
         from optax import apply_updates
 
         params = apply_updates(state.params, updates)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._errors import ArgumentError, ShardingError, a_type, explain_error, text_of
+from .._errors import (
+    ArgumentError,
+    ShardingError,
+    UnsupportedError,
+    a_type,
+    explain_error,
+    text_of,
+)
 from .._hosts import others
 from .._mesh import MeshLike, check_at_once
 from .gradient import Reduced
@@ -305,6 +313,27 @@ def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
 
 def _widened(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(accumulator(x.dtype)), tree)
+
+
+@contextlib.contextmanager
+def no_line_search() -> Iterator[None]:
+    """Say of an optimizer that wants to evaluate the loss again that a step cannot have it."""
+    try:
+        yield
+    except TypeError as error:
+        if not _WANTS_THE_LOSS.search(text_of(error)):
+            raise
+        raise UnsupportedError(
+            explain_error(
+                "its update takes value_fn, to evaluate the loss again, as a line search does",
+                where="the optimizer",
+                rule="A step computes the loss and its gradient once, for the optimizer to use.",
+                remedy="optax.lbfgs(0.1, linesearch=None), or an optimizer without a line search.",
+            )
+        ) from None
+
+
+_WANTS_THE_LOSS = re.compile(r"missing \d+ required keyword-only arguments?: .*'value_fn'")
 
 
 def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:

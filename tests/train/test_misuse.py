@@ -49,6 +49,40 @@ def test_at_once_is_refused_when_the_step_is_made_on_any_mesh(wrong):
         assert refused(lambda o=options: sw.nnx.data_parallel(squares, **o)) == rule
 
 
+@pytest.mark.parametrize(
+    "optimizer", [optax.lbfgs(), optax.scale_by_backtracking_linesearch(5)], ids=["lbfgs", "search"]
+)
+def test_an_optimizer_that_evaluates_the_loss_again(optimizer):
+    says = "the optimizer: its update takes value_fn"
+    for mesh in (MESH, sw.mesh(data=2)):
+        step = sw.data_parallel(squares, optimizer, mesh=mesh)
+        with pytest.raises(sw.UnsupportedError, match=says):
+            step(step.init(PARAMS), BATCH)
+        model = nnx.Linear(3, 1, rngs=nnx.Rngs(0))
+        held = nnx.Optimizer(model, optimizer, wrt=nnx.Param)
+        step = sw.nnx.data_parallel(lambda m, b: m(b["x"])[:, 0] ** 2, mesh=mesh)
+        with pytest.raises(sw.UnsupportedError, match=says):
+            step(model, held, BATCH)
+
+
+def test_what_it_is_told_to_take_instead_works():
+    step = sw.data_parallel(squares, optax.lbfgs(0.1, linesearch=None), mesh=MESH)
+    state, first = step(step.init(PARAMS), BATCH)
+    for _ in range(5):
+        state, last = step(state, BATCH)
+    assert last["loss"] < first["loss"]
+
+
+def test_another_type_error_of_an_optimizer_stays_what_it_is():
+    def update(grads, state, params=None):
+        raise TypeError("f() missing 1 required keyword-only argument: 'other'")
+
+    optimizer = optax.GradientTransformation(lambda params: (), update)
+    step = sw.data_parallel(squares, optimizer, mesh=MESH)
+    with pytest.raises(TypeError, match="'other'"):
+        step(step.init(PARAMS), BATCH)
+
+
 @pytest.mark.parametrize("right", [1, np.int64(2), "auto"])
 def test_at_once_is_taken(right):
     for mesh in (MESH, sw.mesh(data=2)):
