@@ -9,7 +9,7 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
@@ -76,7 +76,7 @@ def evaluate(
     if journal is not None:
         refuse_unwritable(journal, "--journal")
     with _told(function, "importing it", IMPORTING, verbose):
-        fn = find(function)
+        fn = find(function, callable)
     if not callable(fn):
         raise _not_found(function, f"{type(fn).__name__} is not a function.")
     with _told(state or "", "making the state", MAKING, verbose):
@@ -146,8 +146,13 @@ def load_data(options: list[str]) -> Any:
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
-def find(name: str) -> Any:
-    """The object that `package.module:name` or `file.py:name` stands for."""
+def find(name: str, wanted: Callable[[Any], bool] = lambda _: True) -> Any:
+    """The object that `package.module:name` or `file.py:name` stands for.
+
+    Args:
+        name: What was typed.
+        wanted: Whether an object may be meant, where there is none of this name.
+    """
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
         raise _not_found(name, "it is not of the form MODULE:NAME.")
@@ -155,9 +160,15 @@ def find(name: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _not_found(name, f"{place} has no {attribute!r}.", vars(module))
+            raise _not_found(name, f"{place} has no {attribute!r}.", _meant(module, wanted))
         found = getattr(found, part)
     return found
+
+
+def _meant(module: ModuleType, wanted: Callable[[Any], bool]) -> list[str]:
+    """The names that may be meant; a module that it imports is none."""
+    every = vars(module).items()
+    return [name for name, x in every if wanted(x) and not isinstance(x, ModuleType)]
 
 
 def _load_module(place: str, name: str) -> ModuleType:

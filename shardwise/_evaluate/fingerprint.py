@@ -23,6 +23,10 @@ from .reading.source import Source
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 
 
+_MANY = ("the metrics", "the shapes of the state")
+"""Keys of more than one thing, for the grammar."""
+
+
 def fingerprint(
     function: Function, plan: Plan, source: Source, batch: int, lanes: Lanes
 ) -> dict[str, str]:
@@ -127,6 +131,7 @@ def differences(
     if "batch" in keys:  # another program too, then, of the same function
         keys = [key for key in keys if not key.startswith("the program of")]
     return [
-        f"{key} differs: {one} has {held.get(key, absent)}, {other} {now.get(key, absent)}"
+        f"{key} {'differ' if key in _MANY else 'differs'}: {one} has {held.get(key, absent)}, "
+        f"{other} {now.get(key, absent)}"
         for key in keys
     ]

@@ -281,6 +281,56 @@ class TestRefusals:
         with pytest.raises(ShardingError, match=r"(?s)batch 0, .*a scalar.*has to be batched"):
             run(iter(examples()))
 
+    @pytest.mark.parametrize("batch", [None, 3])
+    def test_single_examples_that_look_like_batches(self, batch):
+        rows = [{"x": x, "more": x} for x in DATA["x"]]
+        with pytest.raises(ShardingError) as caught:
+            evaluate(lambda w, b: b["x"] @ w + b["more"].sum(-1), W, iter(rows), batch=batch)
+        message = str(caught.value)
+        assert message.startswith("argument 'data': its arrays (data['more'], data['x']) have one")
+        assert "the data seems not to be batched" in message
+
+    def test_a_scalar_of_what_is_batched_is_for_fn(self):
+        for data in (iter([DATA["x"]]), DATA["y"]):
+            with pytest.raises(ShardingError, match="fn: it did not return per-example values"):
+                evaluate(lambda _, b: b.mean(), None, data)
+        numbers = iter([DATA["y"]])
+        with pytest.raises(ShardingError, match="fn: it did not return per-example values"):
+            evaluate(lambda _, b: {"all": b, "one": b.mean()}, None, numbers)
+
+    @pytest.mark.parametrize(
+        ("data", "where"),
+        [
+            (lambda x: {"x": x}, "data['x']: "),
+            (lambda x: [{"x": row} for row in x], "example 0 of list"),
+            (lambda x: [{"x": row.data} for row in x[:5]] + [{"x": x[5]}], "example 5: "),
+            (lambda x: iter([{"x": x}]), "batch 0: "),
+        ],
+        ids=["arrays", "examples", "a later example", "batches"],
+    )
+    def test_masked_arrays(self, data, where):
+        x = np.ma.masked_greater(normal(20, 3), 0)
+        with pytest.raises(UnsupportedError) as caught:
+            evaluate(lambda _, b: b["x"].sum(-1), None, data(x), batch=4)
+        message = str(caught.value)
+        assert message.startswith(where)
+        assert "a masked array of NumPy" in message
+        assert "~np.ma.getmaskarray(x)" in message
+
+    def test_a_file_or_a_group_of_hdf5(self, tmp_path):
+        h5py = needed("h5py", "that open HDF5 files are refused")
+        with h5py.File(tmp_path / "data.h5", "w") as file:
+            group = file.create_group("inner")
+            for name, array in DATA.items():
+                group[name] = array
+            for data in (file, group):
+                with pytest.raises(UnsupportedError) as caught:
+                    run(data)
+                message = str(caught.value)
+                assert f"got h5py.{type(data).__name__}, a mapping" in message
+                assert "{'x': data['x'], 'y': data['y']}" in message
+            assert run({"x": group["x"], "y": group["y"]}) == run(DATA)
+
     @pytest.mark.parametrize("given", [3, 20])
     def test_an_array_that_is_not_as_long_as_it_says(self, given):
         class Liar(Lazy):

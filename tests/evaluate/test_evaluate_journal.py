@@ -163,6 +163,11 @@ class TestRefusing:
         changed[1] = np.nextafter(changed[1], np.float32(9))
         self.refused(path, "the content of the state differs", state=changed)
 
+    def test_another_shape_of_the_state(self, path):
+        evaluate(lambda w, b: b * w.sum(), np.ones(3), np.ones(4), journal=path)
+        with pytest.raises(ShardwiseError, match="the shapes of the state differ: the journal has"):
+            evaluate(lambda w, b: b * w.sum(), np.ones(4), np.ones(4), journal=path)
+
     def test_another_function(self, path):
         def other(w, batch, mask):
             return everything(w * 2, batch, mask)
@@ -175,7 +180,7 @@ class TestRefusing:
             return {"loss": found["loss"]}
 
         self.refused(
-            path, "the program of fn differs", "the metrics differs: the journal has", fn=other
+            path, "the program of fn differs", "the metrics differ: the journal has", fn=other
         )
 
     def test_a_constant_that_fn_captured(self, path):

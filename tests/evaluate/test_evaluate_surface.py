@@ -273,6 +273,23 @@ class TestCommand:
         assert done.exit_code == 2
         assert says in done.stderr
 
+    @pytest.mark.parametrize(
+        ("args", "says"),
+        [
+            (["my_model:nope"], "shardwise evaluate my_model:loss --data x.npy"),
+            (["my_model:param"], "shardwise evaluate my_model:loss --data x.npy"),
+            (["my_model:map_off"], "did you mean my_model:map_of?"),
+            (["my_model:map_of", "--state", "my_model:param"], "did you mean my_model:params?"),
+            (["my_model:map_of", "--state", "my_model:nope"], "shardwise evaluate my_model:loss"),
+        ],
+    )
+    def test_only_what_may_be_meant_is_suggested(self, folder, args, says):
+        lines = ["import numpy as np", "params = 1", "def map_of(_, batch): return batch"]
+        (folder / "my_model.py").write_text("\n".join(lines))
+        done = self.whole(*args, "--data", "y.npy")
+        assert done.exit_code == 2
+        assert f"Remedy: {says}" in done.stderr
+
     def test_what_is_not_finite_is_null_in_json(self, folder):
         np.save("y.npy", np.float32([1, np.nan]))
         found = json.loads(self.run("my_model:plain", "--data", "y.npy", "--json").stdout)

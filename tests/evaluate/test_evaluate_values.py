@@ -386,6 +386,8 @@ class TestRefusals:
             (lambda _, b: b[:, None][:, :0], r"\[4, 0\], which hold nothing"),
             (lambda _, b: {}, "it returned an empty dictionary"),
             (lambda _, b: {"a/b": b, "a": {"b": b}}, "two metrics of the name 'a/b'"),
+            (lambda _, b: {0: b, "a": b}, r"names 0 \(int\), 'a' \(str\)(?s:.)*are strings"),
+            (lambda _, b: {"in": {None: b, "a": b}}, r"names None \(NoneType\), 'a' \(str\)"),
             (lambda _, b: Sum({"a": b}), "sw.Sum of a dictionary of 'a'"),
             (lambda _, b: NoTree(), "NoTree, which has merge and compute but is no pytree"),
             (lambda _, b: (b, b, b), "it returned a tuple of 3"),

@@ -98,6 +98,7 @@ def is_metric_object(value: Any) -> bool:
 def named(output: Any) -> dict[str, Any]:
     """Give every metric in what `fn` returned a name and a `Reduction` or metric object."""
     if isinstance(output, Mapping) and output:
+        _check_keys(output)
         found: dict[str, Any] = {}
         for key, value in output.items():
             for name, metric in named(value).items():
@@ -108,6 +109,22 @@ def named(output: Any) -> dict[str, Any]:
         return found
     metric = _one(output)
     return {type(metric).__name__.lower(): metric}
+
+
+def _check_keys(output: Mapping[Any, Any]) -> None:
+    """Refuse names that have no order: JAX sorts them, and says no more than that it cannot."""
+    try:
+        sorted(output)
+    except TypeError:
+        names = ", ".join(f"{key!r} ({type(key).__name__})" for key in output)
+        raise ShardingError(
+            explain_error(
+                f"it returned a dictionary with the names {names}.",
+                where="fn",
+                rule="The names of metrics are strings.",
+                remedy="str(name) for those that are none.",
+            )
+        ) from None
 
 
 def _twice(name: str) -> ShardingError:

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ..._calls import called_wrongly
 from ..._errors import ShardingError, a_type, explain_error, note, text_of
-from ..adding.metrics import check_rows, check_shapes, named
+from ..adding.metrics import Reduction, check_rows, check_shapes, named
 from ..adding.plan import Plan, make_plan
 from ..lanes import Lanes
 from ..reading.source import Row, Source
@@ -91,7 +91,7 @@ def _takes_mask(fn: Callable[..., Any]) -> bool:
 
 def plan(function: Function, batch: int, length: int | None) -> Plan:
     """Plan for what `fn` returns for a batch of this size."""
-    made = _remembered(function, ("plan", batch), lambda: _trace(function, batch))
+    made = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
     if made.objects and not function.masked and (length is None or length % batch):
         raise ShardingError(
             explain_error(
@@ -105,7 +105,7 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
     return made
 
 
-def _trace(function: Function, batch: int) -> Plan:
+def _trace(function: Function, batch: int, drawn: bool) -> Plan:
     try:
         with jax.set_mesh(function.mesh):
             output = jax.eval_shape(function.checked, *function.shapes(batch))
@@ -129,11 +129,35 @@ def _trace(function: Function, batch: int) -> Plan:
         if hint:
             note(error, f"shardwise.evaluate: {hint}")
         raise
+    if drawn:
+        _refuse_examples(function, named(output))
     made = make_plan(output, batch)
     twice = _metrics_of_twice(function, batch)
     check_shapes(twice, 2 * batch)
     check_rows(named(output), twice, batch)
     return made
+
+
+def _refuse_examples(function: Function, metrics: dict[str, Any]) -> None:
+    """Refuse an iterable of single examples, where that is what it must be.
+
+    An example of vectors alone looks like a batch of numbers; `fn`, made for a batch, has one axis
+    too few and gives one number where a batch has many.
+    """
+    if any(row.shape for row in function.rows):
+        return
+    if all(isinstance(m, Reduction) and not m.values.shape for m in metrics.values()):
+        listed = ", ".join(row.label for row in function.rows)
+        raise ShardingError(
+            explain_error(
+                f"its arrays ({listed}) have one axis, and fn makes a single number of all rows: "
+                "the data seems not to be batched.",
+                where="argument 'data'",
+                rule="An iterable gives batches: the first axis of every array counts examples.",
+                remedy="batch the data, dataset.batch(64) in Grain, or give a dataset with __len__ "
+                "and __getitem__. If it is batched, fn has to return a value for each row.",
+            )
+        )
 
 
 def _hint(error: Exception, function: Function) -> str:

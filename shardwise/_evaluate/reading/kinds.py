@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from .source import (
     empty,
     misshapen,
     noted,
+    refuse_masked,
     unlike,
 )
 
@@ -41,7 +42,9 @@ class ArraySource(Source):
             Row(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
             for name, leaf in zip(names, leaves, strict=True)
         ]
-        self._leaves = [_readable(leaf) for leaf in leaves]
+        self._leaves = [
+            _readable(leaf, f"data{name}") for name, leaf in zip(names, leaves, strict=True)
+        ]
         self._files = [file for x in self._leaves if (file := mapped_file(x)) is not None]
         self.on_devices = any(map(_is_on_accelerator, leaves))
         self.at_hand = not self._files and all(type(leaf) is np.ndarray for leaf in leaves)
@@ -71,7 +74,7 @@ class ExampleSource(Source):
         paths, self.structure = jax.tree.flatten_with_path(first)
         if not paths:
             raise _bare(f"example 0 is {first!r}", f"{self.label}")
-        arrays = [np.asarray(leaf) for _, leaf in paths]
+        arrays = [_plain(leaf, f"example 0 of {self.label}") for _, leaf in paths]
         self._dtypes = [array.dtype for array in arrays]
         self.rows = [
             _row(path, array, f"example 0 of {self.label}")
@@ -90,7 +93,7 @@ class ExampleSource(Source):
             if structure != self.structure:
                 raise unlike(f"example {index}", structure, self.structure)
             for row, column, leaf in zip(self.rows, found, leaves, strict=True):
-                array = np.asarray(leaf)
+                array = _plain(leaf, f"example {index}")
                 if array.shape != row.shape:
                     raise misshapen(f"example {index}", row, array.shape, row.shape)
                 if not np.can_cast(array.dtype, column.dtype, "safe"):
@@ -204,7 +207,7 @@ class BatchSource(Source):
         paths, structure = jax.tree.flatten_with_path(batch)
         if not paths:
             raise _bare(f"{where} is {batch!r}", self.label)
-        leaves = [_copy(leaf) for _, leaf in paths]
+        leaves = [_copy(leaf, where) for _, leaf in paths]
         names = [jax.tree_util.keystr(path) for path, _ in paths]
         common_length(names, leaves, where)
         if not self.rows:
@@ -234,6 +237,8 @@ def open_source(data: Any) -> Source:
     leaves = [] if isinstance(data, Iterator) else jax.tree.leaves(data)
     if leaves and all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
         return ArraySource(data)
+    if isinstance(data, Mapping) and _is_opaque(data):
+        raise _a_mapping(data)
     if hasattr(data, "__len__") and hasattr(data, "__getitem__") and _is_opaque(data):
         return ExampleSource(data)
     if hasattr(data, "__iter__") and _is_opaque(data):
@@ -245,6 +250,19 @@ def open_source(data: Any) -> Source:
             rule="It is a pytree of arrays of one length, a dataset with __len__ and __getitem__, "
             "or an iterable of batches.",
             remedy="{'x': x, 'y': y} with NumPy arrays, say.",
+        )
+    )
+
+
+def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
+    kind = type(data)
+    return UnsupportedError(
+        explain_error(
+            f"got {kind.__module__.partition('.')[0]}.{kind.__name__}, a mapping that JAX does not "
+            "look into.",
+            where="argument 'data'",
+            rule="A batch has the structure of the data: a dict of arrays, not of files or groups.",
+            remedy="name the arrays: {'x': data['x'], 'y': data['y']}; they are read row by row.",
         )
     )
 
@@ -271,8 +289,9 @@ def _is_opaque(data: Any) -> bool:
     return not isinstance(data, dict | tuple | str | bytes) and data is not None
 
 
-def _readable(leaf: Any) -> Any:
+def _readable(leaf: Any, label: str) -> Any:
     """A jax array in the host's memory is read as NumPy: a slice of that is a view."""
+    refuse_masked(leaf, label)
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise UnsupportedError(
             explain_error(
@@ -307,10 +326,16 @@ def _host(leaf: Any) -> Any:
     return leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
 
 
-def _copy(leaf: Any) -> np.ndarray:
+def _plain(leaf: Any, where: str) -> np.ndarray:
+    """A leaf as NumPy has it; a mask would be lost on the way."""
+    refuse_masked(leaf, where)
+    return np.asarray(leaf)
+
+
+def _copy(leaf: Any, where: str) -> np.ndarray:
     """The values of an array as they are now; those of a jax array stay what they are."""
     if not isinstance(leaf, jax.Array):
-        return np.array(np.asarray(leaf))  # a tensor of torch's knows nothing of a copy
+        return np.array(_plain(leaf, where))  # a tensor of torch's knows nothing of a copy
     device_dtype(leaf.dtype, "a batch of the data")
     return np.asarray(leaf)
 

@@ -154,6 +154,20 @@ def _numpy_dtype(dtype: Any) -> np.dtype:
     return np.dtype(getattr(dtype, "numpy_dtype", dtype))  # tensorstore has dtypes of its own
 
 
+def refuse_masked(leaf: Any, where: str) -> None:
+    """Refuse an array of `numpy.ma`, whose mask JAX does not know."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise UnsupportedError(
+            explain_error(
+                "a masked array of NumPy.",
+                where=where,
+                rule="Devices have no masked arrays; what the mask hides would count.",
+                remedy="{'x': x.filled(0), 'kept': ~np.ma.getmaskarray(x)}, and fn returns "
+                "(values, batch['kept']): a mask is a weight.",
+            )
+        )
+
+
 def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") -> int:
     head = f"{where}, argument 'data'" if where else "argument 'data'"
     lengths = {
