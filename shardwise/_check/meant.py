@@ -158,6 +158,7 @@ class Meant:
         known = [(mesh, own[index]) for mesh, own in self._read_on.values() if own is not None]
         axes = tuple(axes_of(run.mesh).values())
         mesh = words(abstract(run.mesh))
+        gap = _along_alone(gap, known)
         return cause(gap, run.paths[index], axes, mesh, ratios(gap, known))
 
     def _cause(self, one: Wrong) -> Finding | None:
@@ -187,6 +188,23 @@ def _tied(gap: Gap, one: Wrong) -> Gap | None:
     tied = (own for own in gap.mistakes if _is_tied(own, one))
     mistake = next(tied, None)
     return mistake and dataclasses.replace(gap, mistake=mistake)
+
+
+def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
+    """Of shares that are returned, the multiple on a mesh along their own axes, if it was read.
+
+    A sum too many along another axis of the same size makes them look like means.
+    """
+    own = gap.mistake
+    if own is None or not own.returned:
+        return gap
+    axes = {axis.name for axis in own.axes}
+    for sizes, gaps in known:
+        if {name for name, size in sizes.items() if size > 1} == axes:
+            ratios = [one.ratio for one in gaps if one.mistake and one.mistake.returned]
+            if ratios == [1]:
+                return dataclasses.replace(gap, ratio=1)
+    return gap
 
 
 def _measured(gap: Gap, one: Wrong) -> Gap:

@@ -376,3 +376,19 @@ def test_a_mean_over_two_axes_of_a_share_along_one():
     (finding,) = (one for one in sw.check(program, normal(3, 8), mesh=mesh).findings if one.certain)
     assert finding.where.line == line_of(program, "# here")
     assert "psum over 'model'" in finding.remedy or "jax.lax.psum(..., 'model')" in finding.remedy
+
+
+def test_a_sum_over_the_wrong_one_of_two_axes_of_one_size():
+    """Twice too large and half of the whole is no mean, as the mesh along one axis shows."""
+
+    def program(x, w, *, mesh):
+        def body(x, w):
+            return lax.psum(x @ w, "data")  # here
+
+        specs = {"in_specs": (P(None, "model"), P("model")), "out_specs": P(), "check_vma": False}
+        return jax.shard_map(body, mesh=mesh, **specs)(x, w)
+
+    verdict = sw.check(program, normal(4, 8), normal(8), mesh={"data": [1, 2], "model": [1, 2]})
+    (finding,) = (one for one in verdict.findings if one.certain)
+    assert finding.code == "SW403"
+    assert "share of a sum over 'model'" in finding.message
