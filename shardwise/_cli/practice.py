@@ -85,7 +85,8 @@ def start(
     first = made.current
     if first is not None:
         typer.echo(f"Begin with {folder / first.file_name}, and let the judge watch:")
-        typer.echo(f"\n    cd {folder} && shardwise practice\n")
+        there = "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+        typer.echo(f"\n    {there}shardwise practice\n")
 
 
 @app.command("list")

@@ -302,7 +302,7 @@ def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
     text.append(
         f"{units.duration(cost.communication)} ({units.duration(cost.latency)} of it latency); "
     )
-    text.append(f"{units.duration(cost.overlapped)} to {units.duration(cost.serial)} a step")
+    text.append(f"{units.between(cost.overlapped, cost.serial)} a step")
     yield text
     for said in advice(report, cost):
         yield Padding(Text(said), (0, 0, 0, 2))

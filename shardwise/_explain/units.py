@@ -32,6 +32,12 @@ def duration(value: float) -> str:
     return f"{value / 1e-9:.3g} ns"
 
 
+def between(low: float, high: float) -> str:
+    """A range of seconds; one figure where both ends read alike."""
+    ends = dict.fromkeys((duration(low), duration(high)))
+    return " to ".join(ends)
+
+
 def share(value: float) -> str:
     """A part of a whole, in percent; what is there is never shown as nothing."""
     return "< 1 %" if 0 < value < 0.005 else f"{100 * value:.0f} %"

@@ -293,6 +293,14 @@ def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
     lines = sorted({step.where.line for step in found.steps if step.where.file})
     names = dict.fromkeys(step.name for step in found.steps if step.name)
     names = [repr(name) if "," in name else name for name in names]
+    number = str(line).rpartition(":")[2]
+    if line is not None and not number.isdigit():
+        return explain_error(
+            f"line is {line!r}",
+            where="sw.inspect",
+            rule="A line is a number, or a file and a number: 12, or 'step.py:12'.",
+            remedy=f"for what has this name: where={line!r}.",
+        )
     asked = " and ".join(
         words
         for words in (f"line {line}" * (line is not None), f"{where!r}" * bool(where))

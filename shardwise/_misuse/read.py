@@ -213,7 +213,7 @@ class _Reader(Way):
             argument = _argument(before[-1]) if before else "an argument"
             size, n = int(match["size"]), int(match["n"])
             below, above = size // n * n, -(-size // n) * n
-            sizes = f"sizes that work are {below} or {above}" if below else f"size is {above}"
+            sizes = f"sizes that work are {below} or {above}" if below else f"that works is {above}"
             lines.append(
                 f"{argument}: dimension {match['dim']} of size {size} is split over mesh axis "
                 f"{match['axes']} of size {n}; the nearest {sizes}"
@@ -222,7 +222,7 @@ class _Reader(Way):
             "a dimension does not divide.\n  " + "\n  ".join(lines),
             where=self.where,
             rule="Every device gets an equal part.",
-            remedy="pad or trim the array to one of these sizes, or choose a mesh that divides it.",
+            remedy="pad or trim the array to such a size, or choose a mesh that divides it.",
         )
 
     def _too_long(self, bullets: list[re.Match[str]]) -> str:

@@ -12,6 +12,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
+from shardwise._explain import units
 from shardwise._explain.cost import SIZES, seconds
 
 from .support import explained, shaped, spmd
@@ -257,3 +258,8 @@ def test_numbers_of_numpy_are_numbers():
     found = sw.explain(spmd(psum, out_specs=P()), shaped(64), mesh={"data": 4}, hardware=machine)
     assert json.loads(json.dumps(found.to_dict()))
     assert json.loads(json.dumps(machine.to_dict()))["node"] == 2
+
+
+def test_a_range_whose_ends_read_alike_is_one_figure():
+    assert units.between(1e-3, 2e-3) == "1 ms to 2 ms"
+    assert units.between(36.01e-6, 36.02e-6) == "36 µs"

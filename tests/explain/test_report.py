@@ -253,6 +253,10 @@ class TestBadInput:
         with pytest.raises(sw.ShardingError, match="the nearest sizes that work are 4 or 8"):
             explained(lambda x: x, shaped(7))
 
+    def test_a_size_that_is_smaller_than_the_axis(self):
+        with pytest.raises(sw.ShardingError, match="the nearest that works is 1024"):
+            explained(lambda x: x, shaped(8), mesh=sw.mesh(data=1024))
+
     def test_what_is_not_known(self):
         def told(x):
             jax.debug.print("{}", x, ordered=True)

@@ -83,6 +83,8 @@ def test_one_place(looked):
     assert [one.name for one in again] == ["scaled"]
     with pytest.raises(sw.ShardwiseError, match="no value is made at 'nothing'"):
         looked.at(where="nothing")
+    with pytest.raises(sw.ShardwiseError, match=r"(?s)line is 'total'.*where='total'"):
+        looked.at(line="total")
 
 
 def test_names_of_several_are_whole():

@@ -161,6 +161,12 @@ def test_the_solution_is_shown_once_it_is_found_or_on_request(folder, exercises)
     assert shown.output == exercises[0].solution
 
 
+def test_whoever_is_in_the_folder_need_not_go_there(tmp_path, monkeypatch):
+    assert f"cd {tmp_path} && shardwise practice" in run("start", tmp_path).output
+    monkeypatch.chdir(tmp_path)
+    assert "    shardwise practice\n" in run("start", ".").output
+
+
 def test_a_folder_that_is_none_is_refused(tmp_path):
     found = run("hint", "shard_map_psum", "--dir", tmp_path)
     assert found.exit_code == 2
