@@ -2,6 +2,7 @@
 
     python benchmarks/gallery.py                    # all of them, in two minutes
     python benchmarks/gallery.py pipeline zero      # these
+    python benchmarks/gallery.py --at-once 2 4 8    # besides one by one, so many at once
 
 In most of them the devices meet in every layer or in every turn of a loop, so that something of all
 of them has to be kept. What may be kept is what the devices keep, all together: their temporaries,
@@ -15,6 +16,7 @@ import importlib
 import math
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +71,15 @@ def program(name: str) -> tuple[Any, Any]:
     return gradient, args
 
 
-def steps(name: str) -> tuple[dict[str, Any], Any]:
-    """The forms of an example that are compared."""
+def steps(name: str, more: Sequence[int] = ()) -> tuple[dict[str, Any], Any]:
+    """The forms of an example that are compared; `more` are numbers of shards at once."""
     step, args = program(name)
     sizes = MESHES.get(name) or dict.fromkeys(importlib.import_module(name).AXES, DEVICES)
     virtual = sw.mesh(**sizes)
     forms = {
         "one": lambda *args: step(*args, mesh=mesh(dict.fromkeys(sizes, 1))),
         "devices": lambda *args: step(*args, mesh=mesh(sizes)),
-        "at_once=1": sw.simulate(step, mesh=virtual, at_once=1),
+        **{f"at_once={k}": sw.simulate(step, mesh=virtual, at_once=k) for k in (1, *more)},
         "auto": sw.simulate(step, mesh=virtual, at_once="auto"),
     }
     return {key: with_number(form) for key, form in forms.items()}, args
@@ -104,29 +106,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SIZES))
     parser.add_argument("--rounds", type=int, default=5, help="steps timed per form; 0 for none")
+    parser.add_argument("--at-once", type=int, nargs="*", default=[], metavar="K")
     asked = parser.parse_args()
     rows, found = [], []
     for name in asked.names or SIZES:
         print(f"... {name}", file=sys.stderr, flush=True)
-        forms, args = steps(name)
+        forms, args = steps(name, asked.at_once)
         ready = measure(forms, args, asked.rounds)
         losses = [each.loss for each in ready.values() if each.times]
         if losses and max(losses) - min(losses) > 1e-3 * abs(losses[0]):
             raise SystemExit(f"{name}: the forms end at different losses: {losses}")
-        one, devices, single, auto = ready.values()
-        together = DEVICES * devices.temporaries
+        together = DEVICES * ready["devices"].temporaries
+        simulated = [each for key, each in ready.items() if key not in ("one", "devices")]
         rows.append(
             [
                 name,
                 *(report.milliseconds(each.seconds) for each in ready.values()),
-                *map(report.megabytes, (one.temporaries, together)),
-                *map(report.megabytes, (single.temporaries, auto.temporaries)),
+                *map(report.megabytes, (ready["one"].temporaries, together)),
+                *(report.megabytes(each.temporaries) for each in simulated),
             ]
         )
-        ratio = single.temporaries / together
+        ratio = ready["at_once=1"].temporaries / together
         found.append(Target(f"temporaries, {name}, at_once=1 / the devices", ratio, 1.0))
     print(report.machine(jax.devices()[0].device_kind, jax.__version__) + f", {DEVICES} shards\n")
-    forms = ["one device", f"{DEVICES} devices", "one by one", "auto"]
+    several = [f"{k} at once" for k in asked.at_once]
+    forms = ["one device", f"{DEVICES} devices", "one by one", *several, "auto"]
     header = ["example", *forms, "temporaries, one device", *forms[1:]]
     print(report.table(header, rows) + "\n")
     report.conclude(found)
