@@ -59,7 +59,7 @@ FOLLOWS = 2
 
 def first_failure(evidence: list[Evidence]) -> Failure:
     """The cause among what was heard, in the order it was heard."""
-    cause = min(evidence, key=rank)
+    cause = min(causes(evidence), key=rank)
     if isinstance(cause, Lost):
         return Failure(f"machine {cause.node}", f"contact was lost: {cause.why}", "", 1, True)
     who = f"process {cause.process} on {cause.host}"
@@ -72,6 +72,12 @@ def first_failure(evidence: list[Evidence]) -> Failure:
         return Failure(who, describe_exit(cause.code), words, cause.code)
     outside = cause.code in (-signal.SIGKILL, -signal.SIGTERM)
     return Failure(who, describe_exit(cause.code), cause.words, exit_code(cause.code), outside)
+
+
+def causes(evidence: list[Evidence]) -> list[Evidence]:
+    """All but the ends of processes that have said why before they ended so."""
+    said = {(one.process, one.code) for one in evidence if isinstance(one, Reported)}
+    return [e for e in evidence if not (isinstance(e, Exited) and (e.process, e.code) in said)]
 
 
 def rank(one: Evidence) -> int:

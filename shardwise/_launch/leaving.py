@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from .._errors import explain_error
 from .events import Ended, Exited, Reported
-from .failure import FOLLOWS, Evidence, Failure, rank
+from .failure import FOLLOWS, Evidence, Failure, causes, rank
 
 NOTICE = 30.0
 """Seconds after the first end in which nothing is said."""
@@ -55,7 +55,7 @@ class Leavers:
         """The failure, if it is that JAX has waited at the end for as long as it does."""
         late = set(range(self._total)) - self._hosts.keys()
         gave_up = any(isinstance(e, Exited) and _BARRIER in e.words for e in evidence)
-        if not (gave_up and late and self._hosts and all(map(_follows, evidence))):
+        if not (gave_up and late and self._hosts and all(map(_follows, causes(evidence)))):
             return None
         first, host = next(iter(self._hosts.items()))
         words = explain_error(

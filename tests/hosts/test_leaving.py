@@ -182,6 +182,9 @@ def test_who_is_blamed():
     told = str(first_failure([Exited(1, "b", 77, ""), gone, left]))
     assert told.startswith("process 1 on b failed first: it ended its script while process 0 on a")
     assert "process 2 on c" in str(first_failure([left, error]))
+    raised = Reported(0, "a", 1, "process 1 on b has ended", peer=True, left="process 1 on b")
+    told = str(first_failure([raised, Exited(0, "a", 1, "its last words")]))
+    assert told.startswith("process 1 on b failed first: it ended its script while process 0 on a")
 
     leavers = leaving.Leavers(3)
     assert leavers.blamed([gone]) is None  # nobody has left
@@ -191,6 +194,7 @@ def test_who_is_blamed():
     assert "process 0, 2 did not come" in blamed
     broken = Reported(0, "a", 1, "ValueError: Gloo: Connection closed by peer", peer=False)
     assert leavers.blamed([broken, gone]) is not None
+    assert leavers.blamed([broken, gone, Exited(0, "a", 1, "its last words")]) is not None
     assert leavers.blamed([broken]) is None
     assert leavers.blamed([gone, error]) is None
     assert leavers.blamed([Exited(0, "a", -signal.SIGABRT, "a crash of its own")]) is None
