@@ -41,7 +41,7 @@ test: $(READY)  ## Run the tests, on WORKERS processes.
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(ARGS)
 
 cluster: $(READY)  ## Tests of several processes, some of which are killed and started again.
-	$(BIN)/python -m pytest -m cluster $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m cluster $(ARGS)
 
 lint: $(READY)  ## ruff, the format, pyright.
 	$(BIN)/ruff check .

@@ -92,6 +92,12 @@ NARROW = ["bool", "int8", "uint8", "int32", "uint32"]
 WIDE = ["int32", "uint32", "int64", "uint64"]
 
 
+def pairs(dtypes):
+    """Each with itself on one device, and with the one after it on three, either way round."""
+    for one, next_one in zip(dtypes, [*dtypes[1:], dtypes[0]], strict=True):
+        yield from ((one, one, 1), (one, next_one, 3), (next_one, one, 3))
+
+
 def of_all_sizes(dtype, size, seed):
     """Integers over the whole range of a dtype, its limits and zero among them."""
     if dtype == "bool":
@@ -109,28 +115,27 @@ def products(values, weights):
 class TestIntegers:
     """Products of integers are exact, and so are their sums."""
 
-    @pytest.mark.parametrize("weights", NARROW)
-    @pytest.mark.parametrize("values", NARROW)
-    def test_up_to_32_bits(self, values, weights):
-        self.compare(of_all_sizes(values, 203, 0), of_all_sizes(weights, 203, 1))
+    @pytest.mark.parametrize(("values", "weights", "count"), [*pairs(NARROW)])
+    def test_up_to_32_bits(self, values, weights, count):
+        self.compare(values, weights, count)
 
-    @pytest.mark.parametrize("weights", WIDE)
-    @pytest.mark.parametrize("values", WIDE)
-    def test_up_to_64_bits(self, values, weights):
+    @pytest.mark.parametrize(("values", "weights", "count"), [*pairs(WIDE)])
+    def test_up_to_64_bits(self, values, weights, count):
         with jax.enable_x64(True):
-            self.compare(of_all_sizes(values, 203, 0), of_all_sizes(weights, 203, 1))
+            self.compare(values, weights, count)
 
     @staticmethod
-    def compare(values, weights):
+    def compare(values, weights, count):
+        values, weights = of_all_sizes(values, 203, 0), of_all_sizes(weights, 203, 1)
+
         def fn(_, b):
             return {"sum": Sum(*b), "mean": b}
 
         total, weight = sum(products(values, weights)), sum(map(int, weights))
-        for count in (1, 3):
-            got = evaluate(fn, None, (values, weights), batch=32, mesh=devices(count))
-            assert (got["sum"], type(got["sum"])) == (total, int)
-            assert got["mean"] == float(Fraction(total, weight))
-            assert (got.weight["mean"], type(got.weight["mean"])) == (weight, int)
+        got = evaluate(fn, None, (values, weights), batch=32, mesh=devices(count))
+        assert (got["sum"], type(got["sum"])) == (total, int)
+        assert got["mean"] == float(Fraction(total, weight))
+        assert (got.weight["mean"], type(got.weight["mean"])) == (weight, int)
 
     def test_one_large_step_of_the_largest(self):
         x = np.full(100_003, 2**31 - 1, np.int32)

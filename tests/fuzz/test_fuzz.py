@@ -15,7 +15,7 @@ from .generate import generate
 from .programs import groups, make
 from .shrink import shrink
 
-PROGRAMS = range(30)
+PROGRAMS = range(20)
 HANGS = range(9, 200, 20)
 
 
