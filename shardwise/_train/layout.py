@@ -143,18 +143,25 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
             continue
         if isinstance(leaf, bool | int | float | complex) and not _in_list(path):
             continue
+        remedy = "np.asarray(...) of a list of rows; text has to be made numbers first."
+        if isinstance(leaf, np.ma.MaskedArray):
+            remedy = (
+                "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, by which "
+                "the loss weights its values: a device knows no mask."
+            )
         raise ShardingError(
             explain_error(
                 f"batch{jax.tree_util.keystr(path)} is {a_type(leaf)}",
                 where="the batch",
                 rule="The leaves of a batch are arrays of numbers.",
-                remedy="np.asarray(...) of a list of rows; text has to be made numbers first.",
+                remedy=remedy,
             )
         )
 
 
 def _is_rows(leaf: Any) -> bool:
-    return hasattr(leaf, "shape") and not _is_text(leaf)
+    masked = isinstance(leaf, np.ma.MaskedArray)
+    return hasattr(leaf, "shape") and not masked and not _is_text(leaf)
 
 
 def _is_text(leaf: Any) -> bool:

@@ -148,6 +148,7 @@ def test_a_scalar_that_is_a_mean(loss):
         ({"axis": 0}, ["axis 0 is none of the axes"]),
         ({"seed": None}, ["seed is None", "a whole number, or a key"]),
         ({"batch": {**BATCH, "day": np.zeros(8, "M8[D]")}}, [r"\['day'\] is an ndarray"]),
+        ({"batch": {**BATCH, "m": np.ma.ones(8)}}, [r"\['m'\] is a MaskedArray", "filled"]),
         ({"loss": lambda p, b: (squares(p, b), squares(p, b) * 1j)}, ["dtype complex64"]),
         ({"loss": aux({1: 1.0}), "has_aux": True}, ["metric named 1", "text"]),
         ({"loss": aux({"step": 1.0}), "has_aux": True}, ["metric named 'step'", "sw.fit"]),
