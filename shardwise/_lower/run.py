@@ -28,8 +28,9 @@ from .apart import apart
 from .block import sum_block
 from .context import Context, Env, read
 from .control import control
-from .convolutions import in_order
+from .convolutions import in_order, reversing
 from .crossing import settle
+from .held import held
 from .later import later
 from .loop import Loop
 from .machine import on_host
@@ -61,7 +62,10 @@ def observe(
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     keep = [atom for atom in atoms if isinstance(atom, Var)]
-    ops = later(in_order(body.ops, watch), keep, watch) if on_host() else body.ops
+    if on_host():
+        ops = later(in_order(body.ops, watch), keep, watch)
+    else:
+        ops = held(reversing(body.ops, watch))
     run(apart(once(ops, watch), watch), list(axes), env, keep, cx)
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
