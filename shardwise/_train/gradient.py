@@ -23,7 +23,7 @@ from .._errors import ShardingError, explain_error
 from .dependence import depends
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
-from .means import refuse_other_scalars
+from .means import refuse_mixed_rows
 from .part import LossOf, Place
 from .statistics import Statistics, keep_statistics, refuse_varying
 
@@ -83,7 +83,6 @@ def reduce_gradients(
     sizes: dict[str, int] = {}
     values = length  # how many the loss is a mean of
     certain = True  # whether something counts: a batch has a row, and only weights can be zero
-    scalars = False  # whether some result is a scalar
 
     each = jnp.ndim(count) > 0  # each device has padding of its own
 
@@ -105,9 +104,8 @@ def reduce_gradients(
             if loss.weights is not None:
                 _refuse_trained_weights(objective, params, state, batch, place, rows)
             terms = {"loss": loss, **metrics}
-            nonlocal values, certain, scalars
+            nonlocal values, certain
             certain = loss.weights is None
-            scalars = any(term.scalar for term in terms.values())
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
             if padded:
@@ -146,8 +144,8 @@ def reduce_gradients(
         refuse_varying(mapped, layout, arguments)
     given = params, state, batch
     (grads, sums), state = mapped(layout.mesh)(*arguments)
-    if scalars and objective.statistics.mode == "batch":
-        refuse_other_scalars(objective.loss, objective.has_aux, layout, *given)
+    if objective.statistics.mode == "batch":
+        refuse_mixed_rows(objective.loss, objective.has_aux, layout, *given)
     metrics = {
         name: total / (sizes[name] if weight is None else weight)
         for name, (total, weight) in sums.items()

@@ -1,7 +1,8 @@
-"""A scalar stands for the mean of its rows. One that is something else is found out by its meaning.
+"""What a loss returns stands for its rows alone. What does not is found out by its meaning.
 
-The mean of the devices' sums is a share of the sum, and the mean of their square roots is no root:
-neither shows on one device. So a scalar is read as `sw.prove` reads a program, from shapes alone.
+The mean of the devices' sums is a share of the sum, and the mean of their square roots is no root;
+a row from which the mean of a device's rows is taken is another one on another number of devices.
+None of it shows on one device. So a loss is read as `sw.prove` reads a program, from shapes alone.
 """
 
 from __future__ import annotations
@@ -19,13 +20,16 @@ from .losses import read_loss
 from .part import LossOf, Place
 from .statistics import shapes_of
 
-A_SUM, NOT_LINEAR = "SW402", "SW405"
+A_SUM, A_SHARE, NOT_LINEAR = "SW402", "SW403", "SW405"
 
 
-def refuse_other_scalars(
+def refuse_mixed_rows(
     loss: LossOf, has_aux: bool, layout: Layout, params: Any, state: Any, batch: Any
 ) -> None:
-    """Raise if a scalar of a loss is known not to be the mean of its rows.
+    """Raise if a result of a loss is known to depend on how many rows a device has.
+
+    That is a scalar that is not the mean of its rows, or a value of a row, or its weight, in which
+    a sum or a maximum over the other rows is used. What no rule says anything of passes.
 
     Args:
         loss: The loss.
@@ -49,11 +53,14 @@ def refuse_other_scalars(
         first, metrics = read_loss(output, has_aux, rows)
         terms = {"loss": first, **metrics}
         scalars = {name: term.values for name, term in terms.items() if term.scalar}
-        return jax.tree.map(lambda value: lax.pmean(value, layout.axis), scalars)
+        means = {name: lax.pmean(value, layout.axis) for name, value in scalars.items()}
+        values = {name: term.values for name, term in terms.items() if not term.scalar}
+        weights = {n: term.weights for n, term in terms.items() if term.weights is not None}
+        return means, values, weights
 
     def program(params: Any, state: Any, batch: Any, *, mesh: Any) -> Any:
-        specs = P(), P(), P(layout.axis)
-        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)(
+        ins, outs = (P(), P(), P(layout.axis)), (P(), P(layout.axis), P(layout.axis))
+        return jax.shard_map(body, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(
             params, state, batch
         )
 
@@ -63,25 +70,46 @@ def refuse_other_scalars(
     except Exception:
         return  # it takes one number of rows only, or cannot be read: not known to be wrong
     for finding in proof.findings:
-        if finding.code in (A_SUM, NOT_LINEAR):
+        is_scalar = finding.leaf.startswith("result[0]")
+        if is_scalar and finding.code in (A_SUM, NOT_LINEAR):
             raise _no_mean(finding)
+        if not is_scalar and finding.code in (A_SHARE, NOT_LINEAR):
+            raise _no_row(finding, layout.axis)
 
 
 def _no_mean(finding: Any) -> ShardingError:
-    name = finding.leaf.split("'")[1]
     if finding.code == A_SUM:
         found, rule = "adds its rows up", "of n devices' sums, the mean is one nth of the sum."
     else:
-        found = "is not the mean of its rows"
+        found, rule = "is not the mean of its rows", "what each device has is averaged."
         if finding.where.file:  # a line of the loss; the mean that comes after it is ours
             found += f": {finding.message.partition(': ')[2]}, {finding.where}"
-        rule = "what each device has is averaged."
     return ShardingError(
         explain_error(
-            f"its {name!r} is a scalar that {found}",
+            f"its {_name(finding)!r} is a scalar that {found}",
             where="the loss",
             rule=f"A scalar stands for the mean of the rows it was given: {rule}",
             remedy="return the losses per row, without the sum; (losses, weights) for a weighted "
             "mean.",
         )
     )
+
+
+def _no_row(finding: Any, axis: str) -> ShardingError:
+    what = "weights are" if finding.leaf.startswith("result[2]") else "values are"
+    place = f", {finding.where}" if finding.where.file else ""
+    return ShardingError(
+        explain_error(
+            f"its {_name(finding)!r} has one per row, but these {what} not those of a row: they "
+            f"use what the rows of one device have in common{place}",
+            where="the loss",
+            rule="What is returned per row does not depend on the other rows of its device: it "
+            "would be another one on another number of devices.",
+            remedy=f"take what all rows have in common over all of them, lax.pmean(x.mean(0), "
+            f"{axis!r}); or statistics='shard', if each device is meant to have its own.",
+        )
+    )
+
+
+def _name(finding: Any) -> str:
+    return finding.leaf.split("'")[1]

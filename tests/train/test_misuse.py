@@ -83,6 +83,54 @@ def test_another_type_error_of_an_optimizer_stays_what_it_is():
         step(step.init(PARAMS), BATCH)
 
 
+def centred(p, b):
+    return squares(p, {**b, "x": b["x"] - b["x"].mean(0)})
+
+
+def as_weights(p, b):
+    return squares(p, b), (b["y"] > 0) / (b["y"] > 0).sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "of"),
+    [
+        (centred, "these values"),
+        (lambda p, b: squares(p, b) / squares(p, b).max(), "these values"),
+        (lambda p, b: jax.nn.softmax(squares(p, b)), "these values"),
+        (as_weights, "these weights"),
+        (lambda p, b: jnp.stack([squares(p, b), centred(p, b)], 1), "these values"),
+    ],
+)
+@pytest.mark.parametrize("mesh", [MESH, sw.mesh(data=1), sw.mesh(data=8)], ids=str)
+def test_rows_that_use_what_the_rows_of_a_device_have_in_common(loss, of, mesh):
+    with pytest.raises(sw.ShardingError) as told:
+        run(loss, mesh=mesh)
+    assert f"its 'loss' has one per row, but {of} are not those of a row" in str(told.value)
+    assert "test_misuse.py:" in str(told.value)
+    assert "lax.pmean(x.mean(0), 'data')" in str(told.value)
+    run(loss, mesh=mesh, statistics="shard")
+
+
+def test_a_metric_per_row_that_uses_the_others():
+    with pytest.raises(sw.ShardingError, match="its 'own' has one per row"):
+        run(lambda p, b: (squares(p, b), {"own": centred(p, b)}), has_aux=True)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, b: squares(p, {**b, "x": b["x"] - jax.lax.pmean(b["x"].mean(0), "data")}),
+        lambda p, b: jax.nn.log_softmax(b["x"] * p["w"])[:, 0],
+        lambda p, b: (squares(p, b), b["y"] > 0),
+        lambda p, b: jax.lax.map(lambda row: (row[0] @ p["w"] - row[1]) ** 2, (b["x"], b["y"])),
+        lambda p, b: squares(p, b) + (p["w"] ** 2).sum(),
+    ],
+)
+def test_rows_that_do_not(loss):
+    want = run(loss, mesh=sw.mesh(data=1))[1]["loss"]
+    assert np.allclose(run(loss)[1]["loss"], want, rtol=1e-6)
+
+
 @pytest.mark.parametrize("right", [1, np.int64(2), "auto"])
 def test_at_once_is_taken(right):
     for mesh in (MESH, sw.mesh(data=2)):

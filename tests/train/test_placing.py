@@ -110,7 +110,7 @@ def test_one_program_for_every_ragged_end_of_a_length():
     for rows in (9, 12, 15, 11):
         state, metrics = step(state, jax.tree.map(lambda x: x[:rows], BATCH))
         assert metrics["weight"] == rows
-    assert traced <= 2  # once to see what it does, once to run it
+    assert traced <= 4  # twice to read what it means, once to see what it does, once to run it
 
 
 @pytest.mark.parametrize("mesh", [real_mesh(data=4, model=2), sw.mesh(data=4, model=2)])
