@@ -22,6 +22,7 @@ from .._errors import ShardwiseError, warn
 from .._meaning import Gap, Mistake, Reading, Step, vanishing
 from .._mesh import abstract, axes_of
 from .._program import Join
+from .alone import alone
 from .cause import cause, grouped, ratios
 from .compare import wide
 from .describe import much
@@ -171,7 +172,9 @@ class Meant:
         if gap is None:
             return None
         first = self._told(one.run, one.index, _measured(gap, one))
-        if first.code == "SW409" or not first.where.file:
+        if first.code == "SW409":
+            return alone(gap.stray, one, much(one))
+        if not first.where.file:
             return None
         symptom = f"{much(one)}, " if first.code == "SW405" else ""
         symptom = "NaN or infinite " if one.not_finite else symptom

@@ -1,0 +1,87 @@
+"""What each device does with its own part alone, where the whole was meant.
+
+In-batch negatives, a median, a running sum: an operation that takes the elements of a dimension
+together gives something else for a part of it. No rule says what that is, so no proof says that it
+is wrong. But where the numbers are, and what comes of it meets what the other devices have only in
+a sum at the end, nothing has put the parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._mesh import Axis
+from .._program import Body, Collective, Leaf, Op, Var, walk
+from .times import names
+from .verdict import Finding
+from .wrong import Wrong
+
+TOGETHER = {
+    "argmax": "looks for the largest in",
+    "argmin": "looks for the smallest in",
+    "cumlogsumexp": "adds up along",
+    "cummax": "goes along",
+    "cummin": "goes along",
+    "cumprod": "multiplies along",
+    "cumsum": "adds up along",
+    "reduce_prod": "multiplies all of",
+    "sort": "sorts",
+    "top_k": "takes the largest of",
+}
+PRODUCT = "dot_general"
+SUMS = ("psum", "pmax", "pmin")
+
+
+def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
+    """The finding for an operation since which a wrong result is not what one device has."""
+    if not isinstance(op, Leaf) or not op.where.file or not one.comes_from(op):
+        return None
+    given = [atom.axes for atom in op.ins if isinstance(atom, Var)]
+    if op.name == PRODUCT:
+        axes = sorted(given[0] & given[1]) if len(given) == 2 else []
+    else:
+        axes = sorted(given[0]) if given and op.name in TOGETHER else []
+    if not axes or _is_exchanged(one.run.body, op, axes):
+        return None
+    over = names(axes)
+    does = (
+        "multiplies its own part with its own part"
+        if op.name == PRODUCT
+        else f"{TOGETHER[op.name]} its own part"
+    )
+    return Finding(
+        "SW109",
+        f"{one.path} depends on the number of devices ({much}): each device {does} over {over} "
+        f"alone (on {one.mesh})",
+        op.where,
+        one.path,
+        f"if the parts of all are meant, gather them first: jax.lax.all_gather(x, {over}, "
+        "tiled=True)" + _rows(op, over),
+        mesh=one.mesh,
+    )
+
+
+def _rows(op: Leaf, over: str) -> str:
+    if op.name != PRODUCT:
+        return "."
+    return (
+        " for one of the two. With n rows on each device, its own then begin at "
+        f"n * jax.lax.axis_index({over})."
+    )
+
+
+def _is_exchanged(body: Body, op: Op, axes: Sequence[Axis]) -> bool:
+    """Whether devices exchange, otherwise than by a reduction, something that comes of it."""
+    reached: set[Var] = set()
+    for outer in body.ops:
+        inside = list(walk([outer]))
+        if op not in inside and not any(atom in reached for atom in outer.ins):
+            continue
+        reached.update(outer.outs)
+        if any(_exchanges(inner, axes) for inner in inside):
+            return True
+    return False
+
+
+def _exchanges(op: Op, axes: Sequence[Axis]) -> bool:
+    return isinstance(op, Collective) and op.name not in SUMS and bool({*op.axes} & {*axes})
