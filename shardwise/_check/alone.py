@@ -2,8 +2,8 @@
 
 In-batch negatives, a median, a running sum: an operation that takes the elements of a dimension
 together gives something else for a part of it. No rule says what that is, so no proof says that it
-is wrong. But where the numbers are, and what comes of it meets what the other devices have only in
-a sum at the end, nothing has put the parts together.
+is wrong. But where the numbers are, and devices meet in nothing but sums on the way to the result,
+nothing has put the parts together.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .._mesh import Axis
-from .._program import Body, Collective, Leaf, Op, Var, walk
+from .._program import Collective, Leaf, Op, Var, walk
+from .diagnose import ancestors
 from .times import names
 from .verdict import Finding
 from .wrong import Wrong
@@ -41,7 +42,7 @@ def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
         axes = sorted(given[0] & given[1]) if len(given) == 2 else []
     else:
         axes = sorted(given[0]) if given and op.name in TOGETHER else []
-    if not axes or _is_exchanged(one.run.body, op, axes):
+    if not axes or _are_exchanged(one, axes):
         return None
     over = names(axes)
     does = (
@@ -70,17 +71,11 @@ def _rows(op: Leaf, over: str) -> str:
     )
 
 
-def _is_exchanged(body: Body, op: Op, axes: Sequence[Axis]) -> bool:
-    """Whether devices exchange, otherwise than by a reduction, something that comes of it."""
-    reached: set[Var] = set()
-    for outer in body.ops:
-        inside = list(walk([outer]))
-        if op not in inside and not any(atom in reached for atom in outer.ins):
-            continue
-        reached.update(outer.outs)
-        if any(_exchanges(inner, axes) for inner in inside):
-            return True
-    return False
+def _are_exchanged(one: Wrong, axes: Sequence[Axis]) -> bool:
+    """Whether devices exchange, otherwise than by a reduction, something that the result is of."""
+    body = one.run.body
+    made_by = ancestors(body, body.outs[one.index])
+    return any(_exchanges(op, axes) for op in walk(made_by))
 
 
 def _exchanges(op: Op, axes: Sequence[Axis]) -> bool:
