@@ -15,6 +15,7 @@ from .._durable import wait_for_compiler
 from .._errors import ShardwiseError, was_told
 from .._version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
+from .output import in_any_encoding, printing
 from .status import ExitCode
 
 
@@ -77,4 +78,6 @@ def _shardwise(
 def main() -> None:
     """Run the command line: the entry point of `shardwise`."""
     wait_for_compiler()
-    app(prog_name="shardwise")
+    in_any_encoding()
+    with printing():
+        app(prog_name="shardwise")

@@ -1,0 +1,64 @@
+"""What is printed: in any encoding, and in words where it cannot be printed at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+import typer
+
+from .._errors import ShardwiseError, explain_error
+from .status import ExitCode
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What a file without room answers to being written to."""
+
+
+def in_any_encoding() -> None:
+    """Have a sign that the terminal cannot show printed as `?`, which keeps tables straight."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def printing() -> Iterator[None]:
+    """Inside, a command runs; where nothing more can be printed, that is one line and code 2."""
+    try:
+        try:
+            yield
+        finally:
+            _flush()
+    except OSError as error:
+        if error.errno not in FULL or error.filename is not None:
+            raise
+        _drop_the_rest()
+        said = explain_error(
+            f"it cannot be written to ({error.strerror})",
+            where="standard output",
+            remedy="make room, or print to another place.",
+        )
+        with contextlib.suppress(OSError):
+            typer.echo(f"{ShardwiseError.__name__}: {said}", err=True)
+        sys.exit(ExitCode.NOT_RUN)
+
+
+def _flush() -> None:
+    """Print what is held back, while there are words for what may come of it."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough, as `head` has
+        _drop_the_rest()
+
+
+def _drop_the_rest() -> None:
+    """What is left to print goes nowhere: Python would try again when it ends, and fail."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
