@@ -189,7 +189,7 @@ def writing(path: Path) -> Iterator[None]:
             explain_error(
                 f"it cannot be written ({error.strerror})",
                 where=str(path),
-                remedy="name a file in a folder that is there and may be written to.",
+                remedy="name a file in a folder that is there, may be written to and has room.",
             )
         ) from error
 

@@ -5,6 +5,7 @@ Nothing here knows of training or evaluation, and nothing imports JAX.
 
 from .files import Identity as Identity
 from .files import unused as unused
+from .files import write_file as write_file
 from .files import write_whole as write_whole
 from .lock import Lock as Lock
 from .lock import holder as holder

@@ -7,6 +7,34 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from .._errors import writing
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file that the user names: whole, or what was there stays; a pipe as it comes.
+
+    What has no content to keep, as `/dev/stdout` or a pipe, is written to and not replaced; so is a
+    file in a folder that takes no new ones. A link stays a link.
+
+    Raises:
+        ShardwiseError: It cannot be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    with writing(path):
+        target = path.resolve()
+        if _is_replaceable(path.absolute(), target):
+            write_whole(target, data)
+        else:
+            path.write_bytes(data)
+
+
+def _is_replaceable(path: Path, target: Path) -> bool:
+    """Not what is open already under another name: `/dev/stdout` may lead to a file."""
+    if path.parts[1:2] in (("dev",), ("proc",)):
+        return False
+    regular = target.is_file() or not target.exists()
+    return regular and os.access(target.parent, os.W_OK)
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one go: whoever reads it sees the old content or the new.

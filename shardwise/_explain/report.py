@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from .._calls import public_methods
-from .._errors import ArgumentError, a_type, explain_error, path_of, writing
+from .._errors import ArgumentError, a_type, explain_error, path_of
 from .beside import Judged, with_findings
 from .compare import Comparison, compare
 from .cost import with_cost
@@ -67,8 +67,7 @@ class Report(Facts):
             The path.
         """
         path = path_of(path, "report.save")
-        with writing(path):
-            return save(self, path)
+        return save(self, path)
 
     def __str__(self) -> str:
         return plain_text(self)

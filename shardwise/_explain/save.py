@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .._durable import write_file
 from .._errors import ShardwiseError, explain_error
 from .facts import Facts
 from .text import plain_text
@@ -16,19 +17,19 @@ def save(report: Facts, path: Path) -> Path:
         case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
             save_trace(report, path)
         case ".json":
-            path.write_text(json.dumps(report.to_dict(), indent=2), encoding="utf-8")
+            write_file(path, json.dumps(report.to_dict(), indent=2))
         case ".txt":
-            path.write_text(plain_text(report), encoding="utf-8")
+            write_file(path, plain_text(report))
         case ".html":
             save_page(report, path)
         case ".svg":
             from .figures import svg
 
-            path.write_text(svg(report, _figure(path)), encoding="utf-8")
+            write_file(path, svg(report, _figure(path)))
         case ".png":
             from .figures import png
 
-            path.write_bytes(png(report, _figure(path)))
+            write_file(path, png(report, _figure(path)))
         case _:
             raise ShardwiseError(
                 explain_error(
@@ -48,7 +49,7 @@ def save_page(report: Facts, path: Path) -> Path:
     """Write the page, whatever the file is called; give the path."""
     from .page import html
 
-    path.write_text(html(report), encoding="utf-8")
+    write_file(path, html(report))
     return path
 
 
@@ -56,7 +57,7 @@ def save_trace(report: Facts, path: Path) -> Path:
     """Write the trace for Perfetto, whatever the file is called; give the path."""
     from .trace import trace
 
-    path.write_text(json.dumps(trace(report)), encoding="utf-8")
+    write_file(path, json.dumps(trace(report)))
     return path
 
 

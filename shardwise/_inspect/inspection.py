@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from .._calls import public_methods
-from .._errors import ShardwiseError, explain_error, path_of, writing
+from .._durable import write_file
+from .._errors import ShardwiseError, explain_error, path_of
 from .data import Facts
 from .page import html, notebook
 from .text import text
@@ -57,8 +58,7 @@ class Inspection(Facts):
                         remedy="inspection.html, inspection.json or inspection.txt.",
                     )
                 )
-        with writing(path):
-            path.write_text(content, encoding="utf-8")
+        write_file(path, content)
         return path
 
     def _repr_html_(self) -> str:

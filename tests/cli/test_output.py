@@ -1,4 +1,4 @@
-"""What a command prints and writes where the terminal shows few signs, or where there is no room."""
+"""What a command prints and writes where few signs can be shown, or where there is no room."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from shardwise._durable import (
     listen,
     seal,
     unused,
+    write_file,
     write_whole,
 )
 from shardwise._durable.signals import GRACE
@@ -110,6 +111,40 @@ class TestFiles:
         path.chmod(0o640)
         write_whole(path, b"rows")
         assert path.stat().st_mode & 0o777 == 0o640
+
+    def test_a_file_of_the_users_keeps_its_link(self, tmp_path):
+        page = tmp_path / "page"
+        page.write_text("old")
+        (tmp_path / "link").symlink_to(page)
+        write_file(tmp_path / "link", "new")
+        assert (tmp_path / "link").is_symlink()
+        assert page.read_text() == "new"
+
+    def test_a_pipe_is_written_to(self, tmp_path):
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            write_file(pipe, "page")
+            assert os.read(reader, 10) == b"page"
+        finally:
+            os.close(reader)
+        assert pipe.is_fifo()
+
+    def test_a_stream_that_leads_to_a_file_is_written_to(self, tmp_path):
+        page = tmp_path / "page"
+        with page.open("wb") as file:
+            write_file(Path(f"/dev/fd/{file.fileno()}"), "page")
+            assert os.path.samestat(os.fstat(file.fileno()), page.stat())
+        assert page.read_text() == "page"
+
+    @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+    def test_a_folder_that_takes_no_new_files(self, tmp_path):
+        (tmp_path / "page").write_text("old")
+        tmp_path.chmod(0o500)
+        write_file(tmp_path / "page", "new")
+        tmp_path.chmod(0o700)
+        assert (tmp_path / "page").read_text() == "new"
 
     def test_a_file_that_goes_away(self, tmp_path):
         path = tmp_path / "file"
