@@ -61,9 +61,10 @@ def examine(
     """Run `f` on every mesh and compare. `options` are how arguments lie, and the static ones.
 
     Accelerators round the operands of float32 products to ten bits unless they are told not to,
-    which would be all that is seen: here they are.
+    which would be all that is seen: here they are. Programs are compiled to be run here, whatever
+    `jax.disable_jit` says: it is about the user's own calls.
     """
-    with jax.default_matmul_precision("highest"):
+    with jax.default_matmul_precision("highest"), jax.disable_jit(False):
         return _examine(f, args, meshes, reference, options, rtol, atol, seed)
 
 

@@ -279,6 +279,12 @@ def test_without_jit(data, want):
         assert_same(sw.simulate(loss, mesh=sw.mesh(**X4))(*data), want)
 
 
+def test_checking_without_jit(data):
+    with jax.disable_jit():
+        without = sw.check(loss, *data, mesh=X4)
+    assert str(without) == str(sw.check(loss, *data, mesh=X4))
+
+
 def test_checking_for_nan(data):
     with jax.debug_nans(True):
         call = sw.simulate(lambda w, x, mesh: loss(w, x, mesh=mesh) * jnp.nan, mesh=sw.mesh(**X4))
