@@ -206,8 +206,10 @@ def noting(what: str) -> Iterator[None]:
 
 
 def a_type(value: object) -> str:
-    """The type of a value with its article: `an int`, `a str`."""
+    """The type of a value with its article: `an int`, `a str`; `an array` for JAX's own."""
     name = type(value).__name__
+    if name == "ArrayImpl":  # a name that nobody writes
+        return "an array"
     vowel = name[0].lower() in "aeiou" or name == "ndarray"
     return f"{'an' if vowel else 'a'} {name}"
 

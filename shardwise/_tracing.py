@@ -25,7 +25,7 @@ from ._jax.types import about, nowhere, unplaced
 from ._jax.virtual import under, virtually
 from ._layout import Layout, Leafwise, ask, automatic, for_leaves, refused
 from ._mesh import AbstractMesh, MeshLike, abstract, one_mesh
-from ._misuse import reading_errors
+from ._misuse import reading_errors, refuse_later, refuse_results
 from ._objects import Update, name_argument, name_result, parameters, purely, spread
 from ._program import Body
 from ._static import Bound, Static, bind
@@ -111,6 +111,7 @@ class _Given:
     def call(self, *flat: Any) -> tuple[list[Any], Form]:
         """The function of arrays alone."""
         result = self.pure(*self.tree.put_together(flat))
+        refuse_later(self.bound.f, result)
         leaves, form = take_apart(result)
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
             raise _jax.RefusedError(
@@ -261,6 +262,7 @@ class Tracing:
 
         def leaves(*flat: Any) -> list[Any]:
             found, form = flat_f(*flat)
+            refuse_results(self.f, found)
             made.append(form)
             return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gc
 import inspect
 import warnings
 
@@ -111,7 +112,7 @@ TIRED = {
     ),
     "a function that returns text": (
         lambda: sw.check(lambda x: "a", X, mesh=MESH),
-        ["the function returns something of type str"],
+        ["test_calls.py:", " (<lambda>): the function returns something of type str"],
     ),
     "a reference of other arguments": (
         lambda: sw.check(scaled, X, 1.0, mesh=MESH, reference=lambda x: x),
@@ -257,3 +258,34 @@ def test_an_error_about_something_else_has_no_such_note():
         sw.check(lambda x, *, mesh: x[0].nothing, (X, X), mesh=MESH)
     notes = getattr(caught.value, "__notes__", [])
     assert not any("one argument" in note for note in notes)
+
+
+def later(kind):
+    async def coroutine(x):
+        return x
+
+    async def asynchronous(x):
+        yield x
+
+    def generator(x):
+        yield x
+
+    return {"a coroutine": coroutine, "an asynchronous": asynchronous, "a generator": generator}[
+        kind
+    ]
+
+
+@pytest.mark.parametrize("kind", ["a coroutine", "an asynchronous", "a generator"])
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_function_of_which_a_call_runs_nothing(kind):
+    f = later(kind)
+    with pytest.raises(sw.ArgumentError) as refused:
+        sw.check(f, X, mesh=MESH)
+    line = f.__code__.co_firstlineno
+    assert f"test_calls.py:{line} ({f.__name__}): {f.__name__} is {kind} " in str(refused.value)
+    gc.collect()  # where Python would warn of what nobody has awaited
+
+
+def test_an_array_of_jax_is_called_an_array():
+    with pytest.raises(sw.ArgumentError, match=r"it is called with an array, an array: too many"):
+        sw.simulate(lambda x, *, mesh: x, mesh=MESH)(jnp.ones(8), jnp.ones(8))

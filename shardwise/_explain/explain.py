@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,8 +13,8 @@ from .._calls import DEVICES, public
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, a_type, explain_error, name_of
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
-from .._program import Body, Passes, Var, Where, annotate, build, walk
-from .._program.where import NOWHERE
+from .._program import Body, Passes, Var, annotate, build, walk
+from .._program.where import place_of
 from .._static import Static
 from .._tracing import Traced, Tracing
 from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
@@ -138,16 +137,6 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         notes=notes_of(body, layouts, axes, recorder.collectives, meant.failed),
         source=place_of(f),
     )
-
-
-def place_of(f: Callable[..., Any]) -> Where:
-    """Where a function is defined; nowhere for one that Python knows no source of."""
-    inner = inspect.unwrap(f)
-    inner = getattr(inner, "func", inner)
-    code = getattr(inner, "__code__", None)
-    if code is None:
-        return NOWHERE
-    return Where(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _operations(traced: Traced) -> Body:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import linecache
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,16 @@ class Where:
 
 
 NOWHERE = Where("", 0, "")
+
+
+def place_of(f: Callable[..., Any]) -> Where:
+    """Where a function is defined; nowhere for one that Python knows no source of."""
+    inner = inspect.unwrap(f)
+    inner = getattr(inner, "func", inner)
+    code = getattr(inner, "__code__", None)
+    if code is None:
+        return NOWHERE
+    return Where(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def where_of(*sources: Any) -> Where:
