@@ -21,6 +21,7 @@ def start_devices(count: int) -> None:
     others = re.sub(rf"{flag}=\S*", "", os.environ.get("XLA_FLAGS", ""))
     os.environ["XLA_FLAGS"] = f"{others} {flag}={count}".strip()
     os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ.pop("JAX_NUM_CPU_DEVICES", None)  # it goes before the flag, and the option before it
     import jax
 
     if jax.device_count() != count:

@@ -589,7 +589,11 @@ def test_devices_are_started_before_jax(here):
         [sys.executable, "-c", code, "check", "--devices", "3", "steps.py"],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "JAX_NUM_CPU_DEVICES": "2",  # the option goes before it
+        },
     )
     assert done.stdout == "steps.py:own_mesh: right on 2 meshes\n1 case, right\n", done.stderr
     assert done.returncode == 0
