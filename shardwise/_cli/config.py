@@ -44,10 +44,16 @@ class Settings:
                 what = f"paths has {named!r}, and there is no such file or folder."
                 raise _wrong(self.file, what, "paths are relative to the folder of this file.")
 
-    def blame(self, error: ShardwiseError) -> ShardwiseError:
-        """An error about a setting's value, which says that it comes from here."""
-        assert self.file is not None
-        return type(error)(f"{_where(self.file)}: {error}")
+    def refuse_unknown_hardware(self) -> None:
+        """Say of a machine that there is not that this file names it. Imports JAX."""
+        if self.hardware is None or self.file is None:
+            return
+        from .._explain import Hardware
+
+        try:
+            Hardware.named(self.hardware)
+        except ShardwiseError as error:
+            raise type(error)(f"{_where(self.file)}: {error}") from None
 
 
 def load(folder: Path | None = None) -> Settings:

@@ -17,7 +17,6 @@ from .._doing import telling
 from .._errors import ShardwiseError, explain_error
 from . import files, options
 from .cases import Found, find_cases, program_of
-from .config import Settings
 from .report import Outcome, full_text
 from .running import console, path_as_it_was
 from .status import ExitCode
@@ -66,7 +65,7 @@ def explain(
     files.refuse_unwritable(page, "--html")
     files.refuse_unwritable(trace, "--trace")
     named, settings = options.prepare(targets, devices)
-    machine = hardware or _machine_of(settings) or (MACHINE if trace is not None else None)
+    machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with telling("importing"):
             cases = find_cases(named)
@@ -86,18 +85,6 @@ def explain(
             _write(one.report, page, trace)
     failed = any(one.report is None for one in outcomes)
     raise typer.Exit(ExitCode.NOT_RUN if failed else ExitCode.OK)
-
-
-def _machine_of(settings: Settings) -> str | None:
-    """The machine that the project names; one that there is not is told once, with its place."""
-    if settings.hardware is not None:
-        from .._explain import Hardware
-
-        try:
-            Hardware.named(settings.hardware)
-        except ShardwiseError as error:
-            raise settings.blame(error) from None
-    return settings.hardware
 
 
 def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -> None:

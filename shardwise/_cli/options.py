@@ -118,6 +118,7 @@ def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], 
         settings.refuse_missing_paths()
     if (devices or settings.devices) is not None:
         start_devices(devices or settings.devices or 1)
+    settings.refuse_unknown_hardware()
     return chosen, settings
 
 

@@ -92,6 +92,7 @@ class TestSettings:
             ("devices = 0", "devices is 0."),
             ("devices = true", "devices is True."),
             ("hardware = 3", "hardware is a number (3)."),
+            ('hardware = "h300"', "there is no profile 'h300'"),
             ("paths = [", "it cannot be read"),
         ],
     )
