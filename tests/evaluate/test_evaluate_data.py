@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -221,6 +223,59 @@ class TestKinds:
         assert run(data.with_format("numpy")) == want
 
 
+class TestListsOfNumbers:
+    """As a Hugging Face dataset gives them; to JAX they are that many scalars."""
+
+    SQUARE = np.arange(16.0, dtype=np.float32).reshape(4, 4)
+
+    def first(self, data) -> float:
+        """A mean that tells rows from columns, in batches as large as a row is long."""
+        return evaluate(lambda _, b: b["x"][:, 0], None, data, batch=4)["mean"]
+
+    def test_a_list_in_an_example_is_an_array(self):
+        assert self.first([{"x": row} for row in self.SQUARE.tolist()]) == 6.0
+
+    def test_and_one_in_a_batch(self):
+        assert self.first(iter([{"x": self.SQUARE[k : k + 2].tolist()} for k in (0, 2)])) == 6.0
+
+    def test_lists_of_lists(self):
+        pairs = [{"x": row.reshape(2, 2).tolist()} for row in self.SQUARE]
+        found = evaluate(lambda _, b: b["x"][:, 1, 0], None, pairs, batch=4)["mean"]
+        assert found == 8.0
+
+    def test_a_dataset_of_lists_is_as_one_of_arrays(self, want):
+        assert run([{"x": one["x"].tolist(), "y": float(one["y"])} for one in examples()]) == want
+
+    def test_a_list_of_arrays_is_a_tree(self):
+        pairs = [{"x": [np.float32(k), np.full(2, k)]} for k in range(4)]
+        assert evaluate(lambda _, b: b["x"][1][:, 0] + b["x"][0], None, pairs)["mean"] == 3.0
+
+    def test_a_tuple_of_numbers_is_a_tree(self):
+        assert evaluate(lambda _, b: b[1], None, [(0.0, 1.0), (0.0, 3.0)])["mean"] == 2.0
+
+    def test_a_list_of_batches_columns_is_a_tree(self):
+        found = evaluate(lambda _, b: b[1], None, iter([[[0.0, 0.0], [1.0, 3.0]]]))
+        assert found["mean"] == 2.0
+
+    def test_ragged_lists(self):
+        with pytest.raises(
+            ShardingError, match=r"example 0 of .*: data\['x'\] is a list whose lis"
+        ):
+            self.first([{"x": [[1.0, 2.0], [3.0]]}])
+        with pytest.raises(ShardingError, match=r"batch 1: data\['x'\] is a list whose lists dif"):
+            self.first(iter([{"x": [[1.0]]}, {"x": [[1.0, 2.0], [3.0]]}]))
+
+    def test_examples_of_other_lengths(self):
+        with pytest.raises(
+            ShardingError, match=r"example 1 of .* data\['x'\] is \[1\], expected \[2\]"
+        ):
+            self.first([{"x": [1.0, 2.0]}, {"x": [3.0]}])
+
+    def test_a_list_by_itself_could_be_two_things(self):
+        with pytest.raises(UnsupportedError, match="one array or several leaves"):
+            evaluate(lambda _, b: b[:, 0], None, [[1.0, 2.0], [3.0, 4.0]])
+
+
 class TestRefusals:
     @pytest.mark.parametrize("data", [np.zeros((0, 3)), {"x": np.zeros(0)}, [], iter([])])
     def test_nothing(self, data):
@@ -246,6 +301,21 @@ class TestRefusals:
         data = {"x": normal(3), "name": np.array(["a", "b", "c"])}
         with pytest.raises(UnsupportedError, match=r"data\['name'\]: its dtype is <U1"):
             run(data)
+
+    @pytest.mark.parametrize("kind", ["timedelta64[s]", "datetime64[s]"])
+    def test_times(self, kind):
+        data = {"x": normal(3), "at": np.zeros(3, kind)}
+        with pytest.raises(UnsupportedError, match=rf"data\['at'\]: its dtype is {kind[:9]}"):
+            run(data)
+
+    @pytest.mark.parametrize("length", [sys.maxsize, sys.maxsize // 1024])
+    def test_a_dataset_that_repeats_without_end(self, length):
+        class Endless(Dataset):
+            def __len__(self):
+                return length
+
+        with pytest.raises(ShardingError, match=f"its length is {length}: it repeats without end"):
+            run(Endless())
 
     @pytest.mark.parametrize("data", [None, 3, "a path", {"x": 3}, object()])
     def test_what_is_no_data(self, data):

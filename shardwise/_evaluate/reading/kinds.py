@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ..._errors import ShardingError, UnsupportedError, explain_error
+from .lists import array_of, leaves_of, refuse_bare
 from .mapped import mapped_file
 from .source import (
     SAMPLES,
@@ -27,6 +28,9 @@ from .source import (
 )
 
 _END = object()
+
+ENDLESS = 1 << 48
+"""A length that says that a dataset repeats without end: no run comes to so many examples."""
 
 
 class ArraySource(Source):
@@ -69,16 +73,21 @@ class ExampleSource(Source):
         self.label = f"{type(data).__name__} of {self.length} examples"
         if not self.length:
             raise empty(self.label)
+        if self.length >= ENDLESS:
+            raise _endless(self.length, type(data).__name__)
         with noted(f"reading example 0 of {self.label}"):
             first = self._one(0)
-        paths, self.structure = jax.tree.flatten_with_path(first)
+        where = f"example 0 of {self.label}"
+        refuse_bare(first, where)
+        paths, self.structure = leaves_of(first)
         if not paths:
             raise _bare(f"example 0 is {first!r}", f"{self.label}")
-        arrays = [_plain(leaf, f"example 0 of {self.label}") for _, leaf in paths]
+        names = [jax.tree_util.keystr(path) for path, _ in paths]
+        arrays = [_plain(leaf, where, name) for name, (_, leaf) in zip(names, paths, strict=True)]
         self._dtypes = [array.dtype for array in arrays]
         self.rows = [
-            _row(path, array, f"example 0 of {self.label}")
-            for (path, _), array in zip(paths, arrays, strict=True)
+            Row(name, array.shape, device_dtype(array.dtype, f"data{name} in {where}"))
+            for name, array in zip(names, arrays, strict=True)
         ]
 
     def read(self, start: int, stop: int) -> list[Any]:
@@ -89,11 +98,11 @@ class ExampleSource(Source):
             for row, dtype in zip(self.rows, self._dtypes, strict=True)
         ]
         for place, (index, example) in enumerate(zip(wanted, self._examples(wanted), strict=True)):
-            leaves, structure = jax.tree.flatten(example)
+            paths, structure = leaves_of(example)
             if structure != self.structure:
                 raise unlike(f"example {index}", structure, self.structure)
-            for row, column, leaf in zip(self.rows, found, leaves, strict=True):
-                array = _plain(leaf, f"example {index}")
+            for row, column, (_, leaf) in zip(self.rows, found, paths, strict=True):
+                array = _plain(leaf, f"example {index}", row.path)
                 if array.shape != row.shape:
                     raise misshapen(f"example {index}", row, array.shape, row.shape)
                 if not np.can_cast(array.dtype, column.dtype, "safe"):
@@ -204,11 +213,11 @@ class BatchSource(Source):
 
     def _checked(self, batch: Any) -> list[Any]:
         where = f"batch {self._number}"
-        paths, structure = jax.tree.flatten_with_path(batch)
+        paths, structure = leaves_of(batch, whole=False)
         if not paths:
             raise _bare(f"{where} is {batch!r}", self.label)
-        leaves = [_copy(leaf, where) for _, leaf in paths]
         names = [jax.tree_util.keystr(path) for path, _ in paths]
+        leaves = [_copy(leaf, where, name) for name, (_, leaf) in zip(names, paths, strict=True)]
         common_length(names, leaves, where)
         if not self.rows:
             self.structure = structure
@@ -326,18 +335,29 @@ def _host(leaf: Any) -> Any:
     return leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
 
 
-def _plain(leaf: Any, where: str) -> np.ndarray:
+def _plain(leaf: Any, where: str, name: str) -> np.ndarray:
     """A leaf as NumPy has it; a mask would be lost on the way."""
     refuse_masked(leaf, where)
-    return np.asarray(leaf)
+    return array_of(leaf, where, name)
 
 
-def _copy(leaf: Any, where: str) -> np.ndarray:
+def _copy(leaf: Any, where: str, name: str) -> np.ndarray:
     """The values of an array as they are now; those of a jax array stay what they are."""
     if not isinstance(leaf, jax.Array):
-        return np.array(_plain(leaf, where))  # a tensor of torch's knows nothing of a copy
+        return np.array(_plain(leaf, where, name))  # a tensor of torch's knows nothing of a copy
     device_dtype(leaf.dtype, "a batch of the data")
     return np.asarray(leaf)
+
+
+def _endless(length: int, kind: str) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            f"its length is {length}: it repeats without end.",
+            where=f"argument 'data' ({kind})",
+            rule="Every example is evaluated once.",
+            remedy="leave repeat() out, or give it a number: repeat(1).",
+        )
+    )
 
 
 def _bare(what: str, label: str) -> ShardingError:
@@ -349,8 +369,3 @@ def _bare(what: str, label: str) -> ShardingError:
             remedy="leave such examples out, or put numbers in their place.",
         )
     )
-
-
-def _row(path: Any, leaf: np.ndarray, where: str) -> Row:
-    name = jax.tree_util.keystr(path)
-    return Row(name, leaf.shape, device_dtype(leaf.dtype, f"data{name} in {where}"))

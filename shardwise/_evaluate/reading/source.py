@@ -128,7 +128,8 @@ def device_dtype(dtype: Any, where: str) -> np.dtype:
     if str(dtype).startswith("key<"):
         raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it in fn.")
     dtype = _numpy_dtype(dtype).newbyteorder("=")
-    if dtype.kind in "OSUMmV" and not jnp.issubdtype(dtype, np.number):
+    # Types of fewer bits are of kind V to NumPy, and a timedelta64 is a number to it.
+    if dtype.kind in "OSUMm" or (dtype.kind == "V" and not jnp.issubdtype(dtype, np.number)):
         raise _unplaceable(
             dtype, where, "leave this leaf out of the data, or encode it as numbers."
         )
