@@ -80,7 +80,7 @@ def evaluate(
     if not callable(fn):
         raise _not_found(function, f"{type(fn).__name__} is not a function.")
     with _told(state or "", "making the state", MAKING, verbose):
-        held: Any = None if state is None else find(state)
+        held: Any = None if state is None else find(state, option="--state ")
         given = held() if _makes_state(held) else held
     from .._evaluate import evaluate as run
 
@@ -146,21 +146,23 @@ def load_data(options: list[str]) -> Any:
     return arrays[0] if len(arrays) == 1 else tuple(arrays)
 
 
-def find(name: str, wanted: Callable[[Any], bool] = lambda _: True) -> Any:
+def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str = "") -> Any:
     """The object that `package.module:name` or `file.py:name` stands for.
 
     Args:
         name: What was typed.
         wanted: Whether an object may be meant, where there is none of this name.
+        option: The option that it was typed after, with a space; nothing for the function.
     """
     place, _, attribute = name.rpartition(":")
+    typed = f"{option}{name}"
     if not place or not attribute:
-        raise _not_found(name, "it is not of the form MODULE:NAME.")
-    module = _load_file(Path(place), name) if place.endswith(".py") else _load_module(place, name)
+        raise _not_found(typed, "it is not of the form MODULE:NAME.")
+    module = _load_file(Path(place), typed) if place.endswith(".py") else _load_module(place, typed)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise _not_found(name, f"{place} has no {attribute!r}.", _meant(module, wanted))
+            raise _not_found(typed, f"{place} has no {attribute!r}.", _meant(module, wanted))
         found = getattr(found, part)
     return found
 
@@ -220,6 +222,10 @@ def _load(path: str) -> Any:
     if not Path(path).is_file():
         raise _no_file(path)
     try:
+        with open(path, "rb") as file:
+            start = file.read(6)
+        if not start.startswith((b"\x93NUMPY", b"PK")):
+            raise ValueError("it does not begin as a .npy file does")
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(loaded, np.ndarray):
             raise ValueError("it is an archive of arrays")
@@ -255,16 +261,16 @@ def _wrong(what: str, remedy: str) -> ShardingError:
     return ShardingError(explain_error(f"{what}.", where="--data", remedy=remedy))
 
 
-def _not_found(name: str, what: str, known: Iterable[str] = ()) -> ShardwiseError:
-    place, _, attribute = name.rpartition(":")
+def _not_found(typed: str, what: str, known: Iterable[str] = ()) -> ShardwiseError:
+    place, _, attribute = typed.rpartition(":")
     near = difflib.get_close_matches(attribute, known, n=1)
-    return ShardwiseError(
-        explain_error(
-            what,
-            where=name,
-            rule="A function is named MODULE:FN, a file FILE.py:FN.",
-            remedy=f"did you mean {place}:{near[0]}?"
-            if near
-            else "shardwise evaluate my_model:loss --data x.npy",
+    if typed.startswith("--state "):
+        rule, example = (
+            "The state is named MODULE:NAME, or FILE.py:NAME.",
+            "--state model.py:params",
         )
-    )
+    else:
+        rule = "A function is named MODULE:FN, a file FILE.py:FN."
+        example = "shardwise evaluate my_model:loss --data x.npy"
+    remedy = f"did you mean {place}:{near[0]}?" if near else example
+    return ShardwiseError(explain_error(what, where=typed, rule=rule, remedy=remedy))

@@ -132,6 +132,8 @@ class Evaluation(Mapping[str, Any]):
     def _remarks(self) -> list[str]:
         bad = [
             f"{name}: {found.count} examples are not finite, the first is number {found.first}"
+            if found.count != 1
+            else f"{name}: 1 example is not finite, number {found.first}"
             for name, found in self.nonfinite.items()
         ]
         return [*bad, *self.notes]

@@ -68,7 +68,7 @@ class TestEvaluation:
         assert lines[:2] == ["loss  nan", "n     4"]
         assert lines[2].startswith("10 examples, ")
         assert lines[2].endswith("batch 4 on 8 devices")
-        assert lines[3] == "loss: 1 examples are not finite, the first is number 3"
+        assert lines[3] == "loss: 1 example is not finite, number 3"
         assert repr(result) == "Evaluation(loss=nan, n=4, count=10)"
 
     def test_dictionary(self, result):
@@ -83,7 +83,7 @@ class TestEvaluation:
         text = result._repr_html_()
         assert text.startswith("<table><tr>")
         assert "<td>4</td>" in text
-        assert "the first is number 3" in text
+        assert "1 example is not finite, number 3" in text
 
     def test_names_are_escaped_in_html(self):
         made = evaluate(lambda _, b: {"<b>": b}, None, np.float32([1]))
@@ -279,8 +279,11 @@ class TestCommand:
             (["my_model:nope"], "shardwise evaluate my_model:loss --data x.npy"),
             (["my_model:param"], "shardwise evaluate my_model:loss --data x.npy"),
             (["my_model:map_off"], "did you mean my_model:map_of?"),
-            (["my_model:map_of", "--state", "my_model:param"], "did you mean my_model:params?"),
-            (["my_model:map_of", "--state", "my_model:nope"], "shardwise evaluate my_model:loss"),
+            (
+                ["my_model:map_of", "--state", "my_model:param"],
+                "did you mean --state my_model:params?",
+            ),
+            (["my_model:map_of", "--state", "my_model:nope"], "--state model.py:params"),
         ],
     )
     def test_only_what_may_be_meant_is_suggested(self, folder, args, says):
@@ -307,7 +310,14 @@ class TestCommand:
             (["my_model:loss", "--data", "z.npy"], "Remedy: there are w.npy, x.npy, y.npy."),
             (["my_model:loss", "--data", "xx.npy"], "Remedy: did you mean x.npy?"),
             (["my_model:loss", "--data", "no/x.npy"], "there is no folder 'no' either"),
-            (["my_model:loss", "--data", "my_model.py"], "cannot be read as an array"),
+            (
+                ["my_model:loss", "--data", "my_model.py"],
+                "cannot be read as an array: it does not begin as a .npy file does\n",
+            ),
+            (
+                ["my_model:loss", "--data", "y.npy", "--state", "my_model:nosuch"],
+                "--state my_model:nosuch: my_model has no 'nosuch'.\n  The state is named",
+            ),
             (["my_model:los", "--data", "y.npy"], "my_model has no 'los'"),
             (["my_model", "--data", "y.npy"], "not of the form MODULE:NAME"),
             (["nowhere.at_all:fn", "--data", "y.npy"], "there is no module 'nowhere.at_all' here"),
