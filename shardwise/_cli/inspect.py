@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._doing import telling
+from .._errors import ShardwiseError
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .explain import largest, one_case_for_files
@@ -20,6 +21,8 @@ from .status import ExitCode
 
 if TYPE_CHECKING:
     from .._inspect import Inspection
+
+    Inspected = tuple[Outcome, Inspection | None]
 
 MOST = 8
 """The largest axis that is looked at where the case names larger ones and no mesh is given."""
@@ -60,7 +63,7 @@ def inspect(
         with contextlib.redirect_stdout(sys.stderr), telling("importing"):
             cases = find_cases(named)
         one_case_for_files("inspect", cases, page)
-        found = [_inspect(one, sizes, line, where) for one in cases]
+        found = _at([_inspect(one, sizes) for one in cases], line, where)
     if output is options.Printed.JSON:
         typer.echo(json.dumps({"cases": [_data(*one) for one in found]}, indent=2))
     for outcome, inspection in found:
@@ -73,9 +76,7 @@ def inspect(
     raise typer.Exit(ExitCode.NOT_RUN if any(one.error for one, _ in found) else ExitCode.OK)
 
 
-def _inspect(
-    found: Found, mesh: dict[str, int] | None, line: str | None, where: str | None
-) -> tuple[Outcome, Inspection | None]:
+def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
     if found.case is None:
         return Outcome(found, error=found.error), None
     with telling(f"inspecting {found.name}"), contextlib.redirect_stdout(sys.stderr):
@@ -85,9 +86,27 @@ def _inspect(
         try:
             f, args = program_of(found.case)
             chosen = mesh or {k: min(v, MOST) for k, v in largest(found.case.mesh).items()}
-            return Outcome(found), run(f, *args, mesh=make_mesh(chosen), line=line, where=where)
+            return Outcome(found), run(f, *args, mesh=make_mesh(chosen))
         except (Exception, SystemExit) as error:
             return Outcome(found, error=error), None
+
+
+def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:
+    """What was asked for of each case; one that has no such value is left out, if another has."""
+    if line is None and where is None:
+        return found
+    kept: list[Inspected] = []
+    without: list[Inspected] = []
+    for outcome, inspection in found:
+        try:
+            kept.append((outcome, None if inspection is None else inspection.at(line, where)))
+        except ShardwiseError as error:
+            without.append((Outcome(outcome.found, error=error), None))
+    if all(inspection is None for _, inspection in kept):
+        return [*kept, *without]
+    for outcome, _ in without:
+        typer.echo(f"{outcome.found.name}: no value is made there", err=True)
+    return kept
 
 
 def _data(outcome: Outcome, inspection: Inspection | None) -> dict[str, Any]:

@@ -49,6 +49,24 @@ def test_the_command_shows_a_place(case, tmp_path):
     assert page.read_text().startswith("<!doctype html>")
 
 
+def test_a_case_without_the_place_is_left_out_where_another_has_it(case):
+    other = """
+@sw.case(mesh={"data": [1, 2]})
+def a_double():
+    return (lambda x: x * 2), (np.arange(4, dtype=np.float32),)
+"""
+    case.write_text(CASES + other, encoding="utf-8")
+    for asked in (["--where", "psum"], ["--line", f"programs.py:{line(norm)}"]):
+        found = run(str(case), "--mesh", "data=2", *asked)
+        assert found.exit_code == 0, found.output
+        assert "total = psum over data: f32[]" in found.stdout
+        assert "could not be run" not in found.stdout
+        assert found.stderr.endswith("cases.py:a_double: no value is made there\n")
+    found = run(str(case), "--mesh", "data=2", "--where", "nothing")
+    assert found.exit_code == 2
+    assert found.output.count("no value is made at 'nothing'") == 2
+
+
 def line(function) -> int:
     return line_of(function, "total")
 
