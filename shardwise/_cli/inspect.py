@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from .._doing import telling
 from .._errors import ShardwiseError
 from . import files, options
 from .cases import Found, find_cases, program_of
-from .explain import largest, one_case_for_files
+from .explain import one_case_for_files
 from .report import Outcome, full_text
 from .running import console, path_as_it_was
 from .status import ExitCode
@@ -24,15 +25,18 @@ if TYPE_CHECKING:
 
     Inspected = tuple[Outcome, Inspection | None]
 
-MOST = 8
-"""The largest axis that is looked at where the case names larger ones and no mesh is given."""
+MOST = 64
+"""The most devices that are looked at where the case has a smaller mesh too and none is given."""
 
 
 def inspect(
     targets: options.Targets = None,
     mesh: Annotated[
         str | None,
-        options.one("The mesh: data=4,model=2. By default the largest of the case."),
+        options.one(
+            "The mesh: data=4,model=2. By default the largest of the case with up to "
+            f"{MOST} devices."
+        ),
     ] = None,
     line: Annotated[
         str | None,
@@ -85,8 +89,10 @@ def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
 
         try:
             f, args = program_of(found.case)
-            chosen = mesh or {k: min(v, MOST) for k, v in largest(found.case.mesh).items()}
-            return Outcome(found), run(f, *args, mesh=make_mesh(chosen))
+            chosen, note = (mesh, "") if mesh else _chosen(found.case.mesh)
+            made = run(f, *args, mesh=make_mesh(chosen))
+            notes = (*made.notes, note) if note else made.notes
+            return Outcome(found), dataclasses.replace(made, notes=notes)
         except (Exception, SystemExit) as error:
             return Outcome(found, error=error), None
 
@@ -107,6 +113,26 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
     for outcome, _ in without:
         typer.echo(f"{outcome.found.name}: no value is made there", err=True)
     return kept
+
+
+def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
+    """The largest mesh of a case that is not too large, and a note if it has a larger one.
+
+    Never a mesh that the case does not have: its program need not fit any other.
+    """
+    from .._check.options import expand, words
+
+    found = expand(sizes, "case")
+    largest = found[-1]
+    chosen = next((one for one in reversed(found) if one.size <= MOST), found[0])
+    if chosen.size == largest.size:
+        return dict(chosen.shape), ""
+    given = ",".join(f"{name}={size}" for name, size in largest.shape.items())
+    note = (
+        f"this is the mesh {words(chosen)} of the case; its largest, {words(largest)}, has "
+        f"{largest.size} devices. --mesh {given} shows that one."
+    )
+    return dict(chosen.shape), note
 
 
 def _data(outcome: Outcome, inspection: Inspection | None) -> dict[str, Any]:

@@ -31,10 +31,16 @@ def text(found: Facts, every: bool) -> str:
     if found.deadlock:
         lines += ["", f"DEADLOCK: {found.deadlock}"]
     if hidden:
+        one = hidden == 1
+        left = (
+            "1 value in the middle of a line is"
+            if one
+            else f"{hidden} values in the middle of lines are"
+        )
+        has = "it" if one else "them"
         lines += [
             "",
-            f"{hidden} values in the middle of lines are left out; text(every=True), "
-            "or --every on the command line, has them.",
+            f"{left} left out; text(every=True), or --every on the command line, has {has}.",
         ]
     lines += [f"Note: {note}" for note in found.notes]
     return "\n".join(lines)

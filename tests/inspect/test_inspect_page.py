@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from typer.testing import CliRunner
 
@@ -44,8 +46,8 @@ def test_the_command_shows_a_place(case, tmp_path):
     found = run(str(case), "--html", str(page), "--format", "json", "--line", str(line(norm)))
     assert found.exit_code == 0, found.output
     assert '"differs_over": []' in found.output
-    # The largest mesh of the case has more devices than anyone reads: eight are looked at.
-    assert '"data": 8' in found.output
+    assert '"data": 64' in found.output
+    assert '"notes": []' in found.output
     assert page.read_text().startswith("<!doctype html>")
 
 
@@ -65,6 +67,34 @@ def a_double():
     found = run(str(case), "--mesh", "data=2", "--where", "nothing")
     assert found.exit_code == 2
     assert found.output.count("no value is made at 'nothing'") == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"), [("[1, 12]", 12), ("[1, 16, 512]", 16), ("512", 512), ("[128, 512]", 128)]
+)
+def test_the_mesh_is_one_of_the_case_and_the_text_says_which(tmp_path, sizes, taken):
+    path = tmp_path / "sizes.py"
+    rows = CASES.replace("[1, 64]", sizes).replace("arange(64", f"arange({taken}")
+    path.write_text(rows, encoding="utf-8")
+    found = run(str(path))
+    assert found.exit_code == 0, found.output
+    assert f"norm on {{data: {taken}}}" in found.output
+    note = f"Note: this is the mesh {{data: {taken}}} of the case; its largest, {{data: 512}}, has"
+    assert (note in found.output) == (taken in (16, 128))
+    assert ("--mesh data=512 shows that one." in found.output) == (taken in (16, 128))
+
+
+def test_one_value_that_is_left_out_is_one():
+    found = sw.inspect(norm, normal(8), 2.0, mesh={"data": 2})
+    hidden = sum(len(stop.steps) - len(stop.shown) for stop in found.stops)
+    assert f"{hidden} values in the middle of lines are left out" in found.text()
+    shown = tuple(one for stop in found.stops for one in stop.shown)
+    (more, *_) = (one for one in found.steps if one not in shown)
+    kept = tuple(one for one in found.steps if one in shown or one is more)
+    assert (
+        "1 value in the middle of a line is left out; text(every=True)"
+        in dataclasses.replace(found, steps=kept).text()
+    )
 
 
 def line(function) -> int:
