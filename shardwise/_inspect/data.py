@@ -28,9 +28,11 @@ class Part:
     dtype: str
     numbers: np.ndarray
     """The array itself, or the first few numbers of a large one."""
-    least: float | None = None
-    most: float | None = None
+    least: float | int | None = None
+    most: float | int | None = None
     mean: float | None = None
+    mark: int | None = None
+    """Of a large one, a number made of all its numbers and their places."""
 
     @property
     def whole(self) -> bool:
@@ -39,7 +41,7 @@ class Part:
 
     def same(self, other: Part) -> bool:
         """Whether two devices hold the same."""
-        return (self.least, self.most, self.mean) == (other.least, other.most, other.mean) and bool(
+        return self.mark == other.mark and bool(
             np.array_equal(self.numbers, other.numbers, equal_nan=_inexact(self.numbers))
         )
 

@@ -310,7 +310,20 @@ def _small(value: Value) -> tuple[Any, ...]:
         return (array,)
     flat = array.reshape((*lead, local))
     wide = flat.astype(jnp.float32)
-    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), wide.mean(-1)
+    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), wide.mean(-1), _mark(flat)
+
+
+def _mark(flat: jax.Array) -> jax.Array:
+    """A number made of all the last dimension's numbers and their places: unlike ones differ."""
+    if flat.dtype.itemsize < 4:
+        flat = flat.astype(jnp.float32)
+    if jnp.issubdtype(flat.dtype, jnp.floating):  # zeros are alike, and so are NaNs
+        flat = jnp.where(flat == 0, 0, jnp.where(jnp.isnan(flat), jnp.nan, flat))
+    bits = jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape((*flat.shape[:-1], -1))
+    place = jnp.arange(bits.shape[-1], dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
+    mixed = (bits ^ place) * jnp.uint32(0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(0xC2B2AE35)
+    return mixed.sum(-1, dtype=jnp.uint32)
 
 
 def _parts(
@@ -334,12 +347,19 @@ def _part(found: list[np.ndarray], var: Var) -> Part:
     numbers = _widened(found[0])
     kind = tuple(var.shape), var.kind
     if len(found) > 1:
-        return Part(*kind, numbers[:6], *(float(_widened(one)) for one in found[1:]))
+        return Part(*kind, numbers[:6], *(_widened(one).item() for one in found[1:]))
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
         return Part(*kind, numbers)
-    wide = numbers.astype(np.float64)
+    alike = numbers
+    if numbers.dtype.kind == "f":  # zeros are alike, and so are NaNs
+        alike = np.where(numbers == 0, 0, np.where(np.isnan(numbers), np.nan, numbers))
     return Part(
-        *kind, numbers.reshape(-1)[:6], float(wide.min()), float(wide.max()), float(wide.mean())
+        *kind,
+        numbers.reshape(-1)[:6],
+        numbers.min().item(),
+        numbers.max().item(),
+        float(numbers.astype(np.float64).mean()),
+        hash(alike.tobytes()),
     )
 
 

@@ -157,6 +157,18 @@ def test_large_arrays_are_kept_by_their_numbers():
     assert step(huge, "scaled").parts[1,].least == pytest.approx(3 * normal(2, 9000)[1].min())
 
 
+@pytest.mark.parametrize("size", [200, 9000])
+def test_large_parts_are_the_same_only_where_all_their_numbers_are(size):
+    """One-hot rows have the same range, mean and first numbers; rows of NaN are alike."""
+    hot = np.zeros((4, size), np.float32)
+    hot[[0, 1, 2, 3], [50, 60, 60, -1]] = 1
+    groups = step(sw.inspect(norm, hot, W, mesh=sw.mesh(data=4)), "scaled").groups()
+    assert [len(one.at) for one in groups] == [1, 2, 1]
+    hot[:2], hot[2, 7], hot[3] = np.nan, -0.0, hot[2]
+    groups = step(sw.inspect(norm, hot, W, mesh=sw.mesh(data=4)), "scaled").groups()
+    assert [len(one.at) for one in groups] == [2, 2]
+
+
 def test_types_that_numpy_cannot_print():
     found = sw.inspect(norm, jnp.asarray(X, jnp.bfloat16), jnp.bfloat16(3), mesh=sw.mesh(data=4))
     assert step(found, "scaled").dtype == "bfloat16"
