@@ -18,7 +18,7 @@ from markupsafe import Markup
 from .._explain.figures.draw import COLORS
 from .._version import __version__
 from .data import Facts
-from .text import devices, numbers
+from .text import rows
 
 BESIDE = 4
 """How many lines of source around those that make values are shown."""
@@ -35,6 +35,9 @@ TINTS = (
 )
 """The background of what a device holds, light and dark: one for each different part."""
 
+EXACT = (1 << 53) - 1
+"""Up to which whole number a script tells each from the next."""
+
 LIMIT = 60
 """How many values the piece for notebooks has, at most."""
 
@@ -42,9 +45,21 @@ LIMIT = 60
 def html(found: Facts) -> str:
     """The whole page."""
     # Inside a script element nothing may look like its end.
-    data = json.dumps(page_data(found)).replace("<", "\\u003c")
+    data = json.dumps(_for_script(page_data(found))).replace("<", "\\u003c")
     page = environment().get_template("page.html.j2")
     return page.render(found=found, data=Markup(data), version=__version__)
+
+
+def _for_script(data: Any) -> Any:
+    """Data as a script reads it right: whole numbers that a double does not hold are strings."""
+    match data:
+        case dict():
+            return {key: _for_script(one) for key, one in data.items()}
+        case list():
+            return [_for_script(one) for one in data]
+        case int() if abs(data) > EXACT:
+            return str(data)
+    return data
 
 
 def notebook(found: Facts) -> str:
@@ -68,8 +83,7 @@ def environment() -> Environment:
     )
     made.globals |= {
         "themes": [_theme(number) for number in (0, 1)],
-        "numbers": numbers,
-        "devices": devices,
+        "rows": rows,
     }
     return made
 

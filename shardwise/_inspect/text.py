@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 
@@ -11,6 +12,9 @@ from .data import Device, Facts, Part, Step, Stop
 
 ROWS = 8
 """How many different parts of a value are shown, at most."""
+
+DIGITS = range(6, 18, 2)
+"""How many decimals are shown of parts that look alike with four: the first that tells them."""
 
 INPUTS = 12
 """How many arguments that each device has whole are shown, at most."""
@@ -65,27 +69,30 @@ def _step(step: Step) -> list[str]:
     means = f", {step.meaning}" if step.meaning else ""
     head = f"  {step.title}: {step.array}{means}{saved}{some}"
     groups = step.groups()
+    shown = rows(step, groups[:ROWS])
     if not step.over:
         mark = "all devices" if step.kind != "result" else "result"
-        return [head, f"    {mark}  {numbers(groups[0].part)}"] if groups else [head]
-    label = [devices(step, group) for group in groups[:ROWS]]
-    width = max(map(len, label), default=0)
-    rows = [
-        f"    {one:<{width}}  {numbers(group.part)}"
-        for one, group in zip(label, groups, strict=False)
-    ]
+        return [head, *(f"    {mark}  {row}" for _, row in shown)]
+    width = max((len(devices) for devices, _ in shown), default=0)
+    lines = [f"    {devices:<{width}}  {row}" for devices, row in shown]
     if len(groups) > ROWS:
-        rows.append(f"    and {len(groups) - ROWS} more, all different")
-    return [head, *rows]
+        lines.append(f"    and {len(groups) - ROWS} more, all different")
+    return [head, *lines]
 
 
-def devices(step: Step, group: Device) -> str:
-    """The devices of a group in words: `data 0`, `data 0..3`, `data 1, model 0`."""
-    return place(step.over, group.at)
+def rows(step: Step, groups: Sequence[Device]) -> list[tuple[str, str]]:
+    """The devices of each group and its numbers, with digits enough to tell the groups apart."""
+    first = [numbers(group.part) for group in groups]
+    more = ([numbers(group.part, digits) for group in groups] for digits in DIGITS)
+    apart = next(
+        (one for one in itertools.chain([first], more) if len(set(one)) == len(groups)), first
+    )
+    where = (place(step.over, group.at) for group in groups)
+    return list(zip(where, apart, strict=True))
 
 
 def place(over: Sequence[str], at: Sequence[Mapping[str, int]]) -> str:
-    """Coordinates in words."""
+    """Coordinates in words: `data 0`, `data 0..3`, `data 1, model 0`."""
     columns = {name: sorted({one[name] for one in at}) for name in over}
     if len(at) == np.prod([len(column) for column in columns.values()], dtype=int):
         return ", ".join(f"{name} {_ranges(column)}" for name, column in columns.items())
@@ -99,18 +106,19 @@ def _ranges(values: list[int]) -> str:
     return "+".join(map(str, values))
 
 
-def numbers(part: Part) -> str:
+def numbers(part: Part, digits: int = 4) -> str:
     """The numbers of a part on one line."""
     wide = shutil.get_terminal_size((100, 24)).columns
     if part.whole:
-        return _array(part.numbers, wide)
-    first = _array(part.numbers, wide).strip("[]")
-    return f"from {part.least:.5g} to {part.most:.5g}, mean {part.mean:.4g}: [{first} ...]"
+        return _array(part.numbers, wide, digits)
+    first = _array(part.numbers, wide, digits).strip("[]")
+    least, most = f"{part.least:.{digits + 1}g}", f"{part.most:.{digits + 1}g}"
+    return f"from {least} to {most}, mean {part.mean:.{digits}g}: [{first} ...]"
 
 
-def _array(array: np.ndarray, wide: int) -> str:
+def _array(array: np.ndarray, wide: int, digits: int) -> str:
     shown = np.array2string(
-        array, precision=4, suppress_small=True, max_line_width=100_000, threshold=80
+        array, precision=digits, suppress_small=digits == 4, max_line_width=100_000, threshold=80
     )
     line = " ".join(shown.split())
     room = max(40, wide - 24)

@@ -226,3 +226,13 @@ def two_slopes(a, b, x, *, mesh):
         return by_a, by_b
 
     return jax.shard_map(body, mesh=mesh, in_specs=(P(), P(), P("data")), out_specs=P())(a, b, x)
+
+
+def whole_and_near(whole, near, none, *, mesh):
+    """Each device's own, of numbers that are hard to tell apart, and nothing of an empty array."""
+
+    def body(whole, near, none):
+        return whole, near * 2, none
+
+    spec = P("data")
+    return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(whole, near, none)

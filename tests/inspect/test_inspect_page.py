@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -12,7 +14,7 @@ from shardwise._cli import app
 
 from ..explain.browser import start
 from ..support import normal
-from .programs import learns, line_of, norm, predicted, ring
+from .programs import learns, line_of, norm, predicted, ring, whole_and_near
 
 CASES = """
 import numpy as np
@@ -224,3 +226,64 @@ def test_all_steps_are_printed(browser, learning):
     browser.run("dispatchEvent(new Event('afterprint'))")
     assert browser.run("document.querySelectorAll('.stop').length") == 0
     assert browser.complaints() == []
+
+
+@pytest.fixture(scope="module", params=[12, 64])
+def hard(request, tmp_path_factory):
+    """Numbers that a double rounds or that four decimals do not tell apart, and an empty array."""
+    n = request.param
+    whole = np.array([*range(2**60 + 1, 2**60 + n), 2**64 - 1], np.uint64)
+    near = 0.1 + 1e-10 * np.arange(n)
+    with jax.enable_x64(True):
+        found = sw.inspect(whole_and_near, whole, near, np.zeros((n, 0)), mesh={"data": n})
+    return found.save(tmp_path_factory.mktemp("pages") / f"hard{n}.html"), found, whole
+
+
+def test_parts_that_are_hard_to_tell_apart(browser, hard):
+    path, found, whole = hard
+    browser.open(path, 1280)
+    texts = browser.run(
+        "[...document.querySelectorAll('.step')].slice(0, 3).map(step =>"
+        " [...step.querySelectorAll('.cell :not(h3):is(table, .facts)')].map(c => c.textContent))"
+    )
+    shown = min(24, len(whole))
+    assert texts[0] == [str(one) for one in whole[:shown]]
+    assert texts[1][:2] == ["0.1000000000", "0.1000000001"]
+    assert len(set(texts[1])) == shown
+    assert set(texts[2]) == {"[]"}
+    looks = (
+        "new Set([...document.querySelector('.step').querySelectorAll('.cell')].map(c =>"
+        " c.style.background + getComputedStyle(c).outline)).size"
+    )
+    assert browser.run(looks) == shown
+    # What is left out stands below the grid, and makes no column wider than its neighbours.
+    rest = browser.run(
+        "[...document.querySelector('.step').querySelectorAll('.rest')].map(p => p.textContent)"
+    )
+    assert rest == (["and 40 more, all different"] if len(whole) > 24 else [])
+    wide = "[...document.querySelector('.held').children].map(c => Math.round(c.offsetWidth))"
+    assert len(set(browser.run(wide)[:shown])) == 1
+    assert browser.complaints() == []
+    # The text too: all digits of whole numbers, and more decimals where four look alike.
+    assert f"[{2**60 + 1}]" in found.text()
+    assert "[0.1000000001]" in found.text()
+
+
+@pytest.mark.parametrize("key", ["Enter", " "])
+def test_a_line_is_reached_with_the_keyboard(browser, page, key):
+    path, found = page
+    browser.open(path, 1280)
+    line = found.stops[1].where.line
+    button = (
+        "[...document.querySelectorAll('.code li.used [role=button][tabindex=\"0\"]')].find(one =>"
+        f" one.getAttribute('aria-label').startsWith('Line {line}: '))"
+    )
+    browser.run(f"{button}.focus()")
+    browser.run(
+        "document.activeElement.dispatchEvent("
+        f"new KeyboardEvent('keydown', {{key: '{key}', bubbles: true, cancelable: true}}))"
+    )
+    assert browser.run("Number(document.querySelector('.here b').textContent)") == line
+    assert browser.run("document.querySelectorAll('.code li.used').length") == browser.run(
+        "document.querySelectorAll('.code [role=button]').length"
+    )

@@ -30,8 +30,19 @@
       last = line[0];
       var row = make("li", null, line[2] ? "used" : "");
       row.appendChild(make("b", line[0]));
-      row.appendChild(make("span", line[1]));
-      if (line[2]) row.addEventListener("click", function () { jump(source.file, line[0]); });
+      var text = make("span", line[1]);
+      row.appendChild(text);
+      if (line[2]) {
+        row.addEventListener("click", function () { jump(source.file, line[0]); });
+        text.setAttribute("role", "button");
+        text.tabIndex = 0;
+        text.setAttribute("aria-label", "Line " + line[0] + ": " + line[1].trim());
+        text.addEventListener("keydown", function (event) {
+          if (event.key !== "Enter" && event.key !== " ") return;
+          event.preventDefault();
+          jump(source.file, line[0]);
+        });
+      }
       rows[source.file + ":" + line[0]] = row;
       list.appendChild(row);
     });
@@ -44,28 +55,41 @@
 
   // Numbers: all of one value with as many decimals, so that they stand below each other.
   var leaves = function (values) { return Array.isArray(values) ? values.flatMap(leaves) : [values]; };
-  var plain = function (value) {
-    if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  // Whole numbers that a script cannot hold are strings, as are NaN and the infinities.
+  var plain = function (value, digits) {
+    digits = typeof digits === "number" ? digits : 4;
+    if (typeof value !== "number" || Number.isSafeInteger(value)) return String(value);
     var size = Math.abs(value);
-    return size < 1e-3 || size >= 1e6 ? value.toExponential(3) : String(parseFloat(value.toPrecision(5)));
+    return size < 1e-3 || size >= 1e6 ? value.toExponential(digits - 1) : String(parseFloat(value.toPrecision(digits + 1)));
   };
-  var format = function (step) {
+  var formatted = function (step, digits) {
     var all = leaves(step.held.map(function (held) { return held.values === undefined ? [] : held.values; }))
       .filter(function (value) { return typeof value === "number"; });
     var most = all.reduce(function (size, value) { return Math.max(size, Math.abs(value)); }, 0);
-    if (all.every(Number.isInteger) || most >= 1e6) return plain;
-    var decimals = Math.max(0, 4 - Math.max(0, Math.floor(Math.log10(most))));
+    var short = function (value) { return plain(value, digits); };
+    if (all.every(Number.isInteger) || most >= 1e6) return short;
+    var decimals = Math.max(0, digits - Math.max(0, Math.floor(Math.log10(most))));
     return function (value) {
       if (typeof value !== "number" || value === 0) return String(value);
       var shown = value.toFixed(decimals);
-      return Number(shown) === 0 ? value.toExponential(1) : shown;
+      return Number(shown) === 0 ? value.toExponential(digits > 4 ? digits : 1) : shown;
     };
+  };
+  // With digits enough to tell different parts apart, where digits can.
+  var format = function (step) {
+    var apart = [4, 6, 8, 10, 12, 14, 16].find(function (digits) {
+      var number = formatted(step, digits);
+      var texts = step.held.map(function (held) { return content(held, number).textContent; });
+      return new Set(texts).size === texts.length;
+    });
+    return formatted(step, apart || 4);
   };
   var ROW = 8;
   var table = function (values, number) {
     var flat = function (values) { return "[" + values.map(function (v) {
       return Array.isArray(v) ? flat(v) : number(v);
     }).join(", ") + "]"; };
+    if (!leaves(values).length) return make("div", "[]", "facts");
     if (!Array.isArray(values)) values = [[values]];
     else if (!Array.isArray(values[0])) {
       var long = values;
@@ -85,8 +109,8 @@
   };
   var content = function (held, number) {
     if (held.values !== undefined) return table(held.values, number);
-    return make("div", plain(held.min) + " to " + plain(held.max) + ", mean " + plain(held.mean) +
-      ": " + held.first.map(plain).join(", ") + ", …", "facts");
+    return make("div", number(held.min) + " to " + number(held.max) + ", mean " + number(held.mean) +
+      ": " + held.first.map(function (one) { return number(one); }).join(", ") + ", …", "facts");
   };
   // How wide a cell must be for a row of numbers, and for the name of a device above them.
   var width = function (step, number) {
@@ -119,11 +143,13 @@
   var fits = function (device, at) {
     return Object.keys(at).every(function (name) { return device[name] === at[name]; });
   };
-  var cell = function (title, held, tint, number) {
+  // Each group has a colour; where there are more groups than colours, the edge tells them apart.
+  var cell = function (title, held, group, number) {
     var made = make("div", null, "cell");
     made.appendChild(make("h3", title));
     if (held) {
-      made.style.background = "var(--tint" + tint + ")";
+      made.style.background = "var(--tint" + group % data.tints + ")";
+      made.dataset.edge = Math.floor(group / data.tints);
       made.appendChild(content(held, number));
     } else {
       made.classList.add("not");
@@ -149,18 +175,17 @@
           return one.devices.some(function (at) { return fits(device, at); });
         });
         var out = step.only && !step.only.some(function (at) { return fits(device, at); });
-        grid.appendChild(cell(words(device), out || group < 0 ? null : step.held[group],
-          group % data.tints, number));
+        grid.appendChild(cell(words(device), out || group < 0 ? null : step.held[group], group, number));
       });
       return grid;
     }
     step.held.slice(0, 24).forEach(function (one, index) {
       var title = one.devices.length === 1 ? words(one.devices[0])
         : one.devices.length + " devices, first " + words(one.devices[0]);
-      grid.appendChild(cell(title, one, index % data.tints, number));
+      grid.appendChild(cell(title, one, index, number));
     });
     if (step.held.length > 24) {
-      grid.appendChild(make("p", "and " + (step.held.length - 24) + " more, all different", "soft"));
+      grid.appendChild(make("p", "and " + (step.held.length - 24) + " more, all different", "soft rest"));
     }
     return grid;
   };
