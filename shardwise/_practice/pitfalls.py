@@ -183,7 +183,8 @@ COMMON = _common(
         "Not an array",
         "The function returns something other than the array or arrays that the statement asks "
         "for.",
-        "Look at what the statement says under 'returns'.",
+        "What does the statement ask the function to return? Return that itself: a string that "
+        "looks like a number is none.",
     ),
     (
         "not-an-int",

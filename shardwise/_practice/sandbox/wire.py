@@ -12,7 +12,10 @@ LIMIT = 1 << 20
 """How many numbers of one array are handed back, at most."""
 
 KINDS = "biuf"
-"""Types of arrays that come back as they are; all others come back as float64 or in words."""
+"""Types of arrays that come back as they are."""
+
+NARROW = "V"
+"""What NumPy calls bfloat16 and the like: they come back as float64. All others do in words."""
 
 
 def pack(value: Any) -> Any:
@@ -25,10 +28,12 @@ def pack(value: Any) -> Any:
         return {"list": [pack(one) for one in value]}
     try:
         array = np.asarray(value)
-        if array.dtype.kind not in KINDS:
+        if array.dtype.kind in NARROW:
             array = array.astype(np.float64)
     except Exception:
         return {"other": type(value).__name__}
+    if array.dtype.kind not in KINDS:
+        return {"other": f"array of {array.dtype}" if array.shape else type(value).__name__}
     if array.size > LIMIT:
         return {"other": f"{type(value).__name__} of shape {array.shape}"}
     whole = np.ascontiguousarray(array)
