@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,15 +74,22 @@ def _refuse_before(context: typer.Context, command: str) -> None:
 
 @app.command()
 def start(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", show_default=False)] = Path("practice"),
+    folder: Annotated[Path | None, typer.Argument(metavar="[DIR]", show_default=False)] = None,
     exercises: Exercises = None,
 ) -> None:
-    """Write the exercises into a folder, by default practice/. What is there already is kept."""
+    """Write the exercises into a folder. What is there already is kept.
+
+    By default practice/, or, inside a practice folder, that folder.
+    """
     from .._practice.folder import Folder
 
+    if folder is None:
+        around = Folder.above(Path())
+        folder = Path("practice") if around is None else Path(os.path.relpath(around))
     made, new = Folder.start(folder, exercises)
     kept = len(made.exercises) - len(new)
-    typer.echo(f"{len(new)} exercises written to {folder}/" + f", {kept} kept" * bool(kept) + ".")
+    count = f"{len(new)} exercise{'s' * (len(new) != 1)}"
+    typer.echo(f"{count} written to {folder}/" + f", {kept} kept" * bool(kept) + ".")
     first = made.current
     if first is not None:
         typer.echo(f"Begin with {folder / first.file_name}, and let the judge watch:")
@@ -231,6 +239,14 @@ def judge(
     folder = folder_of(file.parent, exercises) if file else _own_folder(where, exercises, name)
     one = find(folder.exercises if folder else load_all(exercises), name)
     solution: Path = file or folder.file(one)
+    if file is None and not solution.exists():
+        raise ShardwiseError(
+            explain_error(
+                "there is no such file",
+                where=str(solution),
+                remedy=f"shardwise practice reset {one.name} writes it as it was at the start.",
+            )
+        )
     source = read(solution)
     with Judge(limits(seconds)) as made:
         found = made.judge(one, source, str(solution), seed)

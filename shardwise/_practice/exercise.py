@@ -34,7 +34,26 @@ from .._errors import ShardwiseError, explain_error
 from .pitfalls import COMMON, Pitfall
 
 OWN = Path(__file__).parent / "exercises"
-FORMS = ("mesh", "replace", "shards", "answer")
+FORMS = {
+    "mesh": "it takes a keyword mesh",
+    "replace": "it makes a mesh of one device, which gets more",
+    "shards": "it takes a number of shards",
+    "answer": "it returns an answer",
+}
+"""How a function is run."""
+
+FILES = {
+    "statement.md": ("It says what to do and why it matters.", "write it, as Markdown."),
+    "start.py": ("It is where the learner starts.", "write it: the function, without its body."),
+    "solution.py": ("It shows that the exercise can be done.", "write it: the function, done."),
+    "hints.md": ("It has hints, from the gentle to the plain.", "write it, with --- between them."),
+    "task.py": (
+        "It makes the arguments of the function.",
+        "write it: def inputs(rng, sizes): return (rng.normal(size=16),)",
+    ),
+}
+"""The files of an exercise: what each is for, and what to write where it is missing."""
+
 FOLDER = re.compile(r"(\d+)_([a-z0-9_]+)")
 
 
@@ -49,8 +68,7 @@ class Exercise:
     topic: str
     function: str
     form: str
-    """How the function is run: `mesh` (it takes a mesh), `replace` (it makes a mesh of one device,
-    which gets more), `shards` (it takes a number of shards), `answer` (it returns an answer)."""
+    """How the function is run: one of `FORMS`."""
     meshes: tuple[Mapping[str, int], ...]
     requires: tuple[tuple[str, str], ...]
     """What a solution must use, and the pitfall that not using it is."""
@@ -98,11 +116,11 @@ class Exercise:
         path = self.folder / "task.py"
         spec = importlib.util.spec_from_file_location(f"_shardwise_task_{self.name}", path)
         if spec is None or spec.loader is None or not path.is_file():
-            raise _damaged(self.folder, "there is no task.py", "it defines inputs(rng, sizes).")
+            raise _damaged(self.folder, "there is no task.py", *FILES["task.py"])
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         if not callable(getattr(module, "inputs", None)):
-            raise _damaged(path, "it has no function inputs(rng, sizes)", "it gives the arguments.")
+            raise _damaged(path, "it has no function inputs(rng, sizes)", *FILES["task.py"])
         return module
 
     def pitfall(self, name: str) -> Pitfall:
@@ -113,8 +131,7 @@ class Exercise:
         try:
             return (self.folder / name).read_text(encoding="utf-8")
         except OSError as error:
-            why = f"there is no {name}"
-            raise _damaged(self.folder, why, "every exercise has one.") from error
+            raise _damaged(self.folder, f"there is no {name}", *FILES[name]) from error
 
 
 def load_all(folder: Path | None = None) -> list[Exercise]:
@@ -142,7 +159,12 @@ def load_all(folder: Path | None = None) -> list[Exercise]:
     names = [one.name for one in found]
     for name in names:
         if names.count(name) > 1:
-            raise _damaged(root, f"two exercises are called {name!r}", "names are unique.")
+            raise _damaged(
+                root,
+                f"two exercises are called {name!r}",
+                "The name behind the number is how an exercise is asked for.",
+                "give one of the two folders another name.",
+            )
     return found
 
 
@@ -150,11 +172,21 @@ def load(folder: Path) -> Exercise:
     """The exercise in a folder."""
     named = FOLDER.fullmatch(folder.name)
     if not named:
-        raise _damaged(folder, f"{folder.name!r} is no name for an exercise", "write 07_some_name.")
+        raise _damaged(
+            folder,
+            f"{folder.name!r} is no name for an exercise",
+            "It is a number and a name, in small letters, digits and underscores.",
+            "call the folder 07_some_name.",
+        )
     try:
         data = tomllib.loads((folder / "exercise.toml").read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise _damaged(folder / "exercise.toml", str(error), "it is TOML.") from error
+        raise _damaged(
+            folder / "exercise.toml",
+            str(error),
+            "It is TOML.",
+            'title = "..." on a line of its own.',
+        ) from error
     _check_keys(folder, data)
     own = {
         name: Pitfall(name, one["title"], one["text"].strip(), one.get("hint", "").strip())
@@ -178,17 +210,25 @@ def load(folder: Path) -> Exercise:
 def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
     known = {"title", "topic", "function", "form", "meshes", "requires", "pitfalls", "needs"}
     where = folder / "exercise.toml"
-    for key in ("title", "form"):
-        if key not in data:
-            raise _damaged(where, f"{key!r} is missing", f"{key} = ...")
+    if "title" not in data:
+        rule = "The title is what learners see in the list."
+        raise _damaged(where, "'title' is missing", rule, 'title = "A sum over all devices"')
+    if data.get("form") not in [*FORMS]:
+        found = f"form = {data['form']!r}" if "form" in data else "'form' is missing"
+        ways = "; ".join(f"{form} ({how})" for form, how in FORMS.items())
+        rule = f"It says how the function is run: {ways}."
+        raise _damaged(where, found, rule, 'form = "mesh", or another of these.')
     for key in data:
         if key not in known:
-            raise _damaged(where, f"{key!r} is not known", f"known are {', '.join(sorted(known))}.")
-    if data["form"] not in FORMS:
-        raise _damaged(where, f"form = {data['form']!r}", f"it is one of {', '.join(FORMS)}.")
+            near = difflib.get_close_matches(key, known, n=1)
+            remedy = f"did you mean {near[0]!r}?" if near else "take it out."
+            rule = f"Known are {', '.join(sorted(known))}."
+            raise _damaged(where, f"{key!r} is not known", rule, remedy)
     for name, one in data.get("pitfalls", {}).items():
         if not {"title", "text"} <= set(one):
-            raise _damaged(where, f"pitfall {name!r} lacks a title or a text", "give both.")
+            rule = "A verdict shows both."
+            remedy = f'under [pitfalls.{name}]: title = "..." and text = "...".'
+            raise _damaged(where, f"pitfall {name!r} lacks a title or a text", rule, remedy)
 
 
 def _meshes(data: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:
@@ -217,5 +257,5 @@ def find(exercises: Sequence[Exercise], name: str) -> Exercise:
     )
 
 
-def _damaged(where: Path, what: str, rule: str) -> ShardwiseError:
-    return ShardwiseError(explain_error(what, where=str(where), rule=rule))
+def _damaged(where: Path, what: str, rule: str, remedy: str = "") -> ShardwiseError:
+    return ShardwiseError(explain_error(what, where=str(where), rule=rule, remedy=remedy))

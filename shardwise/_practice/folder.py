@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .._durable.files import write_whole
 from .._errors import ShardwiseError, explain_error
 from .exercise import Exercise, load_all
 from .verdict import Judgement
@@ -44,17 +45,18 @@ class Folder:
 
     @classmethod
     def start(cls, path: Path, source: Path | None) -> tuple[Folder, list[Exercise]]:
-        """Write the exercises into a folder; files that are there already stay as they are."""
-        made = cls(path, load_all(source), source.resolve() if source else None)
+        """Write the exercises into a folder; files that hold something stay as they are."""
+        made = cls(path, [], source.resolve() if source else None)
+        if (path / STATE).exists():
+            made._read()
+        made.exercises = load_all(made.source)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if (path / STATE).exists():
-                made._read()
-            new = [one for one in made.exercises if not made.file(one).exists()]
+            new = [one for one in made.exercises if _is_empty(made.file(one))]
             for one in new:
-                made.file(one).write_text(one.start, encoding="utf-8")
-            if not (path / "README.md").exists():
-                (path / "README.md").write_text(README, encoding="utf-8")
+                write_whole(made.file(one), one.start.encode())
+            if _is_empty(path / "README.md"):
+                write_whole(path / "README.md", README.encode())
         except OSError as error:
             raise _cannot(path, error) from error
         made.save()
@@ -104,8 +106,10 @@ class Folder:
             if file.exists() and self.text(exercise) != exercise.start:
                 kept = _free(file)
                 file.rename(kept)
-            file.write_text(exercise.start, encoding="utf-8")
+            write_whole(file, exercise.start.encode())
         except OSError as error:
+            if kept is not None and kept.exists():
+                kept.rename(file)
             raise _cannot(file, error) from error
         self.refresh()
         self.solved.pop(exercise.name, None)
@@ -215,6 +219,11 @@ def stamp(file: Path) -> Stamp | None:
     except OSError:
         return None
     return Stamp(found.st_mtime_ns, found.st_size)
+
+
+def _is_empty(file: Path) -> bool:
+    """Whether nothing would be lost by writing it."""
+    return not file.exists() or (file.is_file() and not file.stat().st_size)
 
 
 def _free(file: Path) -> Path:

@@ -125,6 +125,7 @@ def _by_solution(
                 f"its solution gives no result on one device ({(ran.data or {}).get('error')})",
                 where=str(exercise.folder),
                 rule="Without expected(...) in task.py the solution says what is right.",
+                remedy="mend solution.py, or write expected(*inputs) in task.py.",
             )
         )
     return wire.unpack(ran.data["value"])
@@ -137,6 +138,7 @@ def _job(
     own = exercise.form == "replace"
     return {
         "kind": kind,
+        "exercise": exercise.name,
         "function": exercise.function,
         "args": args,
         "mesh": dict(sizes),

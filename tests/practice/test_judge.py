@@ -217,6 +217,17 @@ def test_what_is_no_solution_could_not_be_run(judged):
     found = judged("shard_map_psum", "def psum(x):\n    return x\n")
     assert found.status == "could not run"
     assert "does not define a function 'shard_map_psum'" in found.reason
+    assert "shardwise practice reset shard_map_psum." in found.reason
+
+
+@pytest.mark.parametrize("value", ["str(float(total))", "'6'", "[complex(total)]", "[str(total)]"])
+def test_what_only_looks_like_a_number_is_none(judged, exercises, value):
+    right = find(exercises, "shard_map_psum").solution
+    source = f"{right}\nright = shard_map_psum\ndef shard_map_psum(x):\n    total = right(x)\n"
+    found = judged("shard_map_psum", f"{source}    return {value}\n")
+    assert found.pitfall is not None
+    assert found.pitfall.name == "not-an-array"
+    assert "under 'returns'" not in found.hint
 
 
 def test_an_unknown_exercise_has_a_word_for_the_near_one(exercises):

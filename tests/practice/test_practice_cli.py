@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import re
+import resource
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from typer.testing import CliRunner
 
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
+from shardwise._errors import ShardwiseError
 from shardwise._practice.exercise import OWN, load_all
+from shardwise._practice.folder import Folder
 from shardwise._practice.pitfalls import COMMON
 
 SEEDS = (
@@ -95,7 +98,7 @@ def test_start_writes_the_exercises_and_keeps_what_is_there(folder, exercises):
     first.write_text("mine = 1\n")
     (folder / exercises[1].file_name).unlink()
     again = run("start", folder)
-    assert f"1 exercises written to {folder}/, {len(exercises) - 1} kept." in again.output
+    assert f"1 exercise written to {folder}/, {len(exercises) - 1} kept." in again.output
     assert first.read_text() == "mine = 1\n"
 
 
@@ -165,6 +168,57 @@ def test_whoever_is_in_the_folder_need_not_go_there(tmp_path, monkeypatch):
     assert f"cd {tmp_path} && shardwise practice" in run("start", tmp_path).output
     monkeypatch.chdir(tmp_path)
     assert "    shardwise practice\n" in run("start", ".").output
+
+
+def test_start_in_a_practice_folder_fills_it(folder, exercises, monkeypatch):
+    """Files that are gone or empty are written again, and no folder appears inside."""
+    first, second, third = (folder / one.file_name for one in exercises[:3])
+    first.write_text("")
+    second.unlink()
+    third.write_text("mine = 1\n")
+    (folder / "below").mkdir()
+    for where, said in ((folder, "2 exercises written to ./, "), (folder / "below", "0 exercises")):
+        monkeypatch.chdir(where)
+        found = run("start")
+        assert found.output.startswith(said), found.output
+    assert [file.read_text() for file in (first, second)] == [one.start for one in exercises[:2]]
+    assert third.read_text() == "mine = 1\n"
+    assert not list(folder.glob("**/practice"))
+
+
+def test_start_once_more_keeps_to_the_exercises_of_the_folder(tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    shutil.copytree(OWN / "34_bytes_of_a_sum", own / "01_bytes")
+    monkeypatch.chdir(tmp_path)
+    assert "1 exercise written" in run("start", "--exercises", own).output
+    assert "0 exercises written to practice/, 1 kept." in run("start").output
+    assert [file.name for file in Path("practice").glob("*.py")] == ["01_bytes.py"]
+
+
+def test_a_full_disk_leaves_no_empty_file_and_loses_none(folder, exercises, tmp_path):
+    mine = folder / exercises[0].file_name
+    mine.write_text("mine = 1\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(ShardwiseError, match="it cannot be written"):
+            Folder.start(tmp_path / "new", None)
+        with pytest.raises(ShardwiseError, match="it cannot be written"):
+            Folder.find(folder).reset(exercises[0])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list((tmp_path / "new").iterdir()) == []
+    assert mine.read_text() == "mine = 1\n"
+    assert not list(folder.glob("*.before*"))
+
+
+def test_a_file_that_is_gone_can_be_written_again(folder):
+    (folder / "01_shard_map_psum.py").unlink()
+    found = run("judge", "1", "--dir", folder)
+    assert found.exit_code == 2
+    assert "shardwise practice reset shard_map_psum" in found.output
+    assert run("reset", "1", "--dir", folder).exit_code == 0
+    assert (folder / "01_shard_map_psum.py").exists()
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path):
@@ -287,7 +341,10 @@ def test_a_teacher_adds_an_exercise(tmp_path):
     ("text", "message"),
     [
         ("title = 1\nform = 'magic'", "form = 'magic'"),
+        ("title = 1\nform = ['mesh']", "form = ['mesh']"),
+        ("title = 'x'", "'form' is missing"),
         ("form = 'mesh'", "'title' is missing"),
+        ("title = 'x'\nform = 'mesh'\npitfalls.a.title = 'x'", "pitfall 'a' lacks"),
         ("title = 'x'\nform = 'mesh'\nmeshs = [1]", "'meshs' is not known"),
         ("title = ", "Invalid value"),
     ],
@@ -299,6 +356,20 @@ def test_a_damaged_exercise_is_named(tmp_path, text, message):
     assert found.exit_code == 2
     assert message in found.output
     assert "exercise.toml" in found.output
+    assert "Remedy: " in found.output
+    if "form" in message:
+        for form in ("mesh", "replace", "shards", "answer"):
+            assert f"{form} (it " in found.output
+
+
+@pytest.mark.parametrize("name", ["statement.md", "start.py", "solution.py", "hints.md", "task.py"])
+def test_a_file_of_an_exercise_that_is_missing_is_named_with_what_to_write(tmp_path, name):
+    own = tmp_path / "own" / "01_bytes"
+    shutil.copytree(OWN / "34_bytes_of_a_sum", own)
+    (own / name).unlink()
+    one = load_all(own.parent)[0]
+    with pytest.raises(ShardwiseError, match=f"there is no {re.escape(name)}\n.*\n  Remedy: write"):
+        assert [one.start, one.solution, one.hints, one.task]
 
 
 def test_an_exercise_needs_no_expected_values(tmp_path):

@@ -132,7 +132,7 @@ def _one(file: Path, job: dict[str, Any], watching: Any) -> dict[str, Any]:
     seen = watching.begin()
     found: dict[str, Any] = {}
     try:
-        function = _load(file, job["function"])
+        function = _load(file, job["function"], job["exercise"])
         if job["kind"] == "look":
             from .look import look
 
@@ -151,7 +151,7 @@ class _Missing(Exception):
     """The file does not define what the exercise asks for."""
 
 
-def _load(file: Path, name: str) -> Any:
+def _load(file: Path, name: str, exercise: str) -> Any:
     source = file.read_text(encoding="utf-8")
     module = types.ModuleType(file.stem)
     module.__file__ = str(file)
@@ -167,8 +167,8 @@ def _load(file: Path, name: str) -> Any:
         renamed = f"rename {near[0]!r}, or " if near else ""
         raise _Missing(
             f"The file does not define a function {name!r}.\n"
-            f"Remedy: {renamed}start from the exercise's own file, which does: shardwise practice "
-            "start."
+            f"Remedy: {renamed}start again from the exercise's own file: shardwise practice reset "
+            f"{exercise}."
         )
     return function
 
