@@ -11,7 +11,7 @@ import importlib.util
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,16 @@ def name_of(f: Any) -> str:
     """What a function is called; one with arguments bound to it is called as before."""
     inner = getattr(f, "func", f)
     return getattr(inner, "__name__", type(f).__name__)
+
+
+SHOWN = 8
+"""How many entries of a list a message shows."""
+
+
+def listed(entries: Sequence[str]) -> str:
+    """Entries one below the other, as a part of a message; of many, the first ones."""
+    more = [f"and {len(entries) - SHOWN} more"] if len(entries) > SHOWN else []
+    return "".join(f"\n    - {entry}" for entry in [*entries[:SHOWN], *more])
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:

@@ -17,9 +17,10 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .. import _jax
-from .._errors import ShardingError, a_type, explain_error
+from .._errors import ShardingError, a_type, explain_error, listed
 from .._hosts.find import require_joined
 from .._mesh import MeshLike, is_count, near, one_mesh
+from .._numbers import bring, changes, instead_of
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,11 @@ def count_rows(batch: Any) -> int:
         "batch" + jax.tree_util.keystr(path): np.shape(leaf)[0] if np.ndim(leaf) else None
         for path, leaf in leaves
     }
-    found = "\n    - ".join(
+    found = [
         f"{name}: {'a scalar' if length is None else f'{length} rows'}"
         for name, length in lengths.items()
-    )
-    what = f"its leaves do not have one length:\n    - {found}"
+    ]
+    what = f"its leaves do not have one length:{listed(found)}"
     remedy = (
         "what changes from step to step goes into the batch once per row, np.full(rows, value); "
         "what never changes may be closed over, functools.partial(loss, ...), and is read when the "
@@ -123,6 +124,8 @@ def count_rows(batch: Any) -> int:
     )
     if lengths and None not in lengths.values():
         remedy = "bring them to one length: all leaves of a batch have the same number of rows."
+        if any(_in_list(path) for path, _ in leaves):
+            remedy += " A list of rows becomes one leaf with np.stack(rows)."
     if not lengths or set(lengths.values()) == {0}:
         what = "it has no rows" if lengths else "it has no leaves"
         remedy = "leave empty batches out, and check the path or the filter the data comes from."
@@ -143,15 +146,19 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
             continue
         if isinstance(leaf, bool | int | float | complex) and not _in_list(path):
             continue
+        found = a_type(leaf)
         remedy = "np.asarray(...) of a list of rows; text has to be made numbers first."
+        if isinstance(getattr(leaf, "dtype", None), np.dtype):
+            found, remedy = f"an array of dtype {leaf.dtype}", instead_of(leaf.dtype)
         if isinstance(leaf, np.ma.MaskedArray):
+            found = "a MaskedArray"
             remedy = (
                 "x.filled(0), with ~np.ma.getmaskarray(x) as another leaf of the batch, by which "
                 "the loss weights its values: a device knows no mask."
             )
         raise ShardingError(
             explain_error(
-                f"batch{jax.tree_util.keystr(path)} is {a_type(leaf)}",
+                f"batch{jax.tree_util.keystr(path)} is {found}",
                 where="the batch",
                 rule="The leaves of a batch are arrays of numbers.",
                 remedy=remedy,
@@ -161,17 +168,27 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
 
 def _is_rows(leaf: Any) -> bool:
     masked = isinstance(leaf, np.ma.MaskedArray)
-    return hasattr(leaf, "shape") and not masked and not _is_text(leaf)
+    return hasattr(leaf, "shape") and not masked and not _is_unplaceable(leaf.dtype)
 
 
-def _is_text(leaf: Any) -> bool:
-    dtype = leaf.dtype
-    return isinstance(dtype, np.dtype) and (dtype.kind in "OSUTmM" or dtype.names is not None)
+def _is_unplaceable(dtype: Any) -> bool:
+    return isinstance(dtype, np.dtype) and bool(instead_of(dtype))
 
 
 def _in_list(path: Any) -> bool:
     """Whether a number is an entry of a list: a batch of rows that is no array."""
     return bool(path) and isinstance(path[-1], jax.tree_util.SequenceKey)
+
+
+def as_given(batch: Any) -> Any:
+    """The batch as JAX takes it; a number that would be another one on a device is refused."""
+    if not any(map(changes, jax.tree.leaves(batch))):
+        return batch
+
+    def numbers(path: Any, leaf: Any) -> Any:
+        return bring(leaf, f"batch{jax.tree_util.keystr(path)}") if changes(leaf) else leaf
+
+    return jax.tree_util.tree_map_with_path(numbers, batch)
 
 
 def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:

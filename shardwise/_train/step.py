@@ -28,7 +28,7 @@ from .._hosts import others
 from .._mesh import MeshLike, check_at_once
 from .gradient import Reduced
 from .hosts import Feed, check_feed
-from .layout import Layout, count_rows, fill_up, lay_out
+from .layout import Layout, as_given, count_rows, fill_up, lay_out
 from .losses import accumulator
 from .part import Place
 from .placing import apart, no_mesh, put, put_rows, refuse_deleted
@@ -163,6 +163,7 @@ class Runner:
         if not settled:
             refuse_deleted(jax.tree.leaves(arrays), *self._lost)
         rows = count_rows(batch)
+        batch = as_given(batch)
         if mesh is not None:
             layout = self.options.layout(mesh)
             batch, padded = fill_up(batch, rows, layout.parts)
@@ -196,6 +197,7 @@ class Runner:
     def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
         """The step lowered for these arguments, or their shapes, as `jax.jit(f).lower` does."""
         rows = count_rows(batch)
+        batch = as_given(batch)
         with no_mesh():
             return self._compiled.lower(*self._placed(static, arrays, kept, batch, rows))
 

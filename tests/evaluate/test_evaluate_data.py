@@ -297,6 +297,20 @@ class TestRefusals:
         for line in ("data['x']: 4 rows", "data['y']: 5 rows", "data['z']: a scalar"):
             assert line in message
 
+    def test_a_list_of_rows_is_told_in_a_few_lines(self):
+        batch = {"x": np.zeros((5000, 3)).tolist(), "y": np.zeros(5000)}
+        with pytest.raises(ShardingError, match=r"and 14993 more(.|\n)*np.stack") as caught:
+            run(iter([batch]))
+        assert len(str(caught.value).splitlines()) < 15
+
+    def test_a_length_of_time(self):
+        with pytest.raises(UnsupportedError, match=r"data\['t'\]: .* timedelta64(.|\n)*seconds"):
+            run({"x": normal(3), "t": np.zeros(3, "m8[s]")})
+
+    def test_a_complex_number_that_does_not_fit(self):
+        with pytest.raises(ShardingError, match=r"1e\+39j.* does not fit complex64"):
+            evaluate(lambda w, batch: abs(batch["x"]), W, {"x": np.full(3, 1e39j)}, batch=4)
+
     def test_text(self):
         data = {"x": normal(3), "name": np.array(["a", "b", "c"])}
         with pytest.raises(UnsupportedError, match=r"data\['name'\]: its dtype is <U1"):

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ..._errors import ShardingError, UnsupportedError, explain_error
+from ..._numbers import device_dtype
 from .lists import array_of, leaves_of, refuse_bare
 from .mapped import mapped_file
 from .source import (
@@ -19,7 +20,6 @@ from .source import (
     Row,
     Source,
     common_length,
-    device_dtype,
     empty,
     misshapen,
     noted,

@@ -14,11 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from ..._errors import ShardingError, UnsupportedError, explain_error, note
+from ..._errors import ShardingError, UnsupportedError, explain_error, listed, note
 
 SAMPLES = 16
 
@@ -123,38 +121,6 @@ def noted(what: str) -> Iterator[None]:
         raise
 
 
-def device_dtype(dtype: Any, where: str) -> np.dtype:
-    """The dtype that data of this dtype has on a device, where it can be there at all."""
-    if str(dtype).startswith("key<"):
-        raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it in fn.")
-    dtype = _numpy_dtype(dtype).newbyteorder("=")
-    # Types of fewer bits are of kind V to NumPy, and a timedelta64 is a number to it.
-    if dtype.kind in "OSUMm" or (dtype.kind == "V" and not jnp.issubdtype(dtype, np.number)):
-        raise _unplaceable(
-            dtype, where, "leave this leaf out of the data, or encode it as numbers."
-        )
-    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
-        raise _unplaceable(dtype, where, "give it as float64.")
-    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
-
-
-def _unplaceable(dtype: Any, where: str, remedy: str) -> UnsupportedError:
-    return UnsupportedError(
-        explain_error(
-            f"its dtype is {dtype}.",
-            where=where,
-            rule="Only numbers of up to 64 bits and booleans can be put on a device.",
-            remedy=remedy,
-        )
-    )
-
-
-def _numpy_dtype(dtype: Any) -> np.dtype:
-    if type(dtype).__module__.split(".")[0] == "torch":
-        return np.dtype(str(dtype).removeprefix("torch."))
-    return np.dtype(getattr(dtype, "numpy_dtype", dtype))  # tensorstore has dtypes of its own
-
-
 def refuse_masked(leaf: Any, where: str) -> None:
     """Refuse an array of `numpy.ma`, whose mask JAX does not know."""
     if isinstance(leaf, np.ma.MaskedArray):
@@ -178,16 +144,15 @@ def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") 
         if not where and not leaves[0].shape[0]:
             raise empty("arrays of length 0")
         return int(leaves[0].shape[0])
-    listed = "".join(
-        f"\n    - {name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()
-    )
+    found = [f"{name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()]
     raise ShardingError(
         explain_error(
-            f"its leaves have no common number of rows:{listed or ' there are none.'}",
+            f"its leaves have no common number of rows:{listed(found) or ' there are none.'}",
             where=head,
             rule="Every leaf has one row per example along its first axis.",
-            remedy="bring the leaves to one length; a dataset of single examples has to be batched "
-            "or be given with __len__ and __getitem__.",
+            remedy="bring the leaves to one length, np.stack(rows) in place of a list of rows; a "
+            "dataset of single examples has to be batched or be given with __len__ and "
+            "__getitem__.",
         )
     )
 

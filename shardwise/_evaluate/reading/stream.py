@@ -23,9 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..._errors import ShardingError, explain_error, text_of
+from ..._numbers import convert, device_dtype
 from ..lanes import Lanes
 from ..spans import Span
-from .source import Row, Source, device_dtype, noted
+from .source import Row, Source, noted
 
 _JOIN_SECONDS = 10.0
 _LEAVE_SECONDS = 1.2  # where somebody waits for the end
@@ -258,25 +259,8 @@ def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any
 
 def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
     """Rows of the device's dtype; what does not fit is refused, what is rounded is noted."""
-    with np.errstate(over="ignore"):
-        converted = leaf.astype(row.dtype)
-    if leaf.dtype.kind in "iu":
-        lost = converted != leaf
-    elif leaf.dtype.kind == "f":
-        lost = ~np.isfinite(converted)
-        if lost.any():
-            lost &= np.isfinite(leaf)
-        if row.label not in rounded and np.any((converted != leaf) & np.isfinite(leaf)):
-            rounded.add(row.label)
-    else:
-        return converted
-    if np.any(lost):
-        raise ShardingError(
-            explain_error(
-                f"{leaf[lost][0]} does not fit {row.dtype}.",
-                where=row.label,
-                rule=f"Without jax_enable_x64, {leaf.dtype} becomes {row.dtype} on a device.",
-                remedy="jax.config.update('jax_enable_x64', True), or smaller numbers.",
-            )
-        )
+    converted = convert(leaf, row.dtype, row.label)
+    unnoted = leaf.dtype.kind == "f" and row.label not in rounded
+    if unnoted and np.any((converted != leaf) & np.isfinite(leaf)):
+        rounded.add(row.label)
     return converted
