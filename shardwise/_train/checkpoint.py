@@ -54,6 +54,10 @@ class Checkpoints:
         folder: The folder; it is made if it is not there.
         keep: How many to keep.
         writes: Whether this process writes them; of several, the first does, and others read.
+
+    Attributes:
+        newest: The step of the newest one.
+        optimizer: What the optimizer's state is made of, stored with each.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int, *, writes: bool = True) -> None:
@@ -100,6 +104,7 @@ class Checkpoints:
         self._saving: Future[None] | None = None
         self._closed = False
         self.newest: int | None = None
+        self.optimizer: list[str] = []
 
     def _make_manager(self, keep: int) -> Any:
         ocp = self._ocp
@@ -157,6 +162,7 @@ class Checkpoints:
             {
                 "format": FORMAT,
                 "arrays": _types(state),
+                "optimizer": self.optimizer,
                 "sums": {name: _sum(x) for name, x in state.items()},
                 "position": position,
             }
@@ -280,7 +286,7 @@ class Checkpoints:
         if broken := broken_seal(about):
             raise _Damaged(broken)
         named = _named(like)
-        self._check(step, about["arrays"], _types(named))
+        self._check(step, about, _types(named))
         wanted = {name: np.empty(x.shape, x.dtype) for name, x in named.items() if x.size}
         state = self._manager.restore(
             step, args=args.Composite(state=args.StandardRestore(wanted))
@@ -328,14 +334,19 @@ class Checkpoints:
                 )
             ) from error
 
-    def _check(self, step: int, stored: dict[str, str], here: dict[str, str]) -> None:
-        if stored == here:
+    def _check(self, step: int, about: dict[str, Any], here: dict[str, str]) -> None:
+        stored = about["arrays"]
+        optimizer = about.get("optimizer", self.optimizer)  # older ones do not say
+        if stored == here and optimizer == self.optimizer:
             return
-        name = min(n for n in {*stored, *here} if stored.get(n) != here.get(n))
+        what = f"the state of the optimizer is {optimizer} there and {self.optimizer} here"
+        if stored != here:
+            name = min(n for n in {*stored, *here} if stored.get(n) != here.get(n))
+            there, now = (types.get(name, "missing") for types in (stored, here))
+            what = f"{name} is {there} there and {now} here"
         raise ShardingError(
             explain_error(
-                f"{name} is {stored.get(name, 'missing')} there and "
-                f"{here.get(name, 'missing')} here",
+                what,
                 where=f"checkpoint {step} in {self.folder}",
                 rule="A training goes on with the model and the optimizer it began with.",
                 remedy="another folder for another training.",

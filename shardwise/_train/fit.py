@@ -159,7 +159,10 @@ class _Session:
     def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
         """Find where to go on from, and bring state, data and log there."""
         store = self.store
-        found = None if store is None else self._team.resume(store, step.arrays(state))
+        found = None
+        if store is not None:
+            store.optimizer = step.optimizer_kinds(state)
+            found = self._team.resume(store, step.arrays(state))
         if found is not None:
             state, self._done = step.restore(state, found.arrays), found.step
             self._row = found.position.pop("row", None)
@@ -282,7 +285,7 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
 
 
 def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
-    if not all(hasattr(step, name) for name in ("advance", "arrays", "restore")):
+    if not all(hasattr(step, name) for name in ("advance", "arrays", "optimizer_kinds", "restore")):
         raise ArgumentError(
             explain_error(
                 f"step is {a_type(step)}",

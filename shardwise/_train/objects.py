@@ -17,6 +17,7 @@ from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
 from .placing import Made, no_mesh
+from .state import kinds_of
 from .statistics import Statistics
 from .step import (
     Options,
@@ -166,21 +167,16 @@ class ObjectStep:
 
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
         """One step, as `fit` calls it: the state is the pair of model and optimizer."""
-        if not (isinstance(state, tuple) and len(state) == 2):
-            raise ArgumentError(
-                explain_error(
-                    f"state is {a_type(state)}",
-                    where="sw.fit",
-                    rule="For NNX the state is the pair of model and optimizer.",
-                    remedy="sw.fit(step, (model, optimizer), batches, steps=...)",
-                )
-            )
-        model, optimizer = state
+        model, optimizer = _pair(state)
         return state, self(model, optimizer, batch)
 
     def arrays(self, state: Any) -> Any:
         """The arrays of a state, for a checkpoint."""
         return nnx.state(state)
+
+    def optimizer_kinds(self, state: Any) -> list[str]:
+        """What the optimizer's state is made of, for a checkpoint."""
+        return kinds_of(getattr(_pair(state)[1], "opt_state", None))
 
     def restore(self, state: Any, arrays: Any) -> Any:
         """The state with the arrays of a checkpoint."""
@@ -266,6 +262,20 @@ def _advanced(streams: Any) -> Any:
         lambda v: v.replace(v[...] + 1) if isinstance(v, nnx.RngCount) else v,
         streams,
         is_leaf=lambda x: isinstance(x, nnx.Variable),
+    )
+
+
+def _pair(state: Any) -> tuple[Any, Any]:
+    """The model and the optimizer that `fit` was given."""
+    if isinstance(state, tuple) and len(state) == 2:
+        return state
+    raise ArgumentError(
+        explain_error(
+            f"state is {a_type(state)}",
+            where="sw.fit",
+            rule="For NNX the state is the pair of model and optimizer.",
+            remedy="sw.fit(step, (model, optimizer), batches, steps=...)",
+        )
     )
 
 

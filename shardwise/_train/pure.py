@@ -17,7 +17,7 @@ from .gradient import Objective, reduce_gradients
 from .layout import Layout
 from .part import Place
 from .placing import copied, no_mesh, on_mesh
-from .state import TrainState
+from .state import TrainState, kinds_of
 from .statistics import Statistics, shapes_of
 from .step import (
     Options,
@@ -317,6 +317,10 @@ class DataParallel:
     def arrays(self, state: Any) -> Any:
         """The arrays of a state, for a checkpoint."""
         return state
+
+    def optimizer_kinds(self, state: Any) -> list[str]:
+        """What the optimizer's state is made of, for a checkpoint."""
+        return kinds_of(getattr(state, "opt_state", None))
 
     def restore(self, state: Any, arrays: Any) -> Any:
         """The state with the arrays of a checkpoint."""

@@ -10,6 +10,19 @@ from typing import Any
 import jax
 
 
+def kinds_of(opt_state: Any) -> list[str]:
+    """What an optimizer's state is made of, by name: `ScaleByAdamState`, `EmptyState` ..."""
+    found: list[str] = []
+
+    def look(node: Any) -> bool:
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            found.append(type(node).__name__)
+        return False
+
+    jax.tree.leaves(opt_state, is_leaf=look)
+    return found
+
+
 @partial(
     jax.tree_util.register_dataclass,
     data_fields=["params", "opt_state", "step", "collections"],

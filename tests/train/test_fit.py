@@ -9,8 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import shardwise as sw
+from shardwise._durable import seal
+from shardwise._train import checkpoint
 
 from .. import apart
 from ..optional import needed
@@ -204,6 +207,38 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(sw.ShardingError, match="is a file"):
         fit(checkpoint=tmp_path / "file")
+
+
+@pytest.mark.parametrize("kind", ["pure", "nnx"])
+def test_a_checkpoint_of_an_optimizer_with_the_same_arrays_is_refused(kind, tmp_path):
+    def train(tx, steps):
+        if kind == "pure":
+            step = sw.data_parallel(lambda p, b: ((b["x"] @ p["w"] - b["y"]) ** 2).mean(-1), tx)
+            state = step.init({"w": jnp.ones((4, 3))})
+        else:
+            step = sw.nnx.data_parallel(lambda m, b: ((m(b["x"]) - b["y"]) ** 2).mean(-1))
+            model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+            state = model, nnx.Optimizer(model, tx, wrt=nnx.Param)
+        sw.fit(step, state, Rows(), steps=steps, checkpoint=tmp_path, progress=False)
+
+    train(optax.adam(0.1), 2)
+    with pytest.raises(
+        sw.ShardingError, match=r"optimizer is \['ScaleByAdamState', 'EmptyState'\]"
+    ):
+        train(optax.adamw(0.1), 3)
+    with pytest.raises(sw.ShardingError, match=r"'ScaleByBeliefState', 'EmptyState'\] here"):
+        train(optax.adabelief(0.1), 3)
+    train(optax.adam(0.2), 3)
+
+
+def test_a_checkpoint_that_does_not_say_its_optimizer_is_taken(tmp_path, monkeypatch):
+    def unsaid(about):
+        return seal({key: value for key, value in about.items() if key != "optimizer"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "seal", unsaid)
+        fit(checkpoint=tmp_path, steps=2)
+    fit(checkpoint=tmp_path, steps=3)
 
 
 def test_data_that_ends_too_early():
