@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import _jax
 from .._errors import ShardingError, explain_error
-from .dependence import depends
+from .dependence import dependents, depends
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
 from .means import refuse_mixed_rows
@@ -108,9 +108,9 @@ def reduce_gradients(
             certain = loss.weights is None
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
-            if padded:
-                _refuse_scalars(terms, layout)
-            sums = {name: term.sums(mask) for name, term in terms.items()}
+            if padded and scalars:
+                _refuse_means(objective, terms, layout, params, state, batch, place)
+            sums = {name: term.sums(None if term.scalar else mask) for name, term in terms.items()}
             scale = _scale(loss, mask, params, layout.axis)
             return sums["loss"][0] / (sizes["loss"] if scale is None else scale), (sums, new, scale)
 
@@ -270,8 +270,30 @@ def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
     return total, state
 
 
-def _refuse_scalars(terms: dict[str, Term], layout: Layout) -> None:
-    scalars = [name for name, term in terms.items() if term.scalar]
+def _refuse_means(
+    objective: Objective,
+    terms: dict[str, Term],
+    layout: Layout,
+    params: Any,
+    state: Any,
+    batch: Any,
+    place: Place,
+) -> None:
+    """Raise if a scalar is a mean over rows of which some are padding."""
+
+    def values(given: Any) -> list[Any]:
+        rows, key = given
+        output, _ = objective.loss(params, state, rows, replace(place, key=key))
+        loss, metrics = read_loss(output, objective.has_aux, place.rows)
+        return [term.values for term in (loss, *metrics.values())]
+
+    # A metric that depends on no row, and on no row's key, such as a learning rate, is what it is.
+    marks = dependents(values, (batch, place.key))
+    scalars = [
+        name
+        for (name, term), mark in zip(terms.items(), marks, strict=True)
+        if term.scalar and (mark or name == "loss")
+    ]
     if scalars:
         several = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
         raise ShardingError(

@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import mesh as virtual_mesh
+from .dependence import dependents
 from .layout import Layout
 from .part import Place
 
@@ -49,24 +50,27 @@ class Statistics:
         split = layout.accumulate > 1
         if not (padded or (whole and (split or jax.tree.leaves(state)))):
             return
-        found = _examine(loss, layout, params, state, batch)
+        found = _examine(loss, layout, params, state, batch, padded)
         if whole and found.varying:
             raise _varies(found.varying[0], layout)
-        if (padded or (whole and split)) and (found.changed or found.meets):
-            raise _cut(found, layout, padded)
+        if padded and (found.mixed or found.meets):
+            raise _padded(_deed(found.mixed, found.meets), layout)
+        if whole and split and (found.changed or found.meets):
+            raise _cut(_deed(found.changed, found.meets), layout)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a loss does: state it changes, state that then differs between devices, and where it
-    has a collective over the data axis."""
+    """What a loss does: state it changes, that of it which would depend on padding, state that then
+    differs between devices, and where it has a collective over the data axis."""
 
     changed: list[str]
+    mixed: list[str]
     varying: list[str]
     meets: str
 
 
-def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> Found:
+def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool) -> Found:
     from .._call import trace
     from .._jax.virtual import virtually
     from .._program import collectives_in
@@ -97,9 +101,13 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
             params, state, batch
         )
 
+    shapes = shapes_of((params, state))
     try:
         with virtually(mesh):  # a program of its own, whatever is traced around it
-            ops = trace(program, *shapes_of((params, state)), rows)[0].body
+            ops = trace(program, *shapes, rows)[0].body
+            mixing = [False] * len(unchanged)
+            if padded and not all(unchanged):
+                mixing = dependents(lambda rows, *given: program(*given, rows)[0], rows, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
             explain_error(
@@ -113,7 +121,8 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any) -> 
     changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
     varying = [name for name, axes in zip(names, _differing(ops), strict=False) if axes]
     meets = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
-    return Found(changed, varying, str(meets[0]) if meets else "")
+    mixed = [name for name, does in zip(names, mixing, strict=True) if does and name in changed]
+    return Found(changed, mixed, varying, str(meets[0]) if meets else "")
 
 
 def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
@@ -192,25 +201,37 @@ def _varies(name: str, layout: Layout) -> ShardingError:
     )
 
 
-def _cut(found: Found, layout: Layout, padded: bool) -> ShardingError:
-    what = f"it updates {found.changed[0]}" if found.changed else f"it has a {found.meets}"
-    if padded:
-        return ShardingError(
-            explain_error(
-                f"{what}, and the batch does not divide evenly over {layout}",
-                where="the loss",
-                rule="The batch would have to be padded, and the padding would enter what the "
-                "rows share.",
-                remedy=f"batches of a multiple of {layout.parts} rows; drop or fill the last one.",
-            )
+def _deed(updated: list[str], meets: str) -> str:
+    """What a loss does that the rows share."""
+    if updated:
+        return f"it updates {updated[0]}"
+    return f"it has {'an' if meets[0] in 'aeiou' else 'a'} {meets}"
+
+
+def _padded(what: str, layout: Layout) -> ShardingError:
+    return ShardingError(
+        explain_error(
+            f"{what}, and the batch does not divide evenly over {layout}",
+            where="the loss",
+            rule="The batch would have to be padded, and the padding would enter what the "
+            "rows share.",
+            remedy=f"batches of a multiple of {layout.parts} rows; drop or fill the last one.",
         )
+    )
+
+
+def _cut(what: str, layout: Layout) -> ShardingError:
+    remedy = f"a virtual mesh, mesh=sw.mesh({layout.axis}=n), which accumulates over n parts"
+    if layout.virtual:
+        sizes = {**layout.mesh.shape, layout.axis: layout.parts}
+        wider = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
+        remedy = f"mesh=sw.mesh({wider}) with accumulate=1, which computes the same parts"
     return ShardingError(
         explain_error(
             f"{what}, and accumulate={layout.accumulate} cuts the batch further",
             where="the loss",
             rule="What the rows share would be taken over a part of the batch only.",
-            remedy="a virtual mesh, mesh=sw.mesh(data=n), which accumulates over n parts and has "
-            "the statistics of the whole batch; or statistics='shard' if those of the parts are "
-            "meant.",
+            remedy=f"{remedy} and has the statistics of the whole batch; or statistics='shard' if "
+            "those of the parts are meant.",
         )
     )

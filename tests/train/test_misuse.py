@@ -274,6 +274,31 @@ def test_a_list_of_rows_is_told_in_a_few_lines():
     assert len(str(error.value).splitlines()) < 15
 
 
+@pytest.mark.parametrize("mesh", [MESH, sw.mesh(data=4)], ids=["real", "virtual"])
+def test_a_metric_of_no_row_is_taken_with_any_number_of_rows(mesh):
+    loss = lambda p, b: (squares(p, b), {"norm": jnp.linalg.norm(p["w"]), "rate": 0.5})  # noqa: E731
+    _, metrics = run(loss, SEVEN, mesh=mesh, has_aux=True)
+    assert np.allclose(metrics["norm"], np.sqrt(3))
+    assert metrics["rate"] == 0.5
+    want = ((SEVEN["x"].sum(1) - SEVEN["y"]) ** 2).mean()
+    assert np.allclose(metrics["loss"], want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        lambda p, b, keys: squares(p, b).mean(),
+        lambda p, b, keys: jax.lax.stop_gradient(b["y"]).mean(),
+        lambda p, b, keys: jax.vmap(jax.random.uniform)(keys).mean(),
+    ],
+    ids=["loss", "stopped", "keys"],
+)
+def test_a_metric_of_some_rows_is_not(metric):
+    loss = lambda p, b, keys: (squares(p, b), {"rate": 0.5, "mean": metric(p, b, keys)})  # noqa: E731
+    with pytest.raises(sw.ShardingError, match="its 'mean' is a scalar, and the batch"):
+        run(loss, SEVEN, has_aux=True, rng="example")
+
+
 def test_a_scalar_loss_says_which_sizes_work():
     with pytest.raises(sw.ShardingError, match=r"8, 16, 24") as error:
         run(

@@ -151,6 +151,55 @@ def test_padding_never_enters_statistics(mesh):
         step(state, jax.tree.map(lambda x: x[:13], BATCH))
 
 
+class Counting(nnx.Module):
+    def __init__(self):
+        self.linear, self.calls = nnx.Linear(3, 1, rngs=nnx.Rngs(0)), nnx.Variable(jnp.int32(0))
+
+    def __call__(self, x):
+        self.calls[...] += 1
+        return self.linear(x)[:, 0]
+
+
+@pytest.mark.parametrize("mesh", [REAL, VIRTUAL])
+def test_state_that_depends_on_no_row_is_updated_whatever_the_padding(mesh):
+    model = Counting()
+    optimizer = nnx.Optimizer(model, SGD, wrt=nnx.Param)
+    step = sw.nnx.data_parallel(object_squares, mesh=mesh)
+    for _ in range(2):
+        step(model, optimizer, jax.tree.map(lambda x: x[:13], BATCH))
+    assert model.calls[...] == 2
+
+
+class Spectral(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.SpectralNorm(nn.Dense(1))(x, update_stats=True)[:, 0]
+
+
+def test_a_norm_of_the_params_is_updated_whatever_the_padding():
+    def loss(variables, batch):
+        y, new = Spectral().apply(variables, batch["x"], mutable=["batch_stats"])
+        return (y - batch["y"]) ** 2, new
+
+    def after(mesh):
+        step = sw.data_parallel(loss, SGD, mutable="batch_stats", mesh=mesh)
+        rows = jax.tree.map(lambda x: x[:13], BATCH)
+        return step(step.init(Spectral().init(jax.random.key(0), BATCH["x"])), rows)[0].variables
+
+    assert_same(after(REAL), after(real_mesh(data=1)))
+
+
+def test_state_that_stops_the_gradient_depends_on_the_rows_all_the_same():
+    def loss(variables, batch):
+        mean = lax.stop_gradient(lax.pmean(batch["x"].mean(), "data"))
+        return (batch["x"] @ variables["params"]["w"]) ** 2, {"stats": {"mean": mean}}
+
+    step = sw.data_parallel(loss, SGD, mutable="stats", mesh=REAL, statistics="shard")
+    state = step.init({"params": {"w": jnp.ones(3)}, "stats": {"mean": jnp.float32(0)}})
+    with pytest.raises(sw.ShardingError, match=r"it updates stats\.mean, and the batch does not"):
+        step(state, jax.tree.map(lambda x: x[:13], BATCH))
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_padding_enters_no_statistics_of_a_shard_either(accumulate):
     step, state = normed(None, mesh=REAL, statistics="shard", accumulate=accumulate)
@@ -162,3 +211,19 @@ def test_accumulation_does_not_cut_statistics():
     step, state = normed("data", mesh=REAL, accumulate=2)
     with pytest.raises(sw.ShardingError, match="accumulate=2 cuts the batch"):
         step(state, BATCH)
+
+
+def test_what_a_virtual_mesh_is_told_to_be_instead_works():
+    def loss(params, batch):
+        everybody = lax.all_gather(batch["x"] @ params["w"], "data", tiled=True)
+        return (batch["x"] @ params["w"] - everybody.mean()) ** 2
+
+    def run(**options):
+        step = sw.data_parallel(loss, SGD, **options)
+        return step(step.init({"w": jnp.ones(3)}), BATCH)[1]["loss"]
+
+    with pytest.raises(
+        sw.ShardingError, match=r"it has an all_gather(.|\n)*sw.mesh\(data=8\) with"
+    ):
+        run(mesh=sw.mesh(data=4), accumulate=2)
+    assert_same(run(mesh=sw.mesh(data=8)), run(mesh=sw.mesh(data=1)))
