@@ -41,7 +41,7 @@ def _is_within(leaf: np.ndarray, dtype: np.dtype) -> bool:
     """Whether the least and the largest number fit; a NaN or an infinity has to be looked at."""
     if not leaf.size:
         return True
-    parts = (leaf.real, leaf.imag) if leaf.dtype.kind == "c" else (leaf,)
+    parts = (np.real(leaf), np.imag(leaf)) if leaf.dtype.kind == "c" else (leaf,)
     limits = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
     return all(limits.min <= part.min() and part.max() <= limits.max for part in parts)
 

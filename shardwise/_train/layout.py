@@ -148,8 +148,9 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
             continue
         found = a_type(leaf)
         remedy = "np.asarray(...) of a list of rows; text has to be made numbers first."
-        if isinstance(getattr(leaf, "dtype", None), np.dtype):
-            found, remedy = f"an array of dtype {leaf.dtype}", instead_of(leaf.dtype)
+        dtype = getattr(leaf, "dtype", None)
+        if isinstance(dtype, np.dtype):
+            found, remedy = f"an array of dtype {dtype}", instead_of(dtype)
         if isinstance(leaf, np.ma.MaskedArray):
             found = "a MaskedArray"
             remedy = (

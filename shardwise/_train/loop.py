@@ -153,9 +153,7 @@ class Loop:
         if not self._team.first and self._on_nan == "warn":
             return  # all processes see the same, and one of them says so
         if not row["updated"]:
-            warn(
-                f"step {row['step']}: all weights were zero, nothing was updated",
-            )
+            warn(f"step {row['step']}: the weights add up to zero, nothing was updated")
         elif not math.isfinite(row["loss"]):
             if self._on_nan == "raise":
                 self._write(rows)

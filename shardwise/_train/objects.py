@@ -13,8 +13,10 @@ from jax.sharding import AbstractMesh, Mesh
 from .._calls import DEVICES, public, public_methods
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._mesh import MeshLike
+from .given import refuse_integers
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
+from .optimizers import extra_arguments, updating
 from .part import Place
 from .placing import Made, no_mesh
 from .state import kinds_of
@@ -25,9 +27,6 @@ from .step import (
     check_loss,
     choose,
     described,
-    extra_arguments,
-    no_line_search,
-    refuse_integers,
     report,
     step_name,
 )
@@ -212,7 +211,7 @@ class ObjectStep:
         rest_after = reduced.state["model"]
         model = nnx.merge(kind.model, params, rest_after, keys, copy=True)
         further = extra_arguments(optimizer.tx, reduced)
-        with no_line_search():
+        with updating(optimizer.opt_state):
             optimizer.update(model, reduced.grads, **further)
         new = (nnx.state(model, optimizer.wrt), rest_after, nnx.state(optimizer))
         new = choose(reduced, new, (params, rest, state))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,10 @@ from jax.sharding import AbstractMesh, Mesh
 from .._calls import DEVICES, public, public_methods
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, require
 from .._mesh import MeshLike
+from .given import refuse_boxes, refuse_integers, refuse_no_arrays, refuse_objects
 from .gradient import Objective, reduce_gradients
 from .layout import Layout
+from .optimizers import extra_arguments, updating
 from .part import Place
 from .placing import copied, no_mesh, on_mesh
 from .state import TrainState, kinds_of
@@ -25,9 +26,6 @@ from .step import (
     check_loss,
     choose,
     described,
-    extra_arguments,
-    no_line_search,
-    refuse_integers,
     report,
     step_name,
 )
@@ -101,8 +99,8 @@ def data_parallel(
 
     Returns:
         A step. `step.init(params)` gives a state; `step(state, batch)` the next one and metrics:
-        `loss`, the sum of `weight`, `updated` (false if all weights were zero: then nothing is),
-        and the further ones.
+        `loss`, the sum of `weight`, `updated` (false if the weights add up to zero: then nothing
+        is), and the further ones.
 
     Raises:
         ShardingError: When called: a batch, a loss or a mesh that does not fit.
@@ -201,7 +199,8 @@ class DataParallel:
             params: A pytree of floating-point arrays; or the variables of a Linen module, a
                 mapping with `"params"`, of which those are trained. They are copied.
         """
-        self._refuse_objects(params)
+        refuse_objects(params)
+        refuse_boxes(params)
         collections = None
         if isinstance(params, Mapping) and "params" in params:
             collections = {name: value for name, value in params.items() if name != "params"}
@@ -220,24 +219,12 @@ class DataParallel:
         refuse_integers(
             params, "params", "close over constants in the loss, or keep them in the batch."
         )
+        refuse_no_arrays(collections)
         with no_mesh():
             params, collections = self._runner.place(copied((params, collections)))
         with on_mesh(self.mesh):
             opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
             return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
-
-    @staticmethod
-    def _refuse_objects(params: Any) -> None:
-        nnx = sys.modules.get("flax.nnx")
-        if nnx is not None and isinstance(params, nnx.Pytree):
-            raise ArgumentError(
-                explain_error(
-                    f"params is {a_type(params)}, an NNX object",
-                    where="step.init",
-                    rule="sw.data_parallel trains pytrees of arrays.",
-                    remedy="sw.nnx.data_parallel(loss) trains the model itself.",
-                )
-            )
 
     def __call__(
         self, state: TrainState, batch: Any, *, mesh: MeshLike | None = None
@@ -348,7 +335,7 @@ class DataParallel:
             padded=padded,
         )
         further = extra_arguments(self._optimizer, reduced)
-        with no_line_search():
+        with updating(state.opt_state):
             updates, opt_state = self._optimizer.update(
                 reduced.grads, state.opt_state, state.params, **further
             )

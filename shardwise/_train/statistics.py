@@ -107,7 +107,7 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, pad
             ops = trace(program, *shapes, rows)[0].body
             mixing = [False] * len(unchanged)
             if padded and not all(unchanged):
-                mixing = dependents(lambda rows, *given: program(*given, rows)[0], rows, *shapes)
+                mixing = dependents(lambda rows, p, s: program(p, s, rows)[0], rows, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
             explain_error(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +18,6 @@ from jax.sharding import PartitionSpec as P
 from .._errors import (
     ArgumentError,
     ShardingError,
-    UnsupportedError,
-    a_type,
     explain_error,
     text_of,
 )
@@ -79,12 +76,12 @@ class Options:
                     remedy="rng='example' makes the result independent of the number of devices.",
                 )
             )
-        if not (_is_number(self.seed) or isinstance(self.seed, jax.Array)):
+        if not (_is_number(self.seed) or _is_one_key(self.seed)):
             raise ShardingError(
                 explain_error(
                     f"seed is {self.seed!r}",
                     where="argument 'seed'",
-                    rule="It is a whole number, or a key.",
+                    rule="It is a whole number, or a key: one.",
                     remedy="seed=0, or seed=jax.random.key(0)",
                 )
             )
@@ -113,7 +110,18 @@ def _share_a_process(mesh: Any) -> bool:
 
 
 def _is_number(seed: Any) -> bool:
-    return hasattr(seed, "__index__") and not (isinstance(seed, jax.Array) and seed.ndim)
+    dtype = getattr(seed, "dtype", np.dtype(int))
+    whole = any(jnp.issubdtype(dtype, kind) for kind in (np.integer, np.bool_))
+    return hasattr(seed, "__index__") and not getattr(seed, "ndim", 0) and whole
+
+
+def _is_one_key(seed: Any) -> bool:
+    """Whether this is a key; one of the older kind is a few numbers."""
+    if not isinstance(seed, jax.Array):
+        return False
+    if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return not seed.ndim
+    return seed.dtype == jnp.uint32 and seed.ndim == 1
 
 
 Program = Callable[..., Any]
@@ -294,7 +302,7 @@ def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params
 
 
 def choose(reduced: Reduced, new: Any, old: Any) -> Any:
-    """The updated state, or the old one if all weights were zero."""
+    """The updated state, or the old one if the weights add up to zero."""
     if reduced.certain:
         return new
     updated = reduced.metrics["weight"] != 0
@@ -315,64 +323,3 @@ def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
 
 def _widened(tree: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(accumulator(x.dtype)), tree)
-
-
-@contextlib.contextmanager
-def no_line_search() -> Iterator[None]:
-    """Say of an optimizer that wants to evaluate the loss again that a step cannot have it."""
-    try:
-        yield
-    except TypeError as error:
-        if not _WANTS_THE_LOSS.search(text_of(error)):
-            raise
-        raise UnsupportedError(
-            explain_error(
-                "its update takes value_fn, to evaluate the loss again, as a line search does",
-                where="the optimizer",
-                rule="A step computes the loss and its gradient once, for the optimizer to use.",
-                remedy="optax.lbfgs(0.1, linesearch=None), or an optimizer without a line search.",
-            )
-        ) from None
-
-
-_WANTS_THE_LOSS = re.compile(r"missing \d+ required keyword-only arguments?: .*'value_fn'")
-
-
-def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
-    """What an optimizer's update takes besides the gradient, as far as a step knows it."""
-    import optax
-
-    if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
-        return {}
-    known = {"value": reduced.metrics["loss"], "grad": reduced.grads}
-    taken = inspect.signature(optimizer.update).parameters.values()
-    if any(one.kind is one.VAR_KEYWORD for one in taken):
-        return known
-    names = {one.name for one in taken}
-    return {name: value for name, value in known.items() if name in names}
-
-
-def refuse_integers(params: Any, where: str, remedy: str) -> None:
-    """Raise if something that is to be trained is not a floating-point array."""
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    if not leaves:
-        raise ShardingError(
-            explain_error(
-                f"there are no arrays in it ({a_type(params)})",
-                where=where,
-                rule="What is trained are floating-point arrays.",
-                remedy='step.init({"w": jnp.zeros(3)}), or what the init of a model returns.',
-            )
-        )
-    for path, leaf in leaves:
-        dtype = getattr(leaf, "dtype", None)
-        if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
-            found = f"{a_type(leaf)}" if dtype is None else f"of dtype {dtype}"
-            raise ShardingError(
-                explain_error(
-                    f"{jax.tree_util.keystr(path) or 'it'} is {found}",
-                    where=where,
-                    rule="What is trained are floating-point arrays.",
-                    remedy=remedy,
-                )
-            )

@@ -404,11 +404,13 @@ def test_progress_can_be_listened_to(monkeypatch):
     assert seen[-1].metrics["loss"] > 0
 
 
-def test_steps_without_weight_are_told():
-    step = sw.data_parallel(
-        lambda p, b: ((b["x"] @ p["w"])[:, 0], jnp.zeros(b["x"].shape[0])), optax.sgd(0.1)
-    )
-    with pytest.warns(UserWarning, match="step 1: all weights were zero"):
+@pytest.mark.parametrize("weights", [(0, 0), (1, -1)])
+def test_steps_without_weight_are_told(weights):
+    def loss(params, batch):
+        return (batch["x"] @ params["w"])[:, 0], jnp.tile(jnp.array(weights), 5)
+
+    step = sw.data_parallel(loss, optax.sgd(0.1), mesh=sw.mesh(data=1))
+    with pytest.warns(UserWarning, match="step 1: the weights add up to zero"):
         sw.fit(step, step.init({"w": jnp.ones((4, 3))}), Rows(), steps=1, progress=False)
 
 

@@ -65,6 +65,90 @@ def test_an_optimizer_that_evaluates_the_loss_again(optimizer):
             step(model, held, BATCH)
 
 
+def inner():
+    return optax.sgd(0.1)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "says"),
+    [
+        (optax.contrib.sam(inner(), inner(), opaque_mode=True), "grad_fn(.|\\n)*opaque_mode=False"),
+        (optax.chain(optax.lookahead(inner(), 5, 0.5)), "two sets of params"),
+        (
+            optax.contrib.differentially_private_aggregate(1.0, 1.0, key=jax.random.key(0)),
+            "one gradient for each example",
+        ),
+    ],
+    ids=["sam", "lookahead", "private"],
+)
+def test_an_optimizer_that_wants_more_than_a_gradient(optimizer, says):
+    step = sw.data_parallel(squares, optimizer, mesh=MESH)
+    with pytest.raises(sw.UnsupportedError, match=f"the optimizer: .*{says}"):
+        step(step.init(PARAMS), BATCH)
+
+
+def test_the_params_of_lookahead():
+    params = optax.LookaheadParams.init_synced(PARAMS)
+    loss = lambda p, b: squares(p.fast, b)  # noqa: E731
+    step = sw.data_parallel(loss, optax.lookahead(inner(), 5, 0.5), mesh=MESH)
+    with pytest.raises(sw.UnsupportedError, match="two sets of params"):
+        step(step.init(params), BATCH)
+
+
+class Boxed(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        kernel = nn.with_partitioning(nn.initializers.ones, (None, "model"))
+        return nn.Dense(1, kernel_init=kernel)(x)[:, 0]
+
+
+def test_variables_that_are_to_be_split():
+    def loss(variables, batch):
+        return (Boxed().apply(variables, batch["x"]) - batch["y"]) ** 2
+
+    variables = Boxed().init(jax.random.key(0), BATCH["x"])
+    for mesh in (MESH, sw.mesh(data=4), sw.mesh(data=4, model=2)):
+        step = sw.data_parallel(loss, optax.sgd(0.1), mesh=mesh)
+        for given in (variables, variables["params"]):
+            with pytest.raises(
+                sw.ShardingError, match=r"'kernel'\].* by \(None, 'model'\)"
+            ) as told:
+                step.init(given)
+        assert "nn.unbox(variables)" in str(told.value)
+        step(step.init(nn.unbox(variables)), BATCH)
+
+
+def test_variables_that_name_no_axis_of_a_mesh_are_taken():
+    boxed = nn.LogicallyPartitioned(jnp.ones(3), ("embed",))
+    run(lambda p, b: squares({"w": p["w"].unbox()}, b), params={"w": boxed})
+
+
+@pytest.mark.parametrize("name", ["a", np.array(["a"])], ids=["str", "array"])
+def test_text_in_a_collection(name):
+    step = sw.data_parallel(lambda v, b: squares(v["params"], b), optax.sgd(0.1), mesh=MESH)
+    more = {"params": PARAMS, "stats": {"n": 3, "key": jax.random.key(0), "x": np.ones(2)}}
+    step(step.init(more), BATCH)
+    with pytest.raises(sw.ShardingError, match=r"the collections: \['about'\]\['name'\] is"):
+        step.init({**more, "about": {"name": name}})
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [jnp.float32(5), jax.random.split(jax.random.key(0), 2), np.arange(2), jnp.arange(2), 0.5],
+    ids=["float", "keys", "numpy", "numbers", "python"],
+)
+def test_a_seed_that_is_none(seed):
+    with pytest.raises(sw.ShardingError, match=r"argument 'seed'(.|\n)*seed=0"):
+        sw.data_parallel(lambda p, b, key: squares(p, b), optax.sgd(0.1), rng="shard", seed=seed)
+
+
+@pytest.mark.parametrize(
+    "seed", [5, np.int64(5), jnp.int32(5), True, jax.random.PRNGKey(5), jax.random.key(5)], ids=repr
+)
+def test_a_seed(seed):
+    run(lambda p, b, key: squares(p, b), rng="shard", seed=seed)
+
+
 def test_what_it_is_told_to_take_instead_works():
     step = sw.data_parallel(squares, optax.lbfgs(0.1, linesearch=None), mesh=MESH)
     state, first = step(step.init(PARAMS), BATCH)
@@ -192,6 +276,7 @@ def test_a_scalar_that_is_a_mean(loss):
         ({"rng": "shard"}, [r"called with \(params, batch, rng\)"]),
         ({"params": {"w": jnp.ones(3), "n": jnp.arange(2)}}, [r"\['n'\] is of dtype int32"]),
         ({"params": {"w": jnp.ones(3), "name": "a"}}, [r"\['name'\] is a str"]),
+        ({"params": {"w": 1.0}}, [r"\['w'\] is a float", r"jnp.asarray\(1.0\)"]),
         ({"axis": "dta"}, ["did you mean 'data'"]),
         ({"axis": 0}, ["axis 0 is none of the axes"]),
         ({"seed": None}, ["seed is None", "a whole number, or a key"]),
