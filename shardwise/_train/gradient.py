@@ -108,7 +108,7 @@ def reduce_gradients(
             certain = loss.weights is None
             values = length if loss.scalar else loss.size(length)
             sizes.update({name: t.size(rows) * layout.parts for name, t in terms.items()})
-            if padded and scalars:
+            if padded and any(term.scalar for term in terms.values()):
                 _refuse_means(objective, terms, layout, params, state, batch, place)
             sums = {name: term.sums(None if term.scalar else mask) for name, term in terms.items()}
             scale = _scale(loss, mask, params, layout.axis)

@@ -298,14 +298,10 @@ class TestRefusals:
             assert line in message
 
     def test_a_list_of_rows_is_told_in_a_few_lines(self):
-        batch = {"x": np.zeros((5000, 3)).tolist(), "y": np.zeros(5000)}
-        with pytest.raises(ShardingError, match=r"and 14993 more(.|\n)*np.stack") as caught:
+        batch = {"x": [*np.zeros((5000, 3))], "y": np.zeros(5000)}
+        with pytest.raises(ShardingError, match=r"and 4993 more(.|\n)*np.stack") as caught:
             run(iter([batch]))
         assert len(str(caught.value).splitlines()) < 15
-
-    def test_a_length_of_time(self):
-        with pytest.raises(UnsupportedError, match=r"data\['t'\]: .* timedelta64(.|\n)*seconds"):
-            run({"x": normal(3), "t": np.zeros(3, "m8[s]")})
 
     def test_a_complex_number_that_does_not_fit(self):
         with pytest.raises(ShardingError, match=r"1e\+39j.* does not fit complex64"):
@@ -319,7 +315,9 @@ class TestRefusals:
     @pytest.mark.parametrize("kind", ["timedelta64[s]", "datetime64[s]"])
     def test_times(self, kind):
         data = {"x": normal(3), "at": np.zeros(3, kind)}
-        with pytest.raises(UnsupportedError, match=rf"data\['at'\]: its dtype is {kind[:9]}"):
+        with pytest.raises(
+            UnsupportedError, match=rf"\['at'\]: its dtype is {kind[:9]}(.|\n)*seconds"
+        ):
             run(data)
 
     @pytest.mark.parametrize("length", [sys.maxsize, sys.maxsize // 1024])

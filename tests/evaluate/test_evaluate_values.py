@@ -212,7 +212,8 @@ class TestNonFinite:
         assert repr(result["mean"]) == repr(want)
         assert result.nonfinite["mean"].count == len(bad)
         assert result.nonfinite["mean"].first == min(where)
-        assert f"{len(bad)} examples are not finite, the first is number {min(where)}" in str(
+        told = f"{len(bad)} examples are not finite, the first is number {min(where)}"
+        assert (told if len(bad) > 1 else f"1 example is not finite, number {where[0]}") in str(
             result
         )
 
