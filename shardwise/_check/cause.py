@@ -79,10 +79,21 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     found = _used(mistake, mistake.op, mistake.reason, where)
     if not mistake.reason.startswith("division by"):
         return found
-    return dataclasses.replace(
-        found,
-        remedy="sum numerator and denominator separately, and divide once: "
-        f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over}).",
+    return dataclasses.replace(found, remedy=_divided(mistake, over))
+
+
+def _divided(mistake: Mistake, over: str) -> str:
+    """What to do where something is divided by a share: it may be one itself, or a whole."""
+    op = mistake.op
+    divides = isinstance(op, Leaf) and op.name == "div"
+    if divides and not mistake.owed[0] & {*mistake.axes}:
+        return (
+            f"sum only what it is divided by: x / jax.lax.psum(..., {over}), or pmean if it is a "
+            "mean. What is divided is no share of a sum, and stays as it is."
+        )
+    return (
+        "sum numerator and denominator separately, and divide once: "
+        f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
     )
 
 

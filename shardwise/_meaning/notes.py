@@ -28,6 +28,8 @@ class Mistake:
     """What the sum of the shares would have been."""
     made_of: tuple[Term, ...] = ()
     """The terms of what the operation was given."""
+    owed: tuple[frozenset[Axis], ...] = ()
+    """Over which axes each of these is a share."""
     maker: Op | None = None
     """The operation that made the share as it is used here."""
     used: Mistake | None = None

@@ -170,6 +170,7 @@ class Walk(Notes):
                 extreme=any(kind != "sum" for v in ins for _, kind in v.owed),
                 paid=debtor.scaled if debtor else None,
                 made_of=tuple(v.term for v in ins),
+                owed=tuple(v.debts for v in ins),
                 maker=maker,
                 sound=bool(unknown.debt) and sound,
             )

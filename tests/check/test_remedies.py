@@ -47,6 +47,16 @@ def around_own_mean(x, m):
     return x - middle
 
 
+def over_own_sum(x, m):
+    weights = jnp.exp(x)
+    return weights / weights.sum()  # wrong
+
+
+def whole_over_a_share(x, m):
+    whole = lax.psum(x @ x, "data")
+    return lax.pmean(whole / (x @ (x + m)), "data")  # wrong
+
+
 def upside_down(x, m):
     top = lax.pmax(x.max(), "data")
     weights = jnp.exp(x - x.max()) * jnp.exp(x.max() - top)
@@ -71,6 +81,8 @@ CASES = {
     divided_twice: ("SW402", "leave out one factor"),
     summed_loss: ("SW401", "average it: jax.lax.pmean"),
     around_own_mean: ("SW405", "or pmean if they are means"),
+    over_own_sum: ("SW405", "sum only what it is divided by: x / jax.lax.psum(..., 'data')"),
+    whole_over_a_share: ("SW405", "sum only what it is divided by: x / jax.lax.psum(..., 'data')"),
     upside_down: ("SW101", "sum instead of averaging"),
     put_into_zeros: ("SW101", "average instead of summing"),
     real_part: ("SW401", "average instead of summing"),
@@ -78,7 +90,7 @@ CASES = {
 
 
 def program(body, x, m, *, mesh, checked=True):
-    out = P("data") if body is around_own_mean else P()
+    out = P("data") if body in (around_own_mean, over_own_sum) else P()
     specs = {"in_specs": (P("data"), P("data")), "out_specs": out, "check_vma": checked}
     return jax.shard_map(body, mesh=mesh, **specs)(x, m)
 
