@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._program import Atom, Body, Cond, Leaf, Op, Scan, Var, While
-from .diagnose import ancestors
+from .flow import ancestors
 
 _KEEPS = """
     broadcast_in_dim concatenate convert_element_type copy dynamic_slice expand_dims

@@ -33,6 +33,7 @@ from .._program import (
     derivatives_of,
     walk,
 )
+from .flow import ancestors, carried, deciding, felt, needed
 from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
 Beside = Mapping[Var, tuple[Held, np.ndarray]]
@@ -56,10 +57,12 @@ def relations(
     body: Body, target: Var, beside: Beside, twins: Mapping[Var, Var], agree: Agree
 ) -> Known:
     """What each value on the way to a result is to its twin, as far as that is known."""
+    ops = ancestors(body, target)
+    used = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
     known = {
         var: relate(*beside[var], agree, _reductions(op, var))
-        for op in ancestors(body, target)
-        for var in op.outs
+        for op in ops
+        for var in felt(op, used)
         if var in beside
     }
     # One value on one device may be several on the mesh, as they become it: the last one counts.
@@ -130,23 +133,21 @@ def _in_loop(op: Op, known: Known) -> Op:
     """Of a loop that makes right values wrong, the operation at whose value that begins.
 
     After the last turn what is carried is what the last turn gave. If one wrong value among those
-    carried needs no other wrong one, it is the first.
+    carried needs no other wrong one, it is the first; but where it decides on another turn, there
+    may be too many of them, or too few.
     """
     if not isinstance(op, Scan | While):
         return op
-    carry = op.carry if isinstance(op, Scan) else len(op.outs)
-    first = op.consts if isinstance(op, Scan) else op.body_consts
-    off = [i for i, out in enumerate(op.outs[:carry]) if known.get(out) is OFF]
-    needs = {i: _needed(op.body, op.body.outs[i]) for i in off}
-    alone = [i for i in off if not any(op.body.ins[first + j] in needs[i] for j in off if j != i)]
+    own = carried(op)
+    off = [i for i, out in enumerate(op.outs[: len(own)]) if known.get(out) is OFF]
+    needs = {i: needed(op.body, op.body.outs[i]) for i in off}
+    alone = [i for i in off if not any(own[j] in needs[i] for j in off if j != i)]
+    if deciding(op) & {*alone}:
+        return op
     last = op.body.outs[alone[0]] if len(alone) == 1 else None
     makers = {out: one for one in op.body.ops for out in one.outs}
     found = makers.get(last) if isinstance(last, Var) else None
     return found if found is not None and found.where.file else op
-
-
-def _needed(body: Body, target: Atom) -> set[Atom]:
-    return {atom for op in ancestors(body, target) for atom in op.ins if isinstance(atom, Var)}
 
 
 def _reductions(op: Op, var: Var) -> tuple[str, ...]:
@@ -217,17 +218,6 @@ def _constants(body: Body) -> set[Var]:
         if isinstance(op, Leaf) and all(not isinstance(a, Var) or a in found for a in op.ins):
             found |= set(op.outs)
     return found
-
-
-def ancestors(body: Body, target: Atom) -> list[Op]:
-    """The operations that a value depends on, in program order."""
-    needed = {id(target)}
-    found = []
-    for op in reversed(body.ops):
-        if any(id(out) in needed for out in op.outs):
-            needed |= {id(atom) for atom in op.ins}
-            found.append(op)
-    return found[::-1]
 
 
 def place(op: Op, body: Body) -> Where:

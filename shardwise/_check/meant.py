@@ -26,7 +26,7 @@ from .alone import alone
 from .cause import cause, grouped, ratios
 from .compare import wide
 from .describe import much
-from .diagnose import ancestors
+from .flow import ancestors
 from .judging import OTHER, SAME
 from .options import words
 from .powers import Seen, Sizes, powers

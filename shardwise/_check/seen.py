@@ -17,8 +17,8 @@ import numpy as np
 from .. import _jax
 from .._mesh import AbstractMesh
 from .._program import Split, Var, Where
-from .diagnose import ancestors
 from .draw import is_zero
+from .flow import ancestors
 from .lint import axes_used
 from .running import Run, plain
 from .verdict import NOWHERE, Finding

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._program import Atom, Body, Collective, Leaf, Op, Var
-from .diagnose import ancestors
+from .flow import ancestors
 
 LIMIT = 1 << 24
 """How many bytes of values are looked at, at most."""

@@ -24,7 +24,6 @@ from .compare import (
 from .diagnose import (
     Known,
     Origin,
-    ancestors,
     follows_sharding,
     gradient_before,
     leads_to,
@@ -33,6 +32,7 @@ from .diagnose import (
     place,
     relations,
 )
+from .flow import ancestors
 from .lint import maker_of
 from .relate import Held
 from .running import Run
