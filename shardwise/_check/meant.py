@@ -186,6 +186,8 @@ def _tied(gap: Gap, one: Wrong) -> Gap | None:
 
     To use a share before it is summed may be right, and what is wrong may be something else.
     """
+    if gap.kind == "first" and not one.apart:
+        return None  # what is read as each device's own may be the same on all of them
     if not gap.mistakes:
         return gap
     tied = (own for own in gap.mistakes if _is_tied(own, one))

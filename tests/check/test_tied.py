@@ -242,3 +242,21 @@ def test_what_is_done_to_a_sum_of_two_gradients_is_named(wrong, code):
     (finding,) = certain(sw.check(program, normal(32, 16), tokens, mesh={"data": [1, 2, 8]}))
     assert finding.code == code
     assert finding.where.line == line_of(tied_weights, f"# {wrong}")
+
+
+def test_devices_that_hold_the_same_do_not_differ():
+    """It is read as each device's own, and is made of everything on all of them."""
+
+    def decayed(x):
+        def turn(total, one):
+            return 0.5 * total + one, None  # wrong
+
+        own = lax.scan(turn, 0 * x[0], x)[0]
+        return lax.scan(turn, 0 * x[0], lax.all_gather(own, "data"))[0]
+
+    def program(x, *, mesh):
+        specs = {"in_specs": P("data"), "out_specs": P(), "check_vma": False}
+        return jax.shard_map(decayed, mesh=mesh, **specs)(x)
+
+    (finding,) = certain(sw.check(program, normal(24), mesh={"data": [1, 2, 4]}))
+    assert (finding.code, finding.where.line) == ("SW109", line_of(decayed, "# wrong"))
