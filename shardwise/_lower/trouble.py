@@ -130,10 +130,24 @@ def explain_trouble(
             head + ".\n  " + "\n  ".join(lines),
             rule=f"Every device along the axis of a collective has to reach it; the {_kind(op)} at "
             f"{op.where} sends them different ways.",
-            remedy="take the collective out of the branch (compute it on every device and select "
-            "with jnp.where), or make the decision the same everywhere (lax.psum or lax.pmax of "
-            "the predicate).",
+            remedy=_remedy(op, arrivals[first]),
         )
+    )
+
+
+def _remedy(op: Op, reached: Collective | None) -> str:
+    if not isinstance(op, While) or reached is None:
+        return (
+            "take the collective out of the branch (compute it on every device and select with "
+            "jnp.where), or make the decision the same everywhere (lax.psum or lax.pmax of the "
+            "predicate)."
+        )
+    names = [axis.name for axis in reached.axes]
+    over = repr(names[0] if len(names) == 1 else tuple(names))
+    return (
+        f"take as many turns everywhere: return lax.pmax(predicate, {over}) from the condition of "
+        f"a while_loop, or give a fori_loop lax.pmax(upper, {over}); then all go on for as long as "
+        "one of them has to."
     )
 
 

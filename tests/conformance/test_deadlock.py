@@ -223,6 +223,19 @@ def test_message_of_a_loop_says_who_leaves_it():
     assert place(summed, "# the collective that waits") in message
 
 
+def test_the_remedy_for_a_loop_mends_it():
+    with pytest.raises(sw.DeadlockError) as caught:
+        run(while_on_data)
+    assert "return lax.pmax(predicate, 'x') from the condition" in str(caught.value)
+    assert "branch" not in str(caught.value)
+
+    def mended(x):
+        go_on = lambda x: lax.pmax(jnp.abs(x).max() > 0.1, "x")  # noqa: E731
+        return lax.while_loop(go_on, lambda x: x * 0.5 + summed(x) * 0.01, x)
+
+    run(mended)
+
+
 def diverges_over_x_of_two(x):
     return lax.cond(index("x") == 1, summed, jnp.sin, x)
 
