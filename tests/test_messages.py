@@ -122,6 +122,20 @@ def test_every_collective_over_an_axis_that_is_not_there(collective):
     assert_facts(text, "'dta'", "did you mean 'data'")
 
 
+@pytest.mark.parametrize("tiled", [False, True])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x, tiled: lax.all_to_all(x, "data", 1, 0, tiled=tiled),
+        lambda x, tiled: lax.psum_scatter(x, "data", scatter_dimension=1, tiled=tiled),
+    ],
+    ids=["all_to_all", "psum_scatter"],
+)
+def test_tiled_is_no_remedy_where_it_is_given(collective, tiled):
+    text = message(step(body=lambda x: collective(x, tiled)), jnp.ones((8, 3)))
+    assert ("Remedy: pad or trim" if tiled else "Remedy: tiled=True; and pad") in text
+
+
 def test_a_collective_over_an_axis_along_which_nothing_differs():
     text = message(step(P("data"), P(), body=lambda x: lax.psum(x, ("data", "model"))), jnp.ones(8))
     assert_facts(

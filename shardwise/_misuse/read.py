@@ -20,7 +20,7 @@ from .._errors import (
     explain_error,
 )
 from .._mesh import AbstractMesh, Mesh, near
-from .sentences import COLLECTIVES, SENTENCES
+from .sentences import COLLECTIVES, SENTENCES, TILED
 from .way import Way
 
 T = TypeVar("T")
@@ -173,6 +173,8 @@ class _Reader(Way):
             return None
         name = self.called.f_code.co_name
         rule, remedy = COLLECTIVES.get(name, ("", ""))
+        if self.called.f_locals.get("tiled"):
+            remedy = remedy.removeprefix(TILED)
         return explain_error(f"{name}: {self.text}", where=self.where, rule=rule, remedy=remedy)
 
     def _nameless(self) -> str | None:

@@ -77,6 +77,9 @@ SENTENCES = (
 )
 """A pattern of JAX's words; what was found, the rule, the remedy, with the groups it matched."""
 
+TILED = "tiled=True; and "
+"""How a remedy begins, where that is not what was asked for already."""
+
 _DIVIDES = (
     "pad or trim the dimension to a multiple of the number of devices along the axis, or name "
     "another one."
@@ -87,13 +90,13 @@ COLLECTIVES = {
         "Each device keeps one of as many parts of scatter_dimension as there are devices along "
         "the axis: equal ones with tiled=True, and else single entries of a dimension that is as "
         "long as the axis.",
-        f"tiled=True; and {_DIVIDES}",
+        f"{TILED}{_DIVIDES}",
     ),
     "all_to_all": (
         "Each device sends one of as many parts of split_axis as there are devices along the axis: "
         "equal ones with tiled=True, and else single entries of a dimension that is as long as "
         "the axis. They are put together along concat_axis.",
-        f"tiled=True; and {_DIVIDES}",
+        f"{TILED}{_DIVIDES}",
     ),
     "pswapaxes": (
         "A dimension changes places with an axis of the mesh, and is as long as that.",
