@@ -70,7 +70,7 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
             f"uses each device's own maximum or minimum over {over} as if it were the whole: "
             f"{mistake.reason}",
             where,
-            remedy=_combined(over),
+            remedy=_combined(over, mistake.exponent),
         )
     if mistake.op.backward and mistake.born is not None and mistake.born.backward:
         return _gradient(mistake, mistake.born, over)
@@ -147,8 +147,16 @@ def _variance(of: Leaf, over: str, where: Where) -> Finding:
     )
 
 
-def _combined(over: str) -> str:
-    """How maxima are combined so that it can be differentiated too: JAX has no rule for pmax."""
+def _combined(over: str, exponent: bool) -> str:
+    """How maxima are combined, in a logsumexp so that it can be differentiated too.
+
+    JAX has no rule for pmax.
+    """
+    if not exponent:
+        return (
+            f"combine them first: jax.lax.pmax(..., {over}) of maxima, jax.lax.pmin(..., {over}) "
+            "of minima."
+        )
     return (
         "combine them first, here a maximum of rows (pmin for a minimum):\n"
         f"    m = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(x, -1)), {over})\n"

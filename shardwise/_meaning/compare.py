@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from .._mesh import Axis
-from .._program import Op
+from .._program import MOVES, Leaf, Op, Var
 from . import term as T
 from .control import result_of_turn
 from .notes import Mistake, Notes, Step
@@ -23,6 +23,10 @@ from .value import Value
 
 DEEP = 20_000
 """So many pairs of terms are followed before two terms are called different."""
+
+_KEEPS = (*MOVES, "broadcast_in_dim", "convert_element_type", "is_finite", "max", "min", "select_n")
+_SCALES = "mul", "div", "neg"
+"""What may be done to a maximum, and to the difference from it, before its exponential is taken."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -97,12 +101,39 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
 
 def _first_use(w: Notes, mistake: Mistake) -> Mistake:
     """The same with the words for the forward pass, where the share is used there already."""
+    mistake = dataclasses.replace(mistake, exponent=_exponent(w, mistake))
     if mistake.op.backward and mistake.born is not None:
         forward = (m for m in w.mistakes.values() if m.born is mistake.born and not m.op.backward)
         first = min(forward, key=lambda m: m.order, default=None)
         if first is not None and first.axes and not first.returned:
+            first = dataclasses.replace(first, exponent=mistake.exponent)
             return dataclasses.replace(mistake, used=first)
     return mistake
+
+
+def _exponent(w: Notes, mistake: Mistake) -> bool:
+    """Whether the difference from a maximum or minimum goes into an exponential."""
+    if not mistake.extreme or mistake.born is None:
+        return False
+    if mistake.born not in w.exponents:
+        w.exponents[mistake.born] = _exponent_of(w, mistake.born)
+    return w.exponents[mistake.born]
+
+
+def _exponent_of(w: Notes, born: Op) -> bool:
+    own, apart = {*born.outs}, set[Var]()
+    for out, op in w.makers.items():
+        name = op.name if isinstance(op, Leaf) else ""
+        given = {atom for atom in op.ins if isinstance(atom, Var)}
+        if given & apart and name in ("exp", "exp2", "expm1"):
+            return True
+        if (given & apart and name in (*_KEEPS, *_SCALES)) or (
+            given & own and name in ("add", "sub")
+        ):
+            apart.add(out)
+        elif given & own and name in _KEEPS:
+            own.add(out)
+    return False
 
 
 def _ratio(want: Value, paid: Scaled | None) -> Coef | None:

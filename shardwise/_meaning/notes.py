@@ -24,6 +24,8 @@ class Mistake:
     order: int
     extreme: bool = False
     """Whether it is a maximum or minimum that is still owed."""
+    exponent: bool = False
+    """Whether an exponential is taken of what comes of it, as in a logsumexp."""
     paid: Scaled | None = None
     """What the sum of the shares would have been."""
     made_of: tuple[Term, ...] = ()
@@ -88,6 +90,8 @@ class Notes(abc.ABC):
         """Results that were put together otherwise than they lie: the `first` part of several that
         differ, or `moved` to another dimension."""
         self.makers: dict[Var, Op] = {}
+        self.exponents: dict[Op, bool] = {}
+        """Maxima and minima: whether the difference from one goes into an exponential."""
         self.depth = 0
         self.count = 0
 

@@ -57,6 +57,24 @@ def whole_over_a_share(x, m):
     return lax.pmean(whole / (x @ (x + m)), "data")  # wrong
 
 
+def scaled_by_own_largest(x, m):
+    top = jnp.abs(x).max()  # wrong
+    return x / top
+
+
+def stretched_to_own_range(x, m):
+    low = x.min()  # wrong
+    return x - low
+
+
+def own_softmax(x, m):
+    top = x.max()  # wrong
+    return jnp.exp((x - top) * 2)
+
+
+SPLIT = around_own_mean, over_own_sum, scaled_by_own_largest, stretched_to_own_range, own_softmax
+
+
 def upside_down(x, m):
     top = lax.pmax(x.max(), "data")
     weights = jnp.exp(x - x.max()) * jnp.exp(x.max() - top)
@@ -83,6 +101,9 @@ CASES = {
     around_own_mean: ("SW405", "or pmean if they are means"),
     over_own_sum: ("SW405", "sum only what it is divided by: x / jax.lax.psum(..., 'data')"),
     whole_over_a_share: ("SW405", "sum only what it is divided by: x / jax.lax.psum(..., 'data')"),
+    scaled_by_own_largest: ("SW405", "combine them first: jax.lax.pmax(..., 'data') of maxima"),
+    stretched_to_own_range: ("SW405", "combine them first: jax.lax.pmax(..., 'data') of maxima"),
+    own_softmax: ("SW405", "With it the logsumexp of all parts is"),
     upside_down: ("SW101", "sum instead of averaging"),
     put_into_zeros: ("SW101", "average instead of summing"),
     real_part: ("SW401", "average instead of summing"),
@@ -90,7 +111,7 @@ CASES = {
 
 
 def program(body, x, m, *, mesh, checked=True):
-    out = P("data") if body in (around_own_mean, over_own_sum) else P()
+    out = P("data") if body in SPLIT else P()
     specs = {"in_specs": (P("data"), P("data")), "out_specs": out, "check_vma": checked}
     return jax.shard_map(body, mesh=mesh, **specs)(x, m)
 
