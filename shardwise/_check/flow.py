@@ -64,10 +64,10 @@ def counts(loop: Scan | While, index: int) -> bool:
     atom, before, steps = loop.body.outs[index], carried(loop)[index], 0
     while atom is not before:
         op = makers.get(atom) if isinstance(atom, Var) else None
-        given = [a for a in op.ins if isinstance(a, Var)] if isinstance(op, Leaf) else []
-        if len(given) != 1 or op is None or op.name not in _COUNTING:
+        if not isinstance(op, Leaf) or op.name not in _COUNTING:
             return False
-        if op.name == "sub" and op.ins[0] is not given[0]:
+        given = [a for a in op.ins if isinstance(a, Var)]
+        if len(given) != 1 or (op.name == "sub" and op.ins[0] is not given[0]):
             return False
         steps += op.name != "convert_element_type"
         atom = given[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+import jax.numpy as jnp
 import numpy as np
 
 from .._meaning import Gap, Step
@@ -152,6 +153,14 @@ def _too_large(gap: Gap, ratio: Fraction, axes: tuple[Axis, ...]) -> Finding:
             f"{head}a sum over {over} is divided by what one device has",
             scaled[-1].op.where,
             remedy=f"divide by the number of all, or sum it too: jax.lax.psum(count, {over}).",
+        )
+    if paid and jnp.issubdtype(paid[-1].op.outs[0].dtype, jnp.integer):  # a count is no mean
+        return Finding(
+            "SW401",
+            f"{head}it is summed over {over}, beside a number that is one device's own",
+            paid[-1].op.where,
+            remedy="take that number of all devices: x.size is that of one device's part, and "
+            f"jax.lax.psum(x.size, {over}) that of the whole.",
         )
     if paid:
         return Finding(

@@ -127,9 +127,8 @@ def _exponent_of(w: Notes, born: Op) -> bool:
         given = {atom for atom in op.ins if isinstance(atom, Var)}
         if given & apart and name in ("exp", "exp2", "expm1"):
             return True
-        if (given & apart and name in (*_KEEPS, *_SCALES)) or (
-            given & own and name in ("add", "sub")
-        ):
+        differs = given & own and name in ("add", "sub")
+        if differs or (given & apart and name in (*_KEEPS, *_SCALES)):
             apart.add(out)
         elif given & own and name in _KEEPS:
             own.add(out)

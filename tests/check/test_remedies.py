@@ -72,6 +72,11 @@ def own_softmax(x, m):
     return jnp.exp((x - top) * 2)
 
 
+def held_against_own_size(x, m):
+    above = lax.psum((x > 0.6).sum(), "data")  # wrong
+    return jnp.where(above * 2 < x.size, lax.pmin(x.min(), "data"), lax.pmax(x.max(), "data"))
+
+
 SPLIT = around_own_mean, over_own_sum, scaled_by_own_largest, stretched_to_own_range, own_softmax
 
 
@@ -104,6 +109,7 @@ CASES = {
     scaled_by_own_largest: ("SW405", "combine them first: jax.lax.pmax(..., 'data') of maxima"),
     stretched_to_own_range: ("SW405", "combine them first: jax.lax.pmax(..., 'data') of maxima"),
     own_softmax: ("SW405", "With it the logsumexp of all parts is"),
+    held_against_own_size: ("SW401", "jax.lax.psum(x.size, 'data') that of the whole"),
     upside_down: ("SW101", "sum instead of averaging"),
     put_into_zeros: ("SW101", "average instead of summing"),
     real_part: ("SW401", "average instead of summing"),
