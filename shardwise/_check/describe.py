@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._mesh import Axis
-from .._program import Collective, Where, within
+from .._program import Body, Collective, Where, within
 from .compare import difference, wide
 from .diagnose import place
+from .flow import ancestors
 from .powers import Seen, Sizes, powers, said
+from .ranges import whole_numbers
 from .relate import share_of
 from .running import Run
 from .two_ways import two_ways
@@ -254,7 +256,7 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
         f"depends on the number of devices ({much(one)})",
         f"this line is the first value that is the same on every device{_along(one)} and yet "
         "depends on how many there are: is the right collective there, over the right axis?"
-        f"{_wrapped(one.run)}",
+        f"{_wrapped(one)}",
     )
 
 
@@ -266,8 +268,10 @@ def _along(one: Wrong) -> str:
     return f" along {_names(op.axes)!r}"
 
 
-def _wrapped(run: Run) -> str:
-    kind = run.whole_numbers
+def _wrapped(one: Wrong) -> str:
+    """A question about the whole numbers that the result is made of, if it is of any."""
+    body, target = one.run.body, one.run.body.outs[one.index]
+    kind = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
     if kind is None:
         return ""
     most = jnp.iinfo(kind).max

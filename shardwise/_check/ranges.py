@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _jax
-from .._program import AxisIndex, Body, Collective, Leaf, Op, Var, walk
+from .._program import AxisIndex, Body, Collective, Leaf, Op, Scan, Var, While, walk
+from .flow import carried, counts
 from .rounding import eps_of
 
 SHORT_RANGE = 1e30
@@ -60,6 +61,7 @@ def whole_numbers(body: Body) -> Any:
         places |= own
         if own:
             continue
+        places |= _handed(op, places)
         small = all(var in counts or var in places or var.dtype == jnp.bool_ for var in given)
         if isinstance(op, Leaf | Collective) and given and small and wide and name not in GROWS:
             counts |= set(op.outs)
@@ -92,6 +94,25 @@ def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
     numbers = [var for var in given if var.dtype != jnp.bool_]
     alone = isinstance(op, Leaf) and (numbers or not given)
     return set(op.outs) if alone and all(var in places for var in numbers) else set()
+
+
+def _handed(op: Op, places: set[Any]) -> set[Var]:
+    """What the bodies of an operation are given of such numbers, and the turns that they count."""
+    if isinstance(op, Scan):
+        turns = range(op.consts, op.consts + op.carry)
+        given = enumerate(zip(op.ins, op.body.ins, strict=True))
+        pairs = [own for i, own in given if i not in turns or counts(op, i - op.consts)]
+    elif isinstance(op, While):
+        first, second = op.cond_consts, op.cond_consts + op.body_consts
+        pairs = [*zip(op.ins[:first], op.cond.ins, strict=False)]
+        pairs += zip(op.ins[first:second], op.body.ins, strict=False)
+        carry = zip(op.ins[second:], op.cond.ins[first:], carried(op), strict=True)
+        for i, (atom, *inner) in enumerate(carry):
+            pairs += [(atom, var) for var in inner if counts(op, i)]
+    else:
+        pairs = [(a, b) for body in op.bodies for a, b in zip(op.ins[1:], body.ins, strict=True)]
+    wide = [(atom, var) for atom, var in pairs if getattr(var.dtype, "itemsize", 4) >= 4]
+    return {var for atom, var in wide if not isinstance(atom, Var) or atom in places}
 
 
 def _largest(dtype: Any) -> float:

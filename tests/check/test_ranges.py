@@ -73,6 +73,14 @@ def test_whole_numbers_that_wrap_around_are_found_on_every_mesh(name):
     assert any("wrap around" in finding.remedy for finding in verdict.findings)
 
 
+def going_round(x):
+    def turn(carry):
+        t, total = carry
+        return t + 1, total + x[(lax.axis_index("data") + t) % 4]
+
+    return lax.while_loop(lambda carry: carry[0] < 4, turn, (0, 0.0))[1]
+
+
 COUNTS = {
     "a count": lambda x: lax.psum((x > 0).sum(), "data"),
     "a count of rows": lambda x: lax.psum(jnp.cumsum(x > 0)[-1], "data"),
@@ -83,10 +91,17 @@ COUNTS = {
         x[(lax.axis_index("data") * 2 + jnp.arange(4)) % 4].sum(), "data"
     ),
     "a loop": lambda x: lax.psum(lax.fori_loop(0, 4, lambda i, c: c + x[i], 0.0), "data"),
+    "the turns of a ring": lambda x: lax.fori_loop(
+        0, 4, lambda t, c: c + x[(lax.axis_index("data") + t) % 4], 0.0
+    ),
+    "turns while": going_round,
 }
 NUMBERS = {
     "products": lambda x: lax.psum(((x > 0) * 1000).sum(), "data"),
     "a narrow count": lambda x: lax.psum((x > 0).astype(jnp.int8).sum(dtype=jnp.int8), "data"),
+    "a total in a loop": lambda x: lax.fori_loop(
+        0, 4, lambda t, c: c + t * x.astype(jnp.int32)[t], 0
+    ),
     "casts": lambda x: lax.psum(x.astype(jnp.int32).sum(), "data"),
 }
 
@@ -96,6 +111,18 @@ def test_counts_are_no_reason_to_run_on_every_mesh(name):
     body = (COUNTS | NUMBERS)[name]
     traced = Tracing(split(body), sw.mesh(data=2))((np.ones(8, np.float32),), {})
     assert (whole_numbers(traced.program.body) is None) == (name in COUNTS)
+
+
+def test_whole_numbers_are_asked_about_where_a_result_is_made_of_some():
+    def body(x, n):
+        small = jnp.sum(n, dtype=jnp.uint8)
+        return lax.pmean(jnp.median(x), "data"), lax.psum(small.astype(jnp.int32), "data")
+
+    args = jnp.arange(16.0) ** 2, jnp.full(16, 100, jnp.uint8)
+    findings = sw.check(split(body), *args, mesh={"data": [1, 4]}).findings
+    assert {one.code for one in findings if one.certain} == {"SW109"}
+    asked = {one.leaf: "wrap around" in one.remedy for one in findings if one.certain}
+    assert asked == {"result[0]": False, "result[1]": True}
 
 
 NAN = {
