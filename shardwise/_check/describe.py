@@ -249,7 +249,8 @@ def _otherwise(one: Wrong) -> tuple[str, str, str]:
             f"depends on the number of devices ({much(one)}): it differs first at this line",
             "put together from all devices (in a loop, at its last turn), this line's value is the "
             "first on the way that is not what one device has there. Is the line right for a whole "
-            "that comes in parts, one on each device or one at each turn?",
+            "that comes in parts, one on each device or one at each turn, and are there as many "
+            "turns as parts?",
         )
     return (
         "SW109",
