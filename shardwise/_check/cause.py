@@ -234,7 +234,9 @@ def _unlike(gap: Gap, mesh: str) -> Finding:
             "the numbers of this one.",
         )
     why = "no rule leads from one to the other"
-    if isinstance(op, Leaf | Collective):
+    if gap.long:
+        why = "it is too long to take apart"
+    elif isinstance(op, Leaf | Collective):
         why = f"no rule says what {op.name} gives here"
     return Finding(
         "SW409",

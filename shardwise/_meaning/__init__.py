@@ -9,10 +9,8 @@ from .keep import Kept as Kept
 from .keep import Known as Known
 from .keep import keep as keep
 from .merged import Merger as Merger
-from .merged import equal_merged as equal_merged
 from .notes import Mistake as Mistake
 from .notes import Step as Step
-from .pieces import equal_in_pieces as equal_in_pieces
 from .read import Meaning as Meaning
 from .read import Reading as Reading
 from .read import has_mistakes as has_mistakes
@@ -23,7 +21,7 @@ from .relate import is_number as is_number
 from .relate import own_part as own_part
 from .relate import same_reading as same_reading
 from .rules import table as table
-from .softmax import equal_in_blocks as equal_in_blocks
+from .same import same as same
 from .term import Coef as Coef
 from .value import Value as Value
 from .vanish import vanishing as vanishing

@@ -47,6 +47,8 @@ class Gap:
     """The operation since which no rule relates the two; for `first` and `moved`, the result."""
     filled: tuple[int, int] | None = None
     """The rows that an argument has and is filled up to, where it does not divide."""
+    long: bool = False
+    """Whether the two were too long to take apart."""
     axes: tuple[Axis, ...] = ()
     whole: bool = True
     """For `times`: whether the result is that many times, or only something it is made of."""

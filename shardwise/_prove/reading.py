@@ -13,16 +13,13 @@ from .._errors import ShardingError, explain_error, noting
 from .._meaning import (
     Gap,
     Reading,
-    equal,
-    equal_in_blocks,
-    equal_in_pieces,
-    equal_merged,
     has_mistakes,
     read_apart,
+    same,
     speaks_of,
 )
 from .._mesh import AbstractMesh, Axis, axes_of
-from .._program import Body, collectives_in, walk
+from .._program import Body, Op, collectives_in, walk
 from .._tracing import Traced, Tracing
 
 FEW = 16
@@ -30,9 +27,6 @@ FEW = 16
 
 SHORT = 20_000
 """Axes of which a program does not speak are kept apart if it has fewer operations, on all."""
-
-SAME = (equal, equal_merged, equal_in_pieces, equal_in_blocks)
-"""The ways in which two results are seen to be the same, the quickest first."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,6 +76,11 @@ class ReadProgram:
         return [*self.reading.constants]
 
     @property
+    def sites(self) -> list[Op]:
+        """The collectives that some devices may never reach; one device alone waits for none."""
+        return [*self.traced.program.watch.sites] if self.mesh.size > 1 else []
+
+    @property
     def operations(self) -> int:
         """How many operations the program has."""
         return sum(1 for _ in walk(self.body.ops))
@@ -104,7 +103,7 @@ class ReadProgram:
         found = self.reading.gaps() if self is not plain else [[] for _ in paths]
         if any(found):
             found = self.apart(plain, found)
-        waits = bool(self.traced.program.watch.sites)
+        waits = bool(self.sites)
         passed_on = frozenset(
             axis
             for op in collectives_in(self.body.ops)
@@ -127,9 +126,7 @@ class ReadProgram:
             own = base and read_apart(self.body, self.constants, axis, base, entirely)
             if base and own:
                 rows = list(zip(found, base.results, own.results, strict=True))
-                found = [
-                    [] if any(same(want, got) for same in SAME) else old for old, want, got in rows
-                ]
+                found = [_left(old, same(want, got)) if old else old for old, want, got in rows]
                 left = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
                 if not any(has_mistakes(own, got) for got in left):
                     followed.add(axis)  # to keep more apart would say nothing new
@@ -146,3 +143,10 @@ class ReadProgram:
         small = [axis for axis in others if 1 < axis.size <= FEW]
         small = [axis for axis in small if axis.size * self.operations <= SHORT]
         yield from ((axis, True) for axis in (*spoken, *small))
+
+
+def _left(found: list[Gap], same: bool | None) -> list[Gap]:
+    """Where a result still parts from the reference, after another comparison."""
+    if same is None:
+        return [dataclasses.replace(gap, long=True) for gap in found]
+    return [] if same else found

@@ -24,6 +24,7 @@ from .node import (
     times,
 )
 from .spread import bcast, full, iota, strip, uniform_dims, zero
+from .work import spend
 
 FLAT = 48
 """Sums and products of more terms than this stay nested: residual streams grow with the depth."""
@@ -33,7 +34,9 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     """A sum, flat and ordered, like terms taken together."""
     total: dict[Term, Coef] = {}
     for coef, term in parts:
-        for c, t in _summands(term):
+        summands = _summands(term)
+        spend(len(summands) * _length(coef))
+        for c, t in summands:
             if t in total and coef * c * total[t] < 0 and not_finite(t):
                 return full((1, make("literal", "nan", (), ())), shape)
             total[t] = tidy(total.get(t, 0) + coef * c)
@@ -46,7 +49,12 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     return _hoisted("sum", (), [(over(total[t], lead), t) for t in terms], shape, lead)
 
 
-def _summands(t: Term) -> Iterable[Scaled]:
+def _length(coef: Coef) -> int:
+    """How long it takes to multiply with a number: those of many steps have many digits."""
+    return 1 + (coef.numerator.bit_length() + coef.denominator.bit_length()) // 64
+
+
+def _summands(t: Term) -> Sequence[Scaled]:
     if t.op == "sum" and len(t.kids) <= FLAT:
         return t.kids
     if t.op == "bcast" and t.kids[0][1].op == "sum" and len(t.kids[0][1].kids) <= FLAT:

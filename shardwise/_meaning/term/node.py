@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from .work import spend
+
 Coef = int | Fraction
 
 Scaled = tuple[Coef, "Term"]
@@ -38,6 +40,7 @@ _KNOWN: weakref.WeakValueDictionary[Any, Term] = weakref.WeakValueDictionary()
 
 def make(op: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Term:
     """The one term with this operation and these operands."""
+    spend(1 + len(kids))
     key = (op, params, tuple(kids), shape)
     found = _KNOWN.get(key)
     if found is None:
