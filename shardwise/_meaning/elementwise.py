@@ -14,7 +14,7 @@ from .._mesh import Axis
 from .._program import Atom, Leaf, Lit
 from . import term as T
 from .align import align, spread
-from .evaluate import numbers
+from .bits import loses_sign, may_have_wrapped, widens, wraps
 from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
@@ -161,22 +161,6 @@ def dtype_of(atom: Atom) -> Any:
     return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
-def _wraps(old: Any, new: Any) -> bool:
-    """Whether whole numbers lose their upper bits. Those of 32 bits count as all there are."""
-    if not (jnp.issubdtype(old, jnp.integer) and jnp.issubdtype(new, jnp.integer)):
-        return False
-    width = jnp.iinfo(new).bits
-    return width < 32 and width < jnp.iinfo(old).bits
-
-
-def _loses_sign(v: Value, old: Any, new: Any) -> bool:
-    """Whether negative numbers may become large ones. Positions and counts are known not to be."""
-    if not (jnp.issubdtype(old, jnp.signedinteger) and jnp.issubdtype(new, jnp.unsignedinteger)):
-        return False
-    found = None if v.owed else numbers(v.scaled)
-    return found is None or bool((found < 0).any())
-
-
 @rule("convert_element_type")
 def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
@@ -188,12 +172,16 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     if new == jnp.bool_ and old != jnp.bool_:
         return by_element(w, op, ins, "nonzero")
-    if loses or _wraps(old, new):
+    if loses or wraps(old, new):
         return by_element(w, op, ins, "truncate" if loses else "wrap")
-    if _loses_sign(v, old, new):
+    if loses_sign(v, old, new):
         if v.owed:
             raise Unknown("shares that may be negative become whole numbers without a sign")
         return by_element(w, op, ins, "wrap")
+    if widens(old, new) and may_have_wrapped(v, old):
+        if v.owed:
+            raise Unknown(f"each device's {old} may have wrapped around before it becomes {new}")
+        return by_element(w, op, ins, "widen")
     return [v]
 
 
@@ -269,6 +257,7 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 BITWISE = {
     *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
     *("population_count", "clz", "mulhi", "nextafter", "bitcast_convert_type"),
+    "widen",
 }
 
 COMMUTE = {"max", "min", "and", "or", "xor"}

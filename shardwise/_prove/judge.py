@@ -137,8 +137,7 @@ def _reason(row: Row, causes: Sequence[Finding]) -> str:
 
 def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]:
     """Where devices may wait forever, unless they were seen to."""
-    may = [program for program in programs if program.traced.program.watch.sites]
-    sites = [(program, site) for program in may for site in program.traced.program.watch.sites]
+    sites = [(program, site) for program in programs for site in program.sites]
     return [] if numbers.stuck_on else grouped([_waits(program, site) for program, site in sites])
 
 

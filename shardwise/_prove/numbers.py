@@ -147,19 +147,24 @@ def _halved(size: int, times: int) -> int:
 
 def _told(examined: Examined, meshes: Sequence[AbstractMesh], note: str, exact: bool) -> Numbers:
     verdict = examined.verdict
-    where = f"By numbers, on {', '.join(map(words, meshes))}{note}"
+    run = [words(mesh) for mesh in meshes]
     # What is silenced is not to be told twice, but it is so.
     seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
     if not seen:
-        return Numbers(True, exact, words=f"{where}, every result is right.")
+        return Numbers(True, exact, words=f"{_where(run, note)}, every result is right.")
     wrong = frozenset((one.mesh, one.path) for one in examined.wrong)
     stuck = frozenset(examined.stuck_on)
-    said = f"{where}: {_example(examined)}"
+    so_on, example = _example(examined)
+    said = f"{_where([mesh for mesh in run if mesh in so_on] or run, note)}: {example}"
     return Numbers(True, exact, wrong, stuck, tuple(seen), said)
 
 
-def _example(examined: Examined) -> str:
-    """The element that is furthest off, as it is and as it is on one device."""
+def _where(meshes: Sequence[str], note: str) -> str:
+    return f"By numbers, on {', '.join(meshes)}{note}"
+
+
+def _example(examined: Examined) -> tuple[set[str], str]:
+    """The element that is furthest off, as it is and as it is on one device; and where it is so."""
     for one in examined.wrong:
         if not one.structure and one.same_type and one.got.size:
             got, want = one.got, np.asarray(one.want)
@@ -168,10 +173,11 @@ def _example(examined: Examined) -> str:
             gap = np.where(np.isnan(gap), np.inf, gap)
             at = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
             place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
-            return (
-                f"{one.path}{place} is {_number(got[at])}, and {_number(want[at])} on one device."
-            )
-    return "devices wait for each other forever." if examined.stuck_on else "some results differ."
+            here, there = _number(got[at]), _number(want[at])
+            return {one.mesh}, f"{one.path}{place} is {here}, and {there} on one device."
+    if examined.stuck_on:
+        return {*examined.stuck_on}, "devices wait for each other forever."
+    return {one.mesh for one in examined.wrong}, "some results differ."
 
 
 def _number(x: Any) -> str:
