@@ -148,7 +148,7 @@ def _fixed(
         given = [
             v if i in zeros else symbol_like(v, "carry", depth, i) for i, v in enumerate(carry)
         ]
-        outs = w.run(body, [*consts, *given, *slices])
+        outs = w.turn(body, [*consts, *given, *slices], given)
         # What begins as zero stays so only if a step that finds zeros leaves zeros.
         grown = {i for i in zeros if not outs[i].zero}
         if grown:
@@ -209,7 +209,7 @@ def loop_while(w: Notes, op: While, ins: list[Value]) -> list[Value]:
     w.depth += 1
     try:
         carry, given, outs = _fixed(w, op.body, body_consts, carry, [], len(carry))
-        (decision,) = w.run(op.cond, [*cond_consts, *given])
+        (decision,) = w.turn(op.cond, [*cond_consts, *given], ())
     finally:
         w.depth -= 1
     if not decision.plain:

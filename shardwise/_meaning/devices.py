@@ -24,7 +24,7 @@ from . import term as T
 from .align import align, whole_along
 from .arrange import thickened
 from .collectives import join
-from .control import chosen
+from .control import chosen, loop
 from .elementwise import sums
 from .pieces import take
 from .value import (
@@ -33,6 +33,7 @@ from .value import (
     axes_in,
     hidden_sizes,
     hide,
+    local_size,
     tidy_dim,
     uncut,
     whole,
@@ -58,9 +59,16 @@ class TooLong(Exception):
 class DeviceWalk(Walk):
     """A walk with the devices along `axis` kept apart, and with loops unrolled."""
 
-    def __init__(self, axis: Axis | None, reference: Walk | None = None, entirely: bool = False):
+    def __init__(
+        self,
+        axis: Axis | None,
+        reference: Walk | None = None,
+        entirely: bool = False,
+        in_turns: bool = False,
+    ):
         super().__init__(reference)
         self.axis, self.entirely = axis, entirely
+        self.in_turns = self.turn_by_turn = in_turns
 
     @property
     def size(self) -> int:
@@ -90,7 +98,9 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
-                return self.unrolled(op, ins)
+                whole_turns = self.in_turns and op.length > 1
+                carried = any(isinstance(v, Many) for v in ins[op.consts :])
+                return loop(self, op, ins) if whole_turns and not carried else self.unrolled(op, ins)
             if isinstance(op, Split) and alike and self.entirely:
                 return [self.parts(v) for v in super().apply(op, ins)]
             return super().apply(op, ins) if alike else self.apart_each(op, ins)
@@ -177,6 +187,25 @@ class DeviceWalk(Walk):
         if op.reverse:
             stacked.reverse()
         return [*carry, *(self.stack(list(column)) for column in zip(*stacked, strict=True))]
+
+    def turn(self, body: Body, ins: Sequence[Any], given: Sequence[Value]) -> list[Value]:
+        """One turn of a loop for each device; what they carry is cut as it was before the turn."""
+        outs = self.run(body, [self.parts(v) for v in ins] if self.in_turns else ins)
+        likes = [[one] for one in given] + [[*given]] * (len(outs) - len(given))
+        rows = zip(outs, likes, strict=False)
+        return [self.together(v, own) if isinstance(v, Many) else v for v, own in rows]
+
+    def together(self, v: Many, likes: Sequence[Value]) -> Value:
+        """Each device's own as one value, cut as one that is like it."""
+        for like in likes:
+            cuts = [d for d, dim in enumerate(like.dims) if axes_in([dim]) == {self.axis}]
+            if len(cuts) == 1 and all(one.local == like.local for one in v.values):
+                (d,) = cuts
+                made = concatenated(self, v.values, d)
+                cut = tidy_dim([(whole_size(made.dims[d]), like.dims[d][0][1])])
+                if local_size(cut) == like.local[d]:
+                    return made.having(made.scaled, dims=(*made.dims[:d], cut, *made.dims[d + 1 :]))
+        raise Unknown("a loop gives values that differ between devices in another way than before")
 
     def step(self, x: Any, i: int) -> Any:
         """Element `i` of something that a loop steps through."""

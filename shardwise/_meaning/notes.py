@@ -161,3 +161,7 @@ class Notes(abc.ABC):
     @abc.abstractmethod
     def run(self, body: Body, ins: Sequence[Value]) -> list[Value]:
         """The meanings of a body's results."""
+
+    def turn(self, body: Body, ins: Sequence[Value], given: Sequence[Value]) -> list[Value]:
+        """The meanings of what one turn of a loop gives; `given` is what it carries."""
+        return self.run(body, ins)

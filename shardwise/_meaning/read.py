@@ -18,6 +18,10 @@ from .value import Value, whole
 from .walk import Walk, literal
 
 
+WORK = 1 << 20
+"""So many operands are handled before a program is too long to keep its devices apart."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Meaning:
     """What was found out about a program on one mesh."""
@@ -97,16 +101,19 @@ def read_apart(
     axis: Axis | None,
     reference: Meaning | None = None,
     entirely: bool = False,
+    in_turns: bool = False,
 ) -> Meaning | None:
     """Read a program with the devices along an axis kept apart and with its loops unrolled.
 
     `entirely`: what is split along the axis is kept apart from the start, not only where devices
-    do different things. None if it is too long for that.
+    do different things. `in_turns`: loops are not unrolled; one turn is read for each device. None
+    if it is too long for that.
     """
-    own = DeviceWalk(axis, reference.walk if reference is not None else None, entirely)
+    own = DeviceWalk(axis, reference.walk if reference is not None else None, entirely, in_turns)
     try:
-        return _walked(own, body, constants)
-    except TooLong:
+        with T.at_most(WORK):
+            return _walked(own, body, constants)
+    except (TooLong, T.TooMuch):
         return None
 
 

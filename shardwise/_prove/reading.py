@@ -16,10 +16,11 @@ from .._meaning import (
     has_mistakes,
     read_apart,
     same,
+    same_in_turns,
     speaks_of,
 )
 from .._mesh import AbstractMesh, Axis, axes_of
-from .._program import Body, Op, collectives_in, walk
+from .._program import Body, Op, Scan, collectives_in, walk
 from .._tracing import Traced, Tracing
 
 FEW = 16
@@ -122,6 +123,8 @@ class ReadProgram:
             if not any(found) or axis in followed:
                 continue
             doing(f"following each device of {words(self.mesh)} by itself")
+            if not entirely:
+                found = self._in_turns(plain, found, axis)
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base, entirely)
             if base and own:
@@ -130,7 +133,22 @@ class ReadProgram:
                 left = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
                 if not any(has_mistakes(own, got) for got in left):
                     followed.add(axis)  # to keep more apart would say nothing new
+            else:
+                found = [_left(old, None) if old else old for old in found]
         return found
+
+    def _in_turns(
+        self, plain: ReadProgram, found: list[list[Gap]], axis: Axis | None
+    ) -> list[list[Gap]]:
+        """The same by what one turn of every loop gives, however many there are."""
+        if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
+            return found
+        base = read_apart(plain.body, plain.constants, None, in_turns=True)
+        own = base and read_apart(self.body, self.constants, axis, base, in_turns=True)
+        if not base or not own:
+            return found
+        rows = zip(found, base.results, own.results, strict=True)
+        return [[] if old and same_in_turns(want, got) else old for old, want, got in rows]
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
         """The axes to keep apart, and whether entirely: those first that the program speaks of."""
