@@ -98,9 +98,9 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
-                whole_turns = self.in_turns and op.length > 1
-                carried = any(isinstance(v, Many) for v in ins[op.consts :])
-                return loop(self, op, ins) if whole_turns and not carried else self.unrolled(op, ins)
+                apart = any(isinstance(v, Many) for v in ins[op.consts :])
+                as_loop = self.in_turns and op.length > 1 and not apart
+                return loop(self, op, ins) if as_loop else self.unrolled(op, ins)
             if isinstance(op, Split) and alike and self.entirely:
                 return [self.parts(v) for v in super().apply(op, ins)]
             return super().apply(op, ins) if alike else self.apart_each(op, ins)

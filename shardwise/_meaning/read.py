@@ -17,7 +17,6 @@ from .reroll import rolled
 from .value import Value, whole
 from .walk import Walk, literal
 
-
 WORK = 1 << 20
 """So many operands are handled before a program is too long to keep its devices apart."""
 

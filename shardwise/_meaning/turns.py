@@ -1,4 +1,4 @@
-"""Loops that are the same because one turn of them is: a proof that no number of turns makes longer.
+"""Loops that are the same because one turn of them is, however many there are.
 
 What a loop carries stands for itself, whole. Each device is given its part of that, and what the
 devices have after one turn, put together, is held against what one device has then. Where both are
@@ -8,9 +8,11 @@ number of turns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .compare import below, equal
 from .pieces import equal_in_pieces
-from .same import WAYS, same
+from .same import WAYS, Way, same
 from .term import Scaled, Term
 from .value import Value, whole
 
@@ -24,8 +26,9 @@ def same_in_turns(want: Value, got: Value) -> bool:
     """Whether two results are the same where one turn of their loops is."""
     if not (want.plain and got.plain):
         return False
+    masks = any(one.op == "literal" for v in (want, got) for one in below(v.term))
     try:
-        return Turns().alike(want.scaled, got.scaled)
+        return Turns(FINITE if masks else WAYS).alike(want.scaled, got.scaled)
     except RecursionError:
         return False
 
@@ -33,7 +36,8 @@ def same_in_turns(want: Value, got: Value) -> bool:
 class Turns:
     """Pairs of terms that were held against each other, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self.ways = ways
         self.known: dict[tuple[Scaled, Scaled], bool] = {}
 
     def alike(self, a: Scaled, b: Scaled) -> bool:
@@ -49,8 +53,7 @@ class Turns:
         if s.shape != t.shape:
             return False
         if _loops(s) == _loops(t):
-            masks = any(one.op == "literal" for x in (s, t) for one in below(x))
-            return bool(same(whole(a), whole(b), FINITE if masks else WAYS))
+            return bool(same(whole(a), whole(b), self.ways))
         if c != d or (s.op, s.params, len(s.kids)) != (t.op, t.params, len(t.kids)):
             return False
         return all(self.alike(x, y) for x, y in zip(s.kids, t.kids, strict=True))
