@@ -21,10 +21,10 @@ from .relate import is_number as is_number
 from .relate import own_part as own_part
 from .relate import same_reading as same_reading
 from .rules import table as table
-from .same import same as same
 from .term import Coef as Coef
 from .turns import same_in_turns as same_in_turns
 from .value import Value as Value
 from .vanish import vanishing as vanishing
 from .walk import Walk as Walk
+from .ways import same as same
 from .words import holding as holding

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from .compare import below, equal
 from .pieces import equal_in_pieces
-from .same import WAYS, Way, same
 from .term import Scaled, Term
 from .value import Value, whole
+from .ways import WAYS, Way, same
 
 LOOPS = ("loop", "while")
 

@@ -125,6 +125,8 @@ class ReadProgram:
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
                 found = self._in_turns(plain, found, axis)
+                if not any(found):
+                    return found
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base, entirely)
             if base and own:
