@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .._mesh import Axis
 from .._program import Collective, Leaf, Op, Var, walk
-from .diagnose import ancestors
+from .flow import ancestors
 from .times import names
 from .verdict import Finding
 from .wrong import Wrong
