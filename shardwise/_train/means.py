@@ -72,12 +72,12 @@ def refuse_mixed_rows(
     for finding in proof.findings:
         is_scalar = finding.leaf.startswith("result[0]")
         if is_scalar and finding.code in (A_SUM, NOT_LINEAR):
-            raise _no_mean(finding)
+            raise _no_mean(finding, layout.axis)
         if not is_scalar and finding.code in (A_SHARE, NOT_LINEAR):
             raise _no_row(finding, layout.axis)
 
 
-def _no_mean(finding: Any) -> ShardingError:
+def _no_mean(finding: Any, axis: str) -> ShardingError:
     if finding.code == A_SUM:
         found, rule = "adds its rows up", "of n devices' sums, the mean is one nth of the sum."
     else:
@@ -90,7 +90,8 @@ def _no_mean(finding: Any) -> ShardingError:
             where="the loss",
             rule=f"A scalar stands for the mean of the rows it was given: {rule}",
             remedy="return the losses per row, without the sum; (losses, weights) for a weighted "
-            "mean.",
+            "mean. Of a root, or a ratio of sums, the collective comes first: "
+            f"jnp.sqrt(jax.lax.pmean(x.mean(), {axis!r})).",
         )
     )
 
