@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "shardwise"
 ROWS = (
     ("_version",),
     ("_errors",),
-    ("_calls", "_doing", "_handed", "_numbers", "_progress"),
+    ("_boxes", "_calls", "_doing", "_handed", "_numbers", "_progress"),
     ("_durable",),
     ("_jax", "_launch"),
     ("_mesh", "_hosts"),

@@ -261,10 +261,11 @@ def last_line(error: BaseException) -> str:
     """The last line of the user's own code on the way to an error that is not ours."""
     if isinstance(error, ShardwiseError):
         return ""
+    from .. import _jax
+
     frames = traceback.extract_tb(error.__traceback__)
-    here = prefix(Path(__file__).parents[1])
-    own = [f for f in frames if "site-packages" not in Path(f.filename).parts and f.line]
-    own = [f for f in own if not f.filename.startswith((here, "<"))]
+    foreign = (prefix(Path(__file__).parents[1]), *_jax.LIBRARIES, "<")
+    own = [frame for frame in frames if frame.line and not frame.filename.startswith(foreign)]
     return f"--> {shown(own[-1].filename)}:{own[-1].lineno}\n  {own[-1].line}" if own else ""
 
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._boxes import boxes
 from .._errors import ArgumentError, ShardingError, a_type, explain_error
 from .._numbers import instead_of
 
@@ -29,24 +30,15 @@ def refuse_objects(params: Any) -> None:
 
 def refuse_boxes(variables: Any) -> None:
     """Raise for a variable of Linen's that names axes of a mesh to be split over."""
-    meta, spmd = (sys.modules.get(f"flax.{name}") for name in ("core.meta", "linen.spmd"))
-    if meta is None or spmd is None:
-        return
-
-    def names_axes(leaf: Any) -> bool:
-        logical = isinstance(leaf, spmd.LogicallyPartitioned)
-        return isinstance(leaf, meta.Partitioned) and not logical and any(leaf.names)
-
-    for path, leaf in jax.tree_util.tree_leaves_with_path(variables, is_leaf=names_axes):
-        if names_axes(leaf):
-            raise ShardingError(
-                explain_error(
-                    f"{jax.tree_util.keystr(path)} is in a box that splits it by {leaf.names}",
-                    where="params",
-                    rule="Every device of a data-parallel step has all of the params.",
-                    remedy="step.init(nn.unbox(variables)): the model takes them as they are.",
-                )
+    for path, names in boxes(variables):
+        raise ShardingError(
+            explain_error(
+                f"{path} is in a box that splits it by {names}",
+                where="params",
+                rule="Every device of a data-parallel step has all of the params.",
+                remedy="step.init(nn.unbox(variables)): the model takes them as they are.",
             )
+        )
 
 
 def refuse_no_arrays(collections: Any) -> None:

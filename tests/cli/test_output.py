@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shardwise._cli import app, main, output
+from shardwise._cli.report import last_line
 from shardwise._cli.status import ExitCode
 
 FULL = Path("/dev/full")
@@ -118,3 +120,12 @@ def test_a_write_that_fails_leaves_the_old_page(monkeypatch, tmp_path, verb, opt
     assert result.exit_code == ExitCode.NOT_RUN
     assert page.read_text() == "old"
     assert not list(tmp_path.glob(".page*"))
+
+
+def test_of_an_error_in_a_library_the_users_line_is_shown():
+    try:
+        json.loads("{")
+    except ValueError as error:
+        told = last_line(error)
+    assert told.splitlines()[1] == '  json.loads("{")'
+    assert Path(__file__).name in told.splitlines()[0]

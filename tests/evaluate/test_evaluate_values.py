@@ -258,6 +258,28 @@ class TestModels:
         result = evaluate(lambda v, b: Net().apply(v, b, train=False), variables, x, batch=16)
         assert close(result["mean"], want)
 
+    def test_linen_boxes_split_within_a_lane_alone(self):
+        def net(*names):
+            kernel = nn.with_partitioning(nn.initializers.lecun_normal(), names)
+            return nn.Dense(4, kernel_init=kernel)
+
+        x = normal(32, 4)
+        mesh = real_mesh(data=4, model=2)
+        split = net(None, "model")
+        variables = split.init(jax.random.key(0), x[:1])
+
+        def value(variables, batch):
+            return split.apply(variables, batch).sum(-1)
+
+        want = np.float64(value(variables, x)).mean()
+        assert close(evaluate(value, variables, x, batch=8, mesh=mesh)["mean"], want)
+        assert close(evaluate(value, nn.unbox(variables), x, batch=8)["mean"], want)
+        for names, where in (((None, "model"), None), (("data", None), mesh)):
+            variables = net(*names).init(jax.random.key(0), x[:1])
+            with pytest.raises(ShardingError, match=r"'kernel'\] is in a box") as told:
+                evaluate(value, variables, x, batch=8, mesh=where)
+            assert "nn.unbox(state)" in str(told.value)
+
     def test_nnx_is_evaluated_in_evaluation_mode_and_left_as_it_was(self):
         class Net(nnx.Module):
             def __init__(self, rngs):

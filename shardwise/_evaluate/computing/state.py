@@ -17,7 +17,14 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from ... import _jax
-from ..._errors import ArgumentError, ShardwiseError, UnsupportedError, explain_error
+from ..._boxes import boxes
+from ..._errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    UnsupportedError,
+    explain_error,
+)
 from ..lanes import Lanes
 
 _NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
@@ -41,6 +48,7 @@ class State:
 def place(state: Any, lanes: Lanes) -> State:
     """Take a state apart and put its arrays on every device, keeping a placement it may have."""
     graph = None
+    _refuse_boxes(state, lanes)
     modules = _has_modules(state)
     if modules:
         from flax import nnx
@@ -79,6 +87,23 @@ def place(state: Any, lanes: Lanes) -> State:
 
     # The text as well: structures of different dataclasses can compare as equal.
     return State(arrays, rebuild, (structure, str(structure), graph, tuple(rest.items())))
+
+
+def _refuse_boxes(state: Any, lanes: Lanes) -> None:
+    """Raise for a variable of Linen's that is to be split over what no lane is split over."""
+    free = set(lanes.mesh.axis_names) - {lanes.axis}
+    for path, names in boxes(state):
+        if not free.issuperset(jax.tree.leaves(names)):
+            others = " and ".join(sorted(map(repr, free))) or "other axes, of which it has none"
+            raise ShardingError(
+                explain_error(
+                    f"{path} is in a box that splits it by {names}",
+                    where="argument 'state'",
+                    rule=f"The mesh deals steps out along {lanes.axis!r}, each with the whole "
+                    f"state, which can be split over {others}.",
+                    remedy="sw.evaluate(fn, nn.unbox(state), data): the model takes it as it is.",
+                )
+            )
 
 
 def _has_modules(state: Any) -> bool:
