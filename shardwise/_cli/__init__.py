@@ -15,7 +15,7 @@ from .._durable import wait_for_compiler
 from .._errors import ShardwiseError, was_told
 from .._version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
-from .output import in_any_encoding, printing
+from .output import drop_the_rest, in_any_encoding, printing
 from .status import ExitCode
 
 
@@ -30,6 +30,12 @@ class _Commands(TyperGroup):
             if not was_told(error):
                 typer.echo("interrupted", err=True)
             raise typer.Exit(ExitCode.INTERRUPTED) from error
+        except (BrokenPipeError, SystemExit) as error:
+            # Typer and rich would end with 1, which says that a case is wrong.
+            if not any(isinstance(e, BrokenPipeError) for e in (error, error.__context__)):
+                raise
+            drop_the_rest()
+            raise typer.Exit(ExitCode.NOT_READ) from error
 
 
 app = typer.Typer(

@@ -36,7 +36,7 @@ def printing() -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL or error.filename is not None:
             raise
-        _drop_the_rest()
+        drop_the_rest()
         said = explain_error(
             f"it cannot be written to ({error.strerror})",
             where="standard output",
@@ -53,10 +53,10 @@ def _flush() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough, as `head` has
-        _drop_the_rest()
+        drop_the_rest()
 
 
-def _drop_the_rest() -> None:
+def drop_the_rest() -> None:
     """What is left to print goes nowhere: Python would try again when it ends, and fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -9,7 +9,8 @@ class ExitCode(enum.IntEnum):
     """0 and 1 answer the question that was asked; 2 and 3 say that it could not be answered.
 
     A command that a signal ended has 128 + its number, as in a shell: 130 for Ctrl-C, 143 for
-    SIGTERM.
+    SIGTERM, 141 where nobody reads what it
+    prints any more, as behind `| head -1`.
     """
 
     OK = 0
@@ -17,3 +18,4 @@ class ExitCode(enum.IntEnum):
     NOT_RUN = 2
     UNKNOWN = 3
     INTERRUPTED = 130
+    NOT_READ = 141

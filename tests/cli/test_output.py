@@ -85,6 +85,23 @@ def test_no_room_to_print_is_one_line_and_code_2(args):
     ]
 
 
+@pytest.mark.parametrize("args", [["practice", "list"], ["check", "train.py"]])
+def test_nobody_who_reads_is_no_verdict(tmp_path, args):
+    (tmp_path / "train.py").write_text(CASE)
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "shardwise", *args],
+        cwd=tmp_path,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (ExitCode.NOT_READ, "")
+
+
 def test_an_error_of_a_file_is_not_taken_for_that():
     with pytest.raises(FileNotFoundError), output.printing():
         Path("none").read_text()
