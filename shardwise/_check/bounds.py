@@ -1,4 +1,4 @@
-"""Which whole numbers the arguments of a program may hold, read off their uses."""
+"""Which numbers the arguments of a program may hold, read off their uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from .._program import Atom, Body, Cond, Leaf, Op, Scan, Var, While
+from .._program import Atom, Body, Cond, Leaf, Op, Scan, Split, Var, While
 from .flow import ancestors
 
 _KEEPS = """
@@ -21,6 +21,12 @@ KEEPS = frozenset(_KEEPS.split())
 
 PASSES = KEEPS | frozenset(("add", "clamp", "max", "min", "pad", "rem", "select_n", "sub"))
 """What may stand between an argument and its use as an index, offsets and wrapping included."""
+
+_ELEMENTS = """
+    abs add div exp integer_pow log log1p logistic max min mul neg select_n sqrt square sub tanh
+"""
+ELEMENTS = KEEPS | frozenset(_ELEMENTS.split())
+"""What may stand between an argument and the question where it is NaN."""
 
 COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
@@ -56,6 +62,24 @@ def sides(body: Body) -> dict[Var, frozenset[float]]:
     """
     inputs = _inputs(body, jnp.integer) | _inputs(body, jnp.floating)
     return _gathered(_uses(body, inputs, KEEPS, _compared(_sides)))
+
+
+def missing(body: Body) -> set[Var]:
+    """The inputs that are split, and of whose elements it is asked where they make a NaN.
+
+    As labels are that are missing here and there, and left out by `nanmean`.
+    """
+    parts = {
+        op.outs[0]: frozenset({op.ins[0]})
+        for op in body.ops
+        if isinstance(op, Split) and op.axes and isinstance(op.ins[0], Var)
+    }
+    return {var for var, _ in _uses(body, parts, ELEMENTS, lambda _: _asked_for_nan)}
+
+
+def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
+    if isinstance(op, Leaf) and op.name in ("eq", "ne") and op.ins[0] is op.ins[1]:
+        yield op.ins[0], True
 
 
 def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:

@@ -25,7 +25,7 @@ from .._jax.types import unplaced
 from .._objects import is_object
 from .._program import Var
 from .._tracing import Traced, Tracing
-from .bounds import bounds, marks, met, sides
+from .bounds import bounds, marks, met, missing, sides
 from .running import Run
 
 SOME, WIDE = 10, 100_000
@@ -111,22 +111,25 @@ class Use:
     """Those that mark an element, where they are no index."""
     sides: tuple[float, ...] = ()
     """Those around the numbers that it is held against."""
+    nan: bool = False
+    """Whether it is asked where there is none."""
 
 
 def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
     """What the program does with the numbers of each leaf."""
     traced = tracing(args, {})
     body = traced.program.body
-    limits, marked, held = bounds(body), marks(body), sides(body)
+    limits, marked, held, gone = bounds(body), marks(body), sides(body), missing(body)
     none: frozenset[float] = frozenset()
     return {
         index: Use(
             limits.get(var),
             tuple(sorted(marked.get(var, none))),
             tuple(sorted(held.get(var, none))),
+            var in gone,
         )
         for var, index in _numbered(traced, values)
-        if var in limits or var in marked or var in held
+        if var in limits or var in marked or var in held or var in gone
     }
 
 
@@ -265,6 +268,9 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
         drawn = rng.uniform(0.1, 0.9, dims)
     elif not how.signs:
         drawn = np.abs(drawn) + 0.1 * size
+    if use.nan and how.marks and dims:
+        gone = _unevenly(lambda: rng.random(dims) < RARELY)
+        drawn = np.where(gone, np.nan, drawn)
     far = [side for side in use.sides if abs(side) > size]
     if not (far and how.marks and dims) or is_complex:
         return drawn.astype(dtype)

@@ -5,6 +5,7 @@ from .compare import below as below
 from .compare import equal as equal
 from .compare import gaps as gaps
 from .devices import speaks_of as speaks_of
+from .elementwise import PICKED as PICKED
 from .keep import Kept as Kept
 from .keep import Known as Known
 from .keep import keep as keep

@@ -263,7 +263,7 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
 UNORDERED = {"max", "min", "and", "or", "xor", "eq", "ne"}
 """What has its operands in an order of ours, which differs with the operands."""
 
-FREE = {"sort", "top_k", "approx_top_k", "is_finite"}
+FREE = {"sort", "top_k", "approx_top_k", "is_finite", "is_nan"}
 """What may be the same of a multiple, so that a factor below refutes nothing."""
 
 LINEAR = {

@@ -6,6 +6,7 @@ done to a share is the mistake that `prove` is there to name.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -102,8 +103,9 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
         for other in (*ins[:i], *ins[i + 1 :]):
             clash = v.debts & (other.axes | other.debts)
             if clash:
+                what = PICKED if _is_picked(other) else "a value"
                 raise Unknown(
-                    f"{name} of it with a value that differs over the same axis cannot come before "
+                    f"{name} of it with {what} that differs over the same axis cannot come before "
                     "the sum",
                     clash,
                 )
@@ -112,6 +114,14 @@ def check_product(name: str, ins: list[Value]) -> Value | None:
                 v if debtor is None else debtor.having(debtor.scaled, owed=debtor.owed | v.owed)
             )
     return debtor
+
+
+PICKED = "a single number"
+"""How a number of one row is called that each device has for itself, such as `x[0]`."""
+
+
+def _is_picked(v: Value) -> bool:
+    return math.prod(v.local) == 1 and not v.debts
 
 
 @rule("mul")
@@ -209,8 +219,9 @@ def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     refuse_debts("a choice by a share", [which])
     cases, debtor = settle(w, op, cases)
     if debtor is not None and which.axes & debtor.debts:
+        what = f"a choice by {PICKED}" if _is_picked(which) else "a choice"
         raise Unknown(
-            f"a choice that differs over the same axis as {share_words(debtor.debts)}",
+            f"{what} that differs over the same axis as {share_words(debtor.debts)}",
             debtor.debts,
         )
     terms, like = combined(w, [which, *cases])
@@ -246,6 +257,10 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         return [like.having(T.elementwise(name, (), terms, shape))]
     (a, s), (b, t) = terms
+    if name in ("eq", "ne") and op.ins[0] is op.ins[1] and jnp.issubdtype(dtype, jnp.inexact):
+        nan = T.elementwise("is_nan", (), [(1, s)], shape)
+        one = T.full((1, T.ONE), shape)
+        return [like.having(nan if name == "ne" else T.add([one, (-nan[0], nan[1])], shape))]
     gap = as_positions(like.having(T.add([(a, s), (-b, t)], shape)))
     coef, shape = gap.coef, gap.term.shape
     if coef < 0 and name in TURNED:

@@ -22,6 +22,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "positive": lambda x: x > 0,
     "nonpositive": lambda x: x <= 0,
     "nonnegative": lambda x: x >= 0,
+    "is_nan": lambda x: x != x,
     "sign": np.sign,
     "abs": np.abs,
     "clamp": lambda low, x, high: np.clip(x, low, high),

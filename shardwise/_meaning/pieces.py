@@ -26,6 +26,7 @@ BY_ELEMENT = frozenset(POINTWISE) | {
     "positive",
     "nonpositive",
     "nonnegative",
+    "is_nan",
     "truncate",
     "widen",
     "nonzero",

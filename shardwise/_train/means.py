@@ -7,6 +7,8 @@ None of it shows on one device. So a loss is read as `sw.prove` reads a program,
 
 from __future__ import annotations
 
+import ast
+import math
 from typing import Any
 
 import jax
@@ -15,12 +17,17 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import ShardingError, explain_error
 from .._mesh import mesh as virtual_mesh
+from .._mesh import one_device
 from .layout import Layout
 from .losses import read_loss
 from .part import LossOf, Place
 from .statistics import shapes_of
 
 A_SUM, A_SHARE, NOT_LINEAR = "SW402", "SW403", "SW405"
+_WRONG = {"scalar": (A_SUM, NOT_LINEAR), "row": (A_SHARE, NOT_LINEAR)}
+
+MANY = 1 << 26
+"""A loss whose arguments have more elements than this is not run beside the step."""
 
 
 def refuse_mixed_rows(
@@ -39,6 +46,7 @@ def refuse_mixed_rows(
         state: What else the loss needs.
         batch: The rows.
     """
+    from .._meaning import PICKED
     from .._prove import prove
 
     # One row is its own mean, and its own sum.
@@ -64,17 +72,44 @@ def refuse_mixed_rows(
             params, state, batch
         )
 
+    mesh = virtual_mesh(sizes)
     try:
         shapes = *shapes_of((params, state)), twice
-        proof = prove(program, *shapes, mesh=virtual_mesh(sizes), run=False)
+        proof = prove(program, *shapes, mesh=mesh, run=False)
     except Exception:
         return  # it takes one number of rows only, or cannot be read: not known to be wrong
-    for finding in proof.findings:
-        is_scalar = finding.leaf.startswith("result[0]")
-        if is_scalar and finding.code in (A_SUM, NOT_LINEAR):
-            raise _no_mean(finding, layout.axis)
-        if not is_scalar and finding.code in (A_SHARE, NOT_LINEAR):
-            raise _no_row(finding, layout.axis)
+    # A number of one row stands for all of them: a temperature that the batch has once per row.
+    known = [one for one in proof.findings if PICKED not in one.message]
+    found = [one for one in known if one.code in _WRONG[_kind(one)]]
+    if not all(one.certain for one in found):
+        wrong = _wrong_by_numbers(program, shapes, mesh)
+        found = [one for one in found if one.certain or wrong is None or one.leaf in wrong]
+    for finding in found:
+        raise (_no_mean if _kind(finding) == "scalar" else _no_row)(finding, layout.axis)
+
+
+def _kind(finding: Any) -> str:
+    return "scalar" if finding.leaf.startswith("result[0]") else "row"
+
+
+def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
+    """Which results are seen to depend on the number of devices; None if it cannot be tried.
+
+    What the rules take for a mistake may be none: `log(sum(exp(z - z.max()))) + z.max()` uses what
+    the rows have in common, and does not depend on it.
+    """
+    from .._check import check
+
+    if sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) > MANY:
+        return None
+    try:
+        with jax.core.eval_context():  # a step is being traced around it
+            verdict = check(program, *shapes, mesh=[one_device(mesh), mesh], progress=False)
+    except Exception:
+        return None
+    certain = [one for one in verdict.findings if one.certain]
+    wrong = {leaf for one in certain for leaf in (one.leaf, *one.likewise)}
+    return None if "" in wrong else wrong  # what is said of the whole program
 
 
 def _no_mean(finding: Any, axis: str) -> ShardingError:
@@ -107,10 +142,12 @@ def _no_row(finding: Any, axis: str) -> ShardingError:
             rule="What is returned per row does not depend on the other rows of its device: it "
             "would be another one on another number of devices.",
             remedy=f"take what all rows have in common over all of them, lax.pmean(x.mean(0), "
-            f"{axis!r}); or statistics='shard', if each device is meant to have its own.",
+            f"{axis!r}) or lax.pmax(x.max(0), {axis!r}); or statistics='shard', if each device is "
+            "meant to have its own.",
         )
     )
 
 
 def _name(finding: Any) -> str:
-    return finding.leaf.split("'")[1]
+    path = finding.leaf.partition("]")[2]  # of result[1]['accuracy']
+    return ast.literal_eval(path)[0]

@@ -85,8 +85,8 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, pad
     )
     unchanged: list[bool] = []
 
-    def body(params: Any, state: Any, batch: Any) -> Any:
-        place = Place(jax.random.key(0), lax.axis_index(layout.axis), share)
+    def body(params: Any, state: Any, batch: Any, key: Any) -> Any:
+        place = Place(key, lax.axis_index(layout.axis), share)
         output, new = loss(params, state, batch, place)
         old = jax.tree.leaves(state)
         unchanged[:] = [a is b for a, b in zip(old, jax.tree.leaves(new), strict=True)]
@@ -94,20 +94,21 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, pad
         arrays = [x for x in jax.tree.leaves(output) if hasattr(x, "dtype")]
         return jax.tree.leaves(new), [jnp.asarray(x)[None] for x in arrays]
 
-    def program(params: Any, state: Any, batch: Any) -> Any:
-        specs = P(), P(), P(layout.axis)
+    def program(params: Any, state: Any, batch: Any, key: Any) -> Any:
+        specs = P(), P(), P(layout.axis), P()
         out = P(), P(layout.axis)
         return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=out, check_vma=False)(
-            params, state, batch
+            params, state, batch, key
         )
 
     shapes = shapes_of((params, state))
+    given = rows, jax.eval_shape(lambda: jax.random.key(0))  # a row has a key, and so has padding
     try:
         with virtually(mesh):  # a program of its own, whatever is traced around it
-            ops = trace(program, *shapes, rows)[0].body
+            ops = trace(program, *shapes, *given)[0].body
             mixing = [False] * len(unchanged)
             if padded and not all(unchanged):
-                mixing = dependents(lambda rows, p, s: program(p, s, rows)[0], rows, *shapes)
+                mixing = dependents(lambda given, p, s: program(p, s, *given)[0], given, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
             explain_error(

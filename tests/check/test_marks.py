@@ -55,6 +55,33 @@ def test_labels_that_do_not_count_are_drawn(counts):
     assert not sw.check(loss(counts, of_means), *SHAPES, mesh=mesh)
 
 
+def present(y):
+    return ~jnp.isnan(y)
+
+
+@pytest.mark.parametrize(
+    ("mean", "right"),
+    [
+        (lambda losses: of_all(losses, present(losses)), True),
+        (lambda losses: lax.pmean(jnp.where(losses == losses, losses, 0).mean(), "data"), True),
+        (lambda losses: lax.pmean(jnp.nan_to_num(losses.mean()), "data"), True),
+        (lambda losses: lax.pmean(jnp.nanmean(losses), "data"), False),
+        (lambda losses: of_means(losses, losses == losses), False),
+    ],
+)
+def test_labels_that_are_missing_are_drawn(mean, right):
+    def f(x, y, *, mesh):
+        def body(x, y):
+            return mean((x.sum(-1) - y) ** 2)
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x, y)
+
+    shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((32, 8), (32,))]
+    assert bool(sw.check(f, *shapes, mesh={"data": [1, 2]})) is right
+    proof = sw.prove(f, *shapes, mesh={"data": 2})
+    assert proof.status in (("proved", "unknown") if right else ("refuted",))
+
+
 def test_an_index_that_may_count_from_the_end_is_not_marked():
     seen = []
 

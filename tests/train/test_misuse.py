@@ -175,10 +175,25 @@ def as_weights(p, b):
     return squares(p, b), (b["y"] > 0) / (b["y"] > 0).sum()
 
 
+def shifted(p, b):
+    z = b["x"] * p["w"]
+    return jnp.log(jnp.exp(z - z.max()).sum(-1)) + z.max()
+
+
+def scaled_and_back(p, b):
+    scale = abs(b["x"]).max()
+    return (b["x"] / scale @ p["w"] * scale - b["y"]) ** 2
+
+
+def normalized(p, b):
+    return (squares(p, b) - squares(p, b).mean()) / squares(p, b).std()
+
+
 @pytest.mark.parametrize(
     ("loss", "of"),
     [
         (centred, "these values"),
+        (normalized, "these values"),
         (lambda p, b: squares(p, b) / squares(p, b).max(), "these values"),
         (lambda p, b: jax.nn.softmax(squares(p, b)), "these values"),
         (as_weights, "these weights"),
@@ -208,6 +223,10 @@ def test_a_metric_per_row_that_uses_the_others():
         lambda p, b: (squares(p, b), b["y"] > 0),
         lambda p, b: jax.lax.map(lambda row: (row[0] @ p["w"] - row[1]) ** 2, (b["x"], b["y"])),
         lambda p, b: squares(p, b) + (p["w"] ** 2).sum(),
+        shifted,
+        scaled_and_back,
+        lambda p, b: jax.nn.log_softmax(b["x"] * p["w"] - b["x"].mean())[:, 0],
+        lambda p, b: jnp.minimum(squares(p, b), squares(p, b).max()),
     ],
 )
 def test_rows_that_do_not(loss):
@@ -230,6 +249,7 @@ def test_at_once_is_taken(right):
         (lambda p, b: jnp.sqrt(squares(p, b).mean()), "not the mean of its rows: sqrt"),
         (MASKED, r"division by a share is not linear.*test_misuse.py"),
         (lambda p, b: squares(p, b).max(), "not the mean of its rows"),
+        (lambda p, b: jnp.nanmean(squares(p, b)), "not the mean of its rows: division"),
     ],
 )
 def test_a_scalar_that_is_no_mean(loss, says, mesh):
@@ -253,6 +273,9 @@ def test_a_metric_that_adds_its_rows_up():
         lambda p, b: jax.vmap(lambda x, y: (x @ p["w"] - y) ** 2)(b["x"], b["y"]).mean(),
         lambda p, b: jax.lax.pmean(squares(p, b).mean(), "data"),
         lambda p, b: jnp.float32(2.0),
+        lambda p, b: jnp.nan_to_num(squares(p, b).mean()),
+        lambda p, b: jnp.linalg.norm(b["x"] @ p["w"]) ** 2 / b["y"].size,
+        lambda p, b: jnp.where(jnp.isnan(squares(p, b)), 0, squares(p, b)).mean(),
     ],
 )
 def test_a_scalar_that_is_a_mean(loss):
@@ -357,6 +380,24 @@ def test_a_list_of_rows_is_told_in_a_few_lines():
     with pytest.raises(sw.ShardingError, match=r"and 4993 more(.|\n)*np.stack") as error:
         run(batch=batch)
     assert len(str(error.value).splitlines()) < 15
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, b: squares(p, b).mean() + b["beta"][0] * b["y"].mean(),
+        lambda p, b: jnp.where(b["beta"][0] > 0.5, squares(p, b).mean(), b["y"].mean()),
+    ],
+)
+def test_a_number_of_the_step_is_in_the_batch_once_per_row(loss):
+    batch = {**BATCH, "beta": np.full(8, 0.7, np.float32)}
+    want = run(loss, batch, mesh=sw.mesh(data=1))[1]["loss"]
+    assert np.allclose(run(loss, batch)[1]["loss"], want, rtol=1e-6)
+
+
+def test_a_metric_is_named_as_it_is():
+    with pytest.raises(sw.ShardingError, match='its "it\'s" is a scalar that adds its rows up'):
+        run(lambda p, b: (squares(p, b), {"it's": squares(p, b).sum()}), has_aux=True)
 
 
 @pytest.mark.parametrize("mesh", [MESH, sw.mesh(data=4)], ids=["real", "virtual"])

@@ -200,6 +200,18 @@ def test_state_that_stops_the_gradient_depends_on_the_rows_all_the_same():
         step(state, jax.tree.map(lambda x: x[:13], BATCH))
 
 
+def test_state_that_is_made_of_the_keys_of_rows_depends_on_the_padding():
+    def loss(variables, batch, keys):
+        noise = jax.vmap(jax.random.normal)(keys).mean()
+        return (batch["x"] @ variables["params"]["w"]) ** 2, {"stats": {"noise": noise}}
+
+    options = {"mutable": "stats", "rng": "example", "statistics": "shard"}
+    step = sw.data_parallel(loss, SGD, mesh=REAL, **options)
+    state = step.init({"params": {"w": jnp.ones(3)}, "stats": {"noise": jnp.float32(0)}})
+    with pytest.raises(sw.ShardingError, match=r"it updates stats\.noise, and the batch does not"):
+        step(state, jax.tree.map(lambda x: x[:13], BATCH))
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_padding_enters_no_statistics_of_a_shard_either(accumulate):
     step, state = normed(None, mesh=REAL, statistics="shard", accumulate=accumulate)

@@ -135,6 +135,7 @@ FOLDED: dict[str, Any] = {
     "positive": lambda x: int(x > 0),
     "nonpositive": lambda x: int(x <= 0),
     "nonnegative": lambda x: int(x >= 0),
+    "is_nan": lambda _: 0,
     "clamp": lambda low, x, high: min(max(x, low), high),
 }
 """Functions of numbers that give numbers, exactly."""
