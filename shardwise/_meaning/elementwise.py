@@ -238,6 +238,8 @@ def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
         return cases[0]
     if T.is_one(which[1]) and len(cases) > int(which[0]) >= 0:
         return cases[int(which[0])]
+    if which[1].op == "is_nan" and which[0] == 1:
+        return cases[0]  # as in a softplus, which keeps a NaN: what it is of numbers
     lead = next((c for c, _ in cases if c), 1)
     made = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
     return T.tidy(lead * made[0]), made[1]
