@@ -22,11 +22,12 @@ KEEPS = frozenset(_KEEPS.split())
 PASSES = KEEPS | frozenset(("add", "clamp", "max", "min", "pad", "rem", "select_n", "sub"))
 """What may stand between an argument and its use as an index, offsets and wrapping included."""
 
-_ELEMENTS = """
-    abs add div exp integer_pow log log1p logistic max min mul neg select_n sqrt square sub tanh
+_CARRIES = """
+    abs add conv_general_dilated div dot_general erf exp expm1 integer_pow log log1p logistic max
+    min mul neg pow reduce_max reduce_sum rsqrt select_n sqrt square stop_gradient sub tanh
 """
-ELEMENTS = KEEPS | frozenset(_ELEMENTS.split())
-"""What may stand between an argument and the question where it is NaN."""
+CARRIES_NAN = KEEPS | frozenset(_CARRIES.split())
+"""What may stand between an argument and the question where it makes a NaN."""
 
 COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
@@ -74,12 +75,14 @@ def missing(body: Body) -> set[Var]:
         for op in body.ops
         if isinstance(op, Split) and op.axes and isinstance(op.ins[0], Var)
     }
-    return {var for var, _ in _uses(body, parts, ELEMENTS, lambda _: _asked_for_nan)}
+    return {var for var, _ in _uses(body, parts, CARRIES_NAN, lambda _: _asked_for_nan)}
 
 
 def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
-    if isinstance(op, Leaf) and op.name in ("eq", "ne") and op.ins[0] is op.ins[1]:
-        yield op.ins[0], True
+    if isinstance(op, Leaf) and op.name in ("eq", "ne"):
+        one, other = op.ins
+        if one is other and isinstance(one, Var) and one.shape:  # of a number, it is for safety
+            yield one, True
 
 
 def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:

@@ -269,7 +269,8 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
     elif not how.signs:
         drawn = np.abs(drawn) + 0.1 * size
     if use.nan and how.marks and dims:
-        gone = _unevenly(lambda: rng.random(dims) < RARELY)
+        often = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of what is in them
+        gone = _unevenly(lambda: rng.random(dims) < often)
         drawn = np.where(gone, np.nan, drawn)
     far = [side for side in use.sides if abs(side) > size]
     if not (far and how.marks and dims) or is_complex:
