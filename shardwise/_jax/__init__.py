@@ -33,6 +33,7 @@ from .jaxprs import key_impl as key_impl
 from .jaxprs import named_axes as named_axes
 from .jaxprs import on_one_device as on_one_device
 from .jaxprs import open_jaxpr as open_jaxpr
+from .jaxprs import outside_traces as outside_traces
 from .jaxprs import permutes_as_given as permutes_as_given
 from .jaxprs import primitive_name as primitive_name
 from .jaxprs import refuse_leaked as refuse_leaked

@@ -30,6 +30,10 @@ class Open:
     effects: Any
 
 
+outside_traces = _core.eval_context
+"""A context in which programs run, whatever is being traced around them."""
+
+
 def open_jaxpr(jaxpr: Any) -> Open:
     """Open a `ClosedJaxpr` or `Jaxpr`; since JAX 0.12 the two are one class."""
     consts = getattr(jaxpr, "consts", ())

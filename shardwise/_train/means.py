@@ -15,6 +15,7 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from .. import _jax
 from .._errors import ShardingError, explain_error
 from .._mesh import mesh as virtual_mesh
 from .._mesh import one_device
@@ -103,7 +104,7 @@ def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
     if sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) > MANY:
         return None
     try:
-        with jax.core.eval_context():  # a step is being traced around it
+        with _jax.outside_traces():  # a step is being traced around it
             verdict = check(program, *shapes, mesh=[one_device(mesh), mesh], progress=False)
     except Exception:
         return None
