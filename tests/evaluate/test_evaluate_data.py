@@ -235,6 +235,11 @@ class TestListsOfNumbers:
     def test_a_list_in_an_example_is_an_array(self):
         assert self.first([{"x": row} for row in self.SQUARE.tolist()]) == 6.0
 
+    @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int32, np.uint8])
+    def test_and_one_of_numpys_numbers(self, kind):
+        assert self.first([{"x": list(row.astype(kind))} for row in self.SQUARE]) == 6.0
+        assert self.first(iter([{"x": list(map(list, self.SQUARE.astype(kind)))}])) == 6.0
+
     def test_and_one_in_a_batch(self):
         assert self.first(iter([{"x": self.SQUARE[k : k + 2].tolist()} for k in (0, 2)])) == 6.0
 
@@ -264,6 +269,18 @@ class TestListsOfNumbers:
             self.first([{"x": [[1.0, 2.0], [3.0]]}])
         with pytest.raises(ShardingError, match=r"batch 1: data\['x'\] is a list whose lists dif"):
             self.first(iter([{"x": [[1.0]]}, {"x": [[1.0, 2.0], [3.0]]}]))
+
+    @pytest.mark.parametrize("ragged", [[[1.0], []], [[], [1.0]], [1.0, []], [[np.int8(1)], []]])
+    def test_lists_of_which_some_are_empty(self, ragged):
+        with pytest.raises(ShardingError, match=r"data\['x'\] is a list whose lists differ"):
+            self.first([{"x": ragged}] * 4)
+
+    @pytest.mark.parametrize("broken", [[1.0, None], [[1.0, 2.0], [None, 3.0]], [[1.0], None]])
+    def test_lists_with_none_in_them(self, broken):
+        with pytest.raises(ShardingError, match=r"example 0 of .* numbers with None in it"):
+            self.first([{"x": broken}] * 4)
+        with pytest.raises(ShardingError, match=r"batch 0: .* numbers with None in it"):
+            self.first(iter([{"x": broken}]))
 
     def test_examples_of_other_lengths(self):
         with pytest.raises(

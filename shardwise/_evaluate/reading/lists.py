@@ -5,6 +5,7 @@ To JAX such a list is that many scalars, and a batch of them would come column b
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -26,20 +27,40 @@ def leaves_of(tree: Any, *, whole: bool = True) -> tuple[list[tuple[Any, Any]], 
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether it is a list of Python's numbers, or of such lists, and not empty."""
-    if type(value) is not list or not value:
-        return False
-    return all(isinstance(x, int | float | complex) or _is_numbers(x) for x in value)
+    """Whether it is a list of numbers, or of lists of them.
+
+    One that also has None or empty lists in it was meant as an array, and cannot be one.
+    """
+    found = [x for x in _members(value) if x is not None] if type(value) is list else []
+    return bool(found) and all(isinstance(x, int | float | complex | np.generic) for x in found)
+
+
+def _members(value: list[Any]) -> Iterator[Any]:
+    """What is in a list and in the lists in it."""
+    for x in value:
+        if type(x) is list:
+            yield from _members(x)
+        else:
+            yield x
 
 
 def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
     """A leaf as NumPy has it.
 
     Raises:
-        ShardingError: It is a list of lists that differ in length.
+        ShardingError: It is a list of lists that differ in length, or has None in it.
     """
     if type(leaf) is not list:
         return np.asarray(leaf)
+    if None in _members(leaf):
+        raise ShardingError(
+            explain_error(
+                f"data{name} is a list of numbers with None in it.",
+                where=where,
+                rule="A list of numbers is read as an array, with a number in each place.",
+                remedy="put a number there, with a mask that fn uses as weights.",
+            )
+        )
     try:
         return np.array(leaf)
     except ValueError as error:
