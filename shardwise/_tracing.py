@@ -95,6 +95,7 @@ class Traced:
 class _Given:
     """The arguments of a call, taken apart into arrays, and how these lie on the mesh."""
 
+    f: Callable[..., Any]
     bound: Bound
     pure: Callable[..., Any]
     values: Any
@@ -111,7 +112,7 @@ class _Given:
     def call(self, *flat: Any) -> tuple[list[Any], Form]:
         """The function of arrays alone."""
         result = self.pure(*self.tree.put_together(flat))
-        refuse_later(self.bound.f, result)
+        refuse_later(self.f, result)
         leaves, form = take_apart(result)
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
             raise _jax.RefusedError(
@@ -192,7 +193,7 @@ class Tracing:
         flat = [nowhere(leaf) if self.alone else about(self.mesh, leaf) for leaf in flat]
         types = _types(flat, lambda: _names(bound, values, done, tree))
         layout = Layout(flat, self._specs(bound, values, done, tree), self.mesh)
-        return _Given(bound, pure, values, done, flat, tree, types, layout)
+        return _Given(self.f, bound, pure, values, done, flat, tree, types, layout)
 
     def _refuse_another(self, given: Any) -> None:
         """Refuse a call that names another mesh than the one to run on."""

@@ -261,29 +261,37 @@ def test_an_error_about_something_else_has_no_such_note():
 
 
 def later(kind):
-    async def coroutine(x):
+    async def coroutine(x, *, mesh=None):
         return x
 
-    async def asynchronous(x):
+    async def async_generator(x, *, mesh):
         yield x
 
-    def generator(x):
+    def generator(x, *, mesh):
         yield x
 
-    return {"a coroutine": coroutine, "an asynchronous": asynchronous, "a generator": generator}[
-        kind
-    ]
+    def expression(x, *, mesh):
+        return (row for row in x)
+
+    return locals()[kind]
 
 
-@pytest.mark.parametrize("kind", ["a coroutine", "an asynchronous", "a generator"])
+@pytest.mark.parametrize("kind", ["coroutine", "async_generator", "generator", "expression"])
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_function_of_which_a_call_runs_nothing(kind):
     f = later(kind)
     with pytest.raises(sw.ArgumentError) as refused:
         sw.check(f, X, mesh=MESH)
-    line = f.__code__.co_firstlineno
-    assert f"test_calls.py:{line} ({f.__name__}): {f.__name__} is {kind} " in str(refused.value)
+    place = f"test_calls.py:{f.__code__.co_firstlineno} ({kind}): the function returns something of"
+    given = kind if kind in ("coroutine", "async_generator") else "generator"
+    assert f"{place} type {given}\n" in str(refused.value)
+    assert "Remedy: def and return, in place of async def, yield or (" in str(refused.value)
     gc.collect()  # where Python would warn of what nobody has awaited
+
+
+def test_a_result_that_is_too_large_a_number():
+    with pytest.raises(sw.ArgumentError, match=r"\(<lambda>\): the .* of type int: .* too large"):
+        sw.check(lambda x, *, mesh: 2**70, X, mesh=MESH)
 
 
 def test_an_array_of_jax_is_called_an_array():

@@ -10,62 +10,53 @@ import jax
 from .._errors import ArgumentError, explain_error, name_of
 from .._program.where import place_of
 
-_LATER = {
-    "coroutine": "a coroutine function (async def)",
-    "async_generator": "an asynchronous generator function (async def with yield)",
-    "generator": "a generator function (it has a yield)",
-}
-"""What functions are called of which a call runs nothing yet, by the type of what it gives."""
+_LATER = ("coroutine", "async_generator", "generator")
+"""The types of what a call gives that has run nothing yet."""
 
 
 def refuse_later(f: Callable[..., Any], result: Any) -> None:
-    """Refuse a function of which a call runs nothing yet.
+    """Refuse a result of `f` that has run nothing yet, before JAX looks for arrays in it.
 
     Raises:
-        ArgumentError: It is a coroutine function, or a generator function.
+        ArgumentError: It is a coroutine or a generator.
     """
-    kind = type(result).__name__
-    if kind not in _LATER:
-        return
-    if hasattr(result, "close"):
-        result.close()  # or Python warns that nobody has awaited it
-    raise ArgumentError(
-        explain_error(
-            f"{name_of(f)} is {_LATER[kind]}",
-            where=_place(f),
-            rule="A function that is traced is called once, and what it returns is the result.",
-            remedy="an ordinary function that returns arrays: def, and return.",
-        )
-    )
+    if type(result).__name__ in _LATER:
+        raise _no_array(f, result)
 
 
 def refuse_results(f: Callable[..., Any], leaves: Sequence[Any]) -> None:
     """Refuse what `f` returned, where a leaf of it is no array.
 
+    An array of a type that JAX has not, it tells of by itself.
+
     Raises:
         ArgumentError: It says which function that is, and of which type the leaf.
     """
     for leaf in leaves:
-        if not _is_array(leaf):
-            raise ArgumentError(
-                explain_error(
-                    f"the function returns something of type {type(leaf).__name__}",
-                    where=_place(f),
-                    rule="A function that is traced returns arrays: one, or a pytree of them.",
-                    remedy="return what is computed, and keep the rest outside of the function.",
-                )
-            )
+        if hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__"):
+            continue
+        try:
+            jax.typeof(leaf)
+        except (TypeError, OverflowError) as error:
+            raise _no_array(f, leaf, error) from error
 
 
-def _is_array(leaf: Any) -> bool:
-    """Whether it is one to JAX; an array of a type that JAX has not, it tells of by itself."""
-    if hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__"):
-        return True
-    try:
-        jax.typeof(leaf)
-    except TypeError:
-        return False
-    return True
+def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) -> ArgumentError:
+    kind = type(leaf).__name__
+    remedy = "return what is computed, and keep the rest outside of the function."
+    if kind in _LATER:
+        remedy = "def and return, in place of async def, yield or (... for ... in ...)."
+        if hasattr(leaf, "close"):
+            leaf.close()  # or Python warns that nobody has awaited it
+    return ArgumentError(
+        explain_error(
+            f"the function returns something of type {kind}"
+            + (f": {error}" if isinstance(error, OverflowError) else ""),
+            where=_place(f),
+            rule="A function that is traced returns arrays: one, or a pytree of them.",
+            remedy=remedy,
+        )
+    )
 
 
 def _place(f: Callable[..., Any]) -> str:
