@@ -17,6 +17,12 @@ from .status import ExitCode
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What a file without room answers to being written to."""
 
+PRINTERS = (
+    *(__name__, "shardwise._explain.text", "shardwise._practice.watch"),
+    *("click", "typer", "rich"),
+)
+"""The modules and packages that write to standard output."""
+
 
 def in_any_encoding() -> None:
     """Have a sign that the terminal cannot show printed as `?`, which keeps tables straight."""
@@ -34,7 +40,7 @@ def printing() -> Iterator[None]:
         finally:
             _flush()
     except OSError as error:
-        if error.errno not in FULL or error.filename is not None:
+        if error.errno not in FULL or error.filename is not None or not _is_of_printing(error):
             raise
         drop_the_rest()
         said = explain_error(
@@ -45,6 +51,15 @@ def printing() -> Iterator[None]:
         with contextlib.suppress(OSError):
             typer.echo(f"{ShardwiseError.__name__}: {said}", err=True)
         sys.exit(ExitCode.NOT_RUN)
+
+
+def _is_of_printing(error: OSError) -> bool:
+    """Whether it came from writing to standard output: a file that is read may be as broken."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    module = "" if at is None else at.tb_frame.f_globals.get("__name__", "")
+    return any(f"{module}.".startswith(f"{name}.") for name in PRINTERS)
 
 
 def _flush() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import rich
+import typer
 from typer.testing import CliRunner
 
 from shardwise._cli import app, main, output
@@ -102,9 +105,28 @@ def test_nobody_who_reads_is_no_verdict(tmp_path, args):
     assert (done.returncode, done.stderr) == (ExitCode.NOT_READ, "")
 
 
-def test_an_error_of_a_file_is_not_taken_for_that():
-    with pytest.raises(FileNotFoundError), output.printing():
-        Path("none").read_text()
+@pytest.mark.parametrize("name", [None, "data.npy"])
+def test_an_error_of_a_file_is_not_taken_for_that(name):
+    with pytest.raises(OSError, match="broken") as raised, output.printing():
+        raise OSError(errno.EIO, "broken", name)  # as file.read() says it, which names no file
+    assert raised.value.filename == name
+
+
+@needs_full
+@pytest.mark.parametrize(
+    ("write", "buffered"),
+    [(typer.echo, False), (rich.get_console().print, False), (typer.echo, True), (print, True)],
+)
+def test_and_one_of_printing_is(monkeypatch, capsys, write, buffered):
+    raw = FULL.open("wb", buffering=-1 if buffered else 0)
+    stream = io.TextIOWrapper(raw, encoding="utf-8", write_through=not buffered)
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as ended, output.printing():
+            write("text")
+    stream.close()
+    assert ended.value.code == ExitCode.NOT_RUN
+    assert "standard output: it cannot be written to (No space" in capsys.readouterr().err
 
 
 @needs_full
