@@ -159,12 +159,14 @@ def test_large_arrays_are_kept_by_their_numbers():
 
 @pytest.mark.parametrize("size", [200, 9000])
 def test_large_parts_are_the_same_only_where_all_their_numbers_are(size):
-    """One-hot rows have the same range, mean and first numbers; rows of NaN are alike."""
+    """One-hot rows have the same range, mean and first numbers; zeros are alike, as are NaNs."""
     hot = np.zeros((4, size), np.float32)
     hot[[0, 1, 2, 3], [50, 60, 60, -1]] = 1
     groups = step(sw.inspect(norm, hot, W, mesh=sw.mesh(data=4)), "scaled").groups()
     assert [len(one.at) for one in groups] == [1, 2, 1]
-    hot[:2], hot[2, 7], hot[3] = np.nan, -0.0, hot[2]
+    hot[0], hot[1], hot[3] = np.nan, -np.nan, hot[2]
+    hot[2, 7] = -0.0
+    assert len({row.tobytes() for row in hot}) == 4
     groups = step(sw.inspect(norm, hot, W, mesh=sw.mesh(data=4)), "scaled").groups()
     assert [len(one.at) for one in groups] == [2, 2]
 
