@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from .._errors import writing
+
+LEFT = 600
+"""After so many seconds without a change, a file on its way is nobody's any more."""
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -40,18 +44,19 @@ def write_whole(path: Path, content: bytes) -> None:
     """Replace a file in one go: whoever reads it sees the old content or the new.
 
     The name used on the way cannot be guessed, and nothing that has it already is opened. One that
-    a killed process left behind goes with the next write.
+    a killed process left behind goes with a write some minutes later; a younger one may be of
+    somebody who is writing now.
     """
-    prefix = f".{path.name}."
-    for left in path.parent.glob(f"{_escaped(prefix)}*.tmp"):
-        with suppress(OSError):
-            left.unlink()
-    handle, beside = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=path.parent)
+    _sweep(path)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    rights = _rights(path)
+    created = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(beside, created, 0o666 if rights is None else rights)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-            # mkstemp lets nobody else read; what is there already says who may.
-            os.fchmod(file.fileno(), _mode(path))
+            if rights is not None:  # which the umask may have taken from
+                os.fchmod(file.fileno(), rights)
         os.replace(beside, path)
     except BaseException:
         with suppress(OSError):
@@ -59,12 +64,18 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def _mode(path: Path) -> int:
+def _sweep(path: Path) -> None:
+    for left in path.parent.glob(f".{_escaped(path.name)}.{'[0-9a-f]' * 8}.tmp"):
+        with suppress(OSError):
+            if time.time() - left.lstat().st_mtime > LEFT:
+                left.unlink()
+
+
+def _rights(path: Path) -> int | None:
+    """Who may do what with a file that is there."""
     with suppress(OSError):
         return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+    return None
 
 
 def _escaped(text: str) -> str:

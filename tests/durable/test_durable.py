@@ -100,10 +100,45 @@ class TestFiles:
         assert victim.read_text() == "mine"
         assert (tmp_path / "log.jsonl").read_bytes() == b"rows"
 
-    def test_what_a_kill_left_goes_with_the_next_write(self, tmp_path):
-        (tmp_path / ".log.jsonl.abc123.tmp").write_text("half")
+    def test_what_a_kill_left_goes_with_a_later_write(self, tmp_path):
+        names = ("log", "log.jsonl")
+        for name in names:
+            left = tmp_path / f".{name}.0123abcd.tmp"
+            left.write_text("half")
+            os.utime(left, (0, time.time() - 3600))
+        write_whole(tmp_path / "log", b"rows")  # which leaves alone what is not its own
+        assert {p.name for p in tmp_path.iterdir()} == {"log", ".log.jsonl.0123abcd.tmp"}
         write_whole(tmp_path / "log.jsonl", b"rows")
-        assert [p.name for p in tmp_path.iterdir()] == ["log.jsonl"]
+        assert {p.name for p in tmp_path.iterdir()} == set(names)
+
+    def test_a_kill_leaves_what_a_later_write_takes_away(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(os, "replace", lambda *_: None)
+        write_whole(tmp_path / "log", b"rows")
+        monkeypatch.undo()
+        (left,) = tmp_path.iterdir()
+        os.utime(left, (0, 0))
+        write_whole(tmp_path / "log", b"rows")
+        assert [p.name for p in tmp_path.iterdir()] == ["log"]
+
+    def test_one_who_writes_meanwhile_is_not_disturbed(self, tmp_path, monkeypatch):
+        replace = os.replace
+
+        def meanwhile(*paths):
+            monkeypatch.setattr(os, "replace", replace)
+            for name in ("page", "page.html"):
+                write_file(tmp_path / name, "other")
+            replace(*paths)
+
+        for name in ("page", "page.html"):
+            monkeypatch.setattr(os, "replace", meanwhile)
+            write_file(tmp_path / name, "mine")
+            assert (tmp_path / name).read_text() == "mine"
+        assert {p.name for p in tmp_path.iterdir()} == {"page", "page.html"}
+
+    def test_the_rights_of_a_new_file_are_those_of_any(self, tmp_path):
+        (tmp_path / "plain").touch()
+        write_whole(tmp_path / "log", b"rows")
+        assert (tmp_path / "log").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
     def test_the_rights_of_a_file_stay(self, tmp_path):
         path = tmp_path / "log"
