@@ -17,8 +17,8 @@ LEFT = 600
 def write_file(path: Path, content: str | bytes) -> None:
     """Write a file that the user names: whole, or what was there stays; a pipe as it comes.
 
-    What has no content to keep, as `/dev/stdout` or a pipe, is written to and not replaced; so is a
-    file in a folder that takes no new ones. A link stays a link.
+    What has no content to keep, as `/dev/stdout`, a link to it or a pipe, is written to and not
+    replaced; so is a file in a folder that takes no new ones. A link stays a link.
 
     Raises:
         ShardwiseError: It cannot be written.
@@ -33,11 +33,23 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 def _is_replaceable(path: Path, target: Path) -> bool:
-    """Not what is open already under another name: `/dev/stdout` may lead to a file."""
-    if path.parts[1:2] in (("dev",), ("proc",)):
+    """Not what is open already under another name: `/dev/stdout` may lead to a file.
+
+    Nor a file that may not be written to, of which writing to it says so.
+    """
+    if path.parts[1:2] in (("dev",), ("proc",)) or not os.access(target.parent, os.W_OK):
         return False
-    regular = target.is_file() or not target.exists()
-    return regular and os.access(target.parent, os.W_OK)
+    if not target.exists():
+        return True
+    return target.is_file() and os.access(target, os.W_OK) and not _is_printed_to(target)
+
+
+def _is_printed_to(file: Path) -> bool:
+    for stream in (1, 2):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(stream), file.stat()):
+                return True
+    return False
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -173,6 +173,34 @@ class TestFiles:
             assert os.path.samestat(os.fstat(file.fileno()), page.stat())
         assert page.read_text() == "page"
 
+    @pytest.mark.parametrize("stream", [1, 2])
+    def test_and_one_that_a_link_leads_to(self, tmp_path, stream):
+        page, link = tmp_path / "page", tmp_path / "link"
+        link.symlink_to(f"/proc/self/fd/{stream}")
+        code = (
+            "import os, sys; from pathlib import Path; from shardwise._durable import write_file\n"
+            "write_file(Path(sys.argv[1]), 'page\\n'); os.lseek(int(sys.argv[2]), 0, os.SEEK_END)\n"
+            "os.write(int(sys.argv[2]), b'more')"
+        )
+        with page.open("wb") as file:
+            command = [sys.executable, "-c", code, str(link), str(stream)]
+            subprocess.run(command, check=True, **{"stdout" if stream == 1 else "stderr": file})
+        assert page.read_text() == "page\nmore"
+
+    def test_a_file_that_may_not_be_written_to(self, tmp_path, monkeypatch):
+        page, access = tmp_path / "page", os.access
+        page.write_text("old")
+        page.chmod(0o444)
+
+        def refused(path, data):  # as by the system, which lets root write
+            raise PermissionError(13, "Permission denied", path)
+
+        monkeypatch.setattr(os, "access", lambda path, how: path != page and access(path, how))
+        monkeypatch.setattr(Path, "write_bytes", refused)
+        with pytest.raises(ShardwiseError, match=r"page: it cannot be written \(Permission den"):
+            write_file(page, "new")
+        assert page.read_text() == "old"
+
     @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
     def test_a_folder_that_takes_no_new_files(self, tmp_path):
         (tmp_path / "page").write_text("old")
