@@ -47,7 +47,7 @@ class Folder:
     def start(cls, path: Path, source: Path | None) -> tuple[Folder, list[Exercise]]:
         """Write the exercises into a folder; files that hold something stay as they are."""
         made = cls(path, [], source.resolve() if source else None)
-        if (path / STATE).exists():
+        if os.path.exists(path / STATE):  # of a folder that may not be read, False
             made._read()
         made.exercises = load_all(made.source)
         try:
@@ -66,7 +66,7 @@ class Folder:
     def above(path: Path) -> Path | None:
         """Where the practice folder at `path` or above it is, if there is one."""
         places = (path.resolve(), *path.resolve().parents)
-        return next((place for place in places if (place / STATE).is_file()), None)
+        return next((place for place in places if os.path.isfile(place / STATE)), None)
 
     @classmethod
     def find(cls, path: Path, source: Path | None = None) -> Folder:
@@ -108,8 +108,9 @@ class Folder:
                 file.rename(kept)
             write_whole(file, exercise.start.encode())
         except OSError as error:
-            if kept is not None and kept.exists():
-                kept.rename(file)
+            if kept is not None:
+                with contextlib.suppress(OSError):
+                    kept.rename(file)
             raise _cannot(file, error) from error
         self.refresh()
         self.solved.pop(exercise.name, None)
@@ -168,13 +169,9 @@ class Folder:
             "solved": self.solved,
             "hints": self.hinted,
         }
-        beside = self.path / f"{STATE}.{os.getpid()}"
         try:
-            beside.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-            beside.replace(self.path / STATE)
+            write_whole(self.path / STATE, f"{json.dumps(data, indent=2)}\n".encode())
         except OSError as error:
-            with contextlib.suppress(OSError):
-                beside.unlink()
             raise _cannot(self.path / STATE, error) from error
 
     def _read(self) -> None:

@@ -195,6 +195,32 @@ def test_start_once_more_keeps_to_the_exercises_of_the_folder(tmp_path, monkeypa
     assert [file.name for file in Path("practice").glob("*.py")] == ["01_bytes.py"]
 
 
+def test_a_folder_that_cannot_be_looked_into(tmp_path):
+    """As one of somebody else's; root may look into that, and into no name of this length."""
+    with pytest.raises(ShardwiseError, match=r"it cannot be written \(File name too long\)"):
+        Folder.start(tmp_path / ("x" * 300), None)
+    with pytest.raises(ShardwiseError, match="this is not a practice folder"):
+        Folder.find(tmp_path / ("x" * 300))
+
+
+def test_the_cause_is_told_also_where_there_is_no_way_back(folder, exercises, monkeypatch):
+    (folder / exercises[0].file_name).write_text("mine = 1\n")
+    rename = Path.rename
+
+    def once(path, to):
+        if ".before" in path.name:
+            raise PermissionError(13, "Permission denied")
+        rename(path, to)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", once)
+    monkeypatch.setattr("shardwise._practice.folder.write_whole", full)
+    with pytest.raises(ShardwiseError, match=r"cannot be written \(No space left on device\)"):
+        Folder.find(folder).reset(exercises[0])
+
+
 def test_a_full_disk_leaves_no_empty_file_and_loses_none(folder, exercises, tmp_path):
     mine = folder / exercises[0].file_name
     mine.write_text("mine = 1\n")
