@@ -18,10 +18,10 @@ def device_dtype(dtype: Any, where: str) -> np.dtype:
     """The dtype that data of this dtype has on a device, where it can be there at all."""
     if str(dtype).startswith("key<"):
         raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it again.")
-    dtype = _numpy_dtype(dtype).newbyteorder("=")
+    dtype = _numpy_dtype(dtype)
     if remedy := instead_of(dtype):
         raise _unplaceable(dtype, where, remedy)
-    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
 
 
 def changes(leaf: Any) -> bool:

@@ -7,6 +7,7 @@ import sys
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.dtypes import StringDType
 
 from shardwise import ShardingError, UnsupportedError
 from shardwise._evaluate import Sum
@@ -324,9 +325,10 @@ class TestRefusals:
         with pytest.raises(ShardingError, match=r"1e\+39j.* does not fit complex64"):
             evaluate(lambda w, batch: abs(batch["x"]), W, {"x": np.full(3, 1e39j)}, batch=4)
 
-    def test_text(self):
-        data = {"x": normal(3), "name": np.array(["a", "b", "c"])}
-        with pytest.raises(UnsupportedError, match=r"data\['name'\]: its dtype is <U1"):
+    @pytest.mark.parametrize(("kind", "name"), [("U1", "<U1"), (StringDType(), "StringDType")])
+    def test_text(self, kind, name):
+        data = {"x": normal(3), "name": np.array(["a", "b", "c"], kind)}
+        with pytest.raises(UnsupportedError, match=rf"data\['name'\]: its dtype is {name}"):
             run(data)
 
     @pytest.mark.parametrize("kind", ["timedelta64[s]", "datetime64[s]"])
