@@ -112,7 +112,10 @@ def numbers(part: Part, digits: int = 4) -> str:
     if part.whole:
         return _array(part.numbers, wide, digits)
     first = _array(part.numbers, wide, digits).strip("[]")
-    least, most = f"{part.least:.{digits + 1}g}", f"{part.most:.{digits + 1}g}"
+    least, most = (
+        str(one) if isinstance(one, int) else f"{one:.{digits + 1}g}"
+        for one in (part.least, part.most)
+    )
     return f"from {least} to {most}, mean {part.mean:.{digits}g}: [{first} ...]"
 
 

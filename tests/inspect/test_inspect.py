@@ -171,6 +171,15 @@ def test_large_parts_are_the_same_only_where_all_their_numbers_are(size):
     assert [len(one.at) for one in groups] == [2, 2]
 
 
+def test_the_range_of_large_integers_is_exact():
+    x = np.full((4, 400), 2**60)
+    x[:, 100] += np.arange(4)
+    with jax.enable_x64(True):
+        text = sw.inspect(norm, x, np.int64(1), mesh=sw.mesh(data=4)).text()
+    for device in range(4):
+        assert f"data {device}  from {2**60} to {2**60 + device}, mean 1.153e+18: [" in text
+
+
 def test_types_that_numpy_cannot_print():
     found = sw.inspect(norm, jnp.asarray(X, jnp.bfloat16), jnp.bfloat16(3), mesh=sw.mesh(data=4))
     assert step(found, "scaled").dtype == "bfloat16"
