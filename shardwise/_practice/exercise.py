@@ -25,7 +25,7 @@ import importlib.util
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -180,11 +180,11 @@ def load(folder: Path) -> Exercise:
         )
     try:
         data = tomllib.loads((folder / "exercise.toml").read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # it is no TOML, or not even text
         raise _damaged(
             folder / "exercise.toml",
             str(error),
-            "It is TOML.",
+            "It is TOML, in UTF-8.",
             'title = "..." on a line of its own.',
         ) from error
     _check_keys(folder, data)
@@ -207,8 +207,43 @@ def load(folder: Path) -> Exercise:
     )
 
 
+def _text(found: Any) -> bool:
+    return isinstance(found, str)
+
+
+def _size(found: Any) -> bool:
+    return type(found) is int and found > 0
+
+
+def _mesh(found: Any) -> bool:
+    return _size(found) or _of(dict, _size)(found)
+
+
+def _pair(found: Any) -> bool:
+    return _of(list, _text)(found) and len(found) == 2
+
+
+def _of(kind: type, each: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Whether something is a list, or a table, of such values."""
+    return lambda found: (
+        isinstance(found, kind) and all(map(each, found.values() if kind is dict else found))
+    )
+
+
+KEYS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "title": (_text, 'title = "A sum over all devices"'),
+    "topic": (_text, 'topic = "means and masks"'),
+    "function": (_text, 'function = "total"'),
+    "form": (_text, 'form = "mesh"'),
+    "meshes": (_of(list, _mesh), "meshes = [1, 2, {data = 2, model = 2}]"),
+    "requires": (_of(list, _pair), 'requires = [["shard_map", "no-shard-map"]]'),
+    "pitfalls": (_of(dict, _of(dict, _text)), '[pitfalls.name], and below it title = "..."'),
+    "needs": (_of(list, _text), 'needs = ["ring_sum"]'),
+}
+"""What an exercise.toml may say: whether something is of the kind, and an example."""
+
+
 def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
-    known = {"title", "topic", "function", "form", "meshes", "requires", "pitfalls", "needs"}
     where = folder / "exercise.toml"
     if "title" not in data:
         rule = "The title is what learners see in the list."
@@ -219,11 +254,15 @@ def _check_keys(folder: Path, data: Mapping[str, Any]) -> None:
         rule = f"It says how the function is run: {ways}."
         raise _damaged(where, found, rule, 'form = "mesh", or another of these.')
     for key in data:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=1)
             remedy = f"did you mean {near[0]!r}?" if near else "take it out."
-            rule = f"Known are {', '.join(sorted(known))}."
+            rule = f"Known are {', '.join(sorted(KEYS))}."
             raise _damaged(where, f"{key!r} is not known", rule, remedy)
+        fits, example = KEYS[key]
+        if not fits(data[key]):
+            rule = "Each key has values of one kind."
+            raise _damaged(where, f"{key} = {data[key]!r}", rule, f"{example}, for example.")
     for name, one in data.get("pitfalls", {}).items():
         if not {"title", "text"} <= set(one):
             rule = "A verdict shows both."
@@ -235,7 +274,7 @@ def _meshes(data: Mapping[str, Any]) -> Sequence[Mapping[str, int]]:
     if data["form"] == "answer":
         return [{"data": 1}]
     given = data.get("meshes", [1, 2, 4, 8])
-    return [dict(one) if isinstance(one, Mapping) else {"data": int(one)} for one in given]
+    return [dict(one) if isinstance(one, Mapping) else {"data": one} for one in given]
 
 
 def find(exercises: Sequence[Exercise], name: str) -> Exercise:

@@ -373,11 +373,22 @@ def test_a_teacher_adds_an_exercise(tmp_path):
         ("title = 'x'\nform = 'mesh'\npitfalls.a.title = 'x'", "pitfall 'a' lacks"),
         ("title = 'x'\nform = 'mesh'\nmeshs = [1]", "'meshs' is not known"),
         ("title = ", "Invalid value"),
+        ("title = '\xff'", "'utf-8' codec can't decode"),
+        ("title = 1\nform = 'mesh'", "title = 1"),
+        *(
+            (f"title = 'x'\nform = 'mesh'\n{wrong}", wrong)
+            for wrong in (
+                *("meshes = 3", "meshes = ['2']", "requires = 3"),
+                *("requires = [['split']]", "needs = 3", "needs = [1]", "pitfalls = 'a'"),
+            )
+        ),
+        ("title = 'x'\nform = 'mesh'\npitfalls.a = 3", "pitfalls = {'a': 3}"),
+        ("title = 'x'\nform = 'mesh'\npitfalls.a.title = 1", "pitfalls = {'a': {'title': 1}}"),
     ],
 )
 def test_a_damaged_exercise_is_named(tmp_path, text, message):
     (tmp_path / "01_mine").mkdir()
-    (tmp_path / "01_mine" / "exercise.toml").write_text(text)
+    (tmp_path / "01_mine" / "exercise.toml").write_text(text, encoding="latin-1")
     found = run("list", "--exercises", tmp_path, "--dir", tmp_path)
     assert found.exit_code == 2
     assert message in found.output
