@@ -121,9 +121,16 @@ class Signals:
 
 def _is_swallowing(frame: Any) -> bool:
     """Whether Python would print what is raised here, and go on: JAX has such a callback."""
-    code = getattr(frame, "f_code", None)
     callbacks = [getattr(function, "__code__", None) for function in gc.callbacks]
-    return code is not None and (code in callbacks or code.co_name == "__del__")
+    while frame is not None:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        if code in callbacks or code.co_name == "__del__" or module in _WEAK:
+            return True
+        frame = frame.f_back
+    return False
+
+
+_WEAK = ("weakref", "_weakrefset")  # where the callbacks of weak containers are
 
 
 def is_compiling(frame: Any) -> bool:
@@ -282,7 +289,10 @@ def _is_pythons(number: int, handler: Any) -> bool:
 
 
 class _Patience:
-    """Ctrl-C where no run is under way: as Python has it, once XLA has compiled."""
+    """Ctrl-C where no run is under way: as Python has it, once XLA has compiled.
+
+    And where what is raised counts: in a callback that swallows it, it would be lost.
+    """
 
     def __init__(self) -> None:
         self._first = 0.0
@@ -290,7 +300,7 @@ class _Patience:
 
     def handle(self, signum: int, frame: Any) -> None:
         """What Python calls in the main thread: for a user, and for ourselves a little later."""
-        if not is_compiling(frame):
+        if not (is_compiling(frame) or _is_swallowing(frame)):
             self._first, self._asking = 0.0, False
             signal.default_int_handler(signum, frame)
         now = time.monotonic()

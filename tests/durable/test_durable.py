@@ -346,6 +346,45 @@ class TestSignals:
         assert "ended at once" in err
 
 
+FORGOTTEN = {
+    "a callback of the collector": "gc.callbacks.append(press); gc.collect()",
+    "what it calls": "gc.callbacks.append(lambda *_: press()); gc.collect()",
+    "__del__": "Gone()",
+    # The callback of a weak container, wherever a signal finds it.
+    "a weak container": "type(press)(press.__code__, {**globals(), '__name__': 'weakref'})()",
+}
+
+
+@pytest.mark.parametrize("where", FORGOTTEN)
+@pytest.mark.parametrize("taken", ["wait_for_compiler", "listen"])
+def test_an_interrupt_is_not_lost_where_python_forgets_what_is_raised(where, taken):
+    code = f"""
+import contextlib, gc, signal, time
+from shardwise._durable import listen, wait_for_compiler
+signal.signal(signal.SIGINT, signal.default_int_handler)
+told = []
+def press(*_):
+    if not told:
+        told.append("too early")
+        signal.raise_signal(signal.SIGINT)
+        told[:] = ["in time"]
+class Gone:
+    def __del__(self): press()
+with contextlib.ExitStack() as stack:
+    if {taken == "listen"}:
+        stack.enter_context(stack.enter_context(listen("test")).at_once())
+    else:
+        wait_for_compiler()
+    with contextlib.suppress(KeyboardInterrupt):
+        {FORGOTTEN[where]}
+        time.sleep(10)
+        told = ["lost"]
+    print(*told)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("in time\n", "")
+
+
 def test_a_wait_is_broken_though_the_handler_runs_late(monkeypatch):
     """On a busy machine the grace may be over before the main thread has run its handler."""
     from shardwise._durable import signals
