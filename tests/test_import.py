@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +59,37 @@ def test_dir_lists_what_can_be_used():
     assert {"mesh", "simulate", "primitives", "DeadlockError", "__version__"} <= set(dir(shardwise))
     for name in dir(shardwise):
         assert getattr(shardwise, name) is not None
+
+
+INTERRUPTED = """
+import runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["shardwise", "--version"]
+"""
+
+
+@pytest.mark.parametrize("way", ["the script", "python -m"])
+def test_an_interrupt_while_the_command_line_is_imported_is_told(way):
+    start = "runpy.run_module('shardwise', run_name='__main__')"
+    if way == "the script":
+        settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+        module, _, name = settings["project"]["scripts"]["shardwise"].partition(":")
+        start = f"from {module} import {name}; {name}()"
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED + start], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["shardwise", "shardwise._cli", "shardwise.__main__"])
+def test_an_import_leaves_the_signals_alone(module):
+    run(
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        f"import {module}\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    )

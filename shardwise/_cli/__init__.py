@@ -81,9 +81,12 @@ def _shardwise(
 ) -> None: ...
 
 
+_command = typer.main.get_command(app)  # now, for it takes a while
+
+
 def main() -> None:
-    """Run the command line: the entry point of `shardwise`."""
+    """Run the command line, once it is imported."""
     wait_for_compiler()
     in_any_encoding()
     with printing():
-        app(prog_name="shardwise")
+        _command(prog_name="shardwise")

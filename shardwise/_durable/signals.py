@@ -120,11 +120,17 @@ class Signals:
 
 
 def _is_swallowing(frame: Any) -> bool:
-    """Whether Python would print what is raised here, and go on: JAX has such a callback."""
+    """Whether what is raised here would not arrive.
+
+    Python prints it and goes on, as in a callback that JAX has, or an extension that is being
+    loaded makes another error of it, as NumPy's do.
+    """
     callbacks = [getattr(function, "__code__", None) for function in gc.callbacks]
     while frame is not None:
         code, module = frame.f_code, frame.f_globals.get("__name__")
         if code in callbacks or code.co_name == "__del__" or module in _WEAK:
+            return True
+        if code.co_qualname.startswith("ExtensionFileLoader."):
             return True
         frame = frame.f_back
     return False

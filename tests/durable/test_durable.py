@@ -352,6 +352,10 @@ FORGOTTEN = {
     "__del__": "Gone()",
     # The callback of a weak container, wherever a signal finds it.
     "a weak container": "type(press)(press.__code__, {**globals(), '__name__': 'weakref'})()",
+    "an extension": (
+        "name = 'ExtensionFileLoader.exec_module'; "
+        "type(press)(press.__code__.replace(co_qualname=name), globals())()"
+    ),
 }
 
 
