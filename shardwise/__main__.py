@@ -7,14 +7,11 @@ from typing import Any, NoReturn
 
 def main() -> None:
     """Run the command line: the entry point of `shardwise`."""
-    pythons = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if pythons:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     from ._cli import main as run
 
-    if pythons:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    run()
+    run(_end)
 
 
 def _end(signum: int, frame: Any) -> NoReturn:

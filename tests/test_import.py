@@ -86,6 +86,19 @@ def test_an_interrupt_while_the_command_line_is_imported_is_told(way):
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
 
 
+def test_an_interrupt_while_arguments_are_read_is_told():
+    code = """
+import signal
+from shardwise import __main__, _cli
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+_cli._Commands.make_context = lambda *_, **__: signal.raise_signal(signal.SIGINT)
+__main__.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"interrupted\n")
+
+
 @pytest.mark.parametrize("module", ["shardwise", "shardwise._cli", "shardwise.__main__"])
 def test_an_import_leaves_the_signals_alone(module):
     run(

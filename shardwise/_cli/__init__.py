@@ -6,6 +6,7 @@ Nothing here imports JAX or Flax, and a command imports them when it runs, so th
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated, Any
 
 import typer
@@ -21,6 +22,8 @@ from .status import ExitCode
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
+        if ctx.obj is not None:
+            ctx.obj()
         try:
             return super().invoke(ctx)
         except ShardwiseError as error:
@@ -84,9 +87,12 @@ def _shardwise(
 _command = typer.main.get_command(app)  # now, for it takes a while
 
 
-def main() -> None:
-    """Run the command line, once it is imported."""
-    wait_for_compiler()
+def main(starting: Any = signal.default_int_handler) -> None:
+    """Run the command line, once it is imported.
+
+    Args:
+        starting: What Ctrl-C does until a command begins.
+    """
     in_any_encoding()
     with printing():
-        _command(prog_name="shardwise")
+        _command(prog_name="shardwise", obj=lambda: wait_for_compiler(starting))

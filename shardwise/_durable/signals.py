@@ -330,9 +330,13 @@ class _Patience:
 _patience = _Patience()
 
 
-def wait_for_compiler() -> None:
-    """Have Ctrl-C wait for XLA from now on, outside of runs too; a second one does not wait."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+def wait_for_compiler(before: Any = signal.default_int_handler) -> None:
+    """Have Ctrl-C wait for XLA from now on, outside of runs too; a second one does not wait.
+
+    Args:
+        before: The handler that this one may take the place of.
+    """
+    if signal.getsignal(signal.SIGINT) is before:
         signal.signal(signal.SIGINT, _patience.handle)
 
 
