@@ -14,6 +14,8 @@ from .._errors import ShardingError, ShardwiseError, explain_error, warn
 
 Row = dict[str, Any]
 
+_SUFFIXES = (".jsonl", ".csv")
+
 
 class Log:
     """Rows of `step`, `seconds` and metrics, in a file and in memory.
@@ -161,24 +163,27 @@ class Log:
     # --- paths
 
     def _check_path(self) -> None:
-        if self.path.suffix not in (".jsonl", ".csv"):
-            raise ShardingError(
-                explain_error(
-                    f"{self.path.name!r} ends in {self.path.suffix!r}",
-                    where="argument 'log'",
-                    rule="A log is a .jsonl or a .csv file.",
-                    remedy=f"log={str(self.path.with_suffix('.jsonl'))!r}",
-                )
-            )
+        name, suffix = self.path.name, self.path.suffix
         if self.path.is_dir():
-            raise ShardingError(
-                explain_error(
-                    f"{self.path} is a folder",
-                    where="argument 'log'",
-                    rule="A log is a .jsonl or a .csv file.",
-                    remedy=f"log={str(self.path / 'log.jsonl')!r}",
-                )
+            what, instead = f"{self.path} is a folder", self.path / "log.jsonl"
+        elif name in _SUFFIXES:
+            what, instead = (
+                f"{name!r} has nothing before the dot",
+                self.path.with_name(f"log{name}"),
             )
+        elif suffix not in _SUFFIXES:
+            what = f"{name!r} ends in {suffix!r}" if suffix else f"{name!r} has no suffix"
+            instead = self.path.with_suffix(".jsonl")
+        else:
+            return
+        raise ShardingError(
+            explain_error(
+                what,
+                where="argument 'log'",
+                rule="A log is a .jsonl or a .csv file.",
+                remedy=f"log={str(instead)!r}",
+            )
+        )
 
     def _make_room(self) -> None:
         try:

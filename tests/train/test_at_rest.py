@@ -131,6 +131,23 @@ def test_a_log_that_is_gone_is_told(tmp_path):
         fit(log=tmp_path / "more.jsonl", steps=1)
 
 
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (".", ". is a folder; log='log.jsonl'"),
+        ("..", ".. is a folder; log='../log.jsonl'"),
+        ("/", "/ is a folder; log='/log.jsonl'"),
+        (".jsonl", "'.jsonl' has nothing before the dot; log='log.jsonl'"),
+        ("train", "'train' has no suffix; log='train.jsonl'"),
+        ("train.txt", "'train.txt' ends in '.txt'; log='train.jsonl'"),
+    ],
+)
+def test_a_log_that_is_no_file_for_rows(log, words):
+    with pytest.raises(sw.ShardingError) as error:
+        fit(log=log, steps=1)
+    assert all(part in str(error.value) for part in words.split("; "))
+
+
 def test_a_log_that_goes_away_is_written_anew(tmp_path):
     log = tmp_path / "log.jsonl"
 
