@@ -266,7 +266,11 @@ class TestDisks:
         assert not [read for read in data.reads if read[1] - read[0] == 10]
 
     def test_a_folder_that_is_not_there(self, tmp_path):
-        self.untouched(tmp_path / "no" / "journal.db", "cannot be written: unable to open")
+        self.untouched(tmp_path / "no" / "journal.db", r"journal '.*': there is no folder '.*no'")
+
+    @pytest.mark.parametrize("folder", [".", "/"])
+    def test_a_folder(self, folder):
+        self.untouched(folder, f"journal '{folder}': this is a folder")
 
     def test_a_file_that_is_something_else(self, path):
         path.write_bytes(b"not a database at all" * 100)

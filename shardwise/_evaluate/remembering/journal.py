@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..._durable import Identity, holder
+from ..._durable import Identity, hindrance, holder
 from ..._errors import ShardwiseError, explain_error, warn
 from ..fingerprint import differences
 from ..spans import Span
@@ -60,6 +60,10 @@ class Journal:
             self._database.close()
 
     def _open(self) -> sqlite3.Connection:
+        what = hindrance(self.path)
+        if what is not None:
+            remedy = "name a file in a folder that is there and can be written to."
+            raise ShardwiseError(explain_error(what, where=self._where, remedy=remedy))
         try:
             # An absolute path is always a file: ":memory:" alone would be none.
             database = sqlite3.connect(self.path.absolute(), timeout=0.2, isolation_level=None)

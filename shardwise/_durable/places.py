@@ -1,0 +1,19 @@
+"""Where a file is to go: looked at before the work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def hindrance(path: Path) -> str | None:
+    """What keeps a file from being written there, as a sentence; None if nothing is seen."""
+    if path.is_dir():
+        return "this is a folder."
+    if not path.parent.exists():
+        return f"there is no folder {str(path.parent)!r}."
+    if not path.parent.is_dir():
+        return f"{str(path.parent)!r} is not a folder."
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        return "it cannot be written to."
+    return None
