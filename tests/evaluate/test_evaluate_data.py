@@ -348,10 +348,24 @@ class TestRefusals:
         with pytest.raises(ShardingError, match=f"its length is {length}: it repeats without end"):
             run(Endless())
 
-    @pytest.mark.parametrize("data", [None, 3, "a path", {"x": 3}, object()])
+    @pytest.mark.parametrize("data", [None, 3, "a path", {}, object()])
     def test_what_is_no_data(self, data):
         with pytest.raises(UnsupportedError, match="none of the kinds of data"):
             run(data)
+
+    @pytest.mark.parametrize(
+        ("data", "found"),
+        [
+            ({**DATA, "y": DATA["y"].tolist()}, "data['y'] is of type list, not an array"),
+            ((DATA["x"], {"y": ["a", "b"]}), "data[1]['y'] is of type list, not an array"),
+            ({"x": 3}, "data['x'] is of type int, not an array"),
+        ],
+    )
+    def test_a_leaf_that_is_no_array_is_named(self, data, found):
+        with pytest.raises(UnsupportedError) as caught:
+            run(data)
+        assert found in str(caught.value)
+        assert f"np.asarray({found.partition(' ')[0]})" in str(caught.value)
 
     def test_a_list_of_arrays_could_be_two_things(self):
         with pytest.raises(UnsupportedError, match="a list of 2 arrays"):
@@ -375,8 +389,32 @@ class TestRefusals:
 
     def test_a_batch_of_another_structure(self):
         stream = iter([{"x": normal(4)}, {"y": normal(4)}])
-        with pytest.raises(ShardingError, match=r"batch 1 of the data: its structure is .*'y'"):
+        with pytest.raises(ShardingError, match=r"batch 1 of the data: data\['x'\] is missing; in"):
             evaluate(lambda _, b: b["x"], None, stream)
+
+    @pytest.mark.parametrize(
+        ("second", "found"),
+        [
+            ({"x": 1.0, "y": None}, "example 1 of the data: data['y'] is None; in the first it is"),
+            (
+                {"x": 1.0},
+                "example 1 of the data: data['y'] is missing; in the first it is an array",
+            ),
+            ({"x": 1.0, "y": 1.0, "z": 1.0}, "data['z'] is an array; in the first it is missing"),
+            ((1.0, 1.0), "data['x'] is missing; in the first it is an array"),
+        ],
+    )
+    def test_an_example_of_another_structure(self, second, found):
+        with pytest.raises(ShardingError) as caught:
+            evaluate(lambda _, b: b["x"], None, [{"x": 1.0, "y": 1.0}, second])
+        assert found in str(caught.value)
+        assert "leave such examples out" in str(caught.value)
+
+    def test_an_example_of_another_kind_of_container(self):
+        with pytest.raises(ShardingError, match=r"its structure is PyTreeDef\(\[\*, \*\]\)"):
+            evaluate(
+                lambda _, b: b[0], None, [(np.float32(1), normal(2)), [np.float32(1), normal(2)]]
+            )
 
     def test_batches_that_are_single_examples(self):
         with pytest.raises(ShardingError, match=r"(?s)batch 0, .*a scalar.*has to be batched"):

@@ -252,6 +252,7 @@ def open_source(data: Any) -> Source:
         return ExampleSource(data)
     if hasattr(data, "__iter__") and _is_opaque(data):
         return BatchSource(data)
+    _refuse_what_is_no_array(data)
     raise UnsupportedError(
         explain_error(
             f"got {type(data).__name__}, which is none of the kinds of data.",
@@ -261,6 +262,23 @@ def open_source(data: Any) -> Source:
             remedy="{'x': x, 'y': y} with NumPy arrays, say.",
         )
     )
+
+
+def _refuse_what_is_no_array(data: Any) -> None:
+    """Name the leaf of a tree that keeps it from being one of arrays, often a list."""
+    if isinstance(data, Iterator) or _is_opaque(data):
+        return
+    for path, leaf in jax.tree.leaves_with_path(data, is_leaf=lambda x: isinstance(x, list)):
+        name = f"data{jax.tree_util.keystr(path)}"
+        if path and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise UnsupportedError(
+                explain_error(
+                    f"{name} is of type {type(leaf).__name__}, not an array.",
+                    where="argument 'data'",
+                    rule="In a tree every leaf is an array, with one row per example.",
+                    remedy=f"np.asarray({name}), if it has one row per example.",
+                )
+            )
 
 
 def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 
 from ..._errors import ShardingError, UnsupportedError, explain_error, listed, note
@@ -169,13 +170,38 @@ def empty(label: str) -> ShardingError:
 
 
 def unlike(where: str, found: Any, expected: Any) -> ShardingError:
+    differs = _difference(found, expected)
     return ShardingError(
         explain_error(
-            f"its structure is {found}.",
+            differs or f"its structure is {found}.",
             where=f"{where} of the data",
-            rule=f"All have the structure of the first: {expected}.",
+            rule="All have the structure of the first" + ("." if differs else f": {expected}."),
+            remedy="leave such examples out, or give all of them an array there, and have fn "
+            "return (values, weights), with weight 0 where it does not count."
+            if differs
+            else "bring all of them into one form.",
         )
     )
+
+
+def _difference(found: Any, expected: Any) -> str | None:
+    """The first place that differs, if one does and not only what holds them."""
+    try:
+        have, first = _places(found), _places(expected)
+    except Exception:  # a class of somebody's that looks at its arrays
+        return None
+    for name in [*first, *have]:
+        if have.get(name) != first.get(name):
+            one, other = (places.get(name, "missing") for places in (have, first))
+            return f"data{name} is {one}; in the first it is {other}."
+    return None
+
+
+def _places(structure: Any) -> dict[str, str]:
+    """What is at each place of a structure: an array or None."""
+    tree = jax.tree.unflatten(structure, ["an array"] * structure.num_leaves)
+    found = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None)
+    return {jax.tree_util.keystr(path): str(leaf) for path, leaf in found}
 
 
 def misshapen(where: str, row: Row, found: Any, expected: Any) -> ShardingError:
