@@ -32,11 +32,13 @@ def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
 def updating(opt_state: Any) -> Iterator[None]:
     """Say of an optimizer that wants more than a step has what that is, where its update fails.
 
-    One for a gradient of each example does not always fail: it may take params for examples.
+    One for a gradient of each example does not always fail: it may take params for examples. One
+    that always fails would take the blame for an error of the user's inside it.
     """
     kinds = kinds_of(opt_state)
-    if _A_GRADIENT_EACH.kind in kinds:
-        raise _A_GRADIENT_EACH.told()
+    for want in _NEVER:
+        if want.kind in kinds:
+            raise want.told()
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
@@ -81,6 +83,9 @@ _WANTS = (
         _ONCE,
         "opaque_mode=False, with which each of its gradients is one of a step of its own.",
     ),
+)
+
+_NEVER = (
     _Want(
         "LookaheadState",
         "",
@@ -88,12 +93,11 @@ _WANTS = (
         "A step trains what the loss is given, all of it and nothing else.",
         "the optimizer inside it, without lookahead.",
     ),
-)
-
-_A_GRADIENT_EACH = _Want(
-    "DifferentiallyPrivateAggregateState",
-    "",
-    "its update takes one gradient for each example, as differential privacy does",
-    "A step gives an optimizer one gradient, that of the mean over the batch.",
-    "an optimizer for one gradient; clipped, it is not private.",
+    _Want(
+        "DifferentiallyPrivateAggregateState",
+        "",
+        "its update takes one gradient for each example, as differential privacy does",
+        "A step gives an optimizer one gradient, that of the mean over the batch.",
+        "an optimizer for one gradient; clipped, it is not private.",
+    ),
 )

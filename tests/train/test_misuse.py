@@ -95,6 +95,16 @@ def test_the_params_of_lookahead():
         step(step.init(params), BATCH)
 
 
+def test_lookahead_does_not_take_the_blame_for_what_is_inside_it():
+    called = []
+    optimizer = optax.lookahead(optax.sgd(lambda count: called.append(count) or 0.1), 5, 0.5)
+    params = optax.LookaheadParams.init_synced(PARAMS)
+    step = sw.data_parallel(lambda p, b: squares(p.fast, b), optimizer, mesh=MESH)
+    with pytest.raises(sw.UnsupportedError, match="two sets of params"):
+        step(step.init(params), BATCH)
+    assert not called
+
+
 class Boxed(nn.Module):
     @nn.compact
     def __call__(self, x):
