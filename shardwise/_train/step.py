@@ -93,7 +93,7 @@ class Options:
     def step_key(self, step: Any) -> Any:
         """The key of one step."""
         seed = self.seed
-        key = jax.random.key(seed) if _is_number(seed) else seed
+        key = jax.random.key(seed) if _is_number(seed) else jnp.asarray(seed)
         return jax.random.fold_in(key, step)
 
     def keys(self, place: Place) -> tuple[Any, ...]:
@@ -117,11 +117,16 @@ def _is_number(seed: Any) -> bool:
 
 def _is_one_key(seed: Any) -> bool:
     """Whether this is a key; one of the older kind is a few numbers."""
-    if not isinstance(seed, jax.Array):
+    if not isinstance(seed, jax.Array | np.ndarray):
         return False
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
         return not seed.ndim
-    return seed.dtype == jnp.uint32 and seed.ndim == 1
+    if seed.dtype != np.uint32:
+        return False
+    try:
+        return not jax.random.wrap_key_data(jnp.asarray(seed)).ndim
+    except (TypeError, ValueError):  # of another length
+        return False
 
 
 Program = Callable[..., Any]

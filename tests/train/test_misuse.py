@@ -144,8 +144,17 @@ def test_text_in_a_collection(name):
 
 @pytest.mark.parametrize(
     "seed",
-    [jnp.float32(5), jax.random.split(jax.random.key(0), 2), np.arange(2), jnp.arange(2), 0.5],
-    ids=["float", "keys", "numpy", "numbers", "python"],
+    [
+        jnp.float32(5),
+        jax.random.split(jax.random.key(0), 2),
+        jax.random.split(jax.random.PRNGKey(0), 2),
+        np.arange(2),
+        np.arange(2, dtype=np.uint64),
+        jnp.arange(2),
+        jnp.arange(3, dtype=jnp.uint32),
+        0.5,
+    ],
+    ids=["float", "keys", "old keys", "numpy", "wide", "numbers", "long", "python"],
 )
 def test_a_seed_that_is_none(seed):
     with pytest.raises(sw.ShardingError, match=r"argument 'seed'(.|\n)*seed=0"):
@@ -153,7 +162,12 @@ def test_a_seed_that_is_none(seed):
 
 
 @pytest.mark.parametrize(
-    "seed", [5, np.int64(5), jnp.int32(5), True, jax.random.PRNGKey(5), jax.random.key(5)], ids=repr
+    "seed",
+    [
+        *(5, np.int64(5), jnp.int32(5), True, jax.random.PRNGKey(5), jax.random.key(5)),
+        np.asarray(jax.random.PRNGKey(5)),
+    ],
+    ids=repr,
 )
 def test_a_seed(seed):
     run(lambda p, b, key: squares(p, b), rng="shard", seed=seed)
