@@ -307,7 +307,7 @@ class DataParallel:
 
     def optimizer_kinds(self, state: Any) -> list[str]:
         """What the optimizer's state is made of, for a checkpoint."""
-        return kinds_of(getattr(state, "opt_state", None))
+        return kinds_of(getattr(state, "opt_state", None), getattr(state, "params", None))
 
     def restore(self, state: Any, arrays: Any) -> Any:
         """The state with the arrays of a checkpoint."""

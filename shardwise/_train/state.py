@@ -10,16 +10,26 @@ from typing import Any
 import jax
 
 
-def kinds_of(opt_state: Any) -> list[str]:
-    """What an optimizer's state is made of, by name: `ScaleByAdamState`, `EmptyState` ..."""
-    found: list[str] = []
+def kinds_of(opt_state: Any, params: Any = None) -> list[str]:
+    """What an optimizer's state is made of, by name: `ScaleByAdamState`, `EmptyState` ...
+
+    Args:
+        opt_state: The state.
+        params: What it trains; it holds more of the same kinds, whose names are the user's.
+    """
+    theirs = set(_named_tuples(params))
+    return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in theirs]
+
+
+def _named_tuples(tree: Any) -> list[type]:
+    found: list[type] = []
 
     def look(node: Any) -> bool:
         if isinstance(node, tuple) and hasattr(node, "_fields"):
-            found.append(type(node).__name__)
+            found.append(type(node))
         return False
 
-    jax.tree.leaves(opt_state, is_leaf=look)
+    jax.tree.leaves(tree, is_leaf=look)
     return found
 
 

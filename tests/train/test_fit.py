@@ -1,5 +1,6 @@
 """`fit`: to the end, through kills, with a log that tells the whole story."""
 
+import collections
 import csv
 import json
 import signal
@@ -229,6 +230,16 @@ def test_a_checkpoint_of_an_optimizer_with_the_same_arrays_is_refused(kind, tmp_
     with pytest.raises(sw.ShardingError, match=r"'ScaleByBeliefState', 'EmptyState'\] here"):
         train(optax.adabelief(0.1), 3)
     train(optax.adam(0.2), 3)
+
+
+def test_params_whose_class_has_another_name_resume(tmp_path):
+    x = np.ones((4, 3), np.float32)
+    for name, steps in (("Weights", 1), ("Renamed", 2)):
+        kind = collections.namedtuple(name, ["w"])
+        step = sw.data_parallel(lambda p, b: (b @ p.w) ** 2, optax.adam(0.1), mesh=sw.mesh(data=2))
+        state = step.init(kind(jnp.ones(3)))
+        assert step.optimizer_kinds(state) == ["ScaleByAdamState", "EmptyState"]
+        sw.fit(step, state, [x] * 2, steps=steps, checkpoint=tmp_path, progress=False)
 
 
 def test_a_checkpoint_that_does_not_say_its_optimizer_is_taken(tmp_path, monkeypatch):
