@@ -9,6 +9,7 @@ from .._mesh import Axis
 from .._program import Collective, Join, Split, Var
 from . import term as T
 from .align import reshaped
+from .bits import dtype_of, held
 from .notes import Notes
 from .value import (
     Unknown,
@@ -128,7 +129,7 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
         elif axis in v.axes:
             if any(own != kind for _, own in v.owed):
                 raise Unknown(f"{op.name} of something that is still owed otherwise", v.debts)
-            v = hide(v, axis)
+            v = hide(held(v, dtype_of(op.ins[0])), axis)
             at = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
             v = v.having(T.reduce(kind, v.scaled, [at]), hidden=hidden)

@@ -7,15 +7,14 @@ done to a share is the mistake that `prove` is there to name.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 
 from .._mesh import Axis
-from .._program import Atom, Leaf, Lit
+from .._program import Leaf
 from . import term as T
 from .align import align, spread
-from .bits import loses_sign, may_have_wrapped, widens, wraps
+from .bits import dtype_of, few_bits, loses_sign, wraps
 from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
@@ -153,6 +152,10 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule("neg")
 def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
+    dtype = dtype_of(op.ins[0])
+    few = few_bits(dtype) or jnp.issubdtype(dtype, jnp.unsignedinteger)
+    if few and any(kind != "sum" for _, kind in ins[0].owed):
+        raise Unknown("the negative of a maximum that is still owed may wrap around")
     turned = {"sum": "sum", "max": "min", "min": "max"}
     owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)
     return [ins[0].having((-ins[0].coef, ins[0].term), owed=owed)]
@@ -164,11 +167,6 @@ def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def unchanged(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The value itself: rounding does not exist here."""
     return list(ins)
-
-
-def dtype_of(atom: Atom) -> Any:
-    """The type of an operand."""
-    return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
 @rule("convert_element_type")
@@ -188,10 +186,6 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         if v.owed:
             raise Unknown("shares that may be negative become whole numbers without a sign")
         return by_element(w, op, ins, "wrap")
-    if widens(old, new) and may_have_wrapped(v, old):
-        if v.owed:
-            raise Unknown(f"each device's {old} may have wrapped around before it becomes {new}")
-        return by_element(w, op, ins, "widen")
     return [v]
 
 
@@ -274,7 +268,6 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 BITWISE = {
     *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
     *("population_count", "clz", "mulhi", "nextafter", "bitcast_convert_type"),
-    "widen",
 }
 
 COMMUTE = {"max", "min", "and", "or", "xor"}

@@ -28,7 +28,7 @@ BY_ELEMENT = frozenset(POINTWISE) | {
     "nonnegative",
     "is_nan",
     "truncate",
-    "widen",
+    "held",
     "nonzero",
     "reciprocal",
 }

@@ -39,6 +39,7 @@ from . import (  # the rules enter themselves into the table
 )
 from . import term as T
 from .batches import by_rows
+from .bits import as_held
 from .collectives import exchange, join, split
 from .control import choose_branch, loop, loop_while
 from .notes import Mistake, Notes
@@ -111,7 +112,7 @@ class Walk(Notes):
                 own = RULES.get(op.name)
                 if own is None or op.effectful:
                     raise Unknown(f"there is no rule for {op.name}")
-                return own(self, op, ins)
+                return own(self, op, as_held(op, ins))
             case AxisIndex():
                 return [index_along(op.axis)]
             case Split():

@@ -189,12 +189,71 @@ def test_a_ring_of_sums_of_few_bits_is_not_proved():
     assert proof.status == "unknown", proof
 
 
+def ring_sum(x):
+    size = lax.axis_size("data")
+
+    def step(carry, _):
+        total, mine = carry
+        mine = lax.ppermute(mine, "data", [(i, (i + 1) % size) for i in range(size)])
+        return (total + mine, mine), None
+
+    return lax.scan(step, (x, x), None, length=size - 1)[0][0]
+
+
+def total(x):
+    return lax.psum(x, "data")
+
+
+def grown(x):
+    """As many more as there are other devices."""
+    return x + jnp.int8(40 * lax.axis_size("data") - 40)
+
+
+DECIDED = {
+    "a comparison": lambda x: total(x) > 0,
+    "zero": lambda x: total(x) == 0,
+    "of two": lambda x: total(x) < total(x[::-1]),
+    "a product": lambda x: x * x.dtype.type(lax.axis_size("data")) > 0,
+    "a common summand": lambda x: grown(x) < grown(x[::-1]),
+    "sign": lambda x: jnp.sign(total(x)),
+    "argmax": lambda x: jnp.argmax(total(x)),
+    "argsort": lambda x: jnp.argsort(total(x)),
+    "where": lambda x: jnp.where(total(x) > 0, 1.0, 0.0),
+    "cond": lambda x: lax.cond(total(x)[0] > 0, lambda: 1.0, lambda: 2.0),
+    "a ring": lambda x: ring_sum(x) > 0,
+    "of the largest": lambda x: total(x).max() == total(x.max()),
+    "of numbers": lambda x: x * jnp.minimum(total(jnp.int8(100)), 50),
+    "pmax": lambda x: lax.pmax(x * x.dtype.type(lax.axis_size("data")), "data") > 0,
+    "truth": lambda x: total(x).astype(bool),
+    "a matrix product": lambda x: lax.dot(total(x), x, preferred_element_type=jnp.int32) > 0,
+}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_what_is_decided_by_a_sum_of_few_bits_that_may_wrap_around_is_not_proved(name):
+    x = jnp.asarray([100, -100, 90, 3, 60, -60, 64, -128], jnp.int8)
+    step = sharded(DECIDED[name], in_specs=WHOLE, check_vma=False)
+    proof = sw.prove(step, x, mesh={"data": [2, 4]})
+    assert proof.status == "refuted", proof
+    assert sw.prove(step, x, mesh={"data": [2, 4]}, run=False).status == "unknown"
+
+
+@pytest.mark.parametrize("devices", [3, 100, 128, 256])
+def test_votes_are_proved_while_they_fit_into_their_bits(devices):
+    step = sharded(lambda x: total((x > 0).astype(jnp.int8)) > 0, in_specs=WHOLE, check_vma=False)
+    proof = sw.prove(step, normal(4), mesh={"data": devices}, run=False)
+    assert bool(proof) == (devices < 128), proof
+
+
 FEW_BITS = {
     "more bits first": lambda x: lax.psum(jnp.sum(x.astype(jnp.int32)), "data"),
     "more bits last": lambda x: lax.psum(jnp.sum(x, dtype=jnp.uint8), "data").astype(jnp.int32),
     "a mean": lambda x: lax.pmean(jnp.mean(x), "data"),
     "each by itself": lambda x: lax.psum(jnp.sum((x * x + 1).astype(jnp.int32)), "data"),
     "a largest": lambda x: lax.pmax(jnp.max(x).astype(jnp.float32), "data"),
+    "compared last": lambda x: lax.psum(jnp.sum(x, dtype=jnp.uint8), "data") > 9,
+    "compared each": lambda x: lax.psum((x * x + 1 > 9).sum(), "data"),
+    "a share times": lambda x: jnp.sign(3 * lax.psum(jnp.sum(x, dtype=jnp.uint8), "data")),
 }
 
 
