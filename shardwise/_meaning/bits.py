@@ -1,8 +1,9 @@
 """What whole numbers of few bits are.
 
-Those of 32 bits count as all there are. In fewer, sums and products do wrap around: that is the
-same whatever the order of a sum. It is no longer once they are given more bits, or are compared:
-from there on a number that may have wrapped around is `held`, which no factor comes out of.
+Those of 32 bits count as all there are, but for those without a sign, below 0. In fewer, sums and
+products do wrap around: that is the same whatever the order of a sum. It is no longer once they are
+given more bits, or are compared: from there on a number that may have wrapped around is `held`,
+which no factor comes out of.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def dtype_of(atom: Atom) -> Any:
 
 
 def few_bits(dtype: Any) -> bool:
-    """Whether whole numbers have 8 or 16 bits."""
+    """Whether whole numbers have 8 or 16 bits, or none for a sign."""
+    if jnp.issubdtype(dtype, jnp.unsignedinteger):
+        return True
     return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32
 
 
@@ -74,14 +77,16 @@ def loses_sign(v: Value, old: Any, new: Any) -> bool:
 
 
 def widens(old: Any, new: Any) -> bool:
-    """Whether whole numbers of 8 or 16 bits get more of them, or become fractions."""
+    """Whether whole numbers of few bits get more of them, or become fractions."""
     if not few_bits(old):
         return False
     return not jnp.issubdtype(new, jnp.integer) or jnp.iinfo(new).bits > jnp.iinfo(old).bits
 
 
 def may_have_wrapped(v: Value, old: Any) -> bool:
-    """Whether a value may have been too large for its type; an argument is not."""
+    """Whether a value may have been too large for its type, or below 0; an argument is not."""
+    if jnp.iinfo(old).bits >= 32:
+        return _goes_below(v)
     if any(kind == "sum" for _, kind in v.owed):
         return True  # the sum may be small, and a share of it large
     limits, found = jnp.iinfo(old), numbers(v.scaled)
@@ -100,6 +105,22 @@ def may_have_wrapped(v: Value, old: Any) -> bool:
         if t.op in MOVES:
             stack += [(coef * c, kid) for c, kid in t.kids if (coef * c, kid) not in seen]
             seen.update((coef * c, kid) for c, kid in t.kids)
+    return False
+
+
+def _goes_below(v: Value) -> bool:
+    """Whether something is subtracted, and the difference, or a share of it, may be negative."""
+    found = None if v.owed else numbers(v.scaled)
+    if found is not None:
+        return bool((found < 0).any())
+    stack, seen = [v.scaled], {v.term}
+    while stack:
+        coef, t = stack.pop()
+        if coef < 0:
+            return True
+        if t.op in GROWS | MOVES:
+            stack += [kid for kid in t.kids if kid[1] not in seen]
+            seen.update(kid for _, kid in t.kids)
     return False
 
 

@@ -152,9 +152,7 @@ def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule("neg")
 def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
-    dtype = dtype_of(op.ins[0])
-    few = few_bits(dtype) or jnp.issubdtype(dtype, jnp.unsignedinteger)
-    if few and any(kind != "sum" for _, kind in ins[0].owed):
+    if few_bits(dtype_of(op.ins[0])) and any(kind != "sum" for _, kind in ins[0].owed):
         raise Unknown("the negative of a maximum that is still owed may wrap around")
     turned = {"sum": "sum", "max": "min", "min": "max"}
     owed = frozenset((axis, turned[kind]) for axis, kind in ins[0].owed)

@@ -245,6 +245,32 @@ def test_votes_are_proved_while_they_fit_into_their_bits(devices):
     assert bool(proof) == (devices < 128), proof
 
 
+def test_a_share_below_zero_without_a_sign_is_not_proved_once_it_is_a_fraction():
+    def own(a, b):
+        return lax.psum((a.sum() - b.sum()).astype(jnp.float32), "data")
+
+    def whole(a, b):
+        return lax.psum(a.sum() - b.sum(), "data").astype(jnp.float32)
+
+    a, b = jnp.asarray([1, 2, 3, 900], jnp.uint32), jnp.asarray([5, 6, 7, 8], jnp.uint32)
+    unknown, right = (
+        sw.prove(sharded(body, in_specs=(SPLIT, SPLIT)), a, b, mesh={"data": [2, 4]}, run=False)
+        for body in (own, whole)
+    )
+    assert unknown.status == "unknown", unknown
+    assert right, right
+
+
+@pytest.mark.parametrize("by", [1, -1])
+def test_a_factor_of_a_difference_without_a_sign_is_not_dropped(by):
+    def body(a, b):
+        return jnp.argmax(total(a + b if by > 0 else a - b))
+
+    step = sharded(body, in_specs=WHOLE, check_vma=False)
+    proof = sw.prove(step, *[jnp.ones(4, jnp.uint32)] * 2, mesh={"data": 2}, run=False)
+    assert proof.status == ("proved" if by > 0 else "unknown"), proof
+
+
 FEW_BITS = {
     "more bits first": lambda x: lax.psum(jnp.sum(x.astype(jnp.int32)), "data"),
     "more bits last": lambda x: lax.psum(jnp.sum(x, dtype=jnp.uint8), "data").astype(jnp.int32),
