@@ -23,9 +23,11 @@ from .relate import own_part as own_part
 from .relate import same_reading as same_reading
 from .rules import table as table
 from .term import Coef as Coef
+from .term import Left as Left
 from .turns import same_in_turns as same_in_turns
 from .value import Value as Value
 from .vanish import vanishing as vanishing
 from .walk import Walk as Walk
+from .ways import ALL as ALL
 from .ways import same as same
 from .words import holding as holding

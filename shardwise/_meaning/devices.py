@@ -98,6 +98,8 @@ class DeviceWalk(Walk):
                 ins = [self.parts(v) for v in ins]
             alike = not any(isinstance(v, Many) for v in ins) and not self.asked_in(op)
             if isinstance(op, Scan):
+                if self.in_turns and op.length > self.size:  # a ring goes round once: unrolled
+                    ins = self.begun(op, ins)
                 apart = any(isinstance(v, Many) for v in ins[op.consts :])
                 as_loop = self.in_turns and op.length > 1 and not apart
                 return loop(self, op, ins) if as_loop else self.unrolled(op, ins)
@@ -191,7 +193,7 @@ class DeviceWalk(Walk):
     def turn(self, body: Body, ins: Sequence[Any], given: Sequence[Value]) -> list[Value]:
         """One turn of a loop for each device; what they carry is cut as it was before the turn."""
         outs = self.run(body, [self.parts(v) for v in ins] if self.in_turns else ins)
-        likes = [[one] for one in given] + [[*given]] * (len(outs) - len(given))
+        likes = [[one, *given] for one in given] + [[*given]] * (len(outs) - len(given))
         rows = zip(outs, likes, strict=False)
         return [self.together(v, own) if isinstance(v, Many) else v for v, own in rows]
 
@@ -206,6 +208,19 @@ class DeviceWalk(Walk):
                 if local_size(cut) == like.local[d]:
                     return made.having(made.scaled, dims=(*made.dims[:d], cut, *made.dims[d + 1 :]))
         raise Unknown("a loop gives values that differ between devices in another way than before")
+
+    def begun(self, op: Scan, ins: list[Any]) -> list[Any]:
+        """What a loop begins with, as one value where another that it carries says how."""
+        first, last = op.consts, op.consts + op.carry
+        likes = [v for v in ins[first:last] if isinstance(v, Value)]
+
+        def one(v: Any) -> Any:
+            try:
+                return self.together(v, likes) if isinstance(v, Many) else v
+            except Unknown:
+                return v
+
+        return [*ins[:first], *map(one, ins[first:last]), *ins[last:]]
 
     def step(self, x: Any, i: int) -> Any:
         """Element `i` of something that a loop steps through."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from .compare import below, equal
 from .pieces import equal_in_pieces
-from .term import Scaled, Term
+from .term import Left, Scaled, Term
 from .value import Value, whole
 from .ways import WAYS, Way, same
 
@@ -22,13 +22,13 @@ FINITE = (equal, equal_in_pieces)
 """The ways that do not ask whether what is carried is finite: with masks it may not be."""
 
 
-def same_in_turns(want: Value, got: Value) -> bool:
+def same_in_turns(want: Value, got: Value, left: Left) -> bool:
     """Whether two results are the same where one turn of their loops is."""
     if not (want.plain and got.plain):
         return False
     masks = any(one.op == "literal" for v in (want, got) for one in below(v.term))
     try:
-        return Turns(FINITE if masks else WAYS).alike(want.scaled, got.scaled)
+        return Turns(FINITE if masks else WAYS, left).alike(want.scaled, got.scaled)
     except RecursionError:
         return False
 
@@ -36,8 +36,8 @@ def same_in_turns(want: Value, got: Value) -> bool:
 class Turns:
     """Pairs of terms that were held against each other, each once."""
 
-    def __init__(self, ways: Sequence[Way]) -> None:
-        self.ways = ways
+    def __init__(self, ways: Sequence[Way], left: Left) -> None:
+        self.ways, self.left = ways, left
         self.known: dict[tuple[Scaled, Scaled], bool] = {}
 
     def alike(self, a: Scaled, b: Scaled) -> bool:
@@ -53,7 +53,7 @@ class Turns:
         if s.shape != t.shape:
             return False
         if _loops(s) == _loops(t):
-            return bool(same(whole(a), whole(b), self.ways))
+            return bool(same(whole(a), whole(b), self.left, self.ways))
         if c != d or (s.op, s.params, len(s.kids)) != (t.op, t.params, len(t.kids)):
             return False
         return all(self.alike(x, y) for x, y in zip(s.kids, t.kids, strict=True))

@@ -11,7 +11,9 @@ from .._check import words
 from .._doing import doing
 from .._errors import ShardingError, explain_error, noting
 from .._meaning import (
+    ALL,
     Gap,
+    Left,
     Reading,
     has_mistakes,
     read_apart,
@@ -119,28 +121,31 @@ class ReadProgram:
     def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
         """The same with the devices along one axis kept apart, for what is not proved so far."""
         followed: set[Axis | None] = set()
+        left = Left(ALL)
         for axis, entirely in self._ways():
             if not any(found) or axis in followed:
                 continue
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
-                found = self._in_turns(plain, found, axis)
+                found = self._in_turns(plain, found, axis, left)
                 if not any(found):
                     return found
             base = read_apart(plain.body, plain.constants, None)
             own = base and read_apart(self.body, self.constants, axis, base, entirely)
             if base and own:
                 rows = list(zip(found, base.results, own.results, strict=True))
-                found = [_left(old, same(want, got)) if old else old for old, want, got in rows]
-                left = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
-                if not any(has_mistakes(own, got) for got in left):
+                found = [
+                    _left(old, same(want, got, left)) if old else old for old, want, got in rows
+                ]
+                rest = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
+                if not any(has_mistakes(own, got) for got in rest):
                     followed.add(axis)  # to keep more apart would say nothing new
             else:
                 found = [_left(old, None) if old else old for old in found]
         return found
 
     def _in_turns(
-        self, plain: ReadProgram, found: list[list[Gap]], axis: Axis | None
+        self, plain: ReadProgram, found: list[list[Gap]], axis: Axis | None, left: Left
     ) -> list[list[Gap]]:
         """The same by what one turn of every loop gives, however many there are."""
         if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
@@ -150,7 +155,7 @@ class ReadProgram:
         if not base or not own:
             return found
         rows = zip(found, base.results, own.results, strict=True)
-        return [[] if old and same_in_turns(want, got) else old for old, want, got in rows]
+        return [[] if old and same_in_turns(want, got, left) else old for old, want, got in rows]
 
     def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
         """The axes to keep apart, and whether entirely: those first that the program speaks of."""

@@ -1,6 +1,7 @@
 """Loops of many steps: proved by one turn, and given up where they are too long to take apart."""
 
 import sys
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
@@ -8,12 +9,30 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
+from shardwise._meaning import term as T
+from shardwise._meaning.term import work
 from tests.support import normal
 
 U = normal(48)
 
 
-def wave(steps, *, scan=True, back=-1, own=False):
+def zeros(u):
+    return 0 * u
+
+
+def ones(u):
+    return jnp.ones_like(u)
+
+
+def positions(u):
+    return jnp.arange(u.shape[0]) + lax.axis_index("r") * u.shape[0] + 0 * u
+
+
+def own_positions(u):
+    return jnp.arange(u.shape[0], dtype=u.dtype)
+
+
+def wave(steps, *, scan=True, back=-1, own=False, start=zeros):
     """A wave on a ring: each device has its part of it, and sees one point of its neighbours."""
 
     def body(u):
@@ -30,8 +49,8 @@ def wave(steps, *, scan=True, back=-1, own=False):
             return (u + 0.1 * v, v), energy if own else lax.psum(energy, "r")
 
         if scan:
-            return lax.scan(step, (u, 0 * u), None, length=steps)
-        carry, energies = (u, 0 * u), []
+            return lax.scan(step, (u, start(u)), None, length=steps)
+        carry, energies = (u, start(u)), []
         for _ in range(steps):
             carry, energy = step(carry, None)
             energies.append(energy)
@@ -48,6 +67,40 @@ def wave(steps, *, scan=True, back=-1, own=False):
 def test_a_loop_is_proved_by_one_turn_however_many_there_are(steps):
     proof = sw.prove(wave(steps), U, mesh={"r": [2, 8]}, run=False)
     assert proof, proof
+
+
+@pytest.mark.parametrize("start", [ones, positions])
+def test_a_loop_is_proved_by_one_turn_whatever_it_begins_with(start):
+    """What each device begins with need not be an argument, nor be cut as one."""
+    proof = sw.prove(wave(50, start=start), U, mesh={"r": [2, 8]}, run=False)
+    assert proof, proof
+
+
+def test_a_loop_that_each_device_begins_with_its_own_positions_is_not_proved():
+    assert sw.prove(wave(3, start=own_positions), U, mesh={"r": [8]}).status == "refuted"
+
+
+def test_work_is_counted_for_all_results_together():
+    left = T.Left(15)
+    with T.at_most(10, left):
+        work.spend(10)
+    with pytest.raises(T.TooMuch), T.at_most(10, left):
+        work.spend(6)
+    assert left.work == 0
+
+
+def test_numbers_of_many_digits_are_more_work():
+    terms = [T.symbol("argument", i, shape=())[1] for i in range(3)]
+
+    def spent(coef):
+        left = T.Left(1 << 12)
+        with T.at_most(1 << 12, left):
+            made = T.add([(coef * (i + 1), t) for i, t in enumerate(terms)], ())
+            T.add([made, (1, terms[0])], ())
+        return (1 << 12) - left.work
+
+    assert spent(Fraction(3, 7)) < 30
+    assert spent(Fraction(3**60, 7**60)) > 100
 
 
 @pytest.mark.parametrize("wrong", [{"back": 1}, {"own": True}])

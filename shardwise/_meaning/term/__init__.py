@@ -48,5 +48,6 @@ from .spread import strip as strip
 from .spread import transpose as transpose
 from .spread import uniform_dims as uniform_dims
 from .spread import zero as zero
+from .work import Left as Left
 from .work import TooMuch as TooMuch
 from .work import at_most as at_most

@@ -16,6 +16,7 @@ from .node import (
     Shape,
     Term,
     is_one,
+    length,
     make,
     not_finite,
     number,
@@ -35,7 +36,8 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     total: dict[Term, Coef] = {}
     for coef, term in parts:
         summands = _summands(term)
-        spend(len(summands) * _length(coef))
+        long = length(coef)
+        spend(sum(long * length(c) for c, _ in summands))
         for c, t in summands:
             if t in total and coef * c * total[t] < 0 and not_finite(t):
                 return full((1, make("literal", "nan", (), ())), shape)
@@ -46,12 +48,9 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     if len(terms) == 1:
         return total[terms[0]], terms[0]
     lead = total[terms[0]]
+    long = length(lead)
+    spend(sum(long * length(total[t]) - 1 for t in terms))
     return _hoisted("sum", (), [(over(total[t], lead), t) for t in terms], shape, lead)
-
-
-def _length(coef: Coef) -> int:
-    """How long it takes to multiply with a number: those of many steps have many digits."""
-    return 1 + (coef.numerator.bit_length() + coef.denominator.bit_length()) // 64
 
 
 def _summands(t: Term) -> Sequence[Scaled]:

@@ -38,9 +38,14 @@ _NUMBERS = itertools.count()
 _KNOWN: weakref.WeakValueDictionary[Any, Term] = weakref.WeakValueDictionary()
 
 
+def length(coef: Coef) -> int:
+    """How long it takes to handle a number: those of many steps have many digits."""
+    return 1 + (coef.numerator.bit_length() + coef.denominator.bit_length()) // 32
+
+
 def make(op: str, params: Any, kids: Sequence[Scaled], shape: Shape) -> Term:
     """The one term with this operation and these operands."""
-    spend(1 + len(kids))
+    spend(1 + sum(length(coef) for coef, _ in kids))
     key = (op, params, tuple(kids), shape)
     found = _KNOWN.get(key)
     if found is None:

@@ -13,21 +13,27 @@ class TooMuch(Exception):
 
 
 @dataclasses.dataclass
-class _Left:
+class Left:
+    """The work that is left for several things together."""
+
     work: int
 
 
-_LEFT: contextvars.ContextVar[_Left | None] = contextvars.ContextVar("left", default=None)
+_LEFT: contextvars.ContextVar[Left | None] = contextvars.ContextVar("left", default=None)
 
 
 @contextlib.contextmanager
-def at_most(work: int) -> Iterator[None]:
-    """So much work within; more raises `TooMuch`."""
-    token = _LEFT.set(_Left(work))
+def at_most(work: int, of: Left | None = None) -> Iterator[None]:
+    """So much work within, and no more than is left `of` what it is a part of: `TooMuch` then."""
+    given = work if of is None else min(work, of.work)
+    own = Left(given)
+    token = _LEFT.set(own)
     try:
         yield
     finally:
         _LEFT.reset(token)
+        if of is not None:
+            of.work -= given - max(own.work, 0)
 
 
 def spend(work: int) -> None:
