@@ -30,7 +30,7 @@ TOGETHER = {
     "top_k": "takes the largest of",
 }
 PRODUCT = "dot_general"
-SUMS = ("psum", "pmax", "pmin")
+REDUCTIONS = ("psum", "pmax", "pmin")
 
 
 def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
@@ -79,4 +79,4 @@ def _are_exchanged(one: Wrong, axes: Sequence[Axis]) -> bool:
 
 
 def _exchanges(op: Op, axes: Sequence[Axis]) -> bool:
-    return isinstance(op, Collective) and op.name not in SUMS and bool({*op.axes} & {*axes})
+    return isinstance(op, Collective) and op.name not in REDUCTIONS and bool({*op.axes} & {*axes})

@@ -50,7 +50,7 @@ def whole_numbers(body: Body) -> Any:
     """The narrowest type of whole numbers that are added up, other than counts; None if none is."""
     places: set[Any] = set()
     """Numbers of elements and devices, constants, and what is computed from them."""
-    counts: set[Any] = set()
+    numbered: set[Any] = set()
     """How often something is the case."""
     found = []
     for op in walk(body.ops):
@@ -62,9 +62,9 @@ def whole_numbers(body: Body) -> Any:
         if own:
             continue
         places |= _handed(op, places)
-        small = all(var in counts or var in places or var.dtype == jnp.bool_ for var in given)
+        small = all(var in numbered or var in places or var.dtype == jnp.bool_ for var in given)
         if isinstance(op, Leaf | Collective) and given and small and wide and name not in GROWS:
-            counts |= set(op.outs)
+            numbered |= set(op.outs)
         elif name in ADDS or (name in STEPS and (len(given) > 1 or not wide)):
             found += [var.dtype for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)]
     return min(found, key=lambda dtype: jnp.iinfo(dtype).max, default=None)
