@@ -392,3 +392,16 @@ def test_a_sum_over_the_wrong_one_of_two_axes_of_one_size():
     (finding,) = (one for one in verdict.findings if one.certain)
     assert finding.code == "SW403"
     assert "share of a sum over 'model'" in finding.message
+
+
+def test_to_gather_shares_is_no_mistake():
+    """A running sum goes on where the devices before have ended: what is gathered is theirs."""
+
+    def body(x):
+        ends = lax.all_gather(x.sum(), "data")
+        before = jnp.arange(ends.shape[0]) <= lax.axis_index("data")  # itself too: that is wrong
+        return jnp.cumsum(x) + jnp.where(before, ends, 0).sum()
+
+    findings = check(body, X, out_specs=P("data"))
+    assert findings
+    assert not any(finding.code == "SW405" for finding in findings)
