@@ -60,8 +60,10 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     over = names(mistake.axes)
     where = line_of(mistake.born or mistake.op)
     if not isinstance(mistake.op, Join) and where.function != mistake.op.where.function:
-        # Made inside a function of its own: the caller is who used it too early.
-        where = mistake.op.where
+        # Made inside a function of its own: the caller is who used it too early. A gradient is used
+        # in the next forward pass, in another turn of a loop.
+        turns = mistake.born and mistake.born.backward and mistake.op.differentiated
+        where = where if turns else mistake.op.where
     if isinstance(mistake.op, Join):
         return _returned(mistake, mistake.op, ratio, where)
     if mistake.extreme:

@@ -157,8 +157,14 @@ def _fixed(
         new = [meet_readings(w, v, out) for v, out in zip(carry, outs, strict=False)]
         if all(_reading(v) == _reading(grown) for v, (grown, _) in zip(carry, new, strict=True)):
             return carry, given, [*(out for _, out in new), *outs[count:]]
-        carry = [grown for grown, _ in new]
+        carry = [_since(grown, out) for grown, out in new]
     raise Unknown("a loop that carries a value which is laid out anew at every step")
+
+
+def _since(start: Value, out: Value) -> Value:
+    """What a loop begins with, owed since the operation in a turn since which its result is."""
+    owed = start.owed and start.born is None
+    return start.having(start.scaled, born=out.born) if owed else start
 
 
 def _reading(v: Value) -> tuple[Dims, tuple, Owed]:

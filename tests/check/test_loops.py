@@ -75,3 +75,24 @@ def test_turns_that_each_device_decides_on_are_the_loops():
 
     (finding,) = found(body, normal(8))
     assert (finding.code, finding.where.line) == ("SW109", line_of(body, "# loop"))
+
+
+def test_steps_of_a_loop_whose_gradients_nobody_averages():
+    """They are wrong from the second turn on, at the line where the gradient is taken."""
+
+    def loss(w, x):
+        return ((x @ w) ** 2).mean()
+
+    def step(w, x):
+        return w - 0.1 * jax.grad(loss)(w, x)  # wrong
+
+    def program(w, x, *, mesh):
+        def body(w, x):
+            return lax.scan(lambda w, _: (step(w, x), None), w, None, length=5)[0]
+
+        specs = (P(), P("data"))
+        return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)(w, x)
+
+    (finding,) = sw.check(program, normal(4), normal(16, 4, seed=1), mesh=MESH).findings
+    assert (finding.code, finding.where.line) == ("SW405", line_of(step, "# wrong"))
+    assert "pmean" in finding.remedy
