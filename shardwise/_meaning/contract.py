@@ -57,9 +57,12 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Along dimensions that each device has whole."""
     refuse_debts(op.name, ins)
     along = op.params["axes"]
-    v = whole_along(ins[0], along)
+    asked = op.name == "reduce_or" and ins[0].term.op == "is_nan"
+    v = ins[0] if asked else whole_along(ins[0], along)
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
     lead = len(v.hidden)
+    if asked:  # for safety, as a median does: of numbers none is NaN
+        return [v.having(T.zero((*hidden_sizes(v.hidden), *map(whole_size, dims))), dims=dims)]
     if op.name.startswith("reduce"):
         return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
