@@ -33,7 +33,8 @@ MOVES = {
 
 
 TRUTHS = {
-    *("zero", "nonzero", "negative", "positive", "nonpositive", "nonnegative", "is_finite"),
+    *("zero", "nonzero", "negative", "positive", "nonpositive", "nonnegative"),
+    *("is_finite", "is_nan"),
     *("eq", "ne", "lt", "gt", "le", "ge"),
 }
 """What is 0 or 1."""
