@@ -49,8 +49,8 @@ def simulate(
             keyword `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left
             out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
-            to a point; `"auto"` takes the smallest number that is about as fast as any, and no
-            more than a quarter of the shards unless that is little memory. `plan` says which.
+            to a point; `"auto"` takes about the time of the unsharded program in a quarter of
+            its memory. `plan` reports how many shards that are, and why.
         in_specs: How the arguments lie on a mesh with Explicit axes, where that is part of their
             types: a `PartitionSpec` for each positional argument, or a prefix of its tree, or one
             for all. None leaves it to the program: an array that has a sharding keeps it, and the

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from shardwise import ShardingError, __version__, _cli
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
+from shardwise._lower.cost import Machine
 
 
 def run(*args: str):
@@ -85,10 +86,11 @@ def test_what_the_demo_proposes_can_be_run():
             assert (Path(__file__).parents[1] / argument).exists()
 
 
-def test_what_the_demo_says_of_the_cost():
+def test_what_the_demo_says_of_the_cost(monkeypatch):
+    monkeypatch.setattr("shardwise._simulate.machine", Machine)  # the choice depends on its speed
     out = io.StringIO()
     programs = _cli.demo._load_programs()
-    _cli.demo._show_cost(Console(file=out, width=100), programs, batch=512, width=128)
+    _cli.demo._show_cost(Console(file=out, width=100), programs, batch=4096, width=128)
     check_cost(out.getvalue())
 
 
@@ -117,11 +119,14 @@ def check_deadlock(shown: str) -> None:
 
 
 def check_cost(shown: str) -> None:
-    rows = re.findall(r"│ (.+?) +│ +(\d+) ms +│ +([\d.]+) MB", shown)
-    whole, one, auto = (float(row[2]) for row in rows)
-    assert [row[0] for row in rows[1:]] == ["64 devices, at_once=1", "64 devices, at_once='auto'"]
-    assert one < whole / 8
-    assert auto > 0
+    number = r" +([\d.]+)"
+    columns = f"{number} ms +│{number} x +│{number} MB +│{number} x"
+    rows = {name: map(float, row) for name, *row in re.findall(rf"│ (.+?) +│{columns}", shown)}
+    assert list(rows) == ["unsharded", "at_once=1", "at_once='auto'"]
+    *_, plain_memory, _ = rows.pop("unsharded")
+    for limit, (*_, memory, ratio) in zip((0.1, 0.25), rows.values(), strict=True):
+        assert memory / plain_memory == pytest.approx(ratio, abs=0.02)
+        assert ratio <= limit
 
 
 def check_traffic(shown: str) -> None:

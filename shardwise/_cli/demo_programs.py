@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-import functools
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 Params = Any
 
 
-# Compiled as one: a dozen small operations take seconds to compile one by one.
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def make_problem(batch: int, width: int) -> tuple[Params, jax.Array, jax.Array]:
-    """Params of a perceptron with three hidden layers, and a batch to fit."""
+def problem_shapes(batch: int, width: int) -> tuple[Params, Any, Any]:
+    """Return the shapes of a perceptron with three hidden layers, and of a batch to fit."""
     widths = [width // 4, width, width, width, 8]
-    *layer_keys, x_key, y_key = jax.random.split(jax.random.key(0), len(widths) + 1)
     params = [
-        (jax.random.normal(key, (fan_in, fan_out)) / fan_in**0.5, jnp.zeros(fan_out))
-        for key, fan_in, fan_out in zip(layer_keys, widths[:-1], widths[1:], strict=True)
+        (_shape(fan_in, fan_out), _shape(fan_out)) for fan_in, fan_out in itertools.pairwise(widths)
     ]
-    x = jax.random.normal(x_key, (batch, widths[0]))
-    y = 1 + jax.random.normal(y_key, (batch, widths[-1]))
-    return params, x, y
+    return params, _shape(batch, widths[0]), _shape(batch, widths[-1])
+
+
+def make_problem(batch: int, width: int) -> tuple[Params, Any, Any]:
+    """Return random numbers of these shapes. NumPy draws them: nothing has to be compiled."""
+    random = np.random.default_rng(0)
+
+    def draw(like):
+        scale = 1 if like.shape[0] == batch else like.shape[0] ** -0.5
+        return random.standard_normal(like.shape, like.dtype) * np.float32(scale)
+
+    params, x, y = jax.tree.map(draw, problem_shapes(batch, width))
+    return params, x, 1 + y
+
+
+def _shape(*sizes: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sizes, np.float32)
 
 
 def loss(params: Params, x: jax.Array, y: jax.Array) -> jax.Array:

@@ -164,22 +164,43 @@ class Pace:
         sizes = [k for k in range(1, shards + 1) if shards % k == 0]
         fitting = [k for k in sizes if k == 1 or self._fits(k, job)]
         times = {k: seconds(self.machine, job, k) for k in fitting}
-        best = min(times.values())
-        size = next(k for k in fitting if times[k] <= TOLERANCE * best)
-        return size, _why(times, size, job, fitting == sizes)
+        return (size := _preferred(times, job)), _why(times, size, job, fitting == sizes)
 
     def _fits(self, size: int, job: Job) -> bool:
-        """Whether so many take a share worth having, or little; totals are there in any case."""
+        """Return whether `size` shards use a modest share of the memory, or little of it."""
         taken = job.held(size) + job.totals
-        share = size <= SHARE * job.axis.size
-        return taken <= self.bytes and (share or taken <= self.bytes * FREE)
+        return taken <= self.bytes and (_modest(size, job) or taken <= self.bytes * FREE)
+
+
+def _modest(size: int, job: Job) -> bool:
+    """Return whether `size` shards and the totals stay within a share of what all shards use."""
+    return size == 1 or size * job.own + job.totals <= SHARE * job.axis.size * job.own
+
+
+def _preferred(times: dict[int, float], job: Job) -> int:
+    """Return the number of shards to compute at once, given the estimated times.
+
+    Times are estimates. Up to the share of the memory that may be used, more shards are preferred
+    unless they are estimated to be clearly slower: too few do not fill a machine, which is seen
+    on any of them, while saving more memory than asked for is of no use. Above that share, a
+    number of shards has to be clearly faster.
+    """
+    modest = {k: time for k, time in times.items() if _modest(k, job)}
+    size = max(k for k, time in modest.items() if time <= ERROR * min(modest.values()))
+    best = min(times.values())
+    if ERROR * best < times[size]:
+        return next(k for k, time in times.items() if time <= TOLERANCE * best)
+    return size
 
 
 SHARE = 0.25
-"""The share of all shards that may be computed at once, unless that takes little memory."""
+"""The share of the memory of all shards that may be used, unless that is little."""
 
 FREE = 1 / 64
 """The share of the memory at hand below which saving is not worth anything."""
+
+ERROR = 1.15
+"""How far an estimated time may be from the measured one, relative to another estimate."""
 
 TOLERANCE = 1.02
 """How much slower than the fastest number of shards a smaller one may be."""
