@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 
-from .optional import needed
+from .optional import because, needed
 
 eqx = needed("equinox", "that its modules can be arguments")
 
@@ -96,7 +96,7 @@ def test_evaluate_takes_a_module_as_state():
 
 @pytest.mark.skipif(
     not hasattr(eqx, "filter_shard_map"),
-    reason="This Equinox has no filter_shard_map: that it can be simulated is not tried.",
+    reason=because("This Equinox has no filter_shard_map", "pip install --upgrade equinox"),
 )
 def test_filter_shard_map():
     def total(model, x, *, mesh):

@@ -8,7 +8,9 @@ from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
 
-nnx = pytest.importorskip("flax.nnx")
+from ..optional import needed
+
+nnx = needed("flax.nnx", "that NNX objects are compared")
 
 MESH = {"data": [1, 2]}
 X = jnp.arange(1.0, 17.0)

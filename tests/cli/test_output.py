@@ -19,6 +19,8 @@ from shardwise._cli import app, main, output
 from shardwise._cli.report import last_line
 from shardwise._cli.status import ExitCode
 
+from ..optional import because
+
 FULL = Path("/dev/full")
 CASE = """\
 import jax
@@ -35,7 +37,9 @@ def rows():
     return mean, (jnp.arange(8.0),)
 """
 
-needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+needs_full = pytest.mark.skipif(
+    not FULL.exists(), reason=because("There is no /dev/full", "use Linux")
+)
 
 
 def run(*args):

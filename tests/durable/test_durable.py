@@ -30,6 +30,8 @@ from shardwise._durable import (
 )
 from shardwise._durable.signals import GRACE
 
+from ..optional import because
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -201,7 +203,9 @@ class TestFiles:
             write_file(page, "new")
         assert page.read_text() == "old"
 
-    @pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+    @pytest.mark.skipif(
+        os.getuid() == 0, reason=because("Root may write anywhere", "use an ordinary user")
+    )
     def test_a_folder_that_takes_no_new_files(self, tmp_path):
         (tmp_path / "page").write_text("old")
         tmp_path.chmod(0o500)

@@ -17,6 +17,7 @@ import pytest
 import shardwise as sw
 from shardwise import ShardingError, ShardwiseError, _evaluate
 
+from ..optional import because
 from .helpers import Lazy, devices, evaluate
 
 ROOT = Path(__file__).parents[2]
@@ -328,7 +329,7 @@ print((peak[0] - base) / (rows * width * 4))
 
 @pytest.mark.skipif(
     not Path("/proc/self/statm").exists(),
-    reason="There is no /proc: the memory of an iterable is not measured.",
+    reason=because("There is no /proc: the memory of an iterable is not measured", "use Linux"),
 )
 @pytest.mark.parametrize(("count", "size"), [(16, 256), (6, 768)])
 def test_the_memory_of_an_iterable(count, size):

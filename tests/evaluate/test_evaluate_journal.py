@@ -19,6 +19,7 @@ from shardwise import ShardwiseError, _evaluate
 from shardwise._evaluate import Max, Sum
 from shardwise._evaluate.remembering.journal import Journal
 
+from ..optional import because
 from ..support import normal
 from .helpers import Average, Lazy, devices, evaluate, linear_data, squared_error
 
@@ -278,7 +279,9 @@ class TestDisks:
 
     @pytest.mark.skipif(
         not Path("/sys/kernel").exists(),
-        reason="There is no /sys: a journal on a read-only file system is not tried.",
+        reason=because(
+            "A journal on a read-only file system is not tried without /sys", "use Linux"
+        ),
     )
     def test_a_read_only_file_system(self):
         self.untouched(Path("/sys/kernel/journal.db"), "cannot be written")

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from ..optional import because
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 FLAGS = (
@@ -45,7 +47,7 @@ def start(folder: Path) -> Browser:
     """A browser that keeps its files in the folder; the tests are skipped where there is none."""
     if CHROMIUM is None:
         pytest.skip(
-            "chromium is not installed (on Debian: apt install chromium): no page is looked at."
+            because("chromium is not installed: no page is looked at", "apt-get install chromium")
         )
     return Browser(folder)
 

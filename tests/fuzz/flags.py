@@ -15,7 +15,7 @@ CHEAP = (
     "--xla_llvm_disable_expensive_passes=true",
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
-    "--xla_cpu_collective_call_terminate_timeout_seconds=30",
+    "--xla_cpu_collective_call_terminate_timeout_seconds=120",
 )
 
 

@@ -14,10 +14,11 @@ from shardwise._launch.events import Exited, Lost, Reported
 from shardwise._launch.failure import first_failure
 from shardwise._launch.job import Job, deal_devices, parse_address
 
+from ..optional import because
 from .launching import KILL, LIMIT, free_port, is_alive, launch, launched, script, wait_for
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="There is no /proc: shardwise launch is not tried."
+    sys.platform != "linux", reason=because("shardwise launch is not tried", "use Linux")
 )
 
 WHO = """

@@ -14,10 +14,11 @@ from shardwise._launch import leaving
 from shardwise._launch.events import Ended, Exited, Reported
 from shardwise._launch.failure import first_failure
 
+from ..optional import because
 from .launching import launch, launched, script, wait_for
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="There is no /proc: shardwise launch is not tried."
+    sys.platform != "linux", reason=because("shardwise launch is not tried", "use Linux")
 )
 
 TWO = ("-n", 2, "--devices", 1)

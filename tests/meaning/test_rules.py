@@ -10,6 +10,7 @@ from shardwise._meaning.collectives import RULES as COLLECTIVES
 from shardwise._meaning.rules import RULES
 from shardwise._tracing import Tracing
 
+from ..optional import because
 from .cases import ABSENT, CASES
 from .draw import MESHES, program
 from .exchanges import EXCHANGES
@@ -54,7 +55,10 @@ def test_rules_on_random_cuts(number):
 
 
 @pytest.mark.skipif(
-    not FULL, reason="SHARDWISE_FULL is not set: rules that XLA is slow to compile are not tried."
+    not FULL,
+    reason=because(
+        "Rules that XLA is slow to compile are not tried", "SHARDWISE_FULL=1 make test-all"
+    ),
 )
 @pytest.mark.parametrize("name", sorted(SLOW))
 def test_slow_rules_on_random_cuts(name):
