@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 EXTRAS ?= test-core
+JAX ?=
 WORKERS ?= 3
 MARKS ?= not cluster and not second and not rare
 COUNT ?= 500
@@ -71,3 +72,6 @@ docs: $(VENV)/.ready-docs  ## Build the documentation into site/, strictly.
 
 fuzz: $(VENV)/.ready-$(EXTRAS)  ## Random programs, simulated against real: COUNT=5000 SEED=1. Goes on where it stopped.
 	$(BIN)/python -m tests.fuzz --count $(COUNT) --seed $(SEED) --workers $(WORKERS) --tally $(TALLY)
+
+probe: $(VENV)/.ready  ## Try shardwise with another JAX, in an environment of its own: JAX=0.13.0.
+	$(BIN)/python -m tests.probe $(JAX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -11,7 +12,6 @@ from .devices import request_devices
 request_devices()
 
 import pytest  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
 
 from . import compiled, optional, selection  # noqa: E402
 
@@ -19,15 +19,18 @@ from . import compiled, optional, selection  # noqa: E402
 # of the time of the tests.
 gc.set_threshold(100_000, 50, 100)
 
-# Compiling takes as long as it takes: a deadline would only fail on slow machines.
-_COMMON = {
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
-    "print_blob": True,
-}
-settings.register_profile("ci", derandomize=True, **_COMMON)
-settings.register_profile("dev", **_COMMON)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+with contextlib.suppress(ImportError):  # few tests need it
+    from hypothesis import HealthCheck, settings
+
+    # Compiling takes as long as it takes: a deadline would only fail on slow machines.
+    _COMMON = {
+        "deadline": None,
+        "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+        "print_blob": True,
+    }
+    settings.register_profile("ci", derandomize=True, **_COMMON)
+    settings.register_profile("dev", **_COMMON)
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 def pytest_configure(config):

@@ -4,6 +4,11 @@ Everything else in shardwise sees a jaxpr through the few functions that are han
 simulated program enters JAX as the one primitive made by `primitive.call_primitive`.
 """
 
+from .probe import require as _require
+
+_require()  # before any of the others looks for what may not be there
+
+# ruff: noqa: E402
 from jax.extend.core import Literal as Literal
 
 from .convolutions import CONVOLUTION as CONVOLUTION

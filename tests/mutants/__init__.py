@@ -1,0 +1,1 @@
+"""Planted bugs: small changes of the package's own code, and which tests find them."""
