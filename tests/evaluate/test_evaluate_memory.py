@@ -17,6 +17,7 @@ from shardwise._evaluate.reading import stream
 from shardwise._evaluate.reading.source import Row
 
 from ..optional import because
+from ..patience import HANGS
 from ..support import normal
 from .helpers import Average, devices, evaluate, exact_mean
 
@@ -116,7 +117,7 @@ class TestHalving:
             evaluate(lambda _, b: b, None, given, mesh=devices(1))
         assert "while reading step" in error.value.__notes__[0]
 
-    @pytest.mark.parametrize("patience", [10.0, 0.01])
+    @pytest.mark.parametrize("patience", [HANGS, 0.01])
     def test_what_the_reader_raises_meanwhile_is_raised(self, monkeypatch, patience):
         monkeypatch.setattr(stream, "_JOIN_SECONDS", patience)
         failing_above(6, monkeypatch)

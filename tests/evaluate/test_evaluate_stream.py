@@ -20,6 +20,7 @@ from flax import nnx
 from shardwise import _evaluate
 from shardwise._evaluate.lanes import find_lanes
 
+from ..patience import HANGS
 from ..support import normal, real_mesh
 from .helpers import Lazy, devices, evaluate, linear_data
 
@@ -183,7 +184,7 @@ def _python(code: str, devices: int) -> str:
         env={**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()[-1]

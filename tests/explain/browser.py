@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from ..optional import because
+from ..patience import HANGS
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -150,7 +151,7 @@ class Browser:
         self.run("0")
         return [one["request"]["url"] for one in self.heard("Network.requestWillBeSent")]
 
-    def _next(self, patience: float = 30.0) -> dict[str, Any]:
+    def _next(self, patience: float = HANGS) -> dict[str, Any]:
         """The next message."""
         end = time.monotonic() + patience
         while b"\0" not in self._rest:

@@ -18,7 +18,7 @@ from .flags import environment
 from .programs import groups, make
 
 PER_WORKER = 300
-SILENCE = 180.0
+SILENCE = 600.0
 """Seconds without a word after which a process is given up: compiling takes a few at most."""
 
 

@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-LIMIT = 120.0
+from ..patience import HANGS
+
+LIMIT = HANGS
 
 
 def script(folder: Path, text: str, name: str = "script.py") -> Path:
@@ -49,7 +51,7 @@ def launch(*arguments: object, limit: float = LIMIT, **env: str) -> tuple[int, s
         return process.returncode, out, err
 
 
-def wait_for(what: Callable[[], object], limit: float = 60.0) -> object:
+def wait_for(what: Callable[[], object], limit: float = LIMIT) -> object:
     """What a function gives as soon as it is true."""
     until = time.monotonic() + limit
     while not (found := what()):

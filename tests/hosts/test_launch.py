@@ -119,7 +119,7 @@ def test_signals_are_passed_on_and_waited_for(tmp_path):
     with launched("-n", 2, "--restarts", 3, path) as process:
         wait_for(lambda: len(list(tmp_path.glob("ready*"))) == 2)
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT)
     assert process.returncode == 143
     assert sorted(out.splitlines()) == ["[0] saved 0", "[1] saved 1"]
 
@@ -169,7 +169,7 @@ def test_two_machines_start_again_together(tmp_path):
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--restarts", 1)
     with launched(*TWO, "--node", 1, *where, "-n", 1, path) as second:
         code, out, err = launch(*TWO, "--node", 0, *where, "-n", 2, path)
-        rest, _ = second.communicate(timeout=30)
+        rest, _ = second.communicate(timeout=LIMIT)
     assert (code, second.returncode) == (0, 0)
     assert sorted((out + rest).splitlines()) == ["[0] done 0 3", "[1] done 1 3", "[2] done 2 3"]
     assert "process 2 on" in err
@@ -192,7 +192,7 @@ def test_a_launcher_that_is_killed_may_come_back(tmp_path):
             wait_for(lambda: (tmp_path / "up-1-0").exists() and (tmp_path / "up-0-0").exists())
             second.send_signal(KILL)
         code, _, _ = launch(*TWO, "--node", 1, *where)
-        _, err = first.communicate(timeout=60)
+        _, err = first.communicate(timeout=LIMIT)
     assert (first.returncode, code) == (0, 0)
     assert "machine 1 failed first: contact was lost" in err
 
@@ -202,7 +202,7 @@ def test_machines_that_differ_are_refused_on_both(tmp_path):
     where = ("--coordinator", f"127.0.0.1:{free_port()}", "--timeout", 2, "--nodes", 2)
     with launched(*where, "--node", 0, path, "a") as first:
         code, _, err = launch(*where, "--node", 1, path, "b")
-        out, said = first.communicate(timeout=30)
+        out, said = first.communicate(timeout=LIMIT)
     assert (code, first.returncode, out) == (2, 2, "")
     assert "its arguments is a on machine 0 and b on machine 1" in err
     assert "machine 1 did not come within 2 s" in said

@@ -15,7 +15,7 @@ from shardwise._launch.events import Ended, Exited, Reported
 from shardwise._launch.failure import first_failure
 
 from ..optional import because
-from .launching import launch, launched, script, wait_for
+from .launching import LIMIT, launch, launched, script, wait_for
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason=because("shardwise launch is not tried", "use Linux")
@@ -34,18 +34,16 @@ def test_ctrl_c_ends_a_process_that_waits_for_the_others_to_join(tmp_path):
             while socket.socket().connect_ex((host, int(port))):
                 time.sleep(0.1)
             open({str(tmp_path / "waits")!r}, "w").close()
-            time.sleep(100)
+            time.sleep(100_000)
         import shardwise as sw
         sw.connect()
         """,
     )
     with launched(*TWO, path) as process:
         wait_for((tmp_path / "waits").exists)
-        began = time.monotonic()
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=30)
+        process.communicate(timeout=LIMIT)
     assert process.returncode == 130
-    assert time.monotonic() - began < 10
 
 
 STEPS = """
@@ -73,7 +71,7 @@ def test_one_step_less_is_told_within_seconds_and_of_the_right_process(tmp_path,
     code, out, err = launch(*TWO, path)
     waited = time.time() - float(re.findall(r"left at ([\d.]+)", out)[0])
     assert code == 77, err
-    assert waited < 15
+    assert waited < 90  # the heartbeat of JAX takes 100 s to find it out
     assert NO_DUMP not in err
     last = err.rpartition("shardwise launch: ")[2]
     assert re.match(rf"process {leaver} on \S+ failed first: it ended its script while", last)

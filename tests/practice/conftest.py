@@ -18,7 +18,7 @@ def exercises() -> list[Exercise]:
 @pytest.fixture(scope="session")
 def judge():
     """A warm judge that looks twice."""
-    with Judge(Limits(seconds=240, cpu=120)) as made:
+    with Judge(Limits(seconds=900, cpu=600)) as made:
         yield made
 
 

@@ -22,7 +22,7 @@ from shardwise._practice.verdict import Judgement, Run
 from shardwise._practice.watch import Screen, Watch
 from shardwise._practice.workshop import Workshop
 
-PATIENCE = 120.0
+PATIENCE = 900.0
 START = (
     # A shell's background jobs ignore Ctrl-C, and what they start does too.
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"

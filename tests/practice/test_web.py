@@ -22,7 +22,7 @@ from ..explain.browser import start
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder, _ = Folder.start(tmp_path_factory.mktemp("web") / "here", None)
-    with Workshop(folder, Limits(seconds=240, cpu=120)) as shop:
+    with Workshop(folder, Limits(seconds=900, cpu=600)) as shop:
         live = Live(shop)
         made = Server(live, 0)
         live.start()
@@ -34,7 +34,7 @@ def server(tmp_path_factory):
 
 
 def ask(server, path: str, method: str = "GET", **headers: str):
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=900)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     body = answer.read()
@@ -113,7 +113,7 @@ def browser(tmp_path_factory):
     made.close()
 
 
-def wait_for(browser, script: str, seconds: float = 240.0) -> None:
+def wait_for(browser, script: str, seconds: float = 900.0) -> None:
     end = time.monotonic() + seconds
     while not browser.run(script):
         assert time.monotonic() < end, browser.run("document.body.textContent")
