@@ -61,7 +61,8 @@ def fit(
     same arguments, after a crash or `kill -9` too, it takes the newest checkpoint and ends with
     the same parameters, bit by bit, as if nothing had happened. SIGINT (Ctrl-C) and SIGTERM end it
     after the step under way, and store that; a second Ctrl-C ends it at once. What is read back is
-    checked: of a damaged checkpoint it tells, and takes the one before it.
+    checked: a checkpoint that is damaged, renamed or of another run is reported, and the one before
+    it is used.
 
     On several processes all call it alike. They go on from the same step, an error in one of them
     reaches the others, and a signal to any is answered by all, after the same step. The first
@@ -170,8 +171,8 @@ class _Session:
             data.seek(found.position, self._signals)
         if log is not None:
             logged = self._done if self._row is None else self._done - 1
-            unstored = 0 if self.store is None else self._every
-            self._log = Log(log, self._done, logged, disposable=unstored)
+            unstored, run = (0, "") if self.store is None else (self._every, self.store.run)
+            self._log = Log(log, self._done, logged, disposable=unstored, run=run)
         self._begin = step, state, data, self._done
 
     def _say_where(self, progress: Any) -> None:

@@ -13,8 +13,6 @@ import pytest
 from flax import nnx
 
 import shardwise as sw
-from shardwise._durable import seal
-from shardwise._train import checkpoint
 
 from .. import apart
 from ..optional import needed
@@ -240,16 +238,6 @@ def test_params_whose_class_has_another_name_resume(tmp_path):
         state = step.init(kind(jnp.ones(3)))
         assert step.optimizer_kinds(state) == ["ScaleByAdamState", "EmptyState"]
         sw.fit(step, state, [x] * 2, steps=steps, checkpoint=tmp_path, progress=False)
-
-
-def test_a_checkpoint_that_does_not_say_its_optimizer_is_taken(tmp_path, monkeypatch):
-    def unsaid(about):
-        return seal({key: value for key, value in about.items() if key != "optimizer"})
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "seal", unsaid)
-        fit(checkpoint=tmp_path, steps=2)
-    fit(checkpoint=tmp_path, steps=3)
 
 
 def test_data_that_ends_too_early():
