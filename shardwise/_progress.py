@@ -22,7 +22,8 @@ class Snapshot:
         done: Units finished, those of an earlier run included.
         total: All units, or None if that is not known yet.
         seconds: Since the run began.
-        rate: Units computed per second.
+        rate: Units finished per second since the first one, so that compiling is left out; 0 until
+            a second one is finished.
         metrics: The running values.
         unit: What is counted, such as `examples` or `steps`.
     """
@@ -42,13 +43,17 @@ class Snapshot:
         return (self.total - self.done) / self.rate
 
     def __str__(self) -> str:
-        share = "" if self.total is None else f" of {self.total} ({self.done / self.total:.1%})"
+        return self.text()
+
+    def text(self, percent: bool = True) -> str:
+        """Return it in one line; a bar shows the percentage by itself."""
+        share = "" if self.total is None else f" of {self.total:,}"
+        share += f" ({self.done / self.total:.1%})" if percent and self.total else ""
         left = self.seconds_left
-        remaining = "" if left is None else f", {_clock(left)} left"
-        value = running_value(self.metrics)
-        return f"{self.done}{share} {self.unit}, {self.rate:.4g}/s{remaining}" + (
-            f", {value}" if value else ""
-        )
+        parts = [f"{self.done:,}{share} {self.unit}"]
+        parts += [f"{number(self.rate)}/s"] if self.rate else []
+        parts += [] if left is None else [f"{clock(left)} left"]
+        return ", ".join([*parts, *metric_texts(self.metrics)])
 
 
 class View(Protocol):
@@ -81,20 +86,29 @@ class Progress:
         unit: str = "examples",
     ) -> None:
         self._view, self._total, self._values, self._unit = view, total, values, unit
-        self._before = self._done = done
+        self._done = done
         self._began = self._shown = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        """What was done, and when, after the first unit: until then the program is compiled."""
 
     def add(self, count: int) -> None:
+        """Note that so many more units are finished, and show it if it is time to."""
         self._done += count
         now = time.monotonic()
+        if self._first is None and count:
+            self._first = self._done, now
         if self._view is not None and now - self._shown >= self._view.every:
             self._shown = now
             self._view.show(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        seconds = time.monotonic() - self._began
-        rate = (self._done - self._before) / seconds if seconds else 0.0
-        return Snapshot(self._done, self._total, seconds, rate, self._values(), self._unit)
+        """Return where the run stands now."""
+        now = time.monotonic()
+        first, since = self._first or (self._done, now)
+        rate = (self._done - first) / (now - since) if now > since else 0.0
+        return Snapshot(
+            self._done, self._total, now - self._began, rate, self._values(), self._unit
+        )
 
     def close(self, finished: bool) -> None:
         if self._view is not None:
@@ -115,7 +129,7 @@ class Bar:
 
         self._bar = RichProgress(
             TextColumn(title),
-            BarColumn(),
+            BarColumn(bar_width=10),
             TextColumn("{task.description}"),
             console=console or Console(stderr=True),
             transient=True,
@@ -128,7 +142,7 @@ class Bar:
             self._task,
             completed=snapshot.done,
             total=snapshot.total,
-            description=str(snapshot).replace("[", r"\["),
+            description=snapshot.text(percent=False).replace("[", r"\["),
         )
 
     def close(self, finished: bool) -> None:
@@ -175,15 +189,25 @@ def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -
     return Bar(title) if sys.stderr.isatty() else Lines(title)
 
 
-def running_value(metrics: dict[str, Any]) -> str:
-    """The first metric that is a number, as text."""
-    for name, value in metrics.items():
-        if isinstance(value, int | float):
-            return f"{name} {value:.6g}"
-    return ""
+def metric_texts(metrics: dict[str, Any], most: int = 4) -> list[str]:
+    """Return the first metrics that are numbers, each as text: `loss 0.5`."""
+    values = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
+    return [f"{name} {number(value)}" for name, value in values[:most]]
 
 
-def _clock(seconds: float) -> str:
+def number(value: float) -> str:
+    """Return a number as people read it: thousands apart, four digits that count.
+
+    >>> number(94570.3), number(0.0123456), number(3)
+    ('94,570', '0.01235', '3')
+    """
+    if isinstance(value, int) or (1e3 <= abs(value) < 1e15):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as minutes and seconds: `1:02:03`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

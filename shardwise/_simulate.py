@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import types
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Any
 
 import jax
 
 from ._call import call
 from ._calls import DEVICES, public
-from ._errors import ArgumentError, a_type, explain_error
+from ._errors import ArgumentError, a_type, explain_error, name_of
 from ._handed import without_mesh
 from ._idle import warn_if_idle
 from ._lower import Choice, Pace, choosing, machine, room
@@ -87,46 +88,56 @@ def simulate(
         )
     check_at_once(at_once, "sw.simulate")
     static = Static.of(static_argnums, static_argnames)
-    tracing = Tracing(f, mesh, in_specs, static, refs=True)
+    return Simulated(f, Tracing(f, mesh, in_specs, static, refs=True), static, at_once)
 
-    @functools.wraps(f)
-    def simulated(*args: Any, **kwargs: Any) -> Any:
+
+class Simulated:
+    """What `simulate` gives: the function, and what is chosen for it."""
+
+    def __init__(
+        self, f: Callable[..., Any], tracing: Tracing, static: Static, at_once: int | str
+    ) -> None:
+        functools.update_wrapper(self, f)
+        # After what the function has in its own dictionary, which may be another one of these.
+        self._f, self._tracing, self._static, self._at_once = f, tracing, static, at_once
+        if tracing.takes_mesh:
+            self.__signature__ = without_mesh(f)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Compute what the function returns on the mesh."""
+        tracing = self._tracing
         first = not tracing.known
         traced = tracing(args, kwargs)
         if first and tracing.around is not None:
             other = one_device(tracing.around) if tracing.takes_mesh else None
-            bare = Tracing(f, other, tracing.in_specs, static=static, refs=True)
-            warn_if_idle(f, tracing.around, traced.program, lambda: bare(args, kwargs).program)
+            bare = Tracing(self._f, other, tracing.in_specs, static=self._static, refs=True)
+            warn_if_idle(
+                self._f, tracing.around, traced.program, lambda: bare(args, kwargs).program
+            )
         try:
-            outs = call(traced.program, _pace(at_once), traced.read())
+            outs = call(traced.program, _pace(self._at_once), traced.read())
         except TypeError as error:
             if any(isinstance(value, jax.ShapeDtypeStruct) for value in traced.values):
                 raise _refuse_shapes() from error
             raise
         return traced.finish(outs)
 
-    def plan(*args: Any, **kwargs: Any) -> Plan:
-        traced = tracing(args, kwargs)
-        pace = _pace(at_once)
+    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+        """Return how the shards would be computed for these arguments; nothing is run."""
+        traced = self._tracing(args, kwargs)
+        pace = _pace(self._at_once)
         with choosing() as found:
             jax.eval_shape(lambda *values: traced.program.run(values, pace), *traced.read())
         return Plan(tuple(found))
 
-    simulated.__dict__["plan"] = plan
-    if tracing.takes_mesh:
-        simulated.__dict__["__signature__"] = without_mesh(f)
-    return cast(Simulated, simulated)
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind it to an object, as a function in a class is."""
+        return self if instance is None else types.MethodType(self, instance)
 
-
-class Simulated(Protocol):
-    """What `simulate` gives: the function, and what is chosen for it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Compute what the function returns on the mesh."""
-
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """How the shards would be computed for these arguments; nothing is run."""
-        ...
+    def __repr__(self) -> str:
+        mesh = self._tracing.around
+        where = "" if mesh is None else f", mesh={dict(mesh.shape)}"
+        return f"sw.simulate({name_of(self._f)}{where})"
 
 
 @dataclasses.dataclass(frozen=True)

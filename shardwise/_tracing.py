@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import _jax
 from ._call import Program, trace
@@ -363,8 +364,28 @@ def _refuse_functions(bound: Bound) -> None:
             raise _no_array(name, value)
 
 
+def _no_numbers(name: str, leaf: Any) -> ArgumentError:
+    """Return the error for a NumPy array of something that is not a number."""
+    remedy = "encode its elements as integers or floats first."
+    if leaf.dtype == object:
+        remedy = (
+            "np.stack(x) if its elements are arrays of one shape, np.asarray(x, np.float32) if "
+            "they are numbers; rows of different lengths need padding."
+        )
+    return ArgumentError(
+        explain_error(
+            f"{name} is a NumPy array of dtype {leaf.dtype}, of shape {list(leaf.shape)}",
+            where="an argument",
+            rule="The elements of an array are booleans, integers, floats or complex numbers.",
+            remedy=remedy,
+        )
+    )
+
+
 def _no_array(name: str, leaf: Any, error: Exception | None = None) -> ArgumentError:
     own = name.split("[")[0].split(".")[0]
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _no_numbers(name, leaf)
     return ArgumentError(
         explain_error(
             f"{name} is {a_type(leaf)}"

@@ -618,3 +618,63 @@ def test_a_cast_that_is_refused_for_another_reason_keeps_the_words_of_jax():
     with pytest.raises(ValueError) as caught:
         sw.simulate(f, mesh=sw.mesh(x=2, y=2))(jnp.ones((4, 4)))
     assert "the same along" not in str(caught.value)
+
+
+# --- the first hour
+
+
+@pytest.mark.parametrize(
+    ("value", "facts"),
+    [
+        (np.array([[1, 2], [3]], dtype=object), ["dtype object", r"shape \[2\]", "np.stack"]),
+        (np.array(["a", "b"]), ["dtype <U1", "integers or floats"]),
+        (np.array(["2026-11-18"], dtype="datetime64[D]"), [r"dtype datetime64\[D\]"]),
+    ],
+)
+def test_arrays_of_what_is_no_number(value, facts):
+    with pytest.raises(TypeError) as caught:
+        sw.simulate(lambda x: x, mesh=sw.mesh(data=2))(value)
+    assert_facts(str(caught.value), "x is a NumPy array", *facts)
+    assert "static" not in str(caught.value)
+
+
+def test_a_simulated_function_says_what_it_is():
+    def total(x):
+        return x.sum()
+
+    made = sw.simulate(total, mesh=sw.mesh(data=2, model=4))
+    assert repr(made) == "sw.simulate(total, mesh={'data': 2, 'model': 4})"
+    assert repr(sw.simulate(total)) == "sw.simulate(total)"
+    assert getattr(made, "__name__", "") == "total"
+    again = sw.simulate(sw.simulate(total))
+    assert float(again(np.ones(3, np.float32))) == 3.0
+
+
+def test_a_simulated_method_is_bound():
+    class Model:
+        scale = 2.0
+
+        @sw.simulate
+        def run(self, x):
+            return x * 2.0
+
+    made = Model().run
+    assert made.__func__ is Model.run
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [([5], "on line 5."), ([5, 7], "on lines 5, 7."), ([], "No line of the program is known.")],
+)
+def test_one_line_is_no_lines(lines, words):
+    from shardwise._inspect.data import _lines_text
+
+    assert _lines_text(lines).endswith(words)
+
+
+def test_a_mesh_with_a_colon_is_answered_with_the_right_one():
+    from shardwise._cli.select import parse_mesh
+
+    with pytest.raises(sw.ShardingError) as caught:
+        parse_mesh("data:2,model:4")
+    assert_facts(str(caught.value), "'data:2' has a colon", "--mesh data=2,model=4")

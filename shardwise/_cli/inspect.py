@@ -111,7 +111,7 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
     if all(inspection is None for _, inspection in kept):
         return [*kept, *without]
     for outcome, _ in without:
-        typer.echo(f"{outcome.found.name}: no value is made there", err=True)
+        typer.echo(f"{outcome.found.name}: no value is computed there", err=True)
     return kept
 
 

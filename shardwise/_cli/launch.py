@@ -36,6 +36,13 @@ def launch(
             metavar="HOST:PORT", help="Where the launchers meet: an address of machine 0."
         ),
     ] = None,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with the job secret, the same on all machines, by which the launchers "
+            "recognise each other. Without it, the variable SHARDWISE_SECRET."
+        ),
+    ] = None,
     restarts: Annotated[
         int, typer.Option(help="How often to start all processes again after a failure.")
     ] = 0,
@@ -55,6 +62,7 @@ def launch(
     Every process calls sw.connect(), or jax.distributed.initialize(), without arguments. The exit
     code is that of the process that failed first.
     """
+    from .._launch.handshake import read_secret
     from .._launch.job import Job, parse_address
     from .._launch.run import run
 
@@ -71,5 +79,6 @@ def launch(
         timeout=timeout,
         grace=grace,
         log_dir=log_dir,
+        secret=read_secret(secret_file) if nodes > 1 else b"",
     )
     raise typer.Exit(run(job))

@@ -23,6 +23,11 @@ def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
             if name in sizes:
                 raise _bad_mesh(f"{option} {text}", f"axis {name!r} is given twice")
             sizes[name] = []
+        elif not name and ":" in item:
+            right = text.replace(":", "=")
+            raise _bad_mesh(
+                f"{option} {text}", f"{item.strip()!r} has a colon", f"{option} {right}"
+            )
         elif not name:
             raise _bad_mesh(f"{option} {text}", f"{size!r} comes before the name of an axis")
         if not size.isascii() or not size.isdecimal() or int(size) < 1:
@@ -31,13 +36,13 @@ def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
     return sizes
 
 
-def _bad_mesh(where: str, what: str) -> ShardingError:
+def _bad_mesh(where: str, what: str, remedy: str = "--mesh data=1,2,4,8,model=2") -> ShardingError:
     return ShardingError(
         explain_error(
             what,
             where=where,
-            rule="Each axis has a name and the sizes to try, which are whole numbers from 1.",
-            remedy="--mesh data=1,2,4,8,model=2",
+            rule="Each axis has a name, '=' and the sizes to try, which are integers from 1.",
+            remedy=remedy,
         )
     )
 

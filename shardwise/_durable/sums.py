@@ -21,25 +21,31 @@ def checksum(*parts: Any) -> int:
     return found
 
 
-def seal(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts that go into JSON, with a checksum over all of them under `crc`."""
-    return {**facts, SEAL: f"{checksum(_canonical(facts)):08x}"}
+def seal(facts: dict[str, Any], key: str = "") -> dict[str, Any]:
+    """Return facts that go into JSON, with a checksum over all of them under `crc`.
+
+    Args:
+        facts: The facts.
+        key: What they belong to, such as the name of a run. It is part of the checksum and is not
+            stored: facts that belong to something else do not fit.
+    """
+    return {**facts, SEAL: f"{checksum(key.encode(), _canonical(facts)):08x}"}
 
 
-def broken_seal(facts: Any) -> str:
-    """What is wrong with sealed facts, as a sentence; empty if nothing is."""
+def broken_seal(facts: Any, key: str = "") -> str:
+    """Return what is wrong with sealed facts, as a clause; empty if nothing is."""
     if not isinstance(facts, dict):
         return f"it holds a {type(facts).__name__} where named values were written"
     if SEAL not in facts:
         return "its checksum is missing"
     rest = {name: value for name, value in facts.items() if name != SEAL}
     try:
-        right = seal(rest)[SEAL] == facts[SEAL]
+        right = seal(rest, key)[SEAL] == facts[SEAL]
     except (TypeError, ValueError):
         right = False
     return "" if right else "its checksum does not fit what it holds"
 
 
 def _canonical(facts: dict[str, Any]) -> bytes:
-    """One text for the same facts, before and after they went through JSON."""
+    """Return one text for the same facts, before and after they went through JSON."""
     return json.dumps(json.loads(json.dumps(facts)), sort_keys=True).encode()

@@ -54,9 +54,12 @@ class Connection:
         if self.processes == 1:
             return "one process, alone"
         named = sorted({*self.hosts}, key=self.hosts.index)
+        who = f"process {self.process} of {self.processes} ({self.how})"
+        if len(named) == 1:
+            return f"{who}, all on {named[0]}"
         where = ", ".join(f"{self.hosts.count(host)} on {host}" for host in named[:8])
         more = f" and {len(named) - 8} further hosts" if len(named) > 8 else ""
-        return f"process {self.process} of {self.processes} ({self.how}): {where}{more}"
+        return f"{who}; processes per host: {where}{more}"
 
 
 _made: Connection | None = None

@@ -309,11 +309,19 @@ def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
         if words
     )
     return explain_error(
-        f"no value is made at {asked}",
+        f"no value is computed at {asked}",
         where="sw.inspect",
-        rule=f"Values are made on lines {', '.join(map(str, lines)) or 'unknown'}.",
+        rule=_lines_text(lines),
         remedy=f"ask for one of these, or for a name: {', '.join(names)}." if names else "",
     )
+
+
+def _lines_text(lines: list[int]) -> str:
+    """Return on which lines there are values, as a sentence."""
+    if not lines:
+        return "No line of the program is known."
+    numbers = ", ".join(map(str, lines))
+    return f"Values are computed on line{'s' * (len(lines) > 1)} {numbers}."
 
 
 SHORT = {

@@ -59,7 +59,7 @@ def inspect(
 
     Raises:
         ShardingError: The program cannot run on the mesh.
-        ShardwiseError: No value is made at `line` or `where`.
+        ShardwiseError: No value is computed at `line` or `where`.
         UnsupportedError: The program uses something that cannot be simulated.
 
     Example:

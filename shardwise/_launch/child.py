@@ -43,7 +43,10 @@ def main(arguments: list[str]) -> None:
         trace = error.__traceback__
         while trace is not None and trace.tb_frame.f_code.co_filename in _OWN:
             trace = trace.tb_next
-        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        if _is_consequence(error):  # the traceback to read is that of the process that failed
+            print(f"{_line_of(trace)}{_first_words(error)}", file=sys.stderr, flush=True)
+        else:
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
     _end(own)
 
@@ -62,6 +65,21 @@ def _run_script(arguments: list[str]) -> None:
     module.__file__, module.__spec__, module.__doc__ = str(path), None, None
     vars(module).pop("__cached__", None)
     exec(compile(source, str(path), "exec"), vars(module))
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Return whether an error only says that another process has failed or gone."""
+    others = sys.modules.get("shardwise._hosts.others")
+    if type(error).__name__ == "PeerError":
+        return True
+    return others is not None and others.count() > 1 and others.is_connection_lost(error)
+
+
+def _line_of(trace: Any) -> str:
+    """Return the line of the script at which an error was raised: `train.py:12: `."""
+    if trace is None:
+        return ""
+    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}: "
 
 
 def _first_words(error: BaseException) -> str:

@@ -15,7 +15,8 @@ import threading
 import time
 from typing import IO, Any
 
-from .events import Ended, Exited, Progressed, Reported
+from .events import Ended, Exited, Paused, Progressed, Reported
+from .handshake import VARIABLE
 from .job import Job, deal_devices
 from .keeper import Keeper
 from .output import Output
@@ -92,6 +93,7 @@ class Crew:
             "SHARDWISE_TIMEOUT": f"{self._job.timeout:g}",
             "PYTHONUNBUFFERED": "1",
         }
+        env.pop(VARIABLE, None)  # the secret of the launchers
         if self._job.nodes == 1:  # nobody else has to reach it
             env["JAX_COORDINATOR_BIND_ADDRESS"] = coordinator
         if self._job.devices is not None:
@@ -150,8 +152,8 @@ class Crew:
     def _watch(
         self, number: int, process: subprocess.Popen[bytes], readers: list[threading.Thread]
     ) -> None:
+        self._await_end(number, process.pid)
         # Before its number is free again, what it started itself is ended with it.
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         with self._lock:
             _kill_group(process.pid, signal.SIGKILL)
             code = process.wait()
@@ -161,6 +163,17 @@ class Crew:
             reader.join(2.0)
         self._output.close(number)
         self._events.put(Exited(number, self._host, code, self._output.tail(number)))
+
+    def _await_end(self, number: int, pid: int) -> None:
+        """Wait until a process has ended, without reaping it; report when it is stopped."""
+        changes = os.WSTOPPED | os.WCONTINUED
+        while True:
+            seen = os.waitid(os.P_PID, pid, os.WEXITED | changes | os.WNOWAIT)
+            if seen is None or seen.si_code not in (os.CLD_STOPPED, os.CLD_CONTINUED):
+                return
+            os.waitid(os.P_PID, pid, changes | os.WNOHANG)  # it is seen, and not seen again
+            continued = seen.si_code == os.CLD_CONTINUED
+            self._events.put(Paused(number, self._host, continued))
 
 
 def _event(number: int, host: str, said: dict[str, Any]) -> Any:

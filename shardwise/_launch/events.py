@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,15 @@ class Ended:
 
     process: int
     host: str
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A process was stopped by a signal, or continued: it is there and does nothing."""
+
+    process: int
+    host: str
+    continued: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,8 +88,45 @@ class Told:
     message: dict[str, Any]
 
 
+_SAID = {
+    "exited": Exited,
+    "reported": Reported,
+    "ended": Ended,
+    "paused": Paused,
+    "signal": Signalled,
+}
+
+
+def to_message(event: Any) -> dict[str, Any]:
+    """Return an event as a message to another launcher."""
+    (name,) = (name for name, kind in _SAID.items() if isinstance(event, kind))
+    return {"say": name, **dataclasses.asdict(event)}
+
+
+def from_message(message: dict[str, Any]) -> Any:
+    """Return the event in a message, or None if it is an answer and no event.
+
+    Raises:
+        ValueError: It has other fields than the event.
+    """
+    kind = _SAID.get(str(message.get("say")))
+    if kind is None:
+        return None
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    values = {name: value for name, value in message.items() if name != "say"}
+    for name, value in values.items():
+        if name not in fields or type(value).__name__ != fields[name].type:
+            raise ValueError(f"its message {message['say']!r} has another {name!r:.40}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"its message {message['say']!r} is not complete: {error}") from None
+
+
 def describe_exit(code: int) -> str:
     """An exit code in words."""
+    if code in _ENDED:
+        return f"it was ended by {signal.Signals(code - 128).name} (exit code {code})"
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -93,6 +140,9 @@ def describe_exit(code: int) -> str:
         "SIGABRT": ", by native code that gave up: JAX does so when it loses the others",
     }.get(name, "")
     return f"killed by {name}{hint}"
+
+
+_ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 def exit_code(code: int) -> int:

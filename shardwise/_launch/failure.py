@@ -9,10 +9,12 @@ cause, too, where another one says that it waits for it in vain.
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .events import Exited, Lost, Reported, describe_exit, exit_code
 
+_BROKEN = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
 _PEER = 77  # how a process exits that was ended because another one had failed
 
 
@@ -57,9 +59,20 @@ FOLLOWS = 2
 """The rank of what follows from another failure."""
 
 
-def first_failure(evidence: list[Evidence]) -> Failure:
-    """The cause among what was heard, in the order it was heard."""
+def first_failure(evidence: list[Evidence], paused: Mapping[int, str] | None = None) -> Failure:
+    """Return the cause among what was heard, in the order it was heard.
+
+    Args:
+        evidence: What was heard.
+        paused: The processes that a signal has stopped, and their hosts: where others give up, it
+            is these that they waited for.
+    """
     cause = min(causes(evidence), key=rank)
+    if paused and rank(cause) >= FOLLOWS:
+        process, host = next(iter(paused.items()))
+        how = "it was stopped by a signal (SIGSTOP, or Ctrl-Z) and not continued"
+        words = f"The others waited for it until they gave up: {_described(cause)}."
+        return Failure(f"process {process} on {host}", how, words, 128 + signal.SIGSTOP, True)
     if isinstance(cause, Lost):
         return Failure(f"machine {cause.node}", f"contact was lost: {cause.why}", "", 1, True)
     who = f"process {cause.process} on {cause.host}"
@@ -74,6 +87,17 @@ def first_failure(evidence: list[Evidence]) -> Failure:
     return Failure(who, describe_exit(cause.code), cause.words, exit_code(cause.code), outside)
 
 
+def _described(cause: Evidence) -> str:
+    if isinstance(cause, Lost):
+        return f"machine {cause.node} was lost"
+    return f"process {cause.process} on {cause.host}, {describe_exit(cause.code)}"
+
+
+def is_known(evidence: list[Evidence]) -> bool:
+    """Return whether something was heard that need not follow from another failure."""
+    return any(rank(one) < FOLLOWS for one in causes(evidence))
+
+
 def causes(evidence: list[Evidence]) -> list[Evidence]:
     """All but the ends of processes that have said why before they ended so."""
     said = {(one.process, one.code) for one in evidence if isinstance(one, Reported)}
@@ -85,7 +109,8 @@ def rank(one: Evidence) -> int:
     if isinstance(one, Lost):
         return 1
     if isinstance(one, Reported):
-        return 1 if one.left else 3 if one.peer else 0
+        broken = any(words in one.words for words in _BROKEN)
+        return 1 if one.left else 3 if one.peer else FOLLOWS if broken else 0
     if one.code == -signal.SIGABRT:
         return FOLLOWS
     return 3 if one.code == _PEER else 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from .crew import Crew
-from .events import Ended, Exited, Lost, Reported, Signalled, Told
+from .events import Ended, Exited, Lost, Paused, Reported, Signalled, Told, to_message
+from .handshake import RejectedError, join
 from .job import Job
 from .output import Output
 from .wire import Wire, dial
@@ -54,16 +54,34 @@ class Follower:
                     remedy="start it with --node 0; check the address, the port and firewalls.",
                 )
             )
-        found.send(
-            node=self._job.node,
-            processes=self._job.processes,
-            signature=self._job.signature(),
-        )
+        self._shake_hands(found)
         found.listen(
             lambda message: self._events.put(Told(0, message)),
             lambda why: self._events.put(Lost(0, found, why)),
         )
         return found
+
+    def _shake_hands(self, wire: Wire) -> None:
+        hello = {
+            "node": self._job.node,
+            "processes": self._job.processes,
+            "signature": self._job.signature(),
+        }
+        host, port = self._job.coordinator
+        try:
+            join(wire, self._job.secret, hello)
+        except RejectedError as error:
+            wire.close()
+            raise ShardwiseError(
+                explain_error(
+                    f"{error}.",
+                    where=f"the launcher of machine 0 at {host}:{port}",
+                    rule="Launchers of one job have the same version and the same job secret.",
+                    remedy="the same --secret-file, or SHARDWISE_SECRET, on all machines.",
+                )
+            ) from None
+        except OSError:
+            wire.close()  # gone again: whoever listens notices, and dials anew
 
     def _is_signalled(self) -> bool:
         try:
@@ -82,18 +100,14 @@ class Follower:
                 code = self._obey(event.message, wire)
                 if code is not None:
                     return code
-            elif isinstance(event, Exited):
-                wire.send(say="exited", **dataclasses.asdict(event))
-            elif isinstance(event, Reported):
-                wire.send(say="reported", **dataclasses.asdict(event))
-            elif isinstance(event, Ended):
-                wire.send(say="ended", **dataclasses.asdict(event))
+            elif isinstance(event, Exited | Reported | Ended | Paused):
+                wire.send(**to_message(event))
             elif isinstance(event, Signalled):
                 if self._signal is not None:  # a second one: now
                     self._crew.stop(0)
                 self._signal = event.number
                 self._crew.signal(event.number)
-                wire.send(say="signal", number=event.number)
+                wire.send(**to_message(event))
             elif isinstance(event, Lost) and event.wire is wire:
                 self._crew.stop()
                 self._drain()
@@ -133,7 +147,7 @@ class Follower:
         kept = []
         while not self._events.empty():
             event = self._events.get()
-            if not isinstance(event, Exited | Reported | Ended):
+            if not isinstance(event, Exited | Reported | Ended | Paused):
                 kept.append(event)
         for event in kept:
             self._events.put(event)

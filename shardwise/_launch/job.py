@@ -7,7 +7,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Job:
         timeout: Seconds to wait for other machines, and for processes to join.
         grace: Seconds that processes have to save after a signal.
         log_dir: A folder for the output of each process; None to show it.
+        secret: What the launchers of the job recognise each other by; empty for none.
     """
 
     command: tuple[str, ...]
@@ -44,6 +45,7 @@ class Job:
     timeout: float = 300.0
     grace: float = 60.0
     log_dir: Path | None = None
+    secret: bytes = field(default=b"", repr=False)
 
     def check(self) -> None:
         """Raise on what cannot be run."""

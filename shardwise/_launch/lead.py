@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import socket
-import threading
 import time
 from typing import Any
 
 from .._errors import ShardwiseError, explain_error
 from .crew import FAILED_GRACE, Crew
-from .events import Ended, Exited, Joined, Lost, Progressed, Reported, Signalled, Told
-from .failure import Evidence, Failure, first_failure
+from .entry import Entry
+from .events import (
+    Ended,
+    Exited,
+    Joined,
+    Lost,
+    Paused,
+    Progressed,
+    Reported,
+    Signalled,
+    Told,
+    from_message,
+)
+from .failure import Evidence, Failure, first_failure, is_known
 from .job import Job
 from .leaving import Leavers
 from .output import Output
-from .wire import Wire
+from .wire import Wire, shown
 
 SETTLE = 0.7
 """Seconds after the first bad news in which its cause may still come in."""
+
+PATIENCE = 5.0
+"""Seconds in which it may come in, as long as all that was heard follows from something else."""
 
 LOOP = 3
 """So many attempts that failed alike, each of them soon and in vain, are a crash loop."""
@@ -45,10 +58,12 @@ class Lead:
         self._sizes = {0: job.processes}
         self._signal: int | None = None
         self._progressed = False
+        self._paused: dict[int, str] = {}
+        """The processes that a signal has stopped, and their hosts."""
 
     def run(self) -> int:
         """Run the job to its end; gives the exit code."""
-        listening = self._listen() if self._job.nodes > 1 else None
+        entry = Entry(self._job, self._events, self._output) if self._job.nodes > 1 else None
         alike: list[tuple[str, bool]] = []
         code = 1
         try:
@@ -83,8 +98,8 @@ class Lead:
         finally:
             for wire in self._wires.values():
                 wire.send(do="end", code=code)
-            if listening is not None:
-                listening.close()
+            if entry is not None:
+                entry.close()
             for wire in self._wires.values():
                 wire.close()
 
@@ -98,6 +113,7 @@ class Lead:
     def _attempt(self, attempt: int) -> Failure | None:
         """Start everybody and wait; None if all ended well."""
         self._progressed = False
+        self._paused.clear()
         host = self._job.coordinator[0] if self._job.nodes > 1 else "127.0.0.1"
         address = f"{host}:{_free_port(host)}"
         total, first = sum(self._sizes.values()), 0
@@ -115,8 +131,8 @@ class Lead:
             return Failure("the launcher", "signalled", "", 128 + self._signal, True)
         if not evidence:
             return None
-        evidence += self._settle()
-        failure = leavers.blamed(evidence) or first_failure(evidence)
+        self._settle(evidence, leavers)
+        failure = leavers.blamed(evidence) or first_failure(evidence, self._paused)
         self._output.say(str(failure))
         self._stop()
         return failure
@@ -147,16 +163,19 @@ class Lead:
                 return [event]
         return []
 
-    def _settle(self) -> list[Evidence]:
-        found: list[Evidence] = []
-        until = time.monotonic() + SETTLE
-        while (left := until - time.monotonic()) > 0:
-            event = self._next(left)
+    def _settle(self, evidence: list[Evidence], leavers: Leavers) -> None:
+        """Add to the evidence what comes in soon; longer, while it holds only consequences."""
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < PATIENCE:
+            if waited >= SETTLE and (
+                self._paused or is_known(evidence) or leavers.blamed(evidence)
+            ):
+                return
+            event = self._next(SETTLE / 4)
             if isinstance(event, Signalled):
                 self._signal = event.number
             elif isinstance(event, Reported | Lost) or (isinstance(event, Exited) and event.code):
-                found.append(event)
-        return found
+                evidence.append(event)
 
     def _pass_on(self, number: int) -> None:
         self._signal = number
@@ -193,12 +212,33 @@ class Lead:
             del self._wires[event.node]
         elif isinstance(event, Progressed):
             self._progressed = True
+        elif isinstance(event, Paused):
+            self._note_paused(event)
         elif isinstance(event, Told):
-            kind = {"exited": Exited, "reported": Reported, "ended": Ended, "signal": Signalled}
-            said = dict(event.message)
-            made = kind.get(said.pop("say", ""))
-            return event if made is None else made(**said)
+            event = self._translated(event)
+            if isinstance(event, Paused):
+                self._note_paused(event)
         return event
+
+    def _note_paused(self, event: Paused) -> None:
+        who = f"process {event.process} on {event.host}"
+        if event.continued:
+            self._paused.pop(event.process, None)
+            self._output.say(f"{who} was continued")
+        else:
+            self._paused[event.process] = event.host
+            self._output.say(f"{who} was stopped by a signal; the others wait for it")
+
+    def _translated(self, told: Told) -> Any:
+        """Return what another launcher says as the event that it is there."""
+        try:
+            event = from_message(told.message)
+        except ValueError as error:
+            wire = self._wires.pop(told.node, None)
+            if wire is not None:
+                wire.close()
+            return Lost(told.node, wire, str(error))
+        return told if event is None else event
 
     def _await_nodes(self) -> None:
         """Until the launchers of all machines have joined."""
@@ -227,7 +267,7 @@ class Lead:
     def _admit(self, joined: Joined) -> None:
         own, hello = self._job.signature(), joined.hello
         wrong = [
-            f"{name} is {value} on machine 0 and {hello['signature'].get(name)} on machine "
+            f"{name} is {value} on machine 0 and {_text(hello['signature'].get(name))} on machine "
             f"{joined.node}."
             for name, value in own.items()
             if hello["signature"].get(name) != value
@@ -239,6 +279,7 @@ class Lead:
         if wrong:
             self._output.say(f"refused: {wrong[0]}")
             joined.wire.send(do="refuse", words=wrong[0])
+            joined.wire.close()
             return
         self._wires[joined.node] = joined.wire
         self._sizes[joined.node] = hello["processes"]
@@ -247,41 +288,10 @@ class Lead:
             lambda why: self._events.put(Lost(joined.node, joined.wire, why)),
         )
 
-    def _listen(self) -> socket.socket:
-        host, port = self._job.coordinator
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.socket(family)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((host, port))
-        except OSError as error:
-            listening.close()
-            raise ShardwiseError(
-                explain_error(
-                    f"{error.strerror or error}.",
-                    where=f"--coordinator {host}:{port}",
-                    rule="The launcher of machine 0 listens there: an address of this machine, a "
-                    "port that nobody else holds.",
-                    remedy="end the other launcher, or choose another port on all machines.",
-                )
-            ) from None
-        listening.listen(128)
-        threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
-        return listening
 
-    def _accept(self, listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = listening.accept()
-                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
-
-    def _greet(self, connection: socket.socket) -> None:
-        wire = Wire(connection)
-        try:
-            hello = wire.receive()
-            self._events.put(Joined(int(hello["node"]), wire, hello))
-        except (OSError, ValueError, KeyError, TypeError):
-            wire.close()  # nobody of ours
+def _text(value: Any) -> str:
+    """Return a value that another launcher sent as it may be printed, without quotes."""
+    return shown(str(value), 200)[1:-1]
 
 
 def _free_port(host: str) -> int:

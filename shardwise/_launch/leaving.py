@@ -11,8 +11,8 @@ import time
 from collections.abc import Collection
 
 from .._errors import explain_error
-from .events import Ended, Exited, Reported
-from .failure import FOLLOWS, Evidence, Failure, causes, rank
+from .events import Ended, Exited
+from .failure import Evidence, Failure, is_known
 
 NOTICE = 30.0
 """Seconds after the first end in which nothing is said."""
@@ -21,7 +21,6 @@ AGAIN = 4.0
 """So many times as long until it is said once more."""
 
 _BARRIER = "Shutdown barrier has failed"
-_BROKEN = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
 
 
 class Leavers:
@@ -55,7 +54,7 @@ class Leavers:
         """The failure, if it is that JAX has waited at the end for as long as it does."""
         late = set(range(self._total)) - self._hosts.keys()
         gave_up = any(isinstance(e, Exited) and _BARRIER in e.words for e in evidence)
-        if not (gave_up and late and self._hosts and all(map(_follows, causes(evidence)))):
+        if not (gave_up and late and self._hosts) or is_known(evidence):
             return None
         first, host = next(iter(self._hosts.items()))
         words = explain_error(
@@ -66,12 +65,6 @@ class Leavers:
         )
         how = "it ended its script while others ran on, and JAX waited for them in vain"
         return Failure(f"process {first} on {host}", how, words, 1)
-
-
-def _follows(one: Evidence) -> bool:
-    """Whether this comes of the end of another process: lost by JAX, or in a collective with it."""
-    broken = isinstance(one, Reported) and any(words in one.words for words in _BROKEN)
-    return broken or rank(one) >= FOLLOWS
 
 
 def still_running(ended: Collection[int], running: Collection[int], seconds: float) -> str:

@@ -12,6 +12,8 @@ from typing import IO, Any
 
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
 _TAIL = 20
+_WIDTH = 2000
+"""Characters of a line that are repeated when its process has failed."""
 _GREETING = re.compile(
     rb"\[Gloo\] Rank \d+ is connected to (\d+) peer ranks?\. "
     rb"Expected number of connected peer ranks is : (\d+)\s*"
@@ -58,7 +60,7 @@ class Output:
         """A line of a process; not shown is what Gloo says to standard output of each mesh."""
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         if error:
-            self.tails[process].append(text)
+            self.tails[process].append(text[:_WIDTH])
         file = self._files.get(process)
         if file is not None:
             file.write(line if line.endswith(b"\n") else line + b"\n")

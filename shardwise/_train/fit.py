@@ -21,7 +21,7 @@ from .._errors import (
     warn,
 )
 from .._mesh import is_count
-from .._progress import Progress, Snapshot, choose_view
+from .._progress import Progress, Snapshot, choose_view, clock, metric_texts
 from .checkpoint import LEAST, Checkpoints
 from .curves import draw_curves
 from .data import Batches
@@ -61,7 +61,8 @@ def fit(
     same arguments, after a crash or `kill -9` too, it takes the newest checkpoint and ends with
     the same parameters, bit by bit, as if nothing had happened. SIGINT (Ctrl-C) and SIGTERM end it
     after the step under way, and store that; a second Ctrl-C ends it at once. What is read back is
-    checked: of a damaged checkpoint it tells, and takes the one before it.
+    checked: a checkpoint that is damaged, renamed or of another run is reported, and the one before
+    it is used.
 
     On several processes all call it alike. They go on from the same step, an error in one of them
     reaches the others, and a signal to any is answered by all, after the same step. The first
@@ -135,6 +136,8 @@ def fit(
         session.close()
         team.meet()
     session.draw()
+    if progress is None or progress is True:
+        session.say_end()
     return session.state
 
 
@@ -170,20 +173,20 @@ class _Session:
             data.seek(found.position, self._signals)
         if log is not None:
             logged = self._done if self._row is None else self._done - 1
-            unstored = 0 if self.store is None else self._every
-            self._log = Log(log, self._done, logged, disposable=unstored)
+            unstored, run = (0, "") if self.store is None else (self._every, self.store.run)
+            self._log = Log(log, self._done, logged, disposable=unstored, run=run)
         self._begin = step, state, data, self._done
 
     def _say_where(self, progress: Any) -> None:
         assert self.store is not None
         if self._done > self._steps:
             warn(
-                f"the training in {self.store.folder} has {self._done} steps already, more than "
-                f"{self._steps}",
+                f"the training in {self.store.folder} has {self._done:,} steps already, more than "
+                f"{self._steps:,}",
             )
         elif progress is not False:
             how = "resumes from" if self._done < self._steps else "is finished already, at"
-            where = f"step {self._done} of {self._steps}, in {self.store.folder}"
+            where = f"step {self._done:,} of {self._steps:,}, in {self.store.folder}"
             print(f"fit: {how} {where}", file=sys.stderr, flush=True)
 
     def train(
@@ -231,13 +234,27 @@ class _Session:
             return f"fit: {name}: ended before a step was taken. The same call {how}."
         if store is None:
             rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
-            return f"fit: {name}: ended after step {loop.done} of {self._steps}. {rest}"
+            return f"fit: {name}: ended after step {loop.done:,} of {self._steps:,}. {rest}"
         again = loop.done - (store.newest or 0)
         lost = f"; {again} steps after it are done again" if again else ""
         return (
-            f"fit: {name}: saved at step {store.newest} of {self._steps}, in {store.folder}{lost}. "
-            "The same call resumes from there."
+            f"fit: {name}: saved at step {store.newest:,} of {self._steps:,}, in {store.folder}"
+            f"{lost}. The same call resumes from there."
         )
+
+    def say_end(self) -> None:
+        """Print how the training ended: steps, time, metrics, and where everything is."""
+        loop = self._loop
+        if loop is None or not self._team.first or loop.done <= self._done:
+            return
+        before = f" ({self._done:,} of them before)" if self._done else ""
+        head = f"fit: {loop.done:,} steps{before} in {clock(loop.seconds)}"
+        paths = [] if self.store is None else [f"checkpoints in {self.store.folder}"]
+        if self._log is not None:
+            curves = self._log.path.with_name("curves.png")
+            paths += [f"log {self._log.path}", *([f"curves {curves}"] if curves.exists() else [])]
+        line = ", ".join([head, *metric_texts(loop.shown, most=8)])
+        print("; ".join([line, *paths]), file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """Wait for what is being written, and let go of the folder."""

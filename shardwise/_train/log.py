@@ -29,12 +29,19 @@ class Log:
         complete: The last step that is sure to have been logged.
         disposable: How many steps a training may have logged before its first checkpoint: its rows
             will be written again. Any other log that a new training finds is kept beside its own.
+        run: The name of the run, part of the checksum of every row: a row of another run does not
+            fit.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], resume_at: int, complete: int, disposable: int = 0
+        self,
+        path: str | os.PathLike[str],
+        resume_at: int,
+        complete: int,
+        disposable: int = 0,
+        run: str = "",
     ) -> None:
-        self.path = Path(path)
+        self.path, self._run = Path(path), run
         self._check_path()
         # The file itself where the path is a link, which is to stay one.
         self._file = self.path.resolve()
@@ -82,12 +89,14 @@ class Log:
 
     def _rewrite(self) -> None:
         """Write the file anew: without what is to go, or with a column more."""
-        self._columns = list(dict.fromkeys(name for row in map(seal, self.rows) for name in row))
+        self._columns = list(
+            dict.fromkeys(name for row in map(self._sealed, self.rows) for name in row)
+        )
         write_whole(self._file, self._text(self.rows, head=bool(self._columns)))
         self._identity = Identity(self._file)
 
     def _text(self, rows: list[Row], head: bool = False) -> bytes:
-        sealed = map(seal, rows)
+        sealed = map(self._sealed, rows)
         if not self._is_csv:
             return "".join(json.dumps(row) + "\n" for row in sealed).encode()
         text = io.StringIO(newline="")
@@ -96,6 +105,9 @@ class Log:
             writer.writeheader()
         writer.writerows(sealed)
         return text.getvalue().encode()
+
+    def _sealed(self, row: Row) -> Row:
+        return seal(row, self._run)
 
     @property
     def _is_csv(self) -> bool:
@@ -151,7 +163,7 @@ class Log:
             row: Row = {}
             try:
                 row = _csv_row(names, line) if self._is_csv else json.loads(line)
-                why = broken_seal(row) or _not_a_row(row)
+                why = broken_seal(row, self._run) or _not_a_row(row)
             except (ValueError, RecursionError) as error:
                 why = str(error)
             if why:

@@ -62,7 +62,7 @@ class Loop:
         self.evaluate, self.callbacks, self.store, self.log = evaluate, callbacks, store, log
         self.shown: dict[str, float] = {}
         self._on_nan, self._signals, self._team = on_nan, signals, team
-        self._stored = done
+        self._stored = self._finished = done
         self._pending: list[tuple[int, int, float, dict[str, Any]]] = []
         self._finite = True
         before = log.rows[-1]["seconds"] if log is not None and log.rows else 0.0
@@ -83,7 +83,24 @@ class Loop:
                 self.flush()
                 if self.store is not None:
                     self.store.watch()
-            bar.add(1)
+            bar.add(self._newly_finished())
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the training began, those before an interruption included."""
+        return time.monotonic() - self._began
+
+    def _newly_finished(self) -> int:
+        """Return how many more steps the devices have finished: the host runs ahead of them."""
+        before = self._finished
+        for number, _, _, metrics in self._pending:
+            if number > self._finished:
+                if not all(getattr(x, "is_ready", lambda: True)() for x in metrics.values()):
+                    break
+                self._finished = number
+        if not self._pending:
+            self._finished = self.done
+        return self._finished - before
 
     def asked_to_end(self) -> bool:
         """Whether the training is to end after this step."""
@@ -180,7 +197,7 @@ class Loop:
 
     def _write(self, rows: list[Row]) -> None:
         if rows:
-            self.shown = {"loss": rows[-1]["loss"]}
+            self.shown = _metrics_of(self.shown | rows[-1])
             if self.log is not None:
                 self.log.add(rows)
             for callback in self.callbacks:
@@ -201,6 +218,12 @@ class Loop:
                     raise _no_numbers(name, f"its {metric!r} has shape {list(np.shape(value))}")
                 found[f"{name}/{metric}"] = float(value)
         return found
+
+
+def _metrics_of(row: Row) -> dict[str, Any]:
+    """Return what a row has measured: the loss, what was evaluated, then all else."""
+    kept = {k: v for k, v in row.items() if k not in ("step", "seconds", "weight", "updated")}
+    return dict(sorted(kept.items(), key=lambda item: (item[0] != "loss", "/" not in item[0])))
 
 
 def _no_numbers(name: str, what: str) -> ShardingError:

@@ -98,14 +98,15 @@ class Team:
         if not self.shared:
             return store.resume(like)
         found = store.resume(like) if self.first else None
-        told = others.spread_json(
-            None if found is None else [found.step, found.position], "the step to go on from"
+        chosen = others.spread_json(
+            None if found is None else [found.step, found.seal, found.position],
+            "the step to go on from",
         )
-        if told is None:
+        if chosen is None:
             return None
-        step, position = told
+        step, seal, position = chosen
         if found is None:
-            found = store.read(step, like)
+            found = store.read(step, like, seal)
         return Restored(step, found.arrays, self._own_position(position))
 
     def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:

@@ -95,10 +95,10 @@ SNAPSHOT = Snapshot(done=250, total=1000, seconds=5, rate=50.0, metrics={"a": [1
 
 class TestProgress:
     def test_a_snapshot_in_words(self):
-        assert str(SNAPSHOT) == "250 of 1000 (25.0%) examples, 50/s, 0:15 left, loss 0.5"
+        assert str(SNAPSHOT) == "250 of 1,000 (25.0%) examples, 50/s, 0:15 left, loss 0.5"
         unknown = Snapshot(done=7, total=None, seconds=1, rate=7.0, metrics={})
         assert str(unknown) == "7 examples, 7/s"
-        assert progress._clock(3723) == "1:02:03"
+        assert progress.clock(3723) == "1:02:03"
 
     def test_a_function_is_given_snapshots(self, monkeypatch):
         monkeypatch.setattr(progress.Call, "every", 0.0)
@@ -130,7 +130,7 @@ class TestProgress:
         bar.show(SNAPSHOT)
         bar._bar.refresh()
         bar.close(True)
-        assert "250 of 1000 (25.0%) examples, 50/s, 0:15 left, loss 0.5" in out.getvalue()
+        assert "250 of 1,000 examples, 50/s, 0:15 left, loss 0.5" in out.getvalue()
 
     def test_a_terminal_gets_the_bar(self, monkeypatch):
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

@@ -176,7 +176,7 @@ def test_a_process_that_took_part_may_end_first():
 
 def test_who_is_where():
     made = Connection(1, 4, "slurm", ("a", "a", "b", "b"))
-    assert str(made) == "process 1 of 4 (slurm): 2 on a, 2 on b"
+    assert str(made) == "process 1 of 4 (slurm); processes per host: 2 on a, 2 on b"
     assert not made.first
 
 

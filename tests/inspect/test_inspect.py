@@ -81,7 +81,7 @@ def test_one_place(looked):
     assert {one.name for one in looked.at(where="jnp.sqrt(")} == {"", "return"}
     again = sw.inspect(norm, X, W, mesh={"data": 4}, line=f"programs.py:{line_of(norm, 'scaled')}")
     assert [one.name for one in again] == ["scaled"]
-    with pytest.raises(sw.ShardwiseError, match="no value is made at 'nothing'"):
+    with pytest.raises(sw.ShardwiseError, match="no value is computed at 'nothing'"):
         looked.at(where="nothing")
     with pytest.raises(sw.ShardwiseError, match=r"(?s)line is 'total'.*where='total'"):
         looked.at(line="total")

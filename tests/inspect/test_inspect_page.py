@@ -65,10 +65,10 @@ def a_double():
         assert found.exit_code == 0, found.output
         assert "total = psum over data: f32[]" in found.stdout
         assert "could not be run" not in found.stdout
-        assert found.stderr.endswith("cases.py:a_double: no value is made there\n")
+        assert found.stderr.endswith("cases.py:a_double: no value is computed there\n")
     found = run(str(case), "--mesh", "data=2", "--where", "nothing")
     assert found.exit_code == 2
-    assert found.output.count("no value is made at 'nothing'") == 2
+    assert found.output.count("no value is computed at 'nothing'") == 2
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_the_command_says_what_cannot_be_run(case, tmp_path):
     assert run(str(case), "--mesh", "data=2,4").exit_code == 2
     found = run(str(case), "--where", "nothing")
     assert found.exit_code == 2
-    assert "no value is made at 'nothing'" in found.output
+    assert "no value is computed at 'nothing'" in found.output
     assert run(str(tmp_path / "none.py")).exit_code == 2
 
 

@@ -3,6 +3,7 @@
 import collections
 import csv
 import json
+import re
 import signal
 from pathlib import Path
 
@@ -13,8 +14,7 @@ import pytest
 from flax import nnx
 
 import shardwise as sw
-from shardwise._durable import seal
-from shardwise._train import checkpoint
+from shardwise._train.loop import Loop
 
 from .. import apart
 from ..optional import needed
@@ -242,16 +242,6 @@ def test_params_whose_class_has_another_name_resume(tmp_path):
         sw.fit(step, state, [x] * 2, steps=steps, checkpoint=tmp_path, progress=False)
 
 
-def test_a_checkpoint_that_does_not_say_its_optimizer_is_taken(tmp_path, monkeypatch):
-    def unsaid(about):
-        return seal({key: value for key, value in about.items() if key != "optimizer"})
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "seal", unsaid)
-        fit(checkpoint=tmp_path, steps=2)
-    fit(checkpoint=tmp_path, steps=3)
-
-
 def test_data_that_ends_too_early():
     with pytest.raises(sw.ShardingError, match="ended after 12"):
         fit(batches=iter(Rows()))
@@ -413,6 +403,84 @@ def test_progress_can_be_listened_to(monkeypatch):
     assert seen[-1].done == seen[-1].total == STEPS
     assert "steps" in str(seen[-1])
     assert seen[-1].metrics["loss"] > 0
+
+
+def test_compiling_does_not_count_for_the_time_left(monkeypatch):
+    from shardwise import _progress
+
+    now, seen = [100.0], []
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    view = _progress.Call(seen.append)
+    view.every = 0.0
+    bar = _progress.Progress(view, 1000, 400, dict, unit="steps")
+    now[0] += 60  # the first step is compiled
+    bar.add(1)
+    assert (seen[-1].rate, seen[-1].seconds_left) == (0, None)
+    assert str(seen[-1]) == "401 of 1,000 (40.1%) steps"
+    for _ in range(10):
+        now[0] += 0.5
+        bar.add(1)
+    assert (seen[-1].rate, seen[-1].seconds_left) == (2.0, 589 / 2)
+    assert str(seen[-1]) == "411 of 1,000 (41.1%) steps, 2/s, 4:54 left"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(94570.3, "94,570"), (1_000_000, "1,000,000"), (0.0123456, "0.01235"), (3, "3")]
+    + [(56.178, "56.18"), (float("nan"), "nan"), (float("inf"), "inf"), (1e-9, "1e-09")],
+)
+def test_numbers_as_people_read_them(value, text):
+    from shardwise._progress import number
+
+    assert number(value) == text
+
+
+def test_only_steps_that_the_devices_have_finished_are_counted():
+    class Later:
+        ready = False
+
+        def is_ready(self):
+            return self.ready
+
+    first, second = Later(), Later()
+    loop = Loop.__new__(Loop)
+    loop.done, loop._finished = 2, 0
+    loop._pending = [(1, 1, 0.0, {"loss": first}), (2, 2, 0.0, {"loss": second})]
+    assert loop._newly_finished() == 0
+    second.ready = True
+    assert loop._newly_finished() == 0  # in order
+    first.ready = True
+    assert loop._newly_finished() == 2
+    assert loop._newly_finished() == 0
+    loop.done, loop._pending = 5, []  # fetched
+    assert loop._newly_finished() == 3
+
+
+def test_the_end_is_one_line_with_metrics_and_paths(tmp_path, capsys):
+    options = {"checkpoint": tmp_path / "run", "every": 2, "progress": None}
+    fit(steps=4, evaluate={"test": lambda state: {"hits": 0.75}}, **options)
+    folder = tmp_path / "run"
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(r"fit: 4 steps in \d+:\d\d, loss [\d.]+, test/hits 0.75; checkpoints in", line)
+    assert f"; checkpoints in {folder}; log {folder / 'log.jsonl'}" in line
+    assert (f"; curves {folder / 'curves.png'}" in line) == (folder / "curves.png").exists()
+    fit(steps=6, **options)
+    assert "fit: 6 steps (4 of them before) in" in capsys.readouterr().err
+    fit(steps=6, **options)
+    assert capsys.readouterr().err.splitlines() == [
+        f"fit: is finished already, at step 6 of 6, in {folder}"
+    ]
+
+
+def test_what_was_evaluated_is_shown_from_then_on(monkeypatch):
+    from shardwise import _progress
+
+    monkeypatch.setattr(_progress.Call, "every", 0.0)
+    seen = []
+    fit(progress=seen.append, every=2, steps=5, evaluate={"test": lambda state: {"hits": 0.5}})
+    assert list(seen[-1].metrics) == ["loss", "test/hits"]
+    assert "test/hits" not in seen[0].metrics
+    assert "test/hits 0.5" in str(seen[2])
 
 
 @pytest.mark.parametrize("weights", [(0, 0), (1, -1)])
