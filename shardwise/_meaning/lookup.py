@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from .._program import Leaf
 from . import term as T
+from .algebra import ANY, MOVES, RING
 from .align import whole_along
 from .contract import meet
 from .elementwise import debts_of, only_sums, refuse_debts, share_words, sums
@@ -43,7 +44,7 @@ def _apart(x: Value, y: Value) -> tuple[Value, Value]:
     return x, y
 
 
-@rule("gather")
+@rule("gather", needs=MOVES, positions=(1, 2))
 def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows by index: cut indices give cut rows, cut features stay cut; shares stay shares."""
     x, index = ins
@@ -126,7 +127,7 @@ def _fills(op: Leaf, mode: str, fill: Any) -> bool:
     return not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) if fill is None else bool(fill)
 
 
-@rule("scatter-add", "scatter_add")
+@rule("scatter-add", "scatter_add", needs=RING, positions=(1, 2))
 def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows added up by index: over cut rows a sum is owed."""
     x, index, update = ins
@@ -149,6 +150,8 @@ def _as_sum(op: Leaf) -> Leaf:
     "scatter_max",
     "scatter-min",
     "scatter-max",
+    needs=ANY,
+    positions=(1, 2),
 )
 def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows replaced by index: the dimensions written to must be whole."""
