@@ -139,6 +139,8 @@ def _has_room(var: Var) -> bool:
 
 def _same_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int | None:
     """Where a dimension is after a reshape that only adds or drops dimensions of size 1."""
+    if before[dim] == 1:  # it is known by its place, where others are only added behind it
+        return dim if tuple(after[: len(before)]) == tuple(before) else None
     old = [d for d, size in enumerate(before) if size > 1]
     new = [d for d, size in enumerate(after) if size > 1]
     alike = [before[d] for d in old] == [after[d] for d in new]

@@ -69,7 +69,7 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 @rule("argmax", "argmin", needs=ORDER)
 @rule("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", needs=ANY)
 def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Along dimensions that each device has whole; of booleans, OR is a maximum and AND a minimum."""
+    """Along dimensions that each device has whole; OR and AND of booleans are extremes."""
     if op.name in TRUTHS and op.outs[0].dtype == jnp.bool_:
         return reductions(w, dataclasses.replace(op, name=TRUTHS[op.name]), ins)
     refuse_debts(op.name, ins)

@@ -31,6 +31,8 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     shape = tuple(s for d, s in enumerate(t.shape) if d not in axes)
     if name == "sum" and not coef:
         return zero(shape)
+    if all(t.shape[d] == 1 for d in axes):  # one element is its own sum, largest and smallest
+        return reshape(x, shape)
     alike = uniform_dims(t) & axes
     if name != "sum" and any(not t.shape[d] for d in axes):
         alike = set()  # of no elements it is a number of its own, whatever they would be
