@@ -16,6 +16,7 @@ import numpy as np
 from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
+from .algebra import MOVES
 from .align import align, reshaped, whole_along
 from .blocks import Cutter, padded
 from .elementwise import refuse_debts, settle
@@ -39,7 +40,7 @@ from .value import (
 )
 
 
-@rule("transpose")
+@rule("transpose", needs=MOVES)
 def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Dimensions in another order, each with its cut."""
     (v,) = ins
@@ -49,7 +50,7 @@ def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(made, dims=tuple(v.dims[d] for d in order))]
 
 
-@rule("reshape", "expand_dims")
+@rule("reshape", "expand_dims", needs=MOVES)
 def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The segments of cut dimensions fall into the new dimensions."""
     v = ins[0]
@@ -61,7 +62,7 @@ def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [out]
 
 
-@rule("squeeze")
+@rule("squeeze", needs=MOVES)
 def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Dimensions of size 1 are left out; a cut along one is hidden."""
     (v,) = ins
@@ -72,7 +73,7 @@ def squeezes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.reshape(v.scaled, shape), dims=dims)]
 
 
-@rule("broadcast_in_dim")
+@rule("broadcast_in_dim", needs=MOVES)
 def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """New dimensions are whole on every device; the others keep their cuts."""
     v = ins[0]
@@ -89,14 +90,14 @@ def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(made, dims=tuple(dims))]
 
 
-@rule("iota")
+@rule("iota", needs=MOVES)
 def iotas(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The index along a dimension of the local array."""
     shape = tuple(op.outs[0].shape)
     return [whole(T.iota(shape, op.params["dimension"]))]
 
 
-@rule("rev")
+@rule("rev", needs=MOVES)
 def reverses(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Reversed along dimensions that every device has whole."""
     (v,) = ins
@@ -108,7 +109,7 @@ def reverses(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [structural(v, "rev", shifted(along, lead), v.dims)]
 
 
-@rule("slice")
+@rule("slice", needs=MOVES)
 def slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A part of some dimensions; the others keep their cuts."""
     (v,) = ins
@@ -138,7 +139,7 @@ def _part_of(x: T.Scaled, d: int, start: int, size: int, stride: int) -> T.Scale
     return T.cut(x, d, start, size, stride)
 
 
-@rule("split")
+@rule("split", needs=MOVES)
 def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Several slices along one dimension."""
     (v,) = ins
@@ -153,7 +154,7 @@ def splits(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return out
 
 
-@rule("pad")
+@rule("pad", needs=MOVES)
 def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Padded dimensions must be whole; a share is padded with zeros."""
     v, filler = ins
@@ -184,7 +185,7 @@ def pads(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.beside(busy, [v.scaled], shape, made), dims=tuple(dims))]
 
 
-@rule("concatenate")
+@rule("concatenate", needs=MOVES)
 def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Parts behind each other along a dimension that each device has whole."""
     d = op.params["dimension"]
@@ -204,7 +205,7 @@ def concatenations(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [ins[0].having(made, dims=dims, born=debtor.born if debtor is not None else None)]
 
 
-@rule("stack")
+@rule("stack", needs=MOVES)
 def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Behind each other along a new dimension; the others keep their cuts."""
     d = op.params["axis"]
@@ -212,7 +213,7 @@ def stacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return concatenations(w, own, [thickened(v, d) for v in ins])
 
 
-@rule("unstack")
+@rule("unstack", needs=MOVES)
 def unstacks(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The elements along a dimension, which is gone then."""
     d = op.params["axis"]
@@ -244,7 +245,7 @@ def read_as_size(v: Value, d: int) -> Value:
 # --- at an index that is computed
 
 
-@rule("dynamic_slice")
+@rule("dynamic_slice", needs=MOVES, positions=(1, None))
 def dynamic_slices(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A slice at a computed place; at `axis_index * size` it is the device's own part."""
     v, *starts = ins
@@ -328,7 +329,7 @@ def _at(op: Leaf, v: Value, starts: list[Value], along: list[int], sizes: Shape)
     return v.having(T.beside(busy, [(1, v.term)], shape, made), dims=tuple(dims))
 
 
-@rule("dynamic_update_slice")
+@rule("dynamic_update_slice", needs=MOVES, positions=(2, None))
 def dynamic_updates(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Some elements replaced at a computed place; in zeros, at one's own place, it is a share."""
     v, update, *starts = ins

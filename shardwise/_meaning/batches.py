@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -105,17 +106,16 @@ def _beside(columns: Sequence[Atom], op: Leaf) -> tuple[list[Op], Atom]:
 
 
 def _counts_along(atom: Atom, makers: Makers) -> int | None:
-    """The dimension along which whole numbers count from 0, and along no other."""
+    """The dimension along which integers count from 0, and along no other."""
     op = _maker(atom, makers)
-    if op is None:
+    if op is None or not _has_room(op.outs[0]):
         return None
     if op.name == "iota":
         return op.params["dimension"]
     inner = _counts_along(op.ins[0], makers) if op.ins else None
     match op.name:
         case "convert_element_type":
-            exact = np.issubdtype(op.outs[0].dtype, np.integer)
-            return inner if exact else None
+            return inner
         case "broadcast_in_dim" if inner is not None:
             dim = op.params["broadcast_dimensions"][inner]
             return dim if op.outs[0].shape[dim] == _shape(op.ins[0])[inner] else None
@@ -130,8 +130,17 @@ def _counts_along(atom: Atom, makers: Makers) -> int | None:
     return None
 
 
+def _has_room(var: Var) -> bool:
+    """Whether a dtype of integers holds every position along any dimension of an array."""
+    if not jnp.issubdtype(var.dtype, jnp.integer):
+        return False
+    return max(var.shape, default=0) - 1 <= jnp.iinfo(var.dtype).max
+
+
 def _same_dim(before: Sequence[int], after: Sequence[int], dim: int) -> int | None:
     """Where a dimension is after a reshape that only adds or drops dimensions of size 1."""
+    if before[dim] == 1:  # it is known by its place, where others are only added behind it
+        return dim if tuple(after[: len(before)]) == tuple(before) else None
     old = [d for d, size in enumerate(before) if size > 1]
     new = [d for d, size in enumerate(after) if size > 1]
     alike = [before[d] for d in old] == [after[d] for d in new]

@@ -1,36 +1,40 @@
-"""What whole numbers of few bits are.
+"""What integers are once they have wrapped around.
 
-Those of 32 bits count as all there are, but for those without a sign, below 0. In fewer, sums and
-products do wrap around: that is the same whatever the order of a sum. It is no longer once they are
-given more bits, or are compared: from there on a number that may have wrapped around is `held`,
-which no factor comes out of.
+Signed integers of 32 bits and more count as all there are, except where their bounds are known to
+lie beyond the dtype. In fewer bits, and without a sign, sums and products do wrap around: that is
+the same whatever the order of a sum. It no longer is once they are given more bits, or are
+compared, or index an array: from there on a number that may have wrapped around is `held`, which
+no factor comes out of.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from .._program import Atom, Leaf, Lit
+from .._program import Atom, Lit
 from . import term as T
-from .evaluate import numbers
-from .value import Unknown, Value
-
-GROWS = {
-    *("sum", "product", "reduce_sum", "dot", "conv", "cumsum", "integer_pow"),
-    *("scatter_add", "add_rows", "loop", "while"),
-}
-"""What may make numbers larger than a type of few bits holds."""
+from .algebra import few_bits
+from .term import Scaled, Term
+from .value import Value
 
 MOVES = {
     *("bcast", "reshape", "transpose", "slice", "concatenate", "pad", "rev", "permute", "device"),
-    *("select", "max", "min", "reduce_max", "reduce_min", "sort", "gather", "rows"),
-    *("dynamic_slice", "update", "scatter"),
+    *("select", "max", "min", "reduce_max", "reduce_min", "cummax", "cummin", "sort", "gather"),
+    *("rows", "dynamic_slice", "update", "clamp"),
 }
-"""What gives some of the numbers that it is given."""
+"""What gives some of the numbers that it is given, or 0."""
 
+ADDS = {
+    *("sum", "product", "reduce_sum", "dot", "conv", "cumsum", "integer_pow"),
+    *("scatter_add", "add_rows", "loop", "while", "reduce_window_sum"),
+}
+"""What may make numbers smaller than any that it is given."""
 
 TRUTHS = {
     *("zero", "nonzero", "negative", "positive", "nonpositive", "nonnegative"),
@@ -39,87 +43,90 @@ TRUTHS = {
 }
 """What is 0 or 1."""
 
-KEEPS = {
-    *("add", "add_any", "sub", "mul", "neg", "integer_pow", "square", "reduce_sum", "cumsum"),
-    *("dot_general", "conv_general_dilated", "scatter-add", "scatter_add", "select_n", "copy"),
-    *("copy_p", "optimization_barrier", "stop_gradient", "broadcast_in_dim", "reshape", "squeeze"),
-    *("expand_dims", "transpose", "slice", "concatenate", "pad", "rev", "gather", "dynamic_slice"),
-    *("dynamic_update_slice", "split", "convert_element_type"),
-}
-"""Operations that wrap around alike, whether what they are given has wrapped around or not."""
+FITS = {"const", "literal", "held", "wrap", "truncate", "sign", "rem", "random_bits", "top_k"}
+"""What is a number of its dtype: it is given as one, or is no larger than what it is made of."""
+
+Bounds = tuple[T.Coef, T.Coef]
 
 
 def dtype_of(atom: Atom) -> Any:
-    """The type of an operand."""
+    """The dtype of an operand."""
     return jnp.asarray(atom.value).dtype if isinstance(atom, Lit) else atom.dtype
 
 
-def few_bits(dtype: Any) -> bool:
-    """Whether whole numbers have 8 or 16 bits, or none for a sign."""
-    if jnp.issubdtype(dtype, jnp.unsignedinteger):
-        return True
-    return jnp.issubdtype(dtype, jnp.integer) and jnp.iinfo(dtype).bits < 32
-
-
-def wraps(old: Any, new: Any) -> bool:
-    """Whether whole numbers lose their upper bits."""
+def wraps(v: Value, old: Any, new: Any) -> bool:
+    """Whether a conversion between integers may lose upper bits or the sign."""
     if not (jnp.issubdtype(old, jnp.integer) and jnp.issubdtype(new, jnp.integer)):
         return False
-    width = jnp.iinfo(new).bits
-    return width < 32 and width < jnp.iinfo(old).bits
-
-
-def loses_sign(v: Value, old: Any, new: Any) -> bool:
-    """Whether negative numbers may become large ones. Positions and counts are known not to be."""
-    if not (jnp.issubdtype(old, jnp.signedinteger) and jnp.issubdtype(new, jnp.unsignedinteger)):
+    ours, theirs = jnp.iinfo(old), jnp.iinfo(new)
+    if theirs.min <= ours.min and ours.max <= theirs.max:
         return False
-    found = None if v.owed else numbers(v.scaled)
-    return found is None or bool((found < 0).any())
+    known = None if v.owed else bounds(v.scaled)
+    return known is None or not _within(known, new)
 
 
 def widens(old: Any, new: Any) -> bool:
-    """Whether whole numbers of few bits get more of them, or become fractions."""
+    """Whether integers that wrap around get more bits, or become something else."""
     if not few_bits(old):
         return False
     return not jnp.issubdtype(new, jnp.integer) or jnp.iinfo(new).bits > jnp.iinfo(old).bits
 
 
-def may_have_wrapped(v: Value, old: Any) -> bool:
-    """Whether a value may have been too large for its type, or below 0; an argument is not."""
-    if jnp.iinfo(old).bits >= 32:
-        return _goes_below(v)
-    if any(kind == "sum" for _, kind in v.owed):
+def _within(known: Bounds, dtype: Any) -> bool:
+    limits = jnp.iinfo(dtype)
+    return limits.min <= known[0] and known[1] <= limits.max
+
+
+def may_have_wrapped(v: Value, dtype: Any) -> bool:
+    """Whether a value may have been too large for its dtype, or below 0; an argument is not."""
+    if not jnp.issubdtype(dtype, jnp.integer):
+        return False
+    wide = jnp.iinfo(dtype).bits >= 32
+    if not wide and any(kind == "sum" for _, kind in v.owed):
         return True  # the sum may be small, and a share of it large
-    limits, found = jnp.iinfo(old), numbers(v.scaled)
-    if found is not None:
-        return bool(((found < limits.min) | (found > limits.max)).any())
-    stack, seen = [v.scaled], {v.scaled}
+    known = None if v.owed else bounds(v.scaled)
+    if known is not None:
+        return not _within(known, dtype)
+    if not wide:
+        return not _fits(v.scaled, dtype)
+    return jnp.issubdtype(dtype, jnp.unsignedinteger) and _goes_below(v)
+
+
+def _fits(x: Scaled, dtype: Any) -> bool:
+    """Whether every number is one of its dtype already."""
+    stack, seen = [x], {x}
     while stack:
         coef, t = stack.pop()
-        carried = t.op == "symbol" and t.params[0] == "carry"
-        if T.is_one(t) or t.op in TRUTHS:
-            grown = not limits.min <= coef <= limits.max
-        else:
-            grown = coef not in (0, 1) and t.op not in MOVES
-        if carried or grown or t.op in GROWS:
-            return True
-        if t.op in MOVES:
+        known = bounds((coef, t))
+        if known is not None:
+            if not _within(known, dtype):
+                return False
+        elif t.op in MOVES:
             stack += [(coef * c, kid) for c, kid in t.kids if (coef * c, kid) not in seen]
             seen.update((coef * c, kid) for c, kid in t.kids)
-    return False
+        elif coef != 1 or not _given(t):
+            return False
+    return True
+
+
+def _given(t: Term) -> bool:
+    """Whether a term is what a device holds: an argument, or a result of a function by name."""
+    if t.op == "symbol":
+        return t.params[0] not in ("carry", "step")
+    typed = isinstance(t.params, tuple) and any(
+        isinstance(one, tuple) and one[:1] == ("operand",) for one in t.params
+    )
+    return t.op in FITS or typed or t.op.endswith("on each device")
 
 
 def _goes_below(v: Value) -> bool:
     """Whether something is subtracted, and the difference, or a share of it, may be negative."""
-    found = None if v.owed else numbers(v.scaled)
-    if found is not None:
-        return bool((found < 0).any())
     stack, seen = [v.scaled], {v.term}
     while stack:
         coef, t = stack.pop()
         if coef < 0:
             return True
-        if t.op in GROWS | MOVES:
+        if t.op in ADDS | MOVES:
             stack += [kid for kid in t.kids if kid[1] not in seen]
             seen.update(kid for _, kid in t.kids)
     return False
@@ -127,18 +134,97 @@ def _goes_below(v: Value) -> bool:
 
 def held(v: Value, dtype: Any) -> Value:
     """The number that a device holds: itself, or what is left of it where it may have wrapped."""
-    if not few_bits(dtype) or v.owed or not may_have_wrapped(v, dtype):
+    if v.owed or not may_have_wrapped(v, dtype):
         return v
     return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
 
 
-def as_held(op: Leaf, ins: Sequence[Value]) -> list[Value]:
-    """What an operation is given, as it is held where that makes a difference."""
-    rows = [(v, dtype_of(atom)) for v, atom in zip(ins, op.ins, strict=True)]
-    if op.name not in KEEPS:
-        return [held(v, own) for v, own in rows]
-    new = op.outs[0].dtype
-    for v, own in rows:
-        if v.owed and widens(own, new) and may_have_wrapped(v, own):
-            raise Unknown(f"each device's {own} may have wrapped around before it becomes {new}")
-    return [held(v, own) if widens(own, new) else v for v, own in rows]
+# --- between which numbers a term lies
+
+_KNOWN: weakref.WeakKeyDictionary[Term, Bounds | None] = weakref.WeakKeyDictionary()
+
+
+def bounds(x: Scaled) -> Bounds | None:
+    """The least and the largest number that a term of coordinates and constants may be."""
+    coef, t = x
+    if not coef:
+        return 0, 0
+    own = _bounds_of(t)
+    return None if own is None else _ordered(coef * own[0], coef * own[1])
+
+
+def _ordered(*ends: T.Coef) -> Bounds:
+    return min(ends), max(ends)
+
+
+def _bounds_of(t: Term) -> Bounds | None:
+    """The bounds of a term, each worked out once; deep terms go off a stack."""
+    stack = [t]
+    while stack:
+        top = stack[-1]
+        kids = _bounding(top)
+        waiting = [kid for coef, kid in kids if coef and kid not in _KNOWN]
+        if top in _KNOWN or not waiting:
+            if top not in _KNOWN:
+                _KNOWN[top] = _own(top, kids)
+            stack.pop()
+        else:
+            stack.append(waiting[0])
+            if any(kid in _KNOWN and _KNOWN[kid] is None for coef, kid in kids if coef):
+                _KNOWN[top] = None  # one that is not known is enough
+                stack.pop()
+    return _KNOWN[t]
+
+
+def _bounding(t: Term) -> Sequence[Scaled]:
+    """The operands that the bounds of a term depend on."""
+    if t.op in ("sum", "product", "reduce_sum"):
+        return t.kids
+    if t.op not in MOVES:
+        return ()
+    if t.op == "gather":
+        return t.kids[:1] if "FILL" not in t.params[2][0] else ()
+    if t.op == "select":
+        return t.kids[1:]
+    return t.kids[:1] if t.op in ("dynamic_slice", "rows") else t.kids
+
+
+def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
+    if t is T.ONE:
+        return 1, 1
+    if t.op == "iota":
+        return 0, max(t.shape[0] - 1, 0)
+    if t.op in TRUTHS:
+        return 0, 1
+    if t.op in ("argmax", "argmin"):
+        inner = t.kids[0][1].shape
+        return 0, max(math.prod(inner[d] for d in t.params) - 1, 0)
+    if not kids:
+        return None
+    ends: list[Bounds] = []
+    for coef, kid in kids:
+        own = _KNOWN.get(kid) if coef else (0, 0)
+        if own is None:
+            return None
+        ends.append(_ordered(coef * own[0], coef * own[1]))
+    match t.op:
+        case "sum":
+            return sum(low for low, _ in ends), sum(high for _, high in ends)
+        case "product":
+            return _multiplied(ends, t.params)
+        case "reduce_sum":
+            count = math.prod(t.kids[0][1].shape[d] for d in t.params)
+            return ends[0][0] * count, ends[0][1] * count
+    ends += [(0, 0)] if t.op in ("pad", "permute", "rows") else []
+    return min(low for low, _ in ends), max(high for _, high in ends)
+
+
+def _multiplied(ends: Sequence[Bounds], powers: Sequence[int]) -> Bounds | None:
+    low, high = 1, 1
+    for own, power in zip(ends, powers, strict=True):
+        for _ in range(power):
+            low, high = _ordered(*(a * b for a, b in itertools.product((low, high), own)))
+    return low, high
+
+
+__all__ = ["bounds", "dtype_of", "few_bits", "held", "may_have_wrapped", "widens", "wraps"]

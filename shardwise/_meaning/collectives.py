@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 from .._mesh import Axis
 from .._program import Collective, Join, Split, Var
 from . import term as T
+from .algebra import MOVES, ORDER, RING
 from .align import reshaped
 from .bits import dtype_of, held
 from .notes import Notes
+from .rules import admit
 from .value import (
     Unknown,
     Value,
@@ -99,6 +101,7 @@ def exchange(w: Notes, op: Collective, v: Value) -> Value:
         raise Unknown(f"{op.name} within groups of devices")
     if op.name not in RULES:
         raise Unknown(f"there is no rule for {op.name}")
+    admit(op, NEEDS.get(op.name, MOVES), [dtype_of(atom) for atom in op.ins])
     return RULES[op.name](w, op, v, axes)
 
 
@@ -263,6 +266,9 @@ def _refuse(op: Collective, v: Value, axes: Sequence[Axis]) -> None:
             f"{op.name} of each device's own share of a sum, before it is added up", debts
         )
 
+
+NEEDS = {"psum": RING, "psum_scatter": RING, "pmax": ORDER, "pmin": ORDER}
+"""The algebra that each needs; the others move elements."""
 
 RULES: dict[str, Callable[..., Value]] = {
     "psum": _psum,

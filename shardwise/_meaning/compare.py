@@ -56,6 +56,8 @@ class Gap:
     """Whether a factor is one of the result: it may be lost on the way."""
     linear: bool = False
     """Whether it is for certain, wherever what is multiplied is not zero."""
+    asked: bool = False
+    """Whether it is in what the program asks about NaN, which a factor does not change."""
 
     @property
     def ops(self) -> list[Op]:
@@ -82,6 +84,7 @@ def gaps(w: Notes, want: Value, got: Value) -> list[Gap]:
         stray = _first_stray(w, [got.term, *(t for mistake in found for t in mistake.made_of)])
         return [Gap("other", got.term, stray=stray or found[0].op)]
     parted = list(_parting(want.scaled, got.scaled))
+    parted = [gap for gap in parted if not gap.asked] or parted
     if all(gap.kind == "times" for gap in parted):
         terms = {gap.term for gap in parted}
         steps = {t: steps_of(w, t, terms) for t in terms}
@@ -200,6 +203,8 @@ class _Way:
     """Whether one of them is not linear."""
     forked: bool = False
     """Whether the two differed in more than one operand."""
+    asked: bool = False
+    """Whether one of them asks for NaN."""
 
     @property
     def linear(self) -> bool:
@@ -218,6 +223,7 @@ class _Way:
             self.shows and (linear or op in SHOWN),
             self.bent or not linear,
             self.forked or differing > 1,
+            self.asked or op == "is_nan",
         )
 
 
@@ -232,11 +238,11 @@ def _parting(want: Scaled, got: Scaled) -> Iterator[Gap]:
         seen.add(one)
         if s is t:
             ratio = T.over(b, a) if a else None
-            yield Gap("times", t, ratio, b, sure=way.sure, linear=way.linear)
+            yield Gap("times", t, ratio, b, sure=way.sure, linear=way.linear, asked=way.asked)
             continue
         below = _below((a, s), (b, t)) if len(seen) <= DEEP else None
         if below is None:
-            yield Gap("other", t)
+            yield Gap("other", t, asked=way.asked)
         else:
             differing = [(x, y) for x, y in below if x != y]
             further = way.through(t.op, len(differing))
@@ -263,7 +269,7 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
 UNORDERED = {"max", "min", "and", "or", "xor", "eq", "ne"}
 """What has its operands in an order of ours, which differs with the operands."""
 
-FREE = {"sort", "top_k", "approx_top_k", "is_finite", "is_nan"}
+FREE = {"sort", "top_k", "approx_top_k", "is_finite"}
 """What may be the same of a multiple, so that a factor below refutes nothing."""
 
 LINEAR = {

@@ -7,12 +7,23 @@ it hidden: each device multiplies its own parts, and that is what the term says.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+
+import jax.numpy as jnp
 
 from .._program import Leaf
 from . import term as T
+from .algebra import ANY, ORDER, RING
 from .align import align, whole_along
-from .elementwise import check_product, only_sums, refuse_debts, share_words
+from .elementwise import (
+    check_product,
+    may_be_nan,
+    not_dropped,
+    only_sums,
+    refuse_debts,
+    share_words,
+)
 from .notes import Notes
 from .rules import frozen, rule, shifted
 from .value import (
@@ -30,10 +41,13 @@ from .value import (
     with_hidden,
 )
 
+TRUTHS = {"reduce_or": "reduce_max", "reduce_and": "reduce_min"}
+
 KINDS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
 
 
-@rule("reduce_sum", "reduce_max", "reduce_min")
+@rule("reduce_sum", needs=RING)
+@rule("reduce_max", "reduce_min", needs=ORDER)
 def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Over a cut dimension the result is owed: a sum, a maximum or a minimum over the axes."""
     (v,) = ins
@@ -52,17 +66,17 @@ def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(made, dims=dims, owed=owed, born=op if over else v.born)]
 
 
-@rule("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", "argmax", "argmin")
+@rule("argmax", "argmin", needs=ORDER)
+@rule("reduce_prod", "reduce_and", "reduce_or", "reduce_xor", needs=ANY)
 def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Along dimensions that each device has whole."""
+    """Along dimensions that each device has whole; OR and AND of booleans are extremes."""
+    if op.name in TRUTHS and op.outs[0].dtype == jnp.bool_:
+        return reductions(w, dataclasses.replace(op, name=TRUTHS[op.name]), ins)
     refuse_debts(op.name, ins)
     along = op.params["axes"]
-    asked = op.name == "reduce_or" and ins[0].term.op == "is_nan"
-    v = ins[0] if asked else whole_along(ins[0], along)
+    v = whole_along(ins[0], along)
     dims = tuple(dim for d, dim in enumerate(v.dims) if d not in along)
     lead = len(v.hidden)
-    if asked:  # for safety, as a median does: of numbers none is NaN
-        return [v.having(T.zero((*hidden_sizes(v.hidden), *map(whole_size, dims))), dims=dims)]
     if op.name.startswith("reduce"):
         return [v.having(T.reduce(op.name[7:], v.scaled, shifted(along, lead)), dims=dims)]
     shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
@@ -71,7 +85,8 @@ def other_reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.function(op.name, shifted(along, lead), [kid], shape), dims=dims)]
 
 
-@rule("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp")
+@rule("cumsum", needs=RING)
+@rule("cumprod", "cummax", "cummin", "cumlogsumexp", needs=ANY)
 def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Running totals along a dimension that each device has whole; sums of shares are shares."""
     v = whole_along(ins[0], [op.params["axis"]])
@@ -90,7 +105,7 @@ def running(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.beside([at], [v.scaled], v.term.shape, made))]
 
 
-@rule("fft")
+@rule("fft", needs=RING)
 def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Fourier transforms along dimensions that each device has whole; of shares they are shares."""
     lengths = op.params["fft_lengths"]
@@ -104,7 +119,7 @@ def transforms(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.linear("fft", params, v.scaled, shape), dims=dims)]
 
 
-@rule("sort")
+@rule("sort", needs=ANY)
 def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Sorted along a dimension that each device has whole."""
     refuse_debts("sorting", ins)
@@ -123,7 +138,7 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 DIMENSIONS = ("axis", "reduction_dimension")
 
 
-@rule("top_k", "approx_top_k")
+@rule("top_k", "approx_top_k", needs=ORDER)
 def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The largest elements along a dimension that each device has whole."""
     refuse_debts(op.name, ins)
@@ -139,7 +154,7 @@ def largest(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ]
 
 
-@rule("dot_general")
+@rule("dot_general", needs=RING)
 def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A contraction of two dimensions cut alike leaves a sum owed; other dimensions keep cuts."""
     (cx, cy), (bx, by) = op.params["dimension_numbers"]
@@ -162,10 +177,12 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             (*range(lead), *shifted(by, lead)),
         ),
     )
-    if any(v.zero for v in ins):
-        return [Value(*T.zero(shape), dims, tuple(hidden))]
-    coef = T.tidy(x.coef * y.coef)
-    made = (coef, dot(numbers, x.term, y.term, shape)) if coef else T.zero(shape)
+    if not x.coef or not y.coef:
+        made = _with_zeros(op, numbers, x, y, shape)
+        if made is None:
+            return [Value(*T.zero(shape), dims, tuple(hidden))]
+    else:
+        made = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
     owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
     if over & axes_in(dims) or (
         debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden))
@@ -173,6 +190,26 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         raise Unknown("a contraction of shares with parts over the same axis", over)
     born = op if over else debtor.born if debtor is not None else None
     return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
+
+
+def _with_zeros(op: Leaf, numbers, x: Value, y: Value, shape: T.Shape) -> T.Scaled | None:
+    """A contraction with zeros; None if it is zero: it is not where the other may be NaN."""
+    at = 1 if x.zero else 0
+    other = (x, y)[at]
+    may_be = jnp.issubdtype(op.outs[0].dtype, jnp.inexact) and may_be_nan(other.term)
+    if not other.coef or not may_be:
+        return None
+    (c, b) = numbers[0][at], numbers[1][at]
+    left = [d for d in range(len(other.term.shape)) if d not in c]
+    total = T.reduce("sum", (1, other.term), c)
+    loose = [d for d in left if d not in b]
+    # The result has batch dimensions, those that are free in the first operand, in the second.
+    before = len(x.term.shape) - len(c) - len(b) if at else 0
+    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(loose)}
+    order = sorted(left, key=place.__getitem__)
+    turned = T.transpose(total, [left.index(d) for d in order])
+    wide = T.bcast(turned, shape, [place[d] for d in order])
+    return T.multiply([T.full((1, T.NOTHING), shape), wide], shape)
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:
@@ -220,7 +257,7 @@ def _part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
     return x, y
 
 
-@rule("conv_general_dilated")
+@rule("conv_general_dilated", needs=RING)
 def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Examples and output features may be cut; input features cut alike leave a sum owed."""
     x, k = ins
@@ -253,7 +290,8 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
             if key not in ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
         }
     )
-    if any(v.zero for v in ins):
+    x, k = not_dropped(op, [x, k])
+    if not x.coef or not k.coef:
         return [Value(*T.zero(shape), tuple(dims), tuple(hidden))]
     coef = T.tidy(x.coef * k.coef)
     made = (
@@ -264,7 +302,8 @@ def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
 
 
-@rule("reduce_window_sum", "reduce_window_max", "reduce_window_min", "reduce_window")
+@rule("reduce_window_sum", needs=RING)
+@rule("reduce_window_max", "reduce_window_min", "reduce_window", needs=ANY)
 def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Windows slide along dimensions that each device has whole."""
     v, *rest = ins

@@ -21,12 +21,15 @@ from typing import Any
 from .._mesh import Axis
 from .._program import AxisIndex, Body, Collective, Cond, Join, Leaf, Op, Scan, Split, While, walk
 from . import term as T
+from .algebra import MOVES
 from .align import align, whole_along
 from .arrange import thickened
-from .collectives import join
+from .bits import dtype_of
+from .collectives import NEEDS, join
 from .control import chosen, loop
 from .elementwise import sums
 from .pieces import take
+from .rules import admit
 from .value import (
     Unknown,
     Value,
@@ -242,6 +245,7 @@ class DeviceWalk(Walk):
     def exchange(self, op: Collective, v: Many) -> Value | Many:
         if op.groups is not None:
             raise Unknown(f"{op.name} within groups of devices")
+        admit(op, NEEDS.get(op.name, MOVES), [dtype_of(atom) for atom in op.ins])
         values = list(v.values)
         match op.name:
             case "psum":

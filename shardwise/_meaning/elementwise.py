@@ -7,14 +7,16 @@ done to a share is the mistake that `prove` is there to name.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 
 from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
+from .algebra import ANY, FIELD, MOVES, NARROW, RING, kind_of
 from .align import align, spread
-from .bits import dtype_of, few_bits, loses_sign, wraps
+from .bits import TRUTHS, dtype_of, few_bits, wraps
 from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
@@ -79,7 +81,7 @@ def _finish(like: Value, made: Scaled, owed_by: Value | None) -> list[Value]:
     return [like.having(made, owed=owed, born=owed_by.born if owed_by is not None else None)]
 
 
-@rule("add", "add_any", "sub")
+@rule("add", "add_any", "sub", needs=RING)
 def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A sum: all operands cut alike; a share makes all of them shares."""
     ins, debtor = settle(w, op, ins)
@@ -88,8 +90,33 @@ def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     terms, like = combined(w, ins)
     if op.name == "sub":
         terms[1] = (-terms[1][0], terms[1][1])
-    (out,) = _finish(like, T.add(terms, terms[0][1].shape), debtor)
+    (out,) = _finish(like, added(terms, op.outs[0].dtype), debtor)
     return [as_positions(out)]
+
+
+def added(terms: list[Scaled], dtype: Any) -> Scaled:
+    """A sum. What cancels is 0 only if it is a number: `x - x` of a NaN is NaN."""
+    shape, lost = terms[0][1].shape, []
+    made = T.add(terms, shape, lost)
+    if not lost or not jnp.issubdtype(dtype, jnp.inexact):
+        return made
+    zero = T.full((1, T.NOTHING), shape)
+    left = [T.multiply([zero, one], shape) for one in lost if may_be_nan(one[1])]
+    return T.add([made, *left], shape)
+
+
+def may_be_nan(t: T.Term) -> bool:
+    """Whether a term has elements that may be infinite or NaN; coordinates and truths have none."""
+    return T.core(t).op not in ("one", "iota") and T.core(t).op not in TRUTHS
+
+
+def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
+    """The factors of a product; zero times what may be NaN is not left out."""
+    if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) or not any(v.zero for v in ins):
+        return ins
+    if not any(not v.zero and may_be_nan(v.term) for v in ins):
+        return ins
+    return [v.having(T.full((1, T.NOTHING), v.term.shape)) if v.zero else v for v in ins]
 
 
 def check_product(name: str, ins: list[Value]) -> Value | None:
@@ -123,9 +150,10 @@ def _is_picked(v: Value) -> bool:
     return math.prod(v.local) == 1 and not v.debts
 
 
-@rule("mul")
+@rule("mul", needs=RING)
 def products(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A product: all operands cut alike; one of them may be a share."""
+    ins = not_dropped(op, ins)
     debtor = check_product("the product", ins)
     terms, like = combined(w, ins)
     out = _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
@@ -137,19 +165,21 @@ def _scaled(w: Notes, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Val
     return outs
 
 
-@rule("div")
+@rule("div", needs=FIELD)
 def quotients(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A quotient: the numerator may be a share. Whole numbers divide by rounding down."""
     refuse_debts("division by a share", ins[1:])
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact):
         return pointwise(w, op, ins)
+    if not ins[1].zero:
+        ins = not_dropped(op, ins)
     debtor = check_product("the quotient", ins)
     terms, like = combined(w, ins)
     made = T.multiply([terms[0], T.reciprocal(terms[1])], terms[0][1].shape)
     return _scaled(w, op, ins, _finish(like, made, debtor))
 
 
-@rule("neg")
+@rule("neg", needs=RING)
 def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The negative: cut and share stay; a maximum that is owed becomes a minimum."""
     if few_bits(dtype_of(op.ins[0])) and any(kind != "sum" for _, kind in ins[0].owed):
@@ -160,14 +190,16 @@ def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 
 
 @rule(
-    "copy", "copy_p", "reduce_precision", "optimization_barrier", "stop_gradient", "real_if_close"
+    *("copy", "copy_p", "reduce_precision", "optimization_barrier"),
+    *("stop_gradient", "real_if_close"),
+    needs=MOVES,
 )
 def unchanged(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The value itself: rounding does not exist here."""
     return list(ins)
 
 
-@rule("convert_element_type")
+@rule("convert_element_type", needs=MOVES)
 def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Conversions that only round are the value itself; to whole numbers and truth values not."""
     (v,) = ins
@@ -178,16 +210,16 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     )
     if new == jnp.bool_ and old != jnp.bool_:
         return by_element(w, op, ins, "nonzero")
-    if loses or wraps(old, new):
-        return by_element(w, op, ins, "truncate" if loses else "wrap")
-    if loses_sign(v, old, new):
+    if loses:
+        return by_element(w, op, ins, "truncate")
+    if wraps(v, old, new):
         if v.owed:
-            raise Unknown("shares that may be negative become whole numbers without a sign")
+            raise Unknown(f"shares of dtype {old} may wrap around as they become {new}")
         return by_element(w, op, ins, "wrap")
     return [v]
 
 
-@rule("integer_pow")
+@rule("integer_pow", needs=RING)
 def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A whole power."""
     (v,) = ins
@@ -197,14 +229,14 @@ def whole_powers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.power(v.scaled, op.params["y"]))]
 
 
-@rule("square")
+@rule("square", needs=RING)
 def squares(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A square is a whole power."""
     refuse_debts("the square", ins)
     return [ins[0].having(T.power(ins[0].scaled, 2))]
 
 
-@rule("select_n")
+@rule("select_n", needs=MOVES)
 def selections(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A choice by element: linear in what is chosen from, which may be shares."""
     which, *cases = ins
@@ -230,8 +262,6 @@ def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
         return cases[0]
     if T.is_one(which[1]) and len(cases) > int(which[0]) >= 0:
         return cases[int(which[0])]
-    if which[1].op == "is_nan" and which[0] == 1:
-        return cases[0]  # as in a softplus, which keeps a NaN: what it is of numbers
     lead = next((c for c, _ in cases if c), 1)
     made = T.elementwise("select", (), [which, *((T.over(c, lead), t) for c, t in cases)], shape)
     return T.tidy(lead * made[0]), made[1]
@@ -241,7 +271,7 @@ SIGNS = {"lt": "negative", "gt": "positive", "le": "nonpositive", "ge": "nonnega
 TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 
-@rule("eq", "ne", "lt", "gt", "le", "ge")
+@rule("eq", "ne", "lt", "gt", "le", "ge", needs=ANY)
 def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A comparison is the sign of a difference."""
     refuse_debts("a comparison", ins)
@@ -251,16 +281,28 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         return [like.having(T.elementwise(name, (), terms, shape))]
     (a, s), (b, t) = terms
-    if name in ("eq", "ne") and op.ins[0] is op.ins[1] and jnp.issubdtype(dtype, jnp.inexact):
-        nan = T.elementwise("is_nan", (), [(1, s)], shape)
-        one = T.full((1, T.ONE), shape)
-        return [like.having(nan if name == "ne" else T.add([one, (-nan[0], nan[1])], shape))]
-    gap = as_positions(like.having(T.add([(a, s), (-b, t)], shape)))
+    lost: list[Scaled] = []
+    gap = like.having(T.add([(a, s), (-b, t)], shape, lost))
+    if jnp.issubdtype(dtype, jnp.inexact) and any(may_be_nan(one) for _, one in lost):
+        return [like.having(_asked(name, terms))]
+    gap = as_positions(gap)
     coef, shape = gap.coef, gap.term.shape
     if coef < 0 and name in TURNED:
         name = TURNED[name]
     sign = "zero" if name == "eq" else SIGNS.get(name, name)
     return [gap.having(T.elementwise(sign, (), [(1 if coef else 0, gap.term)], shape))]
+
+
+def _asked(name: str, terms: list[Scaled]) -> Scaled:
+    """A comparison of numbers with themselves, or with what has a part in common with them.
+
+    It is a question about the data: whether they are NaN, or infinite. `x != x` is `isnan(x)`.
+    """
+    (_, t), shape = terms[0], terms[0][1].shape
+    if terms[0] != terms[1] or name not in ("eq", "ne"):
+        return T.elementwise(f"{name} as given", (), terms, shape)
+    nan = T.elementwise("is_nan", (), [(1, t)], shape)
+    return nan if name == "ne" else T.add([T.full((1, T.ONE), shape), (-nan[0], nan[1])], shape)
 
 
 BITWISE = {
@@ -269,6 +311,9 @@ BITWISE = {
 }
 
 COMMUTE = {"max", "min", "and", "or", "xor"}
+
+ROOMY = {"max", "min", "clamp", "sign", "rem", "nonzero", "truncate", "wrap"}
+"""Functions of integers that wrap around in no dtype."""
 
 POINTWISE = [
     "max",
@@ -333,7 +378,7 @@ POINTWISE = [
 ]
 
 
-@rule("real", "imag", "conj")
+@rule("real", "imag", "conj", needs=RING)
 def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A part of a complex number, or its conjugate: of a sum, the sum of those of the summands."""
     (v,) = ins
@@ -343,7 +388,7 @@ def parts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having((T.tidy(v.coef * coef), out))]
 
 
-@rule("complex")
+@rule("complex", needs=RING)
 def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A complex number of its two parts, which are shares together."""
     ins, debtor = settle(w, op, ins)
@@ -351,7 +396,7 @@ def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
 
 
-@rule(*POINTWISE)
+@rule(*POINTWISE, needs=ANY)
 def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Any other function of each element: operands cut alike, no shares."""
     return by_element(w, op, ins, op.name)
@@ -370,9 +415,10 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
         out = T.elementwise(name, (), [(1, t)], t.shape)
         return [like.having((out[0] if coef > 0 else -out[0], out[1]))]
     given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
-    if name in BITWISE:
-        # Conversions are the value itself, so the type that the bits are of has to be said.
-        given["operand"] = str(dtype_of(op.ins[0]))
+    dtype = dtype_of(op.ins[0])
+    if name in BITWISE or (kind_of(dtype) == NARROW and name not in ROOMY):
+        # Conversions are the value itself, so the dtype that the result wraps around in is said.
+        given["operand"] = str(dtype)
     params = frozen(given)
     if len(op.outs) == 1:
         return [like.having(T.elementwise(name, params, terms, terms[0][1].shape))]

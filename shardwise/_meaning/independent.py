@@ -13,6 +13,8 @@ import dataclasses
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from .._mesh import Axis
 from .._program import Atom, Body, Leaf, Lit, Scan, Var
 from . import term as T
@@ -131,10 +133,11 @@ def carried(op: Scan) -> list[Carried] | None:
 
 
 def _number(atom: Atom) -> int | None:
-    """A whole number that stands in the program."""
-    if not isinstance(atom, Lit) or getattr(atom.value, "shape", ()):
+    """A real integer that stands in the program."""
+    if not isinstance(atom, Lit) or np.shape(atom.value):
         return None
-    return int(atom.value) if float(atom.value).is_integer() else None
+    value = complex(atom.value)
+    return int(value.real) if not value.imag and value.real.is_integer() else None
 
 
 def _shape(atom: Atom) -> tuple[int, ...]:

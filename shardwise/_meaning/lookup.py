@@ -7,26 +7,32 @@ leaves a sum owed, as any sum over a cut dimension does.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
+from .._mesh import Axis
 from .._program import Leaf
 from . import term as T
+from .algebra import ANY, MOVES, RING
 from .align import whole_along
+from .arrange import thickened
 from .contract import meet
 from .elementwise import debts_of, only_sums, refuse_debts, share_words, sums
 from .masked import added_up
 from .notes import Notes
 from .rules import rule, shifted
 from .value import (
+    Dim,
     Unknown,
     Value,
     axes_in,
     hidden_sizes,
     hide,
+    local_size,
     read_as,
     tidy_dim,
     uncut,
@@ -43,7 +49,7 @@ def _apart(x: Value, y: Value) -> tuple[Value, Value]:
     return x, y
 
 
-@rule("gather")
+@rule("gather", needs=MOVES, positions=(1, 2))
 def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows by index: cut indices give cut rows, cut features stay cut; shares stay shares."""
     x, index = ins
@@ -53,12 +59,20 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     batch_i = tuple(getattr(numbers, "start_indices_batching_dims", ()))
     index = whole_along(index, [len(index.dims) - 1])
     x, index = meet(w, x, index, [*zip(batch_x, batch_i, strict=True)])
-    full = [
-        d for d in range(len(x.dims)) if d not in numbers.start_index_map and sizes[d] == x.local[d]
-    ]
+    apart = {*numbers.start_index_map, *batch_x}
+    full = [d for d in range(len(x.dims)) if d not in apart and sizes[d] == x.local[d]]
     x = whole_along(x, [d for d in range(len(x.dims)) if d not in full and d not in batch_x])
     paired = axes_in(x.dims[d] for d in batch_x)
     loose = (x.axes - paired) & index.axes
+    for d in full:
+        if _one_each(x, d) and axes_in([x.dims[d]]) <= loose:
+            left = [
+                e for e in range(len(x.dims)) if e not in {*numbers.collapsed_slice_dims, *batch_x}
+            ]
+            changed, at = _batched(numbers, d, numbers.offset_dims[left.index(d)])
+            params = {**op.params, "dimension_numbers": changed}
+            own = _cut_here(thickened(index, at), at, x.dims[d])
+            return gathers(w, dataclasses.replace(op, params=params), [x, own])
     for axis in sorted(loose | (paired & {*x.hidden, *index.hidden})):
         x, index = hide(x, axis), hide(index, axis)
     if x.debts & index.axes:
@@ -100,6 +114,48 @@ def gathers(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [x.having(T.bcast((coef, made), shape, keep), dims=dims, hidden=tuple(hidden))]
 
 
+def _one_each(v: Value, d: int) -> bool:
+    """Whether a dimension is cut so that each device has one element of it."""
+    return local_size(v.dims[d]) == 1 and bool(axes_in([v.dims[d]]))
+
+
+def _cut_here(v: Value, at: int, dim: Dim) -> Value:
+    """A value with dimension `at` cut as `dim`, and no other by the same axes."""
+    own = axes_in([dim])
+    rest = [tidy_dim(_without_axes(segment, own) for segment in one) for one in v.dims]
+    return read_as(v, (*rest[:at], dim, *rest[at + 1 :]))
+
+
+def _without_axes(segment: tuple[int, tuple[Axis, ...]], axes: frozenset[Axis]) -> Any:
+    size, own = segment
+    gone = math.prod(axis.size for axis in own if axis in axes)
+    return size // gone, tuple(axis for axis in own if axis not in axes)
+
+
+def _batched(numbers: Any, d: int, place: int) -> tuple[Any, int]:
+    """Dimension numbers in which dimension `d` of the array goes with a new one of the index.
+
+    `place` is where it is in what is looked up or added. The new dimension of the index is
+    inserted so that it comes to stand there: nothing moves.
+    """
+    looked_up = hasattr(numbers, "offset_dims")
+    windows, batched = (
+        ("offset_dims", "start_indices_batching_dims")
+        if looked_up
+        else ("update_window_dims", "scatter_indices_batching_dims")
+    )
+    old = getattr(numbers, windows)
+    at = sum(1 for e in range(place) if e not in old)
+    pairs = dict(zip(numbers.operand_batching_dims, getattr(numbers, batched), strict=True))
+    pairs = {e: i + (i >= at) for e, i in pairs.items()} | {d: at}
+    changed = {
+        windows: tuple(e for e in old if e != place),
+        "operand_batching_dims": tuple(sorted(pairs)),
+        batched: tuple(pairs[e] for e in sorted(pairs)),
+    }
+    return numbers._replace(**changed), at
+
+
 OF_RESULT = ("offset_dims", "update_window_dims")
 OF_INDEX = ("start_indices_batching_dims", "scatter_indices_batching_dims", "mode")
 
@@ -126,7 +182,7 @@ def _fills(op: Leaf, mode: str, fill: Any) -> bool:
     return not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) if fill is None else bool(fill)
 
 
-@rule("scatter-add", "scatter_add")
+@rule("scatter-add", "scatter_add", needs=RING, positions=(1, 2))
 def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows added up by index: over cut rows a sum is owed."""
     x, index, update = ins
@@ -149,6 +205,8 @@ def _as_sum(op: Leaf) -> Leaf:
     "scatter_max",
     "scatter-min",
     "scatter-max",
+    needs=ANY,
+    positions=(1, 2),
 )
 def replacements(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows replaced by index: the dimensions written to must be whole."""
@@ -176,6 +234,21 @@ def _scattered(w: Notes, op: Leaf, x: Value, index: Value, update: Value, adds: 
         if d not in numbers.scatter_dims_to_operand_dims
         and update.local[of_window[d]] == x.local[d]
     }
+    for d, e in full.items() if adds and index.axes else ():
+        if update.local[e] != 1:
+            continue
+        axes = tuple(sorted(index.axes))
+        dim = update.dims[e] or tidy_dim([(math.prod(hidden_sizes(axes)), axes)])
+        changed, at = _batched(numbers, d, e)
+        again = dataclasses.replace(op, params={**op.params, "dimension_numbers": changed})
+        try:
+            places = _cut_here(thickened(index, at), at, dim)
+            made = _scattered(w, again, x, places, _cut_here(update, e, dim), adds)
+        except Unknown:
+            continue
+        # One row for each device, or one row that all of them add to: the reference has one.
+        if w.known(made.term):
+            return made
     update = whole_along(update, [d for d in window if d not in full.values()])
     batch_rows = [rows[i] for i in batch_i]
     loose = [d for d in rows if d not in batch_rows]

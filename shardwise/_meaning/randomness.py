@@ -15,6 +15,7 @@ import math
 from .. import _jax
 from .._program import Leaf, Var
 from . import term as T
+from .algebra import ANY
 from .align import whole_along
 from .elementwise import pointwise, refuse_debts
 from .notes import Notes
@@ -41,7 +42,7 @@ def _one_by_one(op: Leaf, ins: list[Value]) -> None:
         )
 
 
-@rule("random_bits", "random_split", "random_unwrap", "random_seed", "random_clone")
+@rule("random_bits", "random_split", "random_unwrap", "random_seed", "random_clone", needs=ANY)
 def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """One draw for each key; the dimensions of the keys keep their cuts."""
     refuse_debts(op.name, ins)
@@ -54,7 +55,7 @@ def draws(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.function(op.name, params, [v.scaled], shape), dims=dims)]
 
 
-@rule("random_wrap")
+@rule("random_wrap", needs=ANY)
 def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Numbers become keys, along the last dimensions."""
     refuse_debts(op.name, ins)
@@ -65,14 +66,14 @@ def wraps(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(T.function(op.name, frozen(op.params), [v.scaled], shape), dims=dims)]
 
 
-@rule("random_fold_in")
+@rule("random_fold_in", needs=ANY)
 def folds(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """One key and one number at a time."""
     _one_by_one(op, ins)
     return pointwise(w, op, ins)
 
 
-@rule("random_gamma", "bitcast_convert_type")
+@rule("random_gamma", "bitcast_convert_type", needs=ANY)
 def by_element(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """By element, where shapes stay."""
     _one_by_one(op, ins)

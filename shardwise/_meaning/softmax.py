@@ -31,6 +31,9 @@ from .pieces import BY_ELEMENT
 from .term import Scaled, Shape, Term
 from .value import Value
 
+QUESTIONS = {"is_nan", "is_finite"}
+"""What asks whether something is a number: cancelling `exp(m)` would drop a NaN in `m`."""
+
 
 class Normal:
     """Terms in the normal form, each made once."""
@@ -85,7 +88,7 @@ class Normal:
                 return self.part(t)
             case "reduce_max" | "reduce_min":
                 return T.reduce(t.op[7:], self(t.kids[0]), t.params)
-        if t.op in BY_ELEMENT:
+        if t.op in BY_ELEMENT and t.op not in QUESTIONS:
             return self.by_element(t, [self(kid) for kid in t.kids], t.shape)
         return 1, t
 

@@ -139,7 +139,9 @@ class Value:
 
 
 def whole(scaled: Scaled) -> Value:
-    """A value that every device has whole."""
+    """A value that every device has whole. Without elements, all values of a shape are one."""
+    if 0 in scaled[1].shape:
+        scaled = T.zero(scaled[1].shape)
     return Value(*scaled, tuple(uncut(size) for size in scaled[1].shape))
 
 

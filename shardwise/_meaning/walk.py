@@ -39,7 +39,7 @@ from . import (  # the rules enter themselves into the table
 )
 from . import term as T
 from .batches import by_rows
-from .bits import as_held
+from .bits import dtype_of
 from .collectives import exchange, join, split
 from .control import choose_branch, loop, loop_while
 from .notes import Mistake, Notes
@@ -96,7 +96,22 @@ class Walk(Notes):
                     self.note("owes", op, axis, out)
 
     def apply(self, op: Op, ins: list[Value]) -> list[Value]:
-        """The meanings of an operation's results."""
+        """The meanings of an operation's results; of those without elements there is but one."""
+        if any(0 in var.shape for var in op.outs):
+            return self.empty(op, ins)
+        return self.followed(op, ins)
+
+    def empty(self, op: Op, ins: list[Value]) -> list[Value]:
+        """The same where some results have no elements."""
+        if all(0 in var.shape for var in op.outs):
+            return [whole(T.zero(tuple(var.shape))) for var in op.outs]
+        return [
+            whole(T.zero(tuple(var.shape))) if 0 in var.shape else out
+            for var, out in zip(op.outs, self.followed(op, ins), strict=True)
+        ]
+
+    def followed(self, op: Op, ins: list[Value]) -> list[Value]:
+        """The meanings that the rules give; what none covers is kept as what it is."""
         try:
             outs = self.rule(op, ins)
         except Unknown as unknown:
@@ -115,7 +130,7 @@ class Walk(Notes):
                 own = RULES.get(op.name)
                 if own is None or op.effectful:
                     raise Unknown(f"there is no rule for {op.name}")
-                return own(self, op, as_held(op, ins))
+                return own(self, op, ins)
             case AxisIndex():
                 return [index_along(op.axis)]
             case Split():
@@ -139,7 +154,7 @@ class Walk(Notes):
         lead = hidden_sizes(axes)
         kids = [v.scaled for v in ins]
         name = f"{op.name} on each device" if axes else op.name
-        params = (frozen(op.params), lead)
+        params = (frozen(op.params), tuple(str(dtype_of(atom)) for atom in op.ins), lead)
         return [
             Value(
                 *T.function(name, (*params, index), kids, (*lead, *var.shape)),

@@ -11,6 +11,7 @@ This is real arithmetic: rounding, overflow, and the order of a sum do not exist
 
 from .algebra import FLAT as FLAT
 from .algebra import FOLDED as FOLDED
+from .algebra import NOTHING as NOTHING
 from .algebra import add as add
 from .algebra import constant as constant
 from .algebra import elementwise as elementwise

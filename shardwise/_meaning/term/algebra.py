@@ -31,8 +31,8 @@ FLAT = 48
 """Sums and products of more terms than this stay nested: residual streams grow with the depth."""
 
 
-def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
-    """A sum, flat and ordered, like terms taken together."""
+def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None) -> Scaled:
+    """A sum, flat and ordered, like terms taken together; what cancels is put into `lost`."""
     total: dict[Term, Coef] = {}
     for coef, term in parts:
         summands = _summands(term)
@@ -42,6 +42,8 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
             if t in total and coef * c * total[t] < 0 and not_finite(t):
                 return full((1, make("literal", "nan", (), ())), shape)
             total[t] = tidy(total.get(t, 0) + coef * c)
+            if lost is not None and coef * c and not total[t]:
+                lost.append((tidy(coef * c), t))
     terms = sorted((t for t, c in total.items() if c), key=lambda t: t.number)
     if not terms:
         return zero(shape)
@@ -51,6 +53,10 @@ def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     long = length(lead)
     spend(sum(long * length(total[t]) - 1 for t in terms))
     return _hoisted("sum", (), [(over(total[t], lead), t) for t in terms], shape, lead)
+
+
+NOTHING = make("nothing", (), (), ())
+"""The number 0 in a product with what may be infinite or NaN: it does not vanish there."""
 
 
 def _summands(t: Term) -> Sequence[Scaled]:
