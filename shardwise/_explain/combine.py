@@ -30,8 +30,8 @@ CPU = (
 
 
 WHOLE = (
-    "nothing in this program is sharded, so every device computes all of it: give the arguments "
-    "a sharding, or in_specs=."
+    "there is no shard_map in the program and nothing in it is sharded, so every device computes "
+    "all of it: give the arguments a sharding, or in_specs=."
 )
 
 

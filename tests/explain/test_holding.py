@@ -257,7 +257,7 @@ class TestNotes:
     def test_nothing_is_sharded(self):
         report = sw.explain(lambda x: x @ x.T, shaped(8, 4), mesh=sw.mesh(data=4))
         assert report.collectives == ()
-        assert "nothing in this program is sharded" in report.notes[0]
+        assert "nothing in it is sharded" in report.notes[0]
 
     def test_an_axis_left_to_the_compiler(self):
         report = explained(
