@@ -310,6 +310,14 @@ def _unequal(rule: Rule, stack: Any, groups: tuple[tuple[int, ...], ...], params
     return picked(lax.concatenate(parts, 0), order)
 
 
+def sends(name: str, size: int, n: int) -> int:
+    """Return the bytes that a device sends of an operand of `size` bytes, in a group of `n`.
+
+    `all_reduce` is any reduction over devices; `jax.lax` has names for three of them.
+    """
+    return RULES["psum" if name == "all_reduce" else name].sends(size, n)
+
+
 def identity(name: str, dtype: Any) -> Any:
     """Where folding starts."""
     if name == "psum":

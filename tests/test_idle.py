@@ -107,3 +107,13 @@ def test_the_others_say_so(verb):
     assert says not in str(getattr(sw, verb)(plain, X, mesh={"data": 1})) or verb == "explain"
     for used in (mapped, mapped_alike, in_a_branch):
         assert says not in str(getattr(sw, verb)(used, X, mesh=MESH))
+
+
+@pytest.mark.parametrize("verb", ["check", "prove"])
+def test_a_program_without_shard_map_has_nothing_to_check(verb):
+    said = getattr(sw, verb)(plain, X, mesh=MESH)
+    assert said.ok
+    assert "nothing to check: no shard_map" in str(said).splitlines()[0]
+    assert "right on" not in str(said)
+    assert "proved on" not in str(said)
+    assert "sw.explain" in str(said)

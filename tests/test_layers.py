@@ -30,6 +30,7 @@ ROWS = (
     ("_static", "_trees"),
     ("_layout",),
     ("_tracing",),
+    ("_compiler",),
     ("_simulate",),
     ("_check", "_explain"),
     ("_inspect", "_prove"),

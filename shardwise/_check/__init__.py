@@ -25,8 +25,10 @@ from .silence import ignores_in as ignores_in
 from .silence import place_of as place_of
 from .silence import silencing as silencing
 from .silence import split_silenced as split_silenced
+from .verdict import NOTHING as NOTHING
 from .verdict import Finding as Finding
 from .verdict import Verdict as Verdict
 from .verdict import counted as counted
+from .verdict import is_not_sharded as is_not_sharded
 from .verdict import told_once as told_once
 from .verdict import underline as underline

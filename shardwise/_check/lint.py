@@ -29,7 +29,7 @@ from .._program import (
 )
 from .diagnose import gradient_before
 from .two_ways import two_ways
-from .verdict import NOWHERE, Finding
+from .verdict import NOT_SHARDED, NOWHERE, Finding
 
 LARGE = 1 << 20
 """From how many gathered bytes on it is worth a word."""
@@ -127,11 +127,11 @@ def not_sharded() -> Finding:
     """What is said of a program that the mesh has no part in."""
     return Finding(
         "SW204",
-        "there is no shard_map in the program: what each device does and sends is left to the "
-        "compiler, and nothing of it was looked at",
+        NOT_SHARDED,
         NOWHERE,
-        remedy="write what one device does as a function, and map it: jax.shard_map(body, "
-        "mesh=mesh, in_specs=..., out_specs=...). A program for jit alone needs no such check.",
+        remedy="sw.explain(f, *args, mesh=mesh) shows what the compiler sends, and from which "
+        "line; on the command line, shardwise explain. To check what each device does, write it as "
+        "a function and map it: jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...).",
         certain=False,
     )
 

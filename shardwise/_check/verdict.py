@@ -113,6 +113,7 @@ class Verdict:
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """Which meshes it is wrong and right on: pairs of a word and the meshes."""
         said = "right as far as this could show" if self.limited else "right"
+        said = NOTHING if is_not_sharded(self.findings) else said
         if any(finding.certain for finding in self.silenced):
             said = "right but for what is silenced"
         rows = [("WRONG", self.wrong_on), (said, self.right_on)]
@@ -161,6 +162,20 @@ class Verdict:
         items = "".join(map(_html, told_once(self.findings)))
         quiet = f" ({counted(self.silenced)})" if self.silenced else ""
         return f"<div>{name}: {parts}{DRAWN if self.drawn else ''}{quiet}{items}</div>"
+
+
+NOT_SHARDED = (
+    "there is no shard_map in the program: the compiler partitions it, and what it computes is the "
+    "same on any mesh"
+)
+
+NOTHING = "nothing to check: no shard_map, the compiler partitions the program; tried"
+"""The headline of such a program, in place of a word about meshes."""
+
+
+def is_not_sharded(findings: Sequence[Finding]) -> bool:
+    """Whether a program was found to have no `shard_map`."""
+    return any(one.message == NOT_SHARDED for one in findings)
 
 
 DRAWN = " (values drawn)"

@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ class Settings:
     """With how many virtual CPU devices JAX is started."""
     hardware: str | None = None
     """The machine for the seconds of `explain`."""
+    expect: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What `explain` fails beyond: `{bytes_sent = {data = 1e6}, all_gather = 0}`."""
     file: Path | None = dataclasses.field(default=None, compare=False)
     """Where they come from."""
 
@@ -116,11 +118,27 @@ def _string(file: Path, name: str, value: Any) -> str:
     return value
 
 
+def _bounds(file: Path, name: str, value: Any) -> dict[str, Any]:
+    numbers = value.values() if isinstance(value, dict) else ()
+    each = [one for number in numbers for one in _each(number)]
+    if not isinstance(value, dict) or any(
+        isinstance(one, bool) or not isinstance(one, int | float) for one in each
+    ):
+        example = "{bytes_sent = {data = 1e6}, all_gather = 0}"
+        raise _wrong(file, f"{name} is {_kind(value)}.", f"{name} = {example}")
+    return value
+
+
+def _each(bound: Any) -> list[Any]:
+    return list(bound.values()) if isinstance(bound, dict) else [bound]
+
+
 SETTINGS: dict[str, Callable[[Path, str, Any], Any]] = {
     "paths": _paths,
     "ignore": _codes,
     "devices": _devices,
     "hardware": _string,
+    "expect": _bounds,
 }
 """Each setting, and what reads it."""
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -37,7 +37,28 @@ def explain(
         options.one("The mesh: data=8,model=2. By default the case's own, or its largest."),
     ] = None,
     against: Annotated[
-        str | None, options.one("A second mesh: what changes from the first to it.")
+        str | None,
+        typer.Option(
+            metavar="AXIS=SIZE,...|OLD.json",
+            help="A second mesh, or an earlier report (--format json): what changes.",
+        ),
+    ] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIGURE=MOST,...",
+            help="Fail where more is sent or held: bytes_sent=1e6, bytes_sent.data=1e6, "
+            "peak_memory=8e9, all_gather=0. By default, expect of [tool.shardwise].",
+        ),
+    ] = None,
+    compile: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Read the collectives off the compiled program, or never. By default, where the "
+            "compiler decides what is sent.",
+            show_default=False,
+        ),
     ] = None,
     hardware: Annotated[
         str | None,
@@ -57,24 +78,29 @@ def explain(
 ) -> None:
     """Show what programs send, hold and cost on a mesh of any size. Runs nothing.
 
+    Programs that the compiler partitions are compiled for virtual devices. The exit code is 1 where
+    a bound of --expect is exceeded.
+
     Takes the cases of shardwise check: functions decorated with @sw.case(mesh=...) that return
     (f, args). With @sw.case(..., explain=large) it takes what large() returns instead.
     """
     sizes = None if mesh is None else options.one_mesh(mesh)
-    other = None if against is None else options.one_mesh(against, "--against")
+    old = Path(against) if against is not None and against.endswith(".json") else None
+    other = None if against is None or old else options.one_mesh(against, "--against")
     files.refuse_unwritable(page, "--html")
     files.refuse_unwritable(trace, "--trace")
     named, settings = options.prepare(targets, devices)
     machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
+    bounds = parse_bounds(expect) if expect else dict(settings.expect)
+    wanted = Wanted(sizes, other, machine, "auto" if compile is None else compile, old, bounds)
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with telling("importing"):
             cases = find_cases(named)
         one_case_for_files("explain", cases, page, trace)
         told = {"--mesh": mesh, "--against": against, "--hardware": hardware, "--html": page}
+        told["--expect"] = ",".join(expect) if expect else None
         command = _command(targets or [], {**told, "--trace": trace, "--devices": devices})
-        outcomes = [
-            _explain(one, sizes, other, machine, command, judged=page is not None) for one in cases
-        ]
+        outcomes = [_explain(one, wanted, command, judged=page is not None) for one in cases]
     if output is options.Printed.JSON:
         typer.echo(json.dumps([one.to_dict() for one in outcomes], indent=2))
     else:
@@ -84,7 +110,9 @@ def explain(
         if one.report is not None:
             _write(one.report, page, trace)
     failed = any(one.report is None for one in outcomes)
-    raise typer.Exit(ExitCode.NOT_RUN if failed else ExitCode.OK)
+    over = any(one.excesses for one in outcomes)
+    code = ExitCode.NOT_RUN if failed else ExitCode.WRONG if over else ExitCode.OK
+    raise typer.Exit(code)
 
 
 def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -> None:
@@ -102,12 +130,58 @@ def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -
 
 
 @dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What is asked of each case."""
+
+    mesh: Mesh | None
+    other: Mesh | None
+    machine: str | None
+    compile: bool | Literal["auto"]
+    old: Path | None
+    bounds: Mapping[str, Any]
+
+
+def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
+    """The bounds of `--expect bytes_sent.data=1e6,all_gather=0`."""
+    found: dict[str, Any] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        name, equals, number = part.strip().partition("=")
+        figure, dot, axis = name.partition(".")
+        most = _number(number)
+        if most is None or not equals or not figure or (dot and not axis):
+            raise ShardwiseError(
+                explain_error(
+                    f"{part.strip()!r} is no bound",
+                    where="--expect",
+                    rule="A bound is a figure and the most it may be.",
+                    remedy="--expect bytes_sent.data=1e6,all_gather=0",
+                )
+            )
+        if axis:
+            found.setdefault(figure, {})[axis] = most
+        else:
+            found[figure] = most
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
 class Explained:
     """A case with its report, and a second one beside it if asked for; or with an error."""
 
     outcome: Outcome
     report: Report | None = None
     beside: Report | None = None
+    changes: Any = None
+    """What changed since an earlier report, if it was asked for."""
+    excesses: Sequence[Any] = ()
+    """The bounds that are exceeded."""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data."""
@@ -115,6 +189,9 @@ class Explained:
         found = {**case, "report": self.report.to_dict() if self.report else None}
         if self.report and self.beside:
             found["comparison"] = self.report.compare(self.beside).to_dict()
+        if self.changes is not None:
+            found["changes"] = self.changes.to_dict()
+        found["exceeded"] = [str(one) for one in self.excesses]
         return found
 
     def show(self) -> None:
@@ -123,10 +200,14 @@ class Explained:
             console().print(full_text(self.outcome, verbose=False))
         elif self.beside is not None:
             typer.echo(self.report.compare(self.beside))
+        elif self.changes is not None:
+            typer.echo(f"{self.outcome.found.name}: {self.changes}")
         else:
             from .._explain import show
 
             show(self.report)
+        for one in self.excesses:
+            console().print(f"OVER BUDGET: {one}", style="red", markup=False, highlight=False)
 
 
 def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
@@ -135,35 +216,44 @@ def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
     return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
 
 
-def _explain(
-    found: Found,
-    mesh: Mesh | None,
-    other: Mesh | None,
-    machine: str | None,
-    command: str,
-    judged: bool,
-) -> Explained:
+def _explain(found: Found, wanted: Wanted, command: str, judged: bool) -> Explained:
     if found.case is None:
         return Explained(Outcome(found, error=found.error))
     with telling(f"explaining {found.name}"):
         try:
-            f, args = program_of(found.case, found.case.explain)
-            own = found.case.explain_mesh or largest(found.case.mesh)
-            first = _report(f, args, mesh or own, machine)
-            first = dataclasses.replace(first, command=command)
-            if judged:
-                first = _judged(first, f, args, mesh or own)
-            second = None if other is None else _report(f, args, other, machine)
+            return _explained(found, wanted, command, judged)
         except (Exception, SystemExit) as error:
             return Explained(Outcome(found, error=error))
-    return Explained(Outcome(found), first, second)
 
 
-def _report(f: Any, args: Sequence[Any], mesh: Mesh, machine: str | None) -> Report:
+def _explained(found: Found, wanted: Wanted, command: str, judged: bool) -> Explained:
+    from .._explain import changes_since, excesses
+
+    assert found.case is not None
+    f, args = program_of(found.case, found.case.explain)
+    specs = found.case.options.get("in_specs")
+    mesh = wanted.mesh or found.case.explain_mesh or largest(found.case.mesh)
+    first = dataclasses.replace(_report(f, args, mesh, wanted, specs), command=command)
+    over = excesses(first, wanted.bounds)
+    changes = None if wanted.old is None else changes_since(wanted.old, first)
+    if judged:
+        first = _judged(first, f, args, mesh)
+    second = None if wanted.other is None else _report(f, args, wanted.other, wanted, specs)
+    return Explained(Outcome(found), first, second, changes, over)
+
+
+def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: Any) -> Report:
     from .._explain import explain as run
     from .._mesh import mesh as make_mesh
 
-    return run(f, *args, mesh=make_mesh(mesh), hardware=machine)
+    return run(
+        f,
+        *args,
+        mesh=make_mesh(mesh),
+        in_specs=in_specs,
+        hardware=wanted.machine,
+        compile=wanted.compile,
+    )
 
 
 def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:

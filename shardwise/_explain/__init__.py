@@ -1,5 +1,8 @@
 """`explain`: what a sharded program sends, by whom and how much; what it holds and costs."""
 
+from .budget import BudgetError as BudgetError
+from .budget import excesses as excesses
+from .earlier import changes_since as changes_since
 from .explain import explain as explain
 from .hardware import Hardware as Hardware
 from .report import Report as Report

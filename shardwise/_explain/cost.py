@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from typing import TypeVar
 
-from .._collectives import RULES
+from .._collectives import sends
 from .data import CollectiveUse, Cost, Scaling, ScalingPoint, Step
 from .facts import Facts
 from .hardware import Hardware, find
@@ -153,7 +153,7 @@ def _rounds(name: str, n: int) -> int:
     if name in ("ppermute", "all_to_all"):
         return 1
     once = math.ceil(math.log2(n))
-    return 2 * once if name in ("psum", "pmax", "pmin") else once
+    return 2 * once if name in ("psum", "pmax", "pmin", "all_reduce") else once
 
 
 def _openers(report: Facts) -> list[bool]:
@@ -292,5 +292,5 @@ def resized(use: CollectiveUse, axis: str, old: int, new: int) -> CollectiveUse:
     if use.name == "all_gather":
         size = -(-size * use.group_size // n)
     moves = use.bytes_sent or use.group_size == 1
-    sent = RULES[use.name].sends(size, n) if moves else 0
+    sent = sends(use.name, size, n) if moves else 0
     return dataclasses.replace(use, group_size=n, bytes_sent=sent)

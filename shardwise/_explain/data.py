@@ -145,6 +145,12 @@ class CollectiveUse(Plain):
     """Who holds what before and after it; None where the program could not be followed."""
     redundant: Redundant | None = None
     """Why it sends more than it has to, where that is proved."""
+    by: str = "program"
+    """`program` for a collective that the program calls, `compiler` for one that XLA inserts."""
+    of: str = ""
+    """The argument that is sent, or a part of it: `params['w1']`; empty for a computed value."""
+    result_shape: tuple[int, ...] | None = None
+    """Of one device's result, where the compiler says it."""
 
     @property
     def total_bytes(self) -> int:

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
 from .._call import simulate_p
 from .._calls import DEVICES, public
+from .._compiler.compile import mesh_of
 from .._doing import Telling, doing, telling
 from .._errors import ArgumentError, a_type, explain_error, name_of
 from .._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
-from .._program import Body, Passes, Var, annotate, build, walk
+from .._program import Body, Passes, Var, annotate, build, is_sharded, walk
 from .._program.where import place_of
 from .._static import Static
 from .._tracing import Traced, Tracing
-from .data import CollectiveUse, Held, MeshAxis, Traffic, Work
+from .combine import Plan, refuse_other_compile, traffic_of, with_compiled
+from .data import Held, MeshAxis, Work
 from .hardware import Hardware, find
 from .meant import Meant
 from .memory import memory_of
 from .merge import merged
-from .notes import notes_of
+from .notes import left_to_compiler, notes_of
 from .placing import Layouts
 from .prune import pruned
 from .record import Around, Recorder, Tally
@@ -38,14 +40,17 @@ def explain(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
+    compile: bool | Literal["auto"] = "auto",
     progress: Telling = None,
 ) -> Report:
     """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
 
-    `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s and the mesh of any size.
+    `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s and the mesh of any size. What
+    the compiler partitions (`jit` with shardings, `with_sharding_constraint`, Explicit axes) is
+    compiled, in another process, for as many virtual CPU devices as the mesh has.
 
     Args:
-        f: The function, with `jax.shard_map` somewhere inside.
+        f: The function: with `jax.shard_map` inside, partitioned by the compiler, or both.
         *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
         mesh: The mesh: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a keyword
             `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left out, `f`
@@ -56,6 +61,9 @@ def explain(
             sharding keeps it. What is not said is read off the program.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        compile: Whether to compile the program and read the collectives off the optimised HLO.
+            `"auto"` does where the compiler decides what is sent, up to 2,048 devices; `True`
+            always; `False` never: then only the collectives that the program calls are known.
         progress: What is going on, while it takes long: None is a line on a terminal that goes away
             by itself and nothing elsewhere, True also lines where there is no terminal, False
             nothing. A function is given the words: `progress=print`.
@@ -67,7 +75,7 @@ def explain(
     Raises:
         ShardingError: Mesh, specs and arrays do not fit each other.
         UnsupportedError: The program uses a collective that is not known.
-        ShardwiseError: There is no hardware of that name.
+        ShardwiseError: There is no hardware of that name, or the program does not compile.
 
     Example:
         ```python
@@ -84,6 +92,7 @@ def explain(
                 remedy="sw.explain(f, *args, mesh=mesh)",
             )
         )
+    refuse_other_compile(compile)
     machine = None if hardware is None else find(hardware)
     static = Static.of(static_argnums, static_argnames)
     tracing = Tracing(f, mesh, in_specs, static)
@@ -91,13 +100,19 @@ def explain(
         doing("tracing")
         traced = tracing(args, {})
         doing("adding up what is sent, held and computed")
-        report = _report(f, traced, tracing.mesh)
+        report = _report(f, traced, tracing.mesh, compile)
     return report if machine is None else report.on(machine)
 
 
-def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | None) -> Report:
+def _report(
+    f: Callable[..., Any],
+    traced: Traced,
+    mesh: Mesh | AbstractMesh | None,
+    compile: bool | Literal["auto"],
+) -> Report:
     body = _operations(traced)
-    axes = _axes(body, mesh)
+    whole = mesh_of(traced, mesh)
+    axes = _axes(body, mesh if whole is None or is_sharded(body) else whole)
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
@@ -124,19 +139,22 @@ def _report(f: Callable[..., Any], traced: Traced, mesh: Mesh | AbstractMesh | N
         sum(one.bytes for one in results),
     )
     devices = math.prod(axis.size for axis in axes)
-    return Report(
+    report = Report(
         name=name_of(f),
         mesh=tuple(MeshAxis(axis.name, axis.size) for axis in axes),
         arguments=arguments,
         results=results,
         collectives=tuple(recorder.collectives),
         steps=steps,
-        traffic=_traffic(recorder.collectives, axes),
+        traffic=traffic_of(recorder.collectives, axes),
         memory=memory,
         work=_work(tally, devices),
-        notes=notes_of(body, layouts, axes, recorder.collectives, meant.failed),
+        notes=notes_of(recorder.collectives, meant.failed),
         source=place_of(f),
     )
+    left = left_to_compiler(body, layouts, axes)
+    plan = Plan(compile, whole, is_sharded(body), left, meant.failed, tally.products)
+    return with_compiled(report, traced, plan)
 
 
 def _operations(traced: Traced) -> Body:
@@ -184,20 +202,6 @@ def _held(path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: b
         replicated=tuple(axis.name for axis in axes if axis not in split),
         used=used,
     )
-
-
-def _traffic(uses: list[CollectiveUse], axes: tuple[Axis, ...]) -> tuple[Traffic, ...]:
-    """What is sent along each axis, and along several at once where a collective has several."""
-    counted = [use for use in uses if use.counted]
-    rows = dict.fromkeys([*((axis.name,) for axis in axes), *(use.axes for use in counted)])
-    total = sum(use.total_bytes for use in counted)
-    found = []
-    for names in rows:
-        own = [use for use in counted if use.axes == names]
-        sent = sum(use.total_bytes for use in own)
-        times = sum(use.least for use in own)
-        found.append(Traffic(names, len(own), times, sent, sent / total if total else 0.0))
-    return tuple(found)
 
 
 def _work(tally: Tally, devices: int) -> Work:

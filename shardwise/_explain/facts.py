@@ -83,6 +83,8 @@ class Facts(Plain):
     """Where the function is defined, as far as that is known."""
     command: str = ""
     """The command that made the report, if one did."""
+    compiled: bool = False
+    """Whether the collectives are those of the compiled program."""
 
     @property
     def devices(self) -> int:

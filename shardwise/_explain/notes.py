@@ -12,18 +12,17 @@ from .memory import FREE, VIEWS
 from .placing import KEEPS_LAYOUT, Layouts
 
 
-def notes_of(
-    body: Body,
-    layouts: Layouts,
-    axes: Sequence[Axis],
-    uses: Sequence[CollectiveUse],
-    unread: str = "",
-) -> tuple[str, ...]:
-    """Each thing once, in program order; `unread` says why the program was not followed."""
+def left_to_compiler(body: Body, layouts: Layouts, axes: Sequence[Axis]) -> tuple[str, ...]:
+    """What only the compiler decides about, each thing once, in program order."""
     ops = list(walk(body.ops))
     found = [*_no_body(body), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
-    found += [*_outside(ops, layouts), *_counts(uses)]
-    if unread and uses:
+    return tuple(dict.fromkeys([*found, *_outside(ops, layouts)]))
+
+
+def notes_of(uses: Sequence[CollectiveUse], unread: str = "") -> tuple[str, ...]:
+    """What the figures do not say; `unread` says why the program was not followed."""
+    found = list(_counts(uses))
+    if unread and any(use.by == "program" for use in uses):
         found.append(
             f"what the values mean is not known ({unread}), so nothing is said of who holds what "
             "between collectives, or of what is redundant."
@@ -37,7 +36,7 @@ def _no_body(body: Body) -> Iterator[str]:
     elif not is_sharded(body):
         yield (
             "there is no shard_map in the program, so the compiler alone decides who holds and "
-            "sends what; explain sees only what shard_map says."
+            "sends what; it was not compiled."
         )
 
 

@@ -40,6 +40,8 @@ class Tally:
     kinds: dict[str, float] = dataclasses.field(default_factory=dict)
     dots: dict[str, float] = dataclasses.field(default_factory=dict)
     distinct: float = 0.0
+    products: float = 0.0
+    """The part of `distinct` that is matrix products and convolutions."""
     moved: int = 0
     sent: int = 0
     operations: int = 0
@@ -57,6 +59,7 @@ class Tally:
         for dtype, flops in other.dots.items():
             self.dots[dtype] = self.dots.get(dtype, 0.0) + times * flops
         self.distinct += times * other.distinct
+        self.products += times * other.products
         self.moved += times * other.moved
         self.sent += times * other.sent
         self.operations += other.operations
@@ -82,7 +85,7 @@ class Around:
         """The Flax module that an operation belongs to, or the user's own `jax.named_scope`."""
         sources = () if op.source is None else (*reversed(op.calls), op.source)
         stacks = [str(source.name_stack) for source in sources]
-        return "/".join(filter(None, [self.module, *map(_module, stacks)]))
+        return "/".join(filter(None, [self.module, *map(module_in, stacks)]))
 
 
 class Recorder:
@@ -286,6 +289,7 @@ class Recorder:
         if kind in ("dot", "convolution"):
             operand = next((atom for atom in op.ins if isinstance(atom, Var)), op.outs[0])
             tally.dots[str(operand.dtype)] = flops
+            tally.products = tally.distinct
 
     def _moved(self, op: Op, skip: set[Var]) -> int:
         """Bytes read and written, where the values are in memory at all."""
@@ -320,7 +324,7 @@ def group_size(op: Collective) -> int:
     return math.prod(axis.size for axis in op.axes)
 
 
-def _module(stack: str) -> str:
+def module_in(stack: str) -> str:
     """The names in a name stack, the transformations around them taken off."""
     stack = re.sub(r"\bjit\([^()]*\)", "", stack)
     while (inner := re.sub(r"\b\w+\(([^()]*)\)", r"\1", stack)) != stack:
@@ -329,8 +333,10 @@ def _module(stack: str) -> str:
     return "/".join(name for name in names if name not in OWN_NAMES)
 
 
-OWN_NAMES = {"checkpoint", "rematted_computation"}
-"""What JAX itself puts on the name stack for recomputed values."""
+OWN_NAMES = {"checkpoint", "rematted_computation", "remat", "remat2"}
+OWN_NAMES |= {"while", "body", "cond", "scan", "closed_call", "eval_jaxpr", "shard_map"}
+OWN_NAMES |= {"custom_jvp_call", "custom_vjp_call", "core_call"}
+"""What JAX itself puts on the name stack, or on the path of an operation that it compiles."""
 
 
 def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:

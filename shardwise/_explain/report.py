@@ -8,6 +8,7 @@ from pathlib import Path
 from .._calls import public_methods
 from .._errors import ArgumentError, a_type, explain_error, path_of
 from .beside import Judged, with_findings
+from .budget import Bound, refuse_excess
 from .compare import Comparison, compare
 from .cost import with_cost
 from .facts import Facts
@@ -37,6 +38,29 @@ class Report(Facts):
                 )
             )
         return compare(self, other)
+
+    def expect(
+        self,
+        *,
+        bytes_sent: Bound | None = None,
+        peak_memory: float | None = None,
+        **counts: Bound,
+    ) -> Report:
+        """Raise an error where the program sends or holds more than this; else return the report.
+
+        Args:
+            bytes_sent: The most bytes that one device may send in one call; a dict bounds each
+                mesh axis: `{"data": 1e6}`.
+            peak_memory: The most bytes that one device may hold.
+            **counts: How often a collective may happen in one call: `all_gather=0`,
+                `psum={"model": 8}`, `collectives=12` for all of them.
+
+        Raises:
+            BudgetError: A bound is exceeded; an `AssertionError` with the rows, by line.
+        """
+        bounds = {"bytes_sent": bytes_sent, "peak_memory": peak_memory, **counts}
+        refuse_excess(self, {name: bound for name, bound in bounds.items() if bound is not None})
+        return self
 
     def beside(self, judged: Judged) -> Report:
         """The same report with the findings of a verdict or a proof beside their traffic.

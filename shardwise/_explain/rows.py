@@ -72,7 +72,16 @@ def rows_of(report: Facts) -> list[Row]:
     rows: dict[Any, list[int]] = {}
     for place, use in enumerate(report.collectives):
         where = use.where
-        key = (use.name, use.axes, use.count, use.direction, use.counted, use.module)
+        key = (
+            use.name,
+            use.axes,
+            use.count,
+            use.direction,
+            use.counted,
+            use.module,
+            use.by,
+            use.of,
+        )
         rows.setdefault((*key, use.group_size, where.file, where.line), []).append(place)
     return [Row(report, tuple(places)) for places in rows.values()]
 

@@ -148,10 +148,11 @@ def _holding(one: Held) -> list[str]:
 
 def _collectives(report: Facts) -> Iterator[RenderableType]:
     if not report.collectives:
-        yield _head("No collectives: the devices send each other nothing.")
+        yield _head(_nothing_sent(report))
         yield Text("")
         return
-    yield _head("Collectives, top to bottom; bytes are sent by one device")
+    whose = "Collectives of the compiled program" if report.compiled else "Collectives"
+    yield _head(f"{whose}, top to bottom; bytes are sent by one device")
     rows = rows_of(report)
     cells = [_cells(row) for row in rows]
     names = list(cells[0])
@@ -169,6 +170,12 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
     if said := dearest_in_words(report):
         yield Text(said)
     yield Text("")
+
+
+def _nothing_sent(report: Facts) -> str:
+    if any("it was not compiled" in note for note in report.notes):
+        return "What the compiler sends is not known: the program was not compiled."
+    return "No collectives: the devices send each other nothing."
 
 
 NUMBERS = {"devices", "times", "each", "in all", "time"}
@@ -199,14 +206,19 @@ def _cells(row: Row) -> dict[str, str]:
         "in all": total if use.counted else f"({total})",
         "time": (units.duration(row.seconds) if use.counted else "-") if timed else "",
         "pass": use.direction,
+        "by": use.by,
     }
-    return {name: cell for name, cell in cells.items() if timed or name != "time"}
+    shown = {"time": timed, "by": row.report.compiled}
+    return {name: cell for name, cell in cells.items() if shown.get(name, True)}
 
 
 def _source(use: CollectiveUse) -> str:
     """Where a collective stands: its line, the module, the text of the line."""
     module = f" in {use.module}" if use.module else ""
-    return f"{use.where}{module}: {use.where.text}" if use.where.text else f"{use.where}{module}"
+    of = f" of {use.of}" if use.of else ""
+    text = f": {use.where.text}" if use.where.text else ""
+    place = str(use.where) if use.where.file or not use.of else "an argument"
+    return f"{place}{module}{of}{text}"
 
 
 def _bars(report: Facts) -> Iterator[RenderableType]:

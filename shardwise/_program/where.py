@@ -131,5 +131,26 @@ def choose(frames: Iterable[_jax.Frame]) -> Where:
     return _where(inner, "") if inner else NOWHERE
 
 
+def choose_own(frames: Iterable[_jax.Frame]) -> Where:
+    """The same of a compiled operation, whose frames go on into the call of shardwise itself."""
+    return choose(_within_the_program(frames))
+
+
+def caller_in(frames: Iterable[_jax.Frame], where: Where) -> Where:
+    """The user's line that called the function that the line of a compiled operation is in."""
+    own = [one for one in _within_the_program(frames) if not one.file.startswith(_jax.LIBRARIES)]
+    here = where.file, where.line
+    others = (one for one in own if (one.file, one.line) != here and not one.file.startswith(_HERE))
+    found = next(others, None)
+    return _where(found, "") if found else NOWHERE
+
+
+def _within_the_program(frames: Iterable[_jax.Frame]) -> list[_jax.Frame]:
+    """The frames inside the outermost one of shardwise's own, which traces the program."""
+    found = list(frames)
+    ours = [place for place, one in enumerate(found) if one.file.startswith(_HERE)]
+    return found[: ours[-1]] if ours else found
+
+
 def _where(frame: _jax.Frame, through: str) -> Where:
     return Where(frame.file, frame.line, frame.function, frame.column, frame.end_column, through)

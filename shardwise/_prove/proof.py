@@ -8,7 +8,7 @@ import html
 from typing import Any
 
 from .._calls import public_methods
-from .._check import Finding, counted, told_once
+from .._check import NOTHING, Finding, counted, is_not_sharded, told_once
 from .._errors import ShardwiseError
 
 PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
@@ -69,7 +69,8 @@ class Proof:
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
         """What is said of which meshes: pairs of a word and the meshes, the worst first."""
         rows = self.by_status().items()
-        rows = [(kind if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
+        right = NOTHING if is_not_sharded(self.findings) else PROVED
+        rows = [(right if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
         if brief and len(self.meshes) > 1:
             of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
             return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]

@@ -87,10 +87,11 @@ def group_size(line: str) -> int:
     iota = re.search(r"replica_groups=\[\d+,(\d+)\]<=", line)
     if iota:
         return int(iota[1])
-    axes = re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", line)
+    axes = re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\S+)? \{([^}]*)\}", line)
     if axes:
         sizes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", axes[1])}
-        return math.prod(sizes[name.strip().strip("'")] for name in axes[2].split(","))
+        parts = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", axes[2])
+        return math.prod(int(part) if part else sizes[name] for name, part in parts)
     pairs = re.search(r"source_target_pairs=\{(.*?)\}\}", line)
     assert pairs, line
     return len(set(re.findall(r"\d+", pairs[1])))

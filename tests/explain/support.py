@@ -27,9 +27,12 @@ def shaped(*shape: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def explained(body: Any, *args: Any, mesh: Any = None, **specs: Any) -> sw.Report:
+def explained(
+    body: Any, *args: Any, mesh: Any = None, compile: Any = "auto", **specs: Any
+) -> sw.Report:
     """The report of `body`, by default on four devices along `data`."""
-    return sw.explain(spmd(body, **specs), *args, mesh=mesh or sw.mesh(data=4))
+    mesh = mesh or sw.mesh(data=4)
+    return sw.explain(spmd(body, **specs), *args, mesh=mesh, compile=compile)
 
 
 def sent(report: sw.Report) -> list[tuple[Any, ...]]:

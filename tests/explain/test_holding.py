@@ -117,7 +117,7 @@ def test_an_array_that_knows_its_sharding_says_so_itself():
     def step(x, *, mesh):
         return spmd(lambda x: x * 2)(x, mesh=mesh)
 
-    report = sw.explain(step, x, mesh=mesh)
+    report = sw.explain(step, x, mesh=mesh, compile=False)
     assert held(report, "x").spec == ((), ("data",))
     assert "held as P(None, 'data') and needed as P('data')" in report.notes[0]
 
@@ -248,14 +248,21 @@ class TestPeak:
 
 class TestNotes:
     def test_no_shard_map(self):
-        report = sw.explain(lambda x: x @ x.T, shaped(8, 4), mesh=sw.mesh(data=4))
+        f, mesh = lambda x: x @ x.T, sw.mesh(data=4)
+        report = sw.explain(f, shaped(8, 4), mesh=mesh, in_specs=P("data"), compile=False)
         assert report.collectives == ()
         assert "there is no shard_map in the program" in report.notes[0]
+        assert "What the compiler sends is not known" in str(report)
+
+    def test_nothing_is_sharded(self):
+        report = sw.explain(lambda x: x @ x.T, shaped(8, 4), mesh=sw.mesh(data=4))
+        assert report.collectives == ()
+        assert "nothing in it is sharded" in report.notes[0]
 
     def test_an_axis_left_to_the_compiler(self):
         report = explained(
             lambda x: lax.psum(x, "data"), shaped(8, 4), mesh=sw.mesh(data=4, model=2),
-            out_specs=P(), axis_names={"data"},
+            out_specs=P(), axis_names={"data"}, compile=False,
         )  # fmt: skip
         assert "axis 'model' is left to the compiler" in report.notes[0]
 
@@ -265,7 +272,7 @@ class TestNotes:
             whole = spmd(lambda y: y + 1, in_specs=P(), out_specs=P())(y, mesh=mesh)
             return whole, spmd(lambda y: y + 1, in_specs=P("data"))(y, mesh=mesh)
 
-        (note,) = sw.explain(step, shaped(8, 4), mesh=sw.mesh(data=4)).notes
+        (note,) = sw.explain(step, shaped(8, 4), mesh=sw.mesh(data=4), compile=False).notes
         assert "held as P('data') and needed as P()" in note
         assert "test_holding.py:" in note
 
@@ -273,7 +280,7 @@ class TestNotes:
         def step(x, *, mesh):
             return spmd(lambda x: x * 2)(x, mesh=mesh).sum()
 
-        (note,) = sw.explain(step, shaped(8, 4), mesh=sw.mesh(data=4)).notes
+        (note,) = sw.explain(step, shaped(8, 4), mesh=sw.mesh(data=4), compile=False).notes
         assert "reduce_sum of an array that is split, outside shard_map" in note
 
     def test_nothing_to_say(self):

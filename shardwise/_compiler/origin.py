@@ -1,0 +1,115 @@
+"""Which input of the program an array is, where nothing has been computed from it yet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from .hlo import Computation, Instruction, Module
+
+MOVES = frozenset(
+    ("copy", "bitcast", "bitcast-convert", "transpose", "reshape", "convert", "slice")
+    + ("dynamic-slice", "broadcast", "opt-barrier", "all-gather", "all-gather-done", "copy-done")
+)
+"""What gives an array, or a part of it, in another form."""
+
+NOTHING = frozenset(("parameter", "constant", "iota", "tuple", "get-tuple-element"))
+"""What computes nothing."""
+
+
+class Origins:
+    """The inputs behind the arrays of a module."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.callers = _callers(module)
+
+    def of(self, instruction: Instruction, computation: str) -> int | None:
+        """The number of the input that an instruction gives, whole or in part; None if of none."""
+        seen = set()
+        while (computation, instruction.name) not in seen:
+            seen.add((computation, instruction.name))
+            found = self._before(instruction, computation)
+            if found is None or isinstance(found, int):
+                return found
+            instruction, computation = found
+        return None
+
+    def _before(self, instruction: Instruction, name: str) -> tuple[Instruction, str] | int | None:
+        computation = self.module.computations[name]
+        if instruction.opcode == "parameter":
+            return self._outside(instruction, name)
+        if instruction.opcode == "get-tuple-element":
+            return self._element(instruction, computation, name)
+        if instruction.opcode in MOVES or (
+            instruction.opcode == "fusion" and self._only_moves(instruction)
+        ):
+            largest = _largest(instruction, computation)
+            return None if largest is None else (largest, name)
+        return None
+
+    def _outside(self, parameter: Instruction, name: str) -> tuple[Instruction, str] | int | None:
+        number = int(parameter.inside)
+        if name == self.module.entry:
+            return number
+        caller = self.callers.get(name)
+        if caller is None or caller[0].opcode == "while":
+            return None
+        instruction, outer = caller
+        source = self.module.computations[outer].get(instruction.operands[number])
+        return None if source is None else (source, outer)
+
+    def _element(
+        self, instruction: Instruction, computation: Computation, name: str
+    ) -> tuple[Instruction, str] | None:
+        """An element of a tuple; of a loop's, if the loop does not change it."""
+        source, index = computation[instruction.operands[0]], int(instruction.attribute("index"))
+        if source.opcode == "tuple":
+            return computation[source.operands[index]], name
+        if source.opcode == "while" and self._kept(source, index):
+            return self._start(source, index, name)
+        if source.opcode != "parameter":
+            return None
+        caller = self.callers.get(name)
+        if caller is None or caller[0].opcode != "while" or not self._kept(caller[0], index):
+            return None
+        return self._start(caller[0], index, caller[1])
+
+    def _start(self, loop: Instruction, index: int, name: str) -> tuple[Instruction, str] | None:
+        """What an element of a loop's tuple is before the loop."""
+        before = self.module.computations[name][loop.operands[0]]
+        if before.opcode != "tuple":
+            return None
+        return self.module.computations[name][before.operands[index]], name
+
+    def _kept(self, loop: Instruction, index: int) -> bool:
+        body = self.module.computations[loop.attribute("body").lstrip("%")]
+        root = next(one for one in body.values() if one.root)
+        if root.opcode != "tuple":
+            return False
+        out = body[root.operands[index]]
+        while out.opcode == "copy":
+            out = body[out.operands[0]]
+        if out.opcode != "get-tuple-element" or int(out.attribute("index")) != index:
+            return False
+        return body[out.operands[0]].opcode == "parameter"
+
+    def _only_moves(self, fusion: Instruction) -> bool:
+        inner = self.module.computations.get(fusion.attribute("calls").lstrip("%"), {})
+        small = (one for one in inner.values() if any(kind.shape for kind in one.types))
+        return all(one.opcode in MOVES | NOTHING for one in small)
+
+
+def _largest(instruction: Instruction, computation: Computation) -> Instruction | None:
+    sources = [computation[name] for name in instruction.operands if name in computation]
+    return max(sources, key=lambda one: sum(kind.bytes for kind in one.types), default=None)
+
+
+def _callers(module: Module) -> Mapping[str, tuple[Instruction, str]]:
+    found = {}
+    for name, computation in module.computations.items():
+        for instruction in computation.values():
+            if re.search(r"calls=|body=|to_apply=|computation", instruction.attributes):
+                for called in instruction.called:
+                    found.setdefault(called, (instruction, name))
+    return found

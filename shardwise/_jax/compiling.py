@@ -1,0 +1,164 @@
+"""Lower a traced program for a mesh without devices; compile it for that many CPU devices.
+
+The two halves run in different processes: `lower` where the program was traced, `compile_into`
+where there may be as many virtual devices as the mesh has. A process can have several CPU clients,
+each with its own number of devices, so none of this initialises the devices of either process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import compiler as _compiler
+from jax._src import config as _config
+from jax._src.interpreters import mlir as _mlir
+from jax._src.lib import xla_client as _client  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.lib.mlir import ir as _ir  # pyright: ignore[reportPrivateImportUsage]
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from .jaxprs import Open, evaluate, open_jaxpr, primitive_name
+from .virtual import under
+
+_DeviceList: Any = _client.DeviceList
+
+PASSES = "shardy-xla|spmd-partitioning"
+"""The passes around which the module is written: shardings before, one device's part after."""
+
+WIDENING = (
+    "all-reduce-promotion",
+    "float-normalization-bf16",
+    "float-normalization-f8e5m2",
+    "float-normalization-f8e4m3fn",
+    "float-normalization-f8e4m3b11fnuz",
+    "float-normalization-f8e5m2fnuz",
+    "float-normalization-f8e4m3fnuz",
+)
+"""Passes of the CPU backend alone, which has no arithmetic in these types: it would send float32
+where accelerators send bfloat16."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A program as the compiler takes it."""
+
+    module: bytes
+    devices: int
+    shardy: bool
+    """Which of XLA's two partitioners it is written for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """What a program itself says about one of its inputs."""
+
+    spec: PartitionSpec | None = None
+    donated: bool = False
+
+
+def lower(
+    jaxpr: Any, types: Sequence[Any], mesh: Mesh | AbstractMesh, donated: Sequence[int] = ()
+) -> Lowered:
+    """Lower a closed jaxpr for CPUs; `types` are its inputs, constants first, with shardings."""
+    consts = len(open_jaxpr(jaxpr).constvars)
+
+    def program(*flat: Any) -> list[Any]:
+        return evaluate(jaxpr, flat[:consts], flat[consts:])
+
+    around = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+    # By default only the innermost ten frames are kept, which may all be a library's.
+    with under(around), _config.traceback_in_locations_limit(-1):
+        jitted = jax.jit(program, keep_unused=True, donate_argnums=tuple(donated))
+        module: Any = jitted.trace(*types).lower(lowering_platforms=("cpu",)).compiler_ir()
+    parts = module.operation.attributes["mhlo.num_partitions"].value
+    shardy = bool(_config.use_shardy_partitioner.value)
+    return Lowered(_mlir.module_to_bytecode(module), int(parts), shardy)
+
+
+@functools.lru_cache(maxsize=4)
+def _cpus(devices: int) -> Any:
+    return _client.make_cpu_client(num_devices=devices)
+
+
+def compile_into(folder: str, lowered: Lowered, narrow: bool) -> None:
+    """Compile for as many CPU devices and leave the compiler's own files in a folder.
+
+    With `narrow`, low-precision types are left as they are. The CPU backend then fails to emit
+    machine code for some programs, after everything of interest is in the folder.
+    """
+    jax.config.update("jax_use_shardy_partitioner", lowered.shardy)
+    client = _cpus(lowered.devices)
+    options = _compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=lowered.devices,
+        device_assignment=np.arange(lowered.devices).reshape(1, -1),
+        backend=client,
+    )
+    debug = options.executable_build_options.debug_options
+    debug.xla_dump_to = folder
+    debug.xla_dump_hlo_pass_re = PASSES
+    debug.xla_backend_optimization_level = 0
+    debug.xla_llvm_disable_expensive_passes = True
+    if narrow:
+        debug.xla_disable_hlo_passes = ",".join(WIDENING)
+    with _mlir.make_ir_context():
+        module = _ir.Module.parse(lowered.module)
+        devices = _DeviceList(tuple(client.devices()))
+        _compiler.backend_compile_and_load(client, module, devices, options, [])
+
+
+# --- what a program says about its inputs
+
+
+def placed_inputs(jaxpr: Any) -> list[Placed]:
+    """What the first equation that constrains each input says: a `jit` or a constraint."""
+    opened = open_jaxpr(jaxpr)
+    return [_placed(opened, var) for var in (*opened.constvars, *opened.invars)]
+
+
+def _placed(opened: Open, var: Any) -> Placed:
+    for eqn in opened.eqns:
+        at = next((i for i, atom in enumerate(eqn.invars) if atom is var), None)
+        if at is None:
+            continue
+        name, params = primitive_name(eqn.primitive), eqn.params
+        if name == "sharding_constraint":
+            return Placed(_spec(params["sharding"]))
+        if name in ("pjit", "jit") and "in_shardings" in params:
+            donated = params["donated_invars"][at]
+            spec = _spec(params["in_shardings"][at])
+            inner = open_jaxpr(params["jaxpr"])
+            if spec is None:
+                spec = _placed(inner, inner.invars[at]).spec
+            if spec is not None or donated:
+                return Placed(spec, donated)
+    return Placed()
+
+
+def _spec(sharding: Any) -> PartitionSpec | None:
+    return sharding.spec if isinstance(sharding, NamedSharding) else None
+
+
+def meshes_in(jaxpr: Any) -> list[Mesh | AbstractMesh]:
+    """The meshes of shardings that a program names, each once, those with devices first."""
+    found = dict.fromkeys(_meshes(open_jaxpr(jaxpr)))
+    return sorted(found, key=lambda mesh: isinstance(mesh, AbstractMesh))
+
+
+def _meshes(opened: Open) -> Iterator[Mesh | AbstractMesh]:
+    for eqn in opened.eqns:
+        for value in eqn.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(part, NamedSharding) and not part.mesh.empty:
+                    yield part.mesh
+                elif hasattr(part, "eqns") or hasattr(part, "jaxpr"):
+                    yield from _meshes(open_jaxpr(part))
+
+
+def automatic(mesh: Mesh | AbstractMesh) -> bool:
+    """Whether all axes are left to the compiler."""
+    return all(kind == AxisType.Auto for kind in mesh.axis_types)
