@@ -173,12 +173,13 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
 def keep_checks(r: Request) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check on, autodiff knows what differs between devices."""
     source = r.sites.source
-    for node in r.sites.calls({"shard_map", "partial"}):
-        for keyword in node.keywords:
-            off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-            if keyword.arg in ("check_vma", "check_rep") and off:
-                edit = _without(source.data, *source.span(keyword))
-                yield r.make([edit], f"remove {keyword.arg}=False", 1)
+    every = [node for function in r.sites.functions for node in ast.walk(function)]
+    for keyword in dict.fromkeys(node for node in every if isinstance(node, ast.keyword)):
+        off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        if keyword.arg in ("check_vma", "check_rep") and off:
+            edit = _without(source.data, *source.span(keyword))
+            text = f"remove {keyword.arg}=False: without it, autodiff sums gradients over devices"
+            yield r.make([edit], text, 1)
 
 
 def _without(data: bytes, start: int, end: int) -> Edit:
