@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from . import nnx as nnx
     from . import primitives as primitives
     from ._check import Finding as Finding
+    from ._check import Fix as Fix
     from ._check import Verdict as Verdict
     from ._check import case as case
-    from ._check import check as check
     from ._errors import ArgumentError as ArgumentError
     from ._errors import DeadlockError as DeadlockError
     from ._errors import MissingPackageError as MissingPackageError
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ._explain import Hardware as Hardware
     from ._explain import Report as Report
     from ._explain import explain as explain
+    from ._fixes import check as check
     from ._hosts import Connection as Connection
     from ._hosts import connect as connect
     from ._inspect import Inspection as Inspection
@@ -48,9 +49,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Finding": "_check",
+    "Fix": "_check",
     "Verdict": "_check",
     "case": "_check",
-    "check": "_check",
+    "check": "_fixes",
     "ArgumentError": "_errors",
     "DeadlockError": "_errors",
     "MissingPackageError": "_errors",

@@ -34,6 +34,7 @@ ROWS = (
     ("_simulate",),
     ("_check", "_explain"),
     ("_inspect", "_prove"),
+    ("_fixes",),
     ("_evaluate", "_train"),
     ("primitives", "nnx"),
     ("_practice",),

@@ -69,3 +69,33 @@ def test_a_call_with_another_mesh_is_told():
     assert call(X, mesh=sw.mesh(data=4)) == 120
     with pytest.raises(sw.ShardingError, match=r"has mesh=\{'data': 8\}.*made for \{'data': 4\}"):
         call(X, mesh=sw.mesh(data=8))
+
+
+@jax.shard_map(in_specs=(P(None, "i"), P("i")), out_specs=P("i"))
+def scattered_product(a, b):
+    return jax.lax.psum_scatter(a @ b, "i", tiled=True)
+
+
+def test_a_decorated_function_without_a_mesh_serves_every_mesh():
+    a, b = np.arange(64, dtype=np.float32).reshape(8, 8), np.eye(8, 2, dtype=np.float32)
+    verdict = sw.check(scattered_product, a, b, mesh={"i": [1, 2, 4]})
+    assert verdict, verdict
+    assert verdict.meshes == ("{i: 1}", "{i: 2}", "{i: 4}")
+    for size in (8, 2):
+        simulated = sw.simulate(scattered_product, mesh=sw.mesh(i=size))(a, b)
+        np.testing.assert_array_equal(simulated, a @ b)
+    assert sw.explain(scattered_product, a, b, mesh=sw.mesh(i=4)).devices == 4
+    mesh = Mesh(np.array(jax.devices()[:4]), ("i",))
+    with jax.set_mesh(mesh):  # the simulation leaves nothing behind for real devices
+        np.testing.assert_array_equal(scattered_product(a, b), a @ b)
+
+
+def test_a_decorated_function_keeps_its_own_axis_names():
+    @jax.shard_map(in_specs=P("i"), out_specs=P("i"), axis_names={"i"})
+    def shifted(x):
+        return jax.lax.ppermute(x, "i", [(0, 1), (1, 0)])
+
+    x = np.arange(4.0, dtype=np.float32)
+    for outer in (1, 2, 3):
+        found = sw.simulate(shifted, mesh=sw.mesh(i=2, j=outer))(x)
+        np.testing.assert_array_equal(found, [2, 3, 0, 1])

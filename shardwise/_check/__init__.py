@@ -15,9 +15,9 @@ from .lint import not_sharded as not_sharded
 from .options import Meshes as Meshes
 from .options import Sizes as Sizes
 from .options import expand as expand
+from .options import validate as validate
 from .options import wanted_meshes as wanted_meshes
 from .options import words as words
-from .run import check as check
 from .seen import no_results as no_results
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
@@ -27,7 +27,9 @@ from .silence import silencing as silencing
 from .silence import split_silenced as split_silenced
 from .verdict import NOTHING as NOTHING
 from .verdict import Finding as Finding
+from .verdict import Fix as Fix
 from .verdict import Verdict as Verdict
+from .verdict import advice as advice
 from .verdict import counted as counted
 from .verdict import is_not_sharded as is_not_sharded
 from .verdict import told_once as told_once

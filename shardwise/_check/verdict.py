@@ -15,6 +15,26 @@ from .._program import Where
 NOWHERE = Where("", 0, "")
 
 
+@dataclasses.dataclass(frozen=True)
+class Fix:
+    """An edit of the user's source that was tried: the edited program is right."""
+
+    diff: str
+    """The edit as a unified diff, which `patch -p0` applies."""
+    description: str
+    """What the edit does, in a sentence."""
+    verified: str
+    """`"proved"`: right for all inputs on every mesh; `"checked"`: run on these arguments."""
+    file: str = dataclasses.field(default="", repr=False)
+    before: str = dataclasses.field(default="", repr=False)
+    """The text of the file that was edited."""
+    after: str = dataclasses.field(default="", repr=False)
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the fix as plain data."""
+        return {"diff": self.diff, "description": self.description, "verified": self.verified}
+
+
 @public_methods("finding")
 @dataclasses.dataclass(frozen=True)
 class Finding:
@@ -35,6 +55,8 @@ class Finding:
     """The mesh on which it shows."""
     likewise: tuple[str, ...] = ()
     """The paths of further results that are wrong for the same reason."""
+    fix: Fix | None = None
+    """An edit that makes the program right, if one was found and verified."""
 
     @property
     def doubt(self) -> str:
@@ -57,6 +79,7 @@ class Finding:
             "mesh": self.mesh,
             "remedy": self.remedy,
             "where": self.where.to_dict(),
+            "fix": self.fix.to_dict() if self.fix else None,
         }
 
     def __str__(self) -> str:
@@ -206,8 +229,8 @@ def told_once(findings: Sequence[Finding]) -> list[Finding]:
     seen: set[str] = set()
     told = []
     for finding in findings:
-        again = finding.remedy in seen
-        told.append(dataclasses.replace(finding, remedy="as above.") if again else finding)
+        again = finding.remedy in seen and finding.fix is None
+        told.append(dataclasses.replace(finding, remedy=AGAIN[0]) if again else finding)
         seen |= {finding.remedy} - {""}
     return told
 
@@ -223,9 +246,24 @@ def _lines(finding: Finding) -> list[str]:
             lines.append(f"  {' ' * len(number)} | {caret(where)}")
         if where.through:
             lines.append(f"  through {where.through}")
-    if finding.remedy:
-        lines.append("  Remedy: " + finding.remedy.replace("\n", "\n    "))
+    if said := advice(finding):
+        label, text = said
+        lines.append(f"  {label}: " + text.replace("\n", "\n    "))
     return lines
+
+
+def advice(finding: Finding) -> tuple[str, str] | None:
+    """Return what to do about a finding: a label and a text; None where there is nothing to say."""
+    if finding.fix is not None:
+        head = f"{finding.fix.description}\n{finding.fix.diff}"
+        return f"Fix ({finding.fix.verified})", head.rstrip("\n")
+    if not finding.remedy:
+        return None
+    tried = not finding.certain or finding.remedy in AGAIN
+    return "Remedy" if tried else "Suggestion (not verified)", finding.remedy
+
+
+AGAIN = ("as above.", "the fix above.")
 
 
 def caret(where: Where) -> str:

@@ -27,30 +27,43 @@ def check(
     watch: Annotated[
         bool, typer.Option("--watch", help="Check again each time a Python file is saved.")
     ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Print only the verified fixes, as patches.")
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--fix", help="Apply the verified fixes, and check again.")
+    ] = False,
+    no_fix: Annotated[bool, typer.Option("--no-fix", help="Do not look for fixes.")] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
     """Check that programs are right on any number of devices.
 
-    Runs the cases: functions decorated with @sw.case(mesh=...) that return (f, args).
+    Runs the cases: functions decorated with @sw.case(mesh=...) that return (f, args). A wrong one
+    gets a fix where an edit of the source was found that makes it right: it was proved or run
+    before it is shown.
     """
     options.refuse_both(quiet, verbose)
+    if sum((diff, apply, no_fix)) > 1 or (watch and (diff or apply)):
+        raise typer.BadParameter("--diff, --fix, --no-fix and --watch exclude each other")
+    output = options.Format.DIFF if diff else output
     sizes = None if mesh is None else parse_mesh(mesh)
     if watch:
         from .watching import watch_and_check
 
         named, _ = options.prepare(targets, None)
         flags = {"--mesh": mesh, "-k": select, "--devices": devices, "-q": quiet, "-v": verbose}
+        flags["--no-fix"] = no_fix
         watch_and_check(named, flags, output)
     named, settings = options.prepare(targets, devices)
-    asked = Asked(named, select, output, quiet, verbose, settings.ignore)
-    judge_all(asked, "checking", _check(sizes), without=("SW408", "SW409"))
+    asked = Asked(named, select, output, quiet, verbose, settings.ignore, apply=apply)
+    judge_all(asked, "checking", _check(sizes, not no_fix), without=("SW408", "SW409"))
 
 
-def _check(mesh: Any) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:
+def _check(mesh: Any, fix: bool) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:
     def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Verdict:
-        from .._check import check as run
+        from .._fixes import check as run
 
-        return run(f, *args, mesh=mesh or case.mesh, **case.options)
+        return run(f, *args, mesh=mesh or case.mesh, fix=fix, **case.options)
 
     return judge

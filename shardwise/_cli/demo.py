@@ -115,7 +115,7 @@ def _show_gradients(console: Console, programs: Any, devices: Sequence[int]) -> 
 
 
 def _show_check(console: Console, programs: Any, devices: Sequence[int]) -> None:
-    from .._check import check
+    from .._fixes import check
     from .report import verdict_text
 
     console.rule("2. Nobody has to look for it: check says what is wrong, and where")

@@ -14,6 +14,7 @@ import typer
 from .._doing import doing, telling
 from .._errors import ShardwiseError, explain_error
 from .cases import Found, find_cases, program_of
+from .fixing import apply_fixes, check_again, patches
 from .options import Format
 from .report import Outcome, as_json, full_text, github_commands, short_lines, summary
 from .running import console, path_as_it_was
@@ -38,6 +39,8 @@ class Asked:
     ignore: tuple[str, ...]
     explained: bool = False
     """Whether to take what a case has to be explained, where it has that."""
+    apply: bool = False
+    """Whether to apply the fixes, and to judge again."""
 
 
 def judge_all(
@@ -120,7 +123,7 @@ def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
 
 def _printer(asked: Asked) -> Callable[[Outcome], None]:
     """What to do with each outcome as it comes."""
-    if asked.output in (Format.JSON, Format.SARIF):
+    if asked.output in (Format.JSON, Format.SARIF, Format.DIFF):
         return lambda outcome: None
     if asked.output is Format.GITHUB:
         return lambda outcome: _echo_all(github_commands(outcome))
@@ -142,12 +145,16 @@ def _finish(outcomes: list[Outcome], unused: list[Unused], asked: Asked) -> NoRe
         typer.echo(as_json(outcomes, [one.to_dict() for one in unused]))
     elif asked.output is Format.SARIF:
         typer.echo(as_sarif(outcomes, unused))
+    elif asked.output is Format.DIFF:
+        _echo_all(patches(outcomes))
     elif asked.output is Format.GITHUB:
         _echo_all(one.github() for one in unused)
     elif not asked.quiet:
         _echo_all(map(str, unused))
     if asked.output in (Format.TEXT, Format.GITHUB) and not asked.quiet:
         console().print(summary(outcomes, len(unused)), style=COLORS.get(code, "bold red"))
+    if asked.apply and apply_fixes(outcomes, asked.targets):
+        raise typer.Exit(check_again())
     raise typer.Exit(code)
 
 

@@ -29,6 +29,7 @@ class Format(enum.StrEnum):
     JSON = "json"
     GITHUB = "github"
     SARIF = "sarif"
+    DIFF = "diff"
 
 
 Targets = Annotated[
@@ -50,7 +51,8 @@ Judged = Annotated[
     Format,
     typer.Option(
         "--format",
-        help="Text for people, JSON, annotations for GitHub, or SARIF for code scanning.",
+        help="Text for people, JSON, annotations for GitHub, SARIF for code scanning, or only the "
+        "verified fixes as a diff.",
     ),
 ]
 Told = Annotated[Printed, typer.Option("--format", help="Text for people, or JSON.")]

@@ -131,9 +131,16 @@ def github_commands(outcome: Outcome) -> Iterator[str]:
     for finding in outcome.findings:
         file, line, column = place(finding, outcome.found)
         level = "error" if finding.certain else "warning"
-        remedy = f"\nRemedy: {finding.remedy}" if finding.remedy else ""
-        message = f"{finding.message}{remedy}\nCase: {outcome.found.name}"
+        message = f"{finding.message}{advised(finding)}\nCase: {outcome.found.name}"
         yield command(level, file, line, finding.code, message, column)
+
+
+def advised(finding: Finding) -> str:
+    """What to do about a finding, on lines of its own."""
+    from .._check import advice
+
+    label, text = advice(finding) or ("", "")
+    return f"\n{label}: {text}" if label else ""
 
 
 def command(level: str, file: str, line: int, title: str, message: str, column: int = 0) -> str:
@@ -231,10 +238,27 @@ def _finding(finding: Finding) -> Text:
     text.append(f": {finding.message}", style="bold")
     if finding.where.file:
         text.append(_excerpt(finding, color))
-    if finding.remedy:
-        remedy = finding.remedy.replace("\n", "\n    ")
-        text.append("\n  Remedy: ", style="bold cyan").append(remedy)
+    return text.append(_advice(finding))
+
+
+def _advice(finding: Finding) -> Text:
+    """The fix as a coloured diff, or what may help."""
+    from rich.text import Text
+
+    from .._check import advice
+
+    text = Text()
+    label, body = advice(finding) or ("", "")
+    if not label:
+        return text
+    text.append(f"\n  {label}: ", style="bold cyan")
+    for number, line in enumerate(body.split("\n")):
+        style = DIFF.get(line[:1], "") if finding.fix and number else ""
+        text.append("\n    " * bool(number)).append(line, style=style)
     return text
+
+
+DIFF = {"+": "green", "-": "red", "@": "dim"}
 
 
 def _excerpt(finding: Finding, color: str) -> Text:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .._version import __version__
-from .report import Outcome, place
+from .report import Outcome, advised, place
 from .rules import Rule, rules
 
 if TYPE_CHECKING:
@@ -56,15 +57,44 @@ def _rule(one: Rule) -> dict[str, Any]:
 
 def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any]:
     file, line, column = place(finding, outcome.found)
-    remedy = f"\nRemedy: {finding.remedy}" if finding.remedy else ""
     return {
         "ruleId": finding.code,
         "ruleIndex": list(rules()).index(finding.code),
         "level": "error" if finding.certain else "warning",
-        "message": {"text": f"{finding.message}{remedy}\nCase: {outcome.found.name}"},
+        "message": {"text": f"{finding.message}{advised(finding)}\nCase: {outcome.found.name}"},
         "locations": [_location(file, line, column)],
         "suppressions": [{"kind": _silencer(finding, outcome)}] if silenced else [],
+        **_fixes(finding),
         "properties": {"case": outcome.found.name, "leaf": finding.leaf, **_meshes(outcome)},
+    }
+
+
+def _fixes(finding: Finding) -> dict[str, Any]:
+    """A verified fix, as the lines that it replaces."""
+    if finding.fix is None:
+        return {}
+    old = finding.fix.before.splitlines(keepends=True)
+    new = finding.fix.after.splitlines(keepends=True)
+    blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    replacements = [
+        {
+            "deletedRegion": {
+                "startLine": a + 1,
+                "startColumn": 1,
+                "endLine": b + 1,
+                "endColumn": 1,
+            },
+            "insertedContent": {"text": "".join(new[c:d])},
+        }
+        for tag, a, b, c, d in blocks
+        if tag != "equal"
+    ]
+    from .cases import shown
+
+    artifact = _location(shown(finding.fix.file), 1)["physicalLocation"]["artifactLocation"]
+    changes = [{"artifactLocation": artifact, "replacements": replacements}]
+    return {
+        "fixes": [{"description": {"text": finding.fix.description}, "artifactChanges": changes}]
     }
 
 

@@ -31,6 +31,7 @@ class Frame:
     function: str
     column: int
     end_column: int
+    end_line: int = 0
 
 
 def user_frames(source_info: Any) -> Iterator[Frame]:
@@ -42,6 +43,7 @@ def user_frames(source_info: Any) -> Iterator[Frame]:
             frame.function_name,
             frame.start_column,
             frame.end_column,
+            frame.end_line,
         )
 
 

@@ -26,6 +26,7 @@ from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
+from .ambient import note_ambient, unfreeze_meshes
 from .counting import count_what_is_there, elsewhere
 from .messages import UNMAPPED, RefusedError
 from .placing import place_virtually
@@ -74,7 +75,7 @@ def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
-        with elsewhere(seen.size):
+        with unfreeze_meshes(), elsewhere(seen.size):
             yield seen
     finally:
         _VIRTUAL.reset(token)
@@ -115,6 +116,7 @@ def _set_mesh(original: Callable[..., None]) -> Callable[..., None]:
 def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def checks(mesh: Any, axis_names: Any, in_specs: Any, *rest: Any) -> Any:
+        note_ambient(mesh, axis_names)
         used, names = original(mesh, axis_names, in_specs, *rest)
         seen = _VIRTUAL.get()
         if seen is not None:

@@ -42,4 +42,5 @@ from .where import Where as Where
 from .where import anywhere as anywhere
 from .where import caller_of as caller_of
 from .where import derivatives_of as derivatives_of
+from .where import is_user_file as is_user_file
 from .where import within as within

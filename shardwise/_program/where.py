@@ -92,7 +92,7 @@ def anywhere(source: Any) -> Where:
 def caller_of(source: Any, where: Where) -> Where | None:
     """The user's own line that called the function a line stands in; None if there is none."""
     frames = list(_jax.user_frames(source)) if source is not None else []
-    own = [frame for frame in frames if not frame.file.startswith((_HERE, *_jax.LIBRARIES))]
+    own = [frame for frame in frames if is_user_file(frame.file)]
     lines = [(frame.file, frame.line) for frame in own]
     here = (where.file, where.line)
     if here not in lines:
@@ -116,6 +116,11 @@ def derivatives_of(source: Any) -> list[tuple[str, Where]]:
 def within(source: Any, function: str) -> bool:
     """Whether an operation was made inside a call of this function of JAX."""
     return source is not None and function in _jax.functions_around(source)
+
+
+def is_user_file(file: str) -> bool:
+    """Whether a file belongs to the user, and not to shardwise or to an installed package."""
+    return not file.startswith((_HERE, *_jax.LIBRARIES))
 
 
 def choose(frames: Iterable[_jax.Frame]) -> Where:

@@ -99,13 +99,15 @@ def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
     What the rules take for a mistake may be none: `log(sum(exp(z - z.max()))) + z.max()` uses what
     the rows have in common, and does not depend on it.
     """
-    from .._check import check
+    from .._fixes import check
 
     if sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) > MANY:
         return None
     try:
         with _jax.outside_traces():  # a step is being traced around it
-            verdict = check(program, *shapes, mesh=[one_device(mesh), mesh], progress=False)
+            verdict = check(
+                program, *shapes, mesh=[one_device(mesh), mesh], fix=False, progress=False
+            )
     except Exception:
         return None
     certain = [one for one in verdict.findings if one.certain]

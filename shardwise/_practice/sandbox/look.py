@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..._check import check
 from ..._errors import text_of
+from ..._fixes import check
 from ..._inspect import Inspection, inspect
 from ..._inspect.record import Recorder
 from . import hooks
@@ -45,7 +45,9 @@ def look(
 
     found: dict[str, Any] = {"findings": [], "inspection": None}
     try:
-        verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
+        verdict = check(
+            bound, *traced, mesh={name: [size] for name, size in sizes.items()}, fix=False
+        )
         found["findings"] = [one.to_dict() for one in (*verdict.findings, *verdict.silenced)][
             :FINDINGS
         ]

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from .._calls import DEVICES, public
+from .._check import Meshes, Verdict, examine, validate, wanted_meshes
 from .._doing import Telling, telling
 from .._errors import name_of
 from .._static import Static
-from .examine import examine
-from .options import Meshes, validate, wanted_meshes
-from .verdict import Verdict
+from .search import fixed
 
 
 @public(
@@ -31,6 +30,7 @@ def check(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
+    fix: bool = True,
     progress: Telling = None,
 ) -> Verdict:
     """Is `f` right on any number of devices, and if not, at which line.
@@ -56,6 +56,8 @@ def check(
         in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        fix: Whether to look for an edit of the source that makes a wrong program right. It is tried
+            before it is shown, and stands in `finding.fix`.
         progress: What is going on, while it takes long: None is a line on a terminal that goes away
             by itself and nothing elsewhere, True also lines where there is no terminal, False
             nothing. A function is given the words: `progress=print`.
@@ -80,4 +82,5 @@ def check(
     meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
-        return examine(f, args, meshes, reference, options, rtol, atol, seed).verdict
+        verdict = examine(f, args, meshes, reference, options, rtol, atol, seed).verdict
+        return fixed(verdict, f, args, meshes, reference, options) if fix else verdict

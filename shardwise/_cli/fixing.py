@@ -1,0 +1,87 @@
+"""`shardwise check --diff` and `--fix`: print the verified fixes as patches, or apply them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from .._durable import write_file
+from .cases import shown, split_target
+from .report import Outcome
+
+if TYPE_CHECKING:
+    from .._check import Fix
+
+ROUNDS, ROUND = 8, "SHARDWISE_FIX_ROUND"
+"""How often files are fixed and checked again at most, and the variable that counts it."""
+
+
+def fixes_of(outcomes: Sequence[Outcome]) -> list[Fix]:
+    """Return the fixes of all cases, each once."""
+    found = [finding.fix for outcome in outcomes for finding in outcome.findings if finding.fix]
+    return list({(fix.file, fix.after): fix for fix in found}.values())
+
+
+def patches(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """Yield the diffs, one for each file: a second one would not apply after the first."""
+    first: dict[str, Fix] = {}
+    for fix in fixes_of(outcomes):
+        if fix.file in first:
+            typer.echo(
+                f"{shown(fix.file)}: another fix is left out: apply this one first", err=True
+            )
+        else:
+            first[fix.file] = fix
+    yield from (fix.diff.removesuffix("\n") for fix in first.values())
+
+
+def apply_fixes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> int:
+    """Write the fixed files and return how many. A file that must not be changed is reported."""
+    count, done = 0, set()
+    for fix in fixes_of(outcomes):
+        file = Path(fix.file)
+        if fix.file in done:
+            continue
+        if not _is_named(file, targets):
+            typer.echo(f"{shown(file)}: not fixed, it is not below {', '.join(targets)}", err=True)
+        elif not (kept := _content(file)) or kept.replace("\r\n", "\n") != fix.before:
+            typer.echo(f"{shown(file)}: not fixed, it has changed since it was checked", err=True)
+        else:
+            after = fix.after.replace("\n", "\r\n") if "\r\n" in kept else fix.after
+            write_file(file, after)
+            typer.echo(f"{shown(file)}: fixed ({fix.verified}): {fix.description}")
+            done.add(fix.file)
+            count += 1
+    return count
+
+
+def check_again() -> int:
+    """Run the same command in a new process, which imports the fixed files."""
+    number = int(os.environ.get(ROUND, "0")) + 1
+    if number >= ROUNDS:
+        return subprocess.run([*_command(), "--no-fix"], check=False).returncode
+    environment = {**os.environ, ROUND: str(number)}
+    return subprocess.run(_command(), check=False, env=environment).returncode
+
+
+def _command() -> list[str]:
+    return [sys.executable, "-m", "shardwise", *sys.argv[1:]]
+
+
+def _content(file: Path) -> str | None:
+    try:
+        return file.read_bytes().decode()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _is_named(file: Path, targets: Sequence[str]) -> bool:
+    """Whether a file is one of the targets, or below one of them."""
+    paths = [Path(split_target(target)[0]).resolve() for target in targets]
+    return any(file.resolve().is_relative_to(path) for path in paths)

@@ -1,0 +1,3 @@
+"""`check`, and fixes: edits of the source that were verified before they are shown."""
+
+from .run import check as check

@@ -1,0 +1,330 @@
+"""The catalogue of edits: each function yields candidates for one kind of mistake.
+
+None of them is trusted. A candidate is shown only after the edited program was proved, or checked,
+to give what the original program gives on one device; so the catalogue may guess freely, and its
+ranks decide only what is tried first.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from .candidate import Candidate, Writer, shown
+from .sites import GRADIENTS, Sites, called
+from .source import Edit, Source
+
+WORDS = {
+    "psum": "sum",
+    "pmean": "average",
+    "pmax": "take the maximum of",
+    "pmin": "take the minimum of",
+}
+REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
+BY_FUNCTION = {
+    **dict.fromkeys(("max", "amax", "nanmax"), ("pmax", "psum")),
+    **dict.fromkeys(("min", "amin", "nanmin"), ("pmin", "psum")),
+    **dict.fromkeys(("mean", "average"), ("pmean", "psum")),
+}
+"""How the results of a function on each device become that of all."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Request:
+    """What edits are wanted: where, over which axes, and what the evidence says."""
+
+    sites: Sites
+    axes: Sequence[tuple[str, ...]]
+    """The combinations of mesh axes to try, the likely ones first."""
+    ratio: float | None = None
+    """By which factor the first wrong result is off, where meaning knows it."""
+    extreme: bool = False
+    """Whether a maximum or minimum of each device is used as that of all."""
+    random: bool = False
+    """Whether random numbers depend on the sharding."""
+    misplaced: bool = False
+    """Whether a result is put together otherwise than it is computed: `out_specs`."""
+
+    @property
+    def writer(self) -> Writer:
+        """Return the writer for the file."""
+        return Writer(self.sites.source)
+
+    def make(self, edits: Sequence[Edit], description: str, rank: float) -> Candidate:
+        """Make a candidate."""
+        return Candidate(self.sites.source, tuple(edits), description, rank)
+
+
+def reduce_value(r: Request) -> Iterator[Candidate]:
+    """Reduce a value over devices where it is made, used or returned."""
+    write, source = r.writer, r.sites.source
+    usual = ("pmean", "psum") if r.ratio is not None and r.ratio > 1 else ("psum", "pmean")
+    nodes = [*r.sites.named, *r.sites.others]
+    for at, node in enumerate(dict.fromkeys(nodes)):
+        if not _is_value(node, source.parents.get(node)):
+            continue
+        near = 0.25 * at if at < len(r.sites.named) else 6 + 0.25 * (at - len(r.sites.named))
+        names = BY_FUNCTION.get(called(node), usual)
+        pairs = [(axes, name) for axes in r.axes for name in names]
+        for nth, (axes, name) in enumerate(pairs):
+            text = source.text_of(node)
+            described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
+            forms = [text, f"{write.lax}.stop_gradient({text})"]
+            for extra, value in enumerate(forms if name in ("pmax", "pmin") else forms[:1]):
+                edit = source.replace(node, write.call(name, value, axes))
+                yield r.make([edit], described, 3 + near + 0.4 * nth + 0.1 * extra)
+
+
+def remove_reduction(r: Request) -> Iterator[Candidate]:
+    """Take away a reduction of what is reduced already."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin"})):
+        if node.args:
+            edit = source.replace(node, write.operand(node.args[0], node))
+            over = source.text_of(axis) if (axis := axis_of(node)) else ""
+            rank = 2 + 0.5 * at + (0 if (r.ratio or 0) > 1 else 2)
+            yield r.make([edit], f"remove the {called(node)} over {over}", rank)
+
+
+def replace_reduction(r: Request) -> Iterator[Candidate]:
+    """Sum instead of averaging, or average instead of summing."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({*REDUCTIONS})):
+        for nth, name in enumerate(one for one in REDUCTIONS if one != called(node)):
+            start, end = source.span(node.func)
+            if isinstance(node.func, ast.Attribute):
+                edit = Edit(end - len(node.func.attr), end, name)
+            else:
+                edit = Edit(start, end, f"{write.lax}.{name}")
+            text = f"use {name} instead of {called(node)}"
+            yield r.make([edit], text, 2.1 + 0.5 * at + nth + (0 if r.ratio is not None else 1.5))
+
+
+def change_axes(r: Request) -> Iterator[Candidate]:
+    """Reduce over other axes."""
+    source, write = r.sites.source, r.writer
+    every = list(dict.fromkeys(name for axes in r.axes for name in axes))
+    if len(every) < 2:
+        return
+    options = [c for n in range(1, len(every) + 1) for c in itertools.combinations(every, n)]
+    for at, node in enumerate(r.sites.calls({"psum", "pmean", "pmax", "pmin", "all_gather"})):
+        axis = axis_of(node)
+        if axis is None:
+            continue
+        for nth, axes in enumerate(options):
+            if write.axes(axes) != source.text_of(axis):
+                edit = source.replace(axis, write.axes(axes))
+                text = f"{called(node)} over {write.axes(axes)} instead of {source.text_of(axis)}"
+                yield r.make([edit], text, 3 + 0.5 * at + 0.3 * nth)
+
+
+def vary_before_grad(r: Request) -> Iterator[Candidate]:
+    """Make the parameters vary over devices before the gradient: autodiff then does not sum it."""
+    source, write = r.sites.source, r.writer
+    for node in _gradient_calls(r.sites):
+        for nth, axes in enumerate(r.axes):
+            for argument in _differentiated(node):
+                value = write.call("pcast", source.text_of(argument), axes, _to_varying(write))
+                name = shown(source.text_of(argument))
+                text = (
+                    f"let {name} vary over {write.axes(axes)} before the gradient, so that "
+                    "autodiff does not sum it over devices"
+                )
+                yield r.make([source.replace(argument, value)], text, 2.2 + 0.4 * nth)
+
+
+def _to_varying(write: Writer) -> str:
+    return f", to={write.quote}varying{write.quote}"
+
+
+def _gradient_calls(sites: Sites) -> Iterator[ast.Call]:
+    """Yield the calls of gradient functions: `jax.grad(loss)(w, x)`, or `g(w, x)` of such a g."""
+    tree = sites.source.tree
+    bound = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and called(node.value) in GRADIENTS
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for function in sites.functions:
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            direct = isinstance(node.func, ast.Call) and called(node.func) in GRADIENTS
+            if direct or (isinstance(node.func, ast.Name) and node.func.id in bound):
+                yield node
+
+
+def _differentiated(node: ast.Call) -> list[ast.expr]:
+    """Return the arguments that a gradient is taken for, as far as they are written there."""
+    inner = node.func if isinstance(node.func, ast.Call) else None
+    for keyword in inner.keywords if inner else ():
+        if keyword.arg == "argnums" and isinstance(keyword.value, ast.Constant):
+            number = keyword.value.value
+            return (
+                [node.args[number]] if isinstance(number, int) and number < len(node.args) else []
+            )
+    return [node.args[0]]
+
+
+def keep_checks(r: Request) -> Iterator[Candidate]:
+    """Drop `check_vma=False`: with the check on, autodiff knows what differs between devices."""
+    source = r.sites.source
+    every = [node for function in r.sites.functions for node in ast.walk(function)]
+    for keyword in dict.fromkeys(node for node in every if isinstance(node, ast.keyword)):
+        off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
+        if keyword.arg in ("check_vma", "check_rep") and off:
+            edit = _without(source.data, *source.span(keyword))
+            text = f"remove {keyword.arg}=False: without it, autodiff sums gradients over devices"
+            yield r.make([edit], text, 1)
+
+
+def _without(data: bytes, start: int, end: int) -> Edit:
+    """Return the edit that removes an argument and the comma that belongs to it."""
+    before = start
+    while data[before - 1 : before].isspace():
+        before -= 1
+    if data[before - 1 : before] == b",":
+        return Edit(before - 1, end, "")
+    after = end
+    while data[after : after + 1] in (b",", b" "):
+        after += 1
+    return Edit(start, after, "")
+
+
+def add_after_reduction(r: Request) -> Iterator[Candidate]:
+    """Add a bias after the reduction, which otherwise counts it once for each device."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({"psum", "psum_scatter"})):
+        axis = axis_of(node)
+        if not node.args or axis is None:
+            continue
+        inner, outside = _sum_behind(r.sites, node.args[0])
+        if inner is None or not isinstance(inner.op, ast.Add | ast.Sub):
+            continue
+        sign = "+" if isinstance(inner.op, ast.Add) else "-"
+        for kept, moved in ((inner.left, inner.right), (inner.right, inner.left)):
+            if moved is inner.left and sign == "-":
+                continue
+            text = f"add {shown(source.text_of(moved))} after the {called(node)}, not before it"
+            term = write.operand(moved, inner)
+            whole = source.text_of(node)
+            if outside is None:
+                (start, end), (first, last) = source.span(node), source.span(inner)
+                before, after = source.data[start:first].decode(), source.data[last:end].decode()
+                call = f"{before}{source.text_of(kept)}{after}"
+                edits = [source.replace(node, _grouped(source, node, f"{call} {sign} {term}"))]
+            else:
+                edits = [
+                    source.replace(inner, source.text_of(kept)),
+                    source.replace(node, _grouped(source, node, f"{whole} {sign} {term}")),
+                ]
+            yield r.make(edits, text, 2.4 + 0.5 * at)
+
+
+def _grouped(source: Source, node: ast.expr, text: str) -> str:
+    """Put a sum in parentheses where its place needs them."""
+    around = source.parents.get(node)
+    tight = isinstance(around, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript)
+    return f"({text})" if tight else text
+
+
+def _sum_behind(sites: Sites, node: ast.expr) -> tuple[ast.BinOp | None, ast.expr | None]:
+    """Return the sum that an expression is, or that a name in its place was assigned."""
+    if isinstance(node, ast.BinOp):
+        return node, None
+    if isinstance(node, ast.Name):
+        values = assigned(sites, node)
+        if len(values) == 1 and isinstance(values[0], ast.BinOp):
+            return values[0], values[0]
+    return None, None
+
+
+def assigned(sites: Sites, name: ast.Name) -> list[ast.expr]:
+    """Return what is assigned to a name in the function around it, above it."""
+    function = sites.source.function_around(name)
+    return [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and node.lineno <= name.lineno
+        and any(isinstance(target, ast.Name) and target.id == name.id for target in node.targets)
+    ]
+
+
+def reduce_both_parts(r: Request) -> Iterator[Candidate]:
+    """Reduce numerator and denominator separately, and divide once."""
+    source, write = r.sites.source, r.writer
+    nodes = dict.fromkeys([*r.sites.named, *r.sites.others])
+    quotients = [
+        node for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)
+    ]
+    reductions = r.sites.calls({"pmean", "psum"})
+    for at, node in enumerate(quotients):
+        for axes in r.axes:
+            for below in _denominators(node.right):
+                parts = [
+                    source.replace(node.left, write.call("psum", source.text_of(node.left), axes)),
+                    source.replace(below, write.call("psum", source.text_of(below), axes)),
+                ]
+                both = " and ".join(shown(source.text_of(one)) for one in (node.left, below))
+                text = f"sum {both} over {write.axes(axes)} separately, and divide once"
+                yield r.make(parts, text, 4 + 0.4 * at)
+                for call in reductions:
+                    rest = _unwrapped(r, call, node, parts)
+                    if rest is not None:
+                        yield r.make(rest, f"{text}; remove the {called(call)}", 3.5 + 0.4 * at)
+
+
+def _unwrapped(r: Request, call: ast.Call, node: ast.BinOp, parts: list[Edit]) -> list[Edit] | None:
+    """Return the edits with a reduction of the quotient taken away."""
+    source = r.sites.source
+    if not call.args:
+        return None
+    start, end = source.span(call)
+    inner = source.span(call.args[0])
+    if all(start <= part.start and part.end <= end for part in parts) or not (
+        start <= source.span(node)[0] < end
+    ):
+        return [Edit(start, inner[0], ""), *parts, Edit(inner[1], end, "")]
+    return None
+
+
+def _denominators(node: ast.expr) -> Iterator[ast.expr]:
+    yield node
+    for child in ast.walk(node):
+        if child is not node and isinstance(child, ast.Call) and child.args:
+            yield child
+
+
+def axis_of(node: ast.Call) -> ast.expr | None:
+    """Return the argument of a collective that names its axes."""
+    named = [keyword.value for keyword in node.keywords if keyword.arg == "axis_name"]
+    if named:
+        return named[0]
+    return node.args[1] if len(node.args) > 1 else None
+
+
+def _is_value(node: ast.expr, parent: ast.AST | None) -> bool:
+    """Whether a reduction can stand around an expression."""
+    if isinstance(node, ast.Constant | ast.Starred | ast.Lambda | ast.Slice | ast.Tuple):
+        return False
+    called_itself = isinstance(parent, ast.Call) and parent.func is node
+    return not called_itself and not isinstance(parent, ast.keyword | ast.Attribute)
+
+
+Generator = Callable[[Request], Iterator[Candidate]]
+
+CATALOGUE: tuple[Generator, ...] = (
+    keep_checks,
+    remove_reduction,
+    replace_reduction,
+    vary_before_grad,
+    add_after_reduction,
+    change_axes,
+    reduce_both_parts,
+    reduce_value,
+)

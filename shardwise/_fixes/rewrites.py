@@ -1,0 +1,305 @@
+"""Further edits: rewrite an expression so that it takes the whole array into account.
+
+They are larger than those in `edits` and come after them.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+
+from .candidate import Candidate, shown
+from .edits import Request, assigned, axis_of
+from .sites import called
+from .source import Edit
+
+MOMENTS = {"var": "", "std": "sqrt"}
+DRAWS = {
+    "bernoulli": 2,
+    "normal": 1,
+    "uniform": 1,
+    "gumbel": 1,
+    "exponential": 1,
+    "laplace": 1,
+    "truncated_normal": 3,
+    "randint": 1,
+    "bits": 1,
+    "rademacher": 1,
+}
+"""The functions of `jax.random`, and the number of the argument that is the shape."""
+
+
+def move_reduction(r: Request) -> Iterator[Candidate]:
+    """Reduce before a function that is not linear, not after it."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({"psum", "pmean"})):
+        axis = axis_of(node)
+        if not node.args or axis is None:
+            continue
+        inner = node.args[0]
+        values = [inner]
+        if isinstance(inner, ast.Name):
+            values += assigned(r.sites, inner)
+        parts = [
+            part
+            for value in values
+            for part in ast.walk(value)
+            if isinstance(part, ast.Call | ast.BinOp) and part is not inner
+        ]
+        for nth, part in enumerate(parts):
+            for name in ("psum", "pmean"):
+                text = f"{write.lax}.{name}({source.text_of(part)}, {source.text_of(axis)})"
+                start, end = source.span(node)
+                first, last = source.span(inner)
+                edits = [Edit(start, first, ""), source.replace(part, text), Edit(last, end, "")]
+                described = (
+                    f"reduce {shown(source.text_of(part))} with {name} before it is used, not after"
+                )
+                rank = 4.5 + 0.5 * at + 0.2 * nth + (name != called(node)) * 0.1
+                yield r.make(edits, described, rank)
+
+
+def gather_operand(r: Request) -> Iterator[Candidate]:
+    """Gather an operand where an operation needs all of it."""
+    source, write = r.sites.source, r.writer
+    names = [
+        child
+        for node in r.sites.named
+        for child in ast.walk(node)
+        if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load)
+        if not _is_function(child, source.parents.get(child))
+    ]
+    unique = list(dict.fromkeys(names))[:8]
+    for (nth, node), axes in itertools.product(enumerate(unique), r.axes):
+        for dim in ("", ", axis=1"):
+            text = write.call("all_gather", source.text_of(node), axes, f"{dim}, tiled=True")
+            described = f"gather `{source.text_of(node)}` over {write.axes(axes)} here"
+            yield r.make([source.replace(node, text)], described, 6.5 + 0.4 * nth + 0.5 * bool(dim))
+
+
+def change_dimension(r: Request) -> Iterator[Candidate]:
+    """Gather, scatter or exchange along another dimension."""
+    source = r.sites.source
+    for node in r.sites.calls({"all_gather", "psum_scatter", "all_to_all"}):
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        option = "scatter_dimension" if called(node) == "psum_scatter" else "axis"
+        for dim in range(3) if called(node) != "all_to_all" else ():
+            described = f"{called(node)} along dimension {dim}"
+            if option in given:
+                yield r.make([source.replace(given[option], str(dim))], described, 3 + 0.2 * dim)
+            elif dim:
+                end = source.span(node)[1] - 1
+                yield r.make([Edit(end, end, f", {option}={dim}")], described, 3 + 0.2 * dim)
+        pair = [given.get("split_axis"), given.get("concat_axis")]
+        pair = pair if all(pair) else node.args[2:4]
+        if called(node) == "all_to_all" and len(pair) == 2 and all(pair):
+            one, two = pair
+            assert one is not None
+            assert two is not None
+            edits = [
+                source.replace(one, source.text_of(two)),
+                source.replace(two, source.text_of(one)),
+            ]
+            yield r.make(edits, "exchange split_axis and concat_axis of the all_to_all", 3.2)
+
+
+def draw_for_all(r: Request) -> Iterator[Candidate]:
+    """Draw random numbers for the whole array, and keep the part of this device."""
+    source, write = r.sites.source, r.writer
+    for node in r.sites.calls(set(DRAWS)):
+        named = [keyword.value for keyword in node.keywords if keyword.arg == "shape"]
+        place = DRAWS[called(node)]
+        shape = named[0] if named else node.args[place] if len(node.args) > place else None
+        if shape is None or not node.args:
+            continue
+        sized = source.text_of(shape)
+        for axes in r.axes[:2]:
+            axis = write.axes(axes)
+            whole = f"({write.lax}.axis_size({axis}) * {sized}[0], *{sized}[1:])"
+            start, end = source.span(node)
+            first, last = source.span(shape)
+            head = source.data[start:first].decode()
+            tail = source.data[last:end].decode()
+            text = (
+                f"{write.lax}.dynamic_slice_in_dim({head}{whole}{tail}, "
+                f"{write.lax}.axis_index({axis}) * {sized}[0], {sized}[0])"
+            )
+            described = (
+                f"draw the random numbers of all devices along {axis}, and keep those of this one"
+            )
+            edits = [source.replace(node, text)]
+            yield r.make(edits, described, 5)
+            for extra in _without_index(r, node.args[0]):
+                both = [*edits, extra]
+                if not any(
+                    a.start < b.end and b.start < a.end for a, b in itertools.combinations(both, 2)
+                ):
+                    yield r.make(both, f"{described}; use one key on every device", 5.2)
+
+
+def one_key(r: Request) -> Iterator[Candidate]:
+    """Use the same key on every device, for numbers that have to agree."""
+    source = r.sites.source
+    for node in r.sites.calls({"axis_index"}):
+        if any(
+            isinstance(one, ast.Call) and called(one) == "fold_in" for one in source.around(node)
+        ):
+            yield r.make([source.replace(node, "0")], "use the same key on every device", 4)
+
+
+def _without_index(r: Request, key: ast.expr) -> Iterator[Edit]:
+    """Yield the edit that makes `fold_in(key, axis_index(...))` the same on every device."""
+    source = r.sites.source
+    values = [key, *(assigned(r.sites, key) if isinstance(key, ast.Name) else [])]
+    for node in (child for value in values for child in ast.walk(value)):
+        if isinstance(node, ast.Call) and called(node) == "axis_index":
+            yield source.replace(node, "0")
+
+
+def global_positions(r: Request) -> Iterator[Candidate]:
+    """Count positions from the start of the whole array."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({"arange"})):
+        if len(node.args) != 1:
+            continue
+        for axes in r.axes:
+            count, text = source.text_of(node.args[0]), source.text_of(node)
+            offset = f"({write.lax}.axis_index({write.axes(axes)}) * {count} + {text})"
+            described = f"count positions from the first device along {write.axes(axes)}"
+            yield r.make([source.replace(node, offset)], described, 4.2 + 0.3 * at)
+
+
+def variance(r: Request) -> Iterator[Candidate]:
+    """Take the variance around the mean of all devices."""
+    source, write = r.sites.source, r.writer
+    for node in r.sites.calls(set(MOMENTS)):
+        method = isinstance(node.func, ast.Attribute) and not _is_module(node.func.value)
+        if not method and not node.args:
+            continue
+        value = node.func.value if method and isinstance(node.func, ast.Attribute) else node.args[0]
+        rest = node.args if method else node.args[1:]
+        options = [source.text_of(one) for one in rest]
+        options += [f"{k.arg}={source.text_of(k.value)}" for k in node.keywords if k.arg != "ddof"]
+        x = source.text_of(value)
+        x = f"({x})" if isinstance(value, ast.BinOp) else x
+        given = ", ".join(options)
+        kept = ", ".join([*(o for o in options if not o.startswith("keepdims")), "keepdims=True"])
+        for axes in r.axes:
+            mean = write.call("pmean", f"{x}.mean({kept})", axes)
+            text = write.call("pmean", f"(({x} - {mean}) ** 2).mean({given})", axes)
+            root = f"{write.jnp}.sqrt({text})" if MOMENTS[called(node)] else text
+            described = f"take the {called(node)} around the mean of all devices"
+            yield r.make([source.replace(node, root)], described, 4)
+            for call in r.sites.calls({"pmean", "psum"}):
+                if call.args and call.args[0] is node:
+                    yield r.make([source.replace(call, root)], described, 3.8)
+
+
+def softmax(r: Request) -> Iterator[Candidate]:
+    """Normalise over all devices, with a logarithm of sums that is gathered."""
+    source, write = r.sites.source, r.writer
+    for node in r.sites.calls({"softmax", "log_softmax", "logsumexp"}):
+        if not node.args:
+            continue
+        x = source.text_of(node.args[0])
+        options = [source.text_of(one) for one in node.args[1:]]
+        options += [f"{k.arg}={source.text_of(k.value)}" for k in node.keywords]
+        if called(node) == "logsumexp":
+            given = ", ".join(["", *options])
+        else:
+            given = ", ".join(["", *(options or ["axis=-1"]), "keepdims=True"])
+        for axes in r.axes:
+            local = f"{write.nn}.logsumexp({x}{given})"
+            total = f"{write.nn}.logsumexp({write.call('all_gather', local, axes)}, axis=0)"
+            text = {
+                "logsumexp": total,
+                "softmax": f"{write.jnp}.exp({x} - {total})",
+                "log_softmax": f"({x} - {total})",
+            }[called(node)]
+            described = f"take the {called(node)} over all devices along {write.axes(axes)}"
+            yield r.make([source.replace(node, text)], described, 4.4)
+
+
+def nudge(r: Request) -> Iterator[Candidate]:
+    """Correct an index, a bound or a direction by one."""
+    source, write = r.sites.source, r.writer
+    swapped = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
+    nodes = [node for function in r.sites.functions for node in ast.walk(function)]
+    for node in dict.fromkeys(nodes):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = source.span(node.left)[1], source.span(node.comparators[0])[0]
+            between = source.data[left:right].decode()
+            new = swapped.get(type(node.ops[0]))
+            if new is not None:
+                old = between.strip(" ()")
+                text = between.replace(old, new, 1)
+                yield r.make([Edit(left, right, text)], f"compare with {new}, not {old}", 7)
+            elif isinstance(node.ops[0], ast.Eq) and source.text_of(node.comparators[0]) == "0":
+                for axes in r.axes[:1]:
+                    last = f"{write.lax}.axis_size({write.axes(axes)}) - 1"
+                    edit = source.replace(node.comparators[0], last)
+                    yield r.make([edit], "take the last device, not the first", 7)
+        elif isinstance(node, ast.Call) and called(node) in ("arange", "range") and node.args:
+            last = node.args[0] if len(node.args) == 1 else node.args[1]
+            edit = source.replace(last, f"{source.text_of(last)} + 1")
+            yield r.make([edit], f"one more iteration: {shown(source.text_of(node))}", 7.5)
+        elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and _in_permutation(r, node):
+            one, two = node.elts
+            edits = [
+                source.replace(one, source.text_of(two)),
+                source.replace(two, source.text_of(one)),
+            ]
+            yield r.make(edits, "send in the other direction", 6)
+
+
+def change_specs(r: Request) -> Iterator[Candidate]:
+    """Declare another sharding of an argument or a result."""
+    source, write = r.sites.source, r.writer
+    every = list(dict.fromkeys(name for axes in r.axes for name in axes))
+    quoted = [f"{write.quote}{name}{write.quote}" for name in every]
+    entries = ["", *quoted, *(f"None, {name}" for name in quoted)]
+    entries += [", ".join(pair) for pair in itertools.permutations(quoted, 2)]
+    specs = [
+        node
+        for function in r.sites.functions
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and called(node) in ("P", "PartitionSpec")
+    ]
+    rank = 3.5 if r.misplaced else 6.8
+    for at, node in enumerate(dict.fromkeys(specs)):
+        for nth, entry in enumerate(entries):
+            text = f"{source.text_of(node.func)}({entry})"
+            if text != source.text_of(node):
+                described = f"declare {text} instead of {source.text_of(node)}"
+                yield r.make([source.replace(node, text)], described, rank + 0.2 * at + 0.1 * nth)
+
+
+def _in_permutation(r: Request, node: ast.Tuple) -> bool:
+    return any(
+        isinstance(around, ast.Call) and called(around) == "ppermute"
+        for around in r.sites.source.around(node)
+    )
+
+
+def _is_module(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax")
+
+
+def _is_function(node: ast.Name, parent: ast.AST | None) -> bool:
+    called_itself = isinstance(parent, ast.Call) and parent.func is node
+    return called_itself or _is_module(node) or node.id in ("lax", "optax")
+
+
+REWRITES = (
+    move_reduction,
+    gather_operand,
+    change_dimension,
+    draw_for_all,
+    one_key,
+    global_positions,
+    variance,
+    softmax,
+    change_specs,
+    nudge,
+)

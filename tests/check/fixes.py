@@ -1,0 +1,237 @@
+"""How many wrong programs get a fix, and whether the fixes are right on real devices.
+
+    python -m tests.check.fixes [--workers N] [--mutants N] [FILE.py ...]
+
+Programs: the corpus, N mutants of the gallery, and the cases of the files named. A fix is applied
+to a copy of the source, the copy is executed, and its results on real (virtual CPU) devices are
+compared with those of the original program on one device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import concurrent.futures
+import copy
+import dataclasses
+import functools
+import importlib.util
+import multiprocessing
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.devices import request_devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of one wrong program."""
+
+    name: str
+    verified: str = ""
+    """How the fix was verified; empty where there is none."""
+    right: bool = False
+    """Whether the edited program is right on real devices."""
+    on_line: bool = True
+    seconds: tuple[float, float] = (0.0, 0.0)
+    """CPU time of the check alone, and with the search for a fix."""
+    description: str = ""
+
+
+def outcome(
+    name: str,
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    mesh: Any,
+    edited: Callable[[str], Callable[..., Any]],
+    lines: set[int],
+    **options: Any,
+) -> Outcome:
+    """Check a wrong program, and run what its fix makes of it on real devices."""
+    import shardwise as sw
+
+    start = time.process_time()
+    plain = sw.check(f, *args, mesh=mesh, fix=False, progress=False, **options)
+    middle = time.process_time()
+    verdict = sw.check(f, *args, mesh=mesh, progress=False, **options)
+    seconds = middle - start, time.process_time() - middle
+    if plain.ok:
+        return Outcome(f"{name} (right)", seconds=seconds)
+    found = {one.where.line for one in verdict.findings if one.certain}
+    fix = next((one.fix for one in verdict.findings if one.fix), None)
+    if fix is None:
+        return Outcome(name, on_line=bool(found & lines) or not lines, seconds=seconds)
+    right = is_right(edited(fix.after), f, args, mesh, options.get("reference"))
+    on_line = bool(found & lines) or not lines
+    return Outcome(name, fix.verified, right, on_line, seconds, fix.description)
+
+
+def is_right(
+    edited: Callable[..., Any], f: Callable[..., Any], args: Any, mesh: Any, reference: Any
+) -> bool:
+    """Whether an edited program gives on real devices what the original gives on one."""
+    import jax
+
+    from shardwise._check import expand
+    from tests.support import assert_same, real_mesh
+
+    meshes = [dict(one.shape) for one in expand(mesh)]
+    ones = dict.fromkeys(meshes[0], 1)
+    want = reference(*args) if reference else on_real(f, args, real_mesh(**ones))
+    try:
+        for sizes in [ones, *meshes]:
+            assert_same(on_real(edited, args, real_mesh(**sizes)), want)
+    except (AssertionError, jax.errors.JaxRuntimeError, ValueError, TypeError) as error:
+        print(error, file=sys.stderr)
+        return False
+    return True
+
+
+def on_real(f: Callable[..., Any], args: Any, mesh: Any) -> Any:
+    """Run a program on real devices."""
+    import jax
+
+    return jax.device_get(jax.jit(functools.partial(f, mesh=mesh))(*args))
+
+
+def of_corpus(name: str) -> Outcome:
+    """Judge one program of the corpus."""
+    from .corpus import pairs
+
+    pair = {str(one): one for one in pairs()}[name]
+    module = sys.modules[pair.wrong.__module__]
+
+    def edited(text: str) -> Callable[..., Any]:
+        names = {"__name__": module.__name__, "__package__": module.__package__}
+        exec(compile(text, str(module.__file__), "exec"), names)
+        return names[pair.name].wrong  # pyright: ignore
+
+    return outcome(name, pair.wrong, pair.args(), pair.mesh, edited, pair.lines)
+
+
+def of_mutant(number: int) -> Outcome:
+    """Judge one mutant of the gallery, as a file of its own."""
+    from . import mutate
+
+    mutant = all_mutants()[number]
+    tree = copy.deepcopy(mutate.parse(mutant.example))
+    old = list(ast.walk(tree))[mutant.number]
+    tree = mutate._Replace(old, mutant.change(copy.deepcopy(old))).visit(tree)
+    if not mutant.checked:
+        tree = mutate._Unchecked().visit(tree)
+    text = ast.unparse(ast.fix_missing_locations(tree))
+    module, _ = mutate.original(mutant.example)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, f"{mutant.example}_mutant.py")
+        file.write_text(text)
+        changed = load(file)
+        try:
+            if mutate.same(mutate.on_devices(changed), mutate.original(mutant.example)[1]):
+                return Outcome(f"{mutant} (unchanged)")
+        except Exception as error:  # whatever JAX says when it rejects a program
+            return Outcome(f"{mutant} (rejected: {type(error).__name__})")
+        shape = mutate.SHAPES[len(module.AXES)]
+        sizes = dict(zip(module.AXES, shape, strict=True))
+        args = tuple(module.example_args())
+
+        def edited(text: str) -> Callable[..., Any]:
+            again = Path(folder, f"{mutant.example}_fixed.py")
+            again.write_text(text)
+            return load(again).step
+
+        try:
+            return outcome(
+                str(mutant), changed.step, args, sizes, edited, set(), reference=module.reference
+            )
+        except Exception as error:
+            return Outcome(f"{mutant} (could not be checked: {type(error).__name__})")
+
+
+@functools.cache
+def all_mutants() -> list[Any]:
+    from . import mutate
+
+    return [one for example in mutate.examples() for one in mutate.mutants(example)]
+
+
+def of_file(path: str) -> Outcome:
+    """Judge the first case of a file."""
+    module = load(Path(path))
+    case = next(x for x in vars(module).values() if getattr(x, "__shardwise_case__", False))
+    f, args = case()
+
+    def edited(text: str) -> Callable[..., Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            again = Path(folder, Path(path).name)
+            again.write_text(text)
+            return getattr(load(again), f.__name__)
+
+    return outcome(path, f, tuple(args), case.mesh, edited, set(), **case.options)
+
+
+def load(file: Path) -> types.ModuleType:
+    """Import a file."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    """Print an outcome for each program, and the sums; 1 if a fix is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", help="files with cases, besides corpus and mutants")
+    parser.add_argument("--workers", type=int, default=2, help="processes (2)")
+    parser.add_argument("--mutants", type=int, default=50, help="mutants that change a result (50)")
+    parser.add_argument("--no-corpus", action="store_true", help="leave the corpus out")
+    asked = parser.parse_args()
+    request_devices()
+    from .corpus import pairs
+
+    jobs: list[tuple[Callable[[Any], Outcome], Any]] = [(of_file, one) for one in asked.files]
+    if not asked.no_corpus:
+        jobs += [(of_corpus, str(one)) for one in pairs()]
+    step = max(1, len(all_mutants()) // max(1, 3 * asked.mutants))
+    if asked.mutants:
+        jobs += [(of_mutant, number) for number in range(0, len(all_mutants()), step)]
+    context = multiprocessing.get_context("spawn")
+    sums: dict[str, list[Outcome]] = {}
+    with concurrent.futures.ProcessPoolExecutor(asked.workers, context, request_devices) as pool:
+        futures = {pool.submit(judge, given): judge.__name__ for judge, given in jobs}
+        for future in concurrent.futures.as_completed(futures):
+            try:
+                one = future.result()
+            except Exception as error:
+                print(f"({futures[future]}: {type(error).__name__}: {str(error)[:99]})", flush=True)
+                continue
+            if not one.name.endswith(")"):
+                sums.setdefault(futures[future], []).append(one)
+            verdict = "" if not one.verified else "right" if one.right else "WRONG"
+            times = f"{one.seconds[0]:.1f} + {one.seconds[1] - one.seconds[0]:.1f} s"
+            line = f"{one.name}: {one.verified or 'no fix'} {verdict} {times} {one.description}"
+            print(line, flush=True)
+    print()
+    for kind, rows in sums.items():
+        count = sum(bool(one.verified) for one in rows)
+        right = sum(one.right for one in rows)
+        lines = sum(one.on_line for one in rows)
+        extra = sum(max(0.0, one.seconds[1] - one.seconds[0]) for one in rows)
+        alone = sum(one.seconds[0] for one in rows)
+        print(
+            f"{kind[3:]:8} {len(rows)} wrong, {count} ({count / len(rows):.0%}) with a fix, "
+            f"{right} of {count} fixes right on real devices, {lines} with the right line; "
+            f"the search takes {extra / alone:.2f} of the check"
+        )
+    return int(any(one.verified and not one.right for rows in sums.values() for one in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

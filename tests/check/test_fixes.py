@@ -1,0 +1,282 @@
+"""Fixes: edits of the source that are verified before they are shown."""
+
+from __future__ import annotations
+
+import functools
+import json
+import linecache
+import subprocess
+import sys
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import P
+
+import shardwise as sw
+from shardwise._fixes.live import Live
+from shardwise._fixes.source import Source
+from tests.support import normal, real_mesh
+
+from .fixes import of_corpus
+
+X, W, Y = normal(8, 4), normal(4), normal(8)
+SPECS = (P(), P("data"), P("data"))
+DATA = {"data": [1, 2, 4]}
+
+
+def fix_of(verdict: sw.Verdict) -> sw.Fix:
+    """The fix of a wrong program, at its first finding."""
+    assert not verdict.ok
+    fix = verdict.findings[0].fix
+    assert fix is not None, verdict
+    return fix
+
+
+def loss(w, x, y):
+    return jnp.mean((x @ w - y) ** 2)
+
+
+def textbook(w, x, y, *, mesh):
+    def body(w, x, y):
+        return jax.lax.pmean(jax.grad(loss)(w, x, y), "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
+
+
+def test_the_textbook_gradient_gets_a_fix_that_was_proved():
+    fix = fix_of(sw.check(textbook, W, X, Y, mesh=DATA))
+    assert fix.verified == "proved"
+    removed = [line for line in fix.diff.splitlines() if line.startswith("-        ")]
+    added = [line for line in fix.diff.splitlines() if line.startswith("+        ")]
+    assert removed == ['-        return jax.lax.pmean(jax.grad(loss)(w, x, y), "data")']
+    assert len(added) == 1
+    assert 'jax.lax.pcast(w, "data", to="varying")' in added[0]
+
+
+def test_the_search_leaves_the_program_as_it_was():
+    jitted = jax.jit(functools.partial(textbook, mesh=real_mesh(data=4)))
+    before, code = np.asarray(jitted(W, X, Y)), textbook.__code__
+    fix_of(sw.check(textbook, W, X, Y, mesh=DATA))
+    assert textbook.__code__ is code
+    np.testing.assert_array_equal(jitted(W, X, Y), before)
+    again = jax.jit(functools.partial(textbook, mesh=real_mesh(data=4)))
+    np.testing.assert_array_equal(again(W, X, Y), before)
+
+
+def test_no_fix_is_looked_for_where_none_is_wanted():
+    verdict = sw.check(textbook, W, X, Y, mesh=DATA, fix=False)
+    assert all(finding.fix is None for finding in verdict.findings)
+    assert "Suggestion (not verified): " in str(verdict)
+
+
+def test_the_text_shows_the_diff_in_place_of_the_suggestion():
+    text = str(sw.check(textbook, W, X, Y, mesh=DATA))
+    assert "Fix (proved): let `w` vary over" in text
+    assert "\n    -        return jax.lax.pmean(jax.grad(loss)(w, x, y), " in text
+    assert "Suggestion" not in text
+
+
+def test_check_vma_false_is_named_as_the_cause():
+    def step(w, x, y, *, mesh):
+        def body(w, x, y):
+            def mean(w):
+                total = jax.lax.psum(jnp.sum((x @ w - y) ** 2), "data")
+                return total / jax.lax.psum(len(y), "data")
+
+            return jax.grad(mean)(w)
+
+        shard = functools.partial(jax.shard_map, mesh=mesh, in_specs=SPECS, out_specs=P())
+        return shard(body, check_vma=False)(w, x, y)
+
+    fix = fix_of(sw.check(step, W, X, Y, mesh=DATA))
+    assert fix.verified == "proved"
+    assert "+        return shard(body)(w, x, y)" in fix.diff
+    assert fix.description.startswith("remove check_vma=False: ")
+
+
+def test_a_share_is_summed_where_it_is_made_and_not_where_it_is_used():
+    def step(x, w, b, *, mesh):
+        def body(x, w, b):
+            product = x @ w
+            return jnp.tanh(product + b)
+
+        specs = (P(None, "model"), P("model"), P())
+        shard = jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
+        return shard(x, w, b)
+
+    fix = fix_of(sw.check(step, X, W, np.float32(0.5), mesh={"model": [1, 2, 4]}))
+    assert fix.verified == "proved"
+    assert '+            product = jax.lax.psum(x @ w, "model")' in fix.diff
+
+
+def test_two_mistakes_are_fixed_by_one_patch():
+    def step(x, *, mesh):
+        def body(x):
+            return jax.lax.psum(jnp.mean(x), "data"), jax.lax.pmean(jnp.sum(x**2), "data")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    fix = fix_of(sw.check(step, X, mesh=DATA))
+    assert fix.verified == "proved"
+    assert 'jax.lax.pmean(jnp.mean(x), "data"), jax.lax.psum(jnp.sum(x**2), "data")' in fix.diff
+
+
+class Model:
+    """A program that is a method, with a lambda inside."""
+
+    def total(self, x, *, mesh):
+        body = lambda x: jax.lax.pmean(x.sum(), "data")  # noqa: E731
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def test_methods_and_lambdas_are_fixed():
+    model = Model()
+    fix = fix_of(sw.check(model.total, X, mesh=DATA))
+    assert '+        body = lambda x: jax.lax.psum(x.sum(), "data")  # noqa: E731' in fix.diff
+
+
+@jax.jit
+def reduced(x):
+    return jax.lax.pmean(x.sum(), "data")
+
+
+def test_functions_that_jax_has_cached_are_fixed():
+    def step(x, *, mesh):
+        return jax.shard_map(reduced, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+    fix = fix_of(sw.check(step, X, mesh=DATA))
+    assert '+    return jax.lax.psum(x.sum(), "data")' in fix.diff
+
+
+PROGRAM = """
+from jax.lax import psum
+from jax import P, shard_map
+import shardwise as sw
+import numpy as np
+
+def mean(x, *, mesh):
+    body = lambda x: psum(x.mean(), "data")
+    return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+@sw.case(mesh={"data": [1, 2, 4]})
+def average():
+    return mean, (np.arange(8, dtype=np.float32),)
+"""
+
+
+def program_from(text, name):
+    """A function whose source is in linecache alone, as that of a notebook cell."""
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    names: dict = {}
+    exec(compile(text, name, "exec"), names)
+    return names["mean"]
+
+
+def test_notebook_cells_are_fixed_and_a_missing_import_is_added():
+    mean = program_from(PROGRAM, "<ipython-input-1-fixes>")
+    fix = fix_of(sw.check(mean, np.arange(8, dtype=np.float32), mesh=DATA))
+    assert "+import jax\n" in fix.diff
+    assert "jax.lax.pmean(x.mean(), " in fix.after
+    fixed = program_from(fix.after, "<ipython-input-2-fixes>")
+    assert sw.check(fixed, np.arange(8, dtype=np.float32), mesh=DATA)
+    assert "jax" not in mean.__globals__
+
+
+def test_without_source_there_is_no_fix():
+    names: dict = {}
+    exec(compile(PROGRAM, "<no such file>", "exec"), names)
+    verdict = sw.check(names["mean"], np.arange(8, dtype=np.float32), mesh=DATA)
+    assert not verdict.ok
+    assert all(finding.fix is None for finding in verdict.findings)
+
+
+def test_an_edit_is_undone_when_the_program_raises():
+    source = Source.read(__file__)
+    assert source is not None
+    live = Live(source.file, source.text)
+    code = textbook.__code__
+    edited = source.text.replace(
+        "def loss(w, x, y):\n    return", "def loss(w, x, y):\n    1/0;return"
+    )
+    with pytest.raises(ZeroDivisionError), live.edited(edited):
+        loss(W, X, Y)
+    assert textbook.__code__ is code
+    assert np.isfinite(loss(W, X, Y))
+
+
+CORPUS = (
+    "data.mean_of_variances",
+    "data.penalty_counted_by_every_device",
+    "tensor.activation_before_the_sum",
+    "tensor.gathered_along_the_wrong_dimension",
+    "optimizer.clipped_by_the_norm_of_a_part",
+    "randomness.same_mask_on_every_device",
+    "control.iterations_of_each_device",
+)
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_fixes_are_right_on_real_devices(name):
+    outcome = of_corpus(name)
+    assert outcome.verified == "proved", outcome
+    assert outcome.right, outcome
+
+
+# --- the command line
+
+
+def shardwise(*words, cwd):
+    command = [sys.executable, "-m", "shardwise", "check", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mean.py"
+    path.write_text(textwrap.dedent(PROGRAM).lstrip())
+    return path
+
+
+def test_diff_prints_a_patch_and_fix_applies_it(file):
+    printed = shardwise("mean.py", "--diff", cwd=file.parent)
+    assert printed.returncode == 1, printed.stderr
+    assert printed.stdout.startswith("--- mean.py\n+++ mean.py\n@@ ")
+    assert "psum" in file.read_text()
+    applied = shardwise("mean.py", "--fix", cwd=file.parent)
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+    assert "mean.py: fixed (proved): use pmean instead of psum" in applied.stdout
+    assert "1 case, right" in applied.stdout
+    assert "jax.lax.pmean(x.mean()" in file.read_text()
+
+
+def test_sarif_carries_the_fix(file):
+    printed = shardwise("mean.py", "--format", "sarif", cwd=file.parent)
+    result = json.loads(printed.stdout)["runs"][0]["results"][0]
+    (fix,) = result["fixes"]
+    assert fix["description"]["text"] == "use pmean instead of psum"
+    (change,) = fix["artifactChanges"]
+    assert change["artifactLocation"]["uri"] == "mean.py"
+    assert any("pmean" in one["insertedContent"]["text"] for one in change["replacements"])
+
+
+def test_only_files_that_are_named_and_unchanged_are_fixed(tmp_path, capsys):
+    from types import SimpleNamespace
+
+    from shardwise._cli.fixing import apply_fixes
+
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (inside, outside):
+        folder.mkdir()
+        (folder / "a.py").write_text("old\n")
+    (inside / "b.py").write_text("edited meanwhile\n")
+    files = [inside / "a.py", inside / "b.py", outside / "a.py"]
+    fixes = [sw.Fix("", "a change", "proved", str(file), "old\n", "new\n") for file in files]
+    outcomes = [SimpleNamespace(findings=[SimpleNamespace(fix=fix)]) for fix in fixes]
+    assert apply_fixes(outcomes, [str(inside)]) == 1  # pyright: ignore
+    assert [file.read_text() for file in files] == ["new\n", "edited meanwhile\n", "old\n"]
+    messages = capsys.readouterr().err
+    assert "b.py: not fixed, it has changed since it was checked" in messages
+    assert "not fixed, it is not below" in messages
