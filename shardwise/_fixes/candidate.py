@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy
 
 from .source import Edit, Source
 
@@ -51,17 +55,12 @@ class Candidate:
 class Writer:
     """Writes expressions in the manner of a file: its name for `jax.lax`, its quotes."""
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, names: Mapping[str, Any]):
+        """`names` are the globals of the functions of the file."""
         self.source = source
-        names = _imported(source.tree)
-        jax = next((name for name, module in names.items() if module == "jax"), None)
-        lax = next((name for name, module in names.items() if module == "jax.lax"), None)
-        numpy = next((name for name, module in names.items() if module == "jax.numpy"), None)
-        self.missing = not (jax or lax)
-        """Whether the file imports neither, so that an import has to be added."""
-        self.lax = lax or f"{jax or 'jax'}.lax"
-        self.jnp = numpy or f"{jax or 'jax'}.numpy"
-        self.nn = f"{jax or 'jax'}.nn"
+        self.lax = _name_of(names, jax.lax) or "jax.lax"
+        self.jnp = _name_of(names, jax.numpy) or "jax.numpy"
+        self.nn = _name_of(names, jax.nn) or "jax.nn"
         self.quote = "'" if source.text.count("'") > 2 * source.text.count('"') else '"'
 
     def axes(self, names: Sequence[str]) -> str:
@@ -83,36 +82,29 @@ class Writer:
         )
         return f"({text})" if loose and tight else text
 
-    def import_edit(self) -> Edit:
-        """Return the edit that imports jax, after the docstring and `from __future__` lines."""
-        last = 0
-        for statement in self.source.tree.body:
-            docstring = isinstance(statement, ast.Expr) and isinstance(
-                statement.value, ast.Constant
-            )
-            future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
-            if not (docstring or future):
-                break
-            last = self.source.span(statement)[1] + 1
-        return Edit(last, last, "import jax\n")
-
 
 LOOSE = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.Tuple)
 
 
-def _imported(tree: ast.Module) -> dict[str, str]:
-    """Return the names that a file gives to modules."""
-    names: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                names[alias.asname or alias.name.partition(".")[0]] = (
-                    alias.name if alias.asname else alias.name.partition(".")[0]
-                )
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return names
+def _name_of(names: Mapping[str, Any], module: Any) -> str | None:
+    """Return what a file calls a module of JAX's; None where it does not import it."""
+    own = (name for name, value in names.items() if value is module)
+    if (name := next(own, None)) is not None or module is jax:
+        return name
+    outer = _name_of(names, jax)
+    return f"{outer}.{module.__name__.removeprefix('jax.')}" if outer else None
+
+
+def import_edit(source: Source) -> Edit:
+    """Return the edit that imports jax, after the docstring and `from __future__` lines."""
+    last = 0
+    for statement in source.tree.body:
+        alone = statement.value if isinstance(statement, ast.Expr) else None
+        future = isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+        if not (isinstance(alone, ast.Constant) or future):
+            break
+        last = source.span(statement)[1] + 1
+    return Edit(last, last, "import jax\n")
 
 
 def shown(text: str) -> str:

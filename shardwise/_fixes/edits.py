@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from .candidate import Candidate, Writer, shown
 from .sites import GRADIENTS, Sites, called
@@ -36,6 +37,8 @@ class Request:
     """What edits are wanted: where, over which axes, and what the evidence says."""
 
     sites: Sites
+    names: Mapping[str, Any]
+    """The globals of the file."""
     axes: Sequence[tuple[str, ...]]
     """The combinations of mesh axes to try, the likely ones first."""
     ratio: float | None = None
@@ -50,7 +53,7 @@ class Request:
     @property
     def writer(self) -> Writer:
         """Return the writer for the file."""
-        return Writer(self.sites.source)
+        return Writer(self.sites.source, self.names)
 
     def make(self, edits: Sequence[Edit], description: str, rank: float) -> Candidate:
         """Make a candidate."""

@@ -75,7 +75,7 @@ class Live:
         """
         codes = codes_in(text, self.file)
         changed: list[tuple[FunctionType, CodeType]] = []
-        lacking = [names for names in self._globals if "jax" not in names]
+        lacking = [names for names in self.globals if "jax" not in names]
         with _cache_context()(next(_NUMBERS)):
             try:
                 for names in lacking:  # an edit may need the import that it adds
@@ -94,7 +94,8 @@ class Live:
                     del names["jax"]
 
     @property
-    def _globals(self) -> list[dict[str, Any]]:
+    def globals(self) -> list[dict[str, Any]]:
+        """Return the global names that the functions see."""
         return list({id(one.__globals__): one.__globals__ for one in self.functions}.values())
 
     def _key(self, code: CodeType) -> Any:

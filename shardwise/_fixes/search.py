@@ -9,7 +9,9 @@ mistakes in one program are fixed by one patch.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +20,7 @@ import jax
 from .. import _jax
 from .._check import Finding, Fix, Verdict, examine
 from .._doing import doing
+from .._errors import warn
 from .._meaning import Gap
 from .._mesh import AbstractMesh, one_device
 from .._program import Op
@@ -25,12 +28,12 @@ from .._prove.reading import ReadProgram
 from .._simulate import simulate
 from .._static import Static
 from .._tracing import Tracing
-from .candidate import Candidate, Writer
+from .candidate import Candidate, import_edit
 from .edits import CATALOGUE, Request
 from .live import Live
 from .rewrites import REWRITES
 from .sites import Sources, sites_of
-from .source import shown_path, unified_diff
+from .source import Source, shown_path, unified_diff
 
 MOST = 96
 """How many candidates are tried: a number and not a time, so that any machine finds the same."""
@@ -156,7 +159,12 @@ def fixed(
     try:
         search = Search(program_of(f, args, meshes, reference, options), verdict.findings)
         found = search.run()
-    except Exception:  # a fix is an extra: whatever keeps us from one must not cost the verdict
+    except Exception as error:  # a fix is an extra: a bug in the search must not cost the verdict
+        warn(
+            f"shardwise could not look for a fix ({type(error).__name__}: {error}). This is a bug "
+            "in shardwise: a report with the program would help.",
+            RuntimeWarning,
+        )
         return verdict
     if found is None:
         return verdict
@@ -168,8 +176,10 @@ def fixed(
 
 def fix_of(candidate: Candidate, how: str) -> Fix:
     """Return a verified candidate as what the user sees."""
-    source, write = candidate.source, Writer(candidate.source)
-    edits = [*candidate.edits, *([write.import_edit()] if write.missing else [])]
+    source = candidate.source
+    uses = any(re.search(r"\bjax\.", edit.text) for edit in candidate.edits)
+    known = any("jax" in names for names in Live(source.file, source.text).globals)
+    edits = [*candidate.edits, *([import_edit(source)] if uses and not known else [])]
     after = source.applied(edits)
     diff = unified_diff(shown_path(source.file), source.text, after)
     return Fix(diff, candidate.description, how, source.file, source.text, after)
@@ -273,8 +283,10 @@ class Search:
         ratios = [float(gap.ratio) for gap in flat if gap.kind == "times" and gap.ratio is not None]
         body = self.program.read(self.hardest).body
         for sites in sites_of(body, ops, self.sources):
+            names = collections.ChainMap(*self.live_of(sites.source).globals)
             yield Request(
                 sites,
+                names,
                 list(axes),
                 ratio=ratios[0] if ratios else None,
                 extreme=any(gap.mistake is not None and gap.mistake.extreme for gap in flat),
@@ -313,12 +325,15 @@ class Search:
 
         return bool(self._with(candidate, right))
 
+    def live_of(self, source: Source) -> Live:
+        """Return the functions of a file."""
+        if source.file not in self.live:
+            self.live[source.file] = Live(source.file, source.text)
+        return self.live[source.file]
+
     def _with(self, candidate: Candidate, ask: Callable[[], Any]) -> Any:
         """Ask something of the edited program; None where it cannot be traced."""
-        source = candidate.source
-        live = self.live.get(source.file)
-        if live is None:
-            live = self.live[source.file] = Live(source.file, source.text)
+        live = self.live_of(candidate.source)
         try:
             with live.edited(candidate.text) as changed:
                 return ask() if changed else None
