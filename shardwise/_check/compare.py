@@ -78,16 +78,19 @@ class Change:
     """How far each floating-point element moves, as `in_parts` has them."""
     seen: tuple[np.ndarray, ...] = ()
     """What integers, booleans and keys become."""
+    turned: np.ndarray | bool = False
+    """Which of these become another one."""
 
     def __or__(self, other: Change) -> Change:
-        return Change(np.maximum(self.moved, other.moved), self.seen + other.seen)
+        moved = np.maximum(self.moved, other.moved)
+        return Change(moved, self.seen + other.seen, self.turned | other.turned)
 
     def explains(self, got: np.ndarray) -> Any:
-        """Return which integers are what they become."""
+        """Return which integers become another one, and are one that they become."""
         found: Any = np.False_
         for sample in self.seen:
             found = found | (sample == got)
-        return found
+        return found & self.turned
 
 
 STILL = Change()
@@ -95,7 +98,9 @@ STILL = Change()
 
 def change_of(sample: np.ndarray, value: np.ndarray) -> Change:
     """Return the change from one evaluation of a result to another."""
-    return Change(gaps(sample, value)) if is_inexact(value) else Change(seen=(sample,))
+    if is_inexact(value):
+        return Change(gaps(sample, value))
+    return Change(seen=(sample,), turned=sample != value)
 
 
 def off(got: Any, want: Any, limit: Tolerance, change: Change = Change()) -> np.ndarray:
