@@ -25,7 +25,7 @@ ROWS = (
     ("_mesh", "_hosts"),
     ("_collectives",),
     ("_program",),
-    ("_lower", "_meaning"),
+    ("_lift", "_lower", "_meaning"),
     ("_call", "_idle", "_misuse", "_objects"),
     ("_static", "_trees"),
     ("_layout",),

@@ -82,6 +82,10 @@ class Program:
         self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
+    def inline(self, name: str) -> None:
+        """Put programs in place of the primitive that stands for them, before `body` is read."""
+        self._build = functools.partial(self._build, through=name)
+
     @functools.cached_property
     @_in_one_go()
     def _parts(self) -> tuple[Body, tuple[Handed, ...]]:

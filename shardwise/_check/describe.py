@@ -14,10 +14,11 @@ from .._program import Body, Collective, Where, within
 from .compare import difference, wide
 from .diagnose import place
 from .flow import ancestors
+from .overflow import Overflow, overflow
 from .powers import Seen, Sizes, powers, said
 from .ranges import whole_numbers
 from .relate import share_of
-from .running import Run
+from .running import Run, Wanted
 from .two_ways import two_ways
 from .verdict import NOWHERE, Finding
 from .wrong import Wrong
@@ -69,19 +70,19 @@ def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
         yield _finding(one, seen)
         return
     yield _differs_alone(alone)
-    beside = dataclasses.replace(one, want=alone.got)
+    own = Wanted(alone.got, alone.run.dtypes[alone.index])
+    beside = dataclasses.replace(one, wanted=own)
     if not beside.right:
         yield _finding(beside, ())
 
 
 def _differs_alone(alone: Wrong) -> Finding:
-    assert alone.want is not None
     if alone.same_type:
         what = f"differs from the reference on one device already ({much(alone)})"
     else:
         what = (
-            f"is {alone.got.dtype}{list(alone.got.shape)} on one device already, and the reference "
-            f"gives {alone.want.dtype}{list(alone.want.shape)}"
+            f"is {alone.kind} on one device already, and the reference gives "
+            f"{alone.want.dtype}{list(alone.want.value.shape)}"
         )
     return Finding(
         "SW110",
@@ -97,20 +98,21 @@ def _differs_alone(alone: Wrong) -> Finding:
 def _finding(one: Wrong, seen: Seen) -> Finding:
     code, what, remedy = _what(one, seen)
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
+    if code == "SW107" and (far := _overflow(one)):
+        alone = "" if one.not_finite else "on one device "
+        what, where = f"{what} ({alone}{far} here)", far.where
     return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
 
 
 def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
     if one.structure:
         return "SW108", "has another structure than on one device", "return the same pytree."
-    assert one.want is not None
     if not one.same_type:
         return (
             "SW108",
-            f"is {one.got.dtype}{list(one.got.shape)} and should be "
-            f"{one.want.dtype}{list(one.want.shape)}",
+            f"is {one.kind} and should be {one.want.dtype}{list(one.want.value.shape)}",
             "look at out_specs: a dimension that is split comes back whole."
-            if one.got.shape != one.want.shape
+            if one.got.shape != one.want.value.shape
             else "return the same type: x.astype(...).",
         )
     if one.apart:
@@ -123,12 +125,19 @@ def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
         return (
             "SW109",
             f"is a number that the program takes from the mesh or from a shape: {one.got} instead "
-            f"of {one.want}",
+            f"of {one.want.value}",
             "is it to be the number of devices or the size of a part? Then it is right to differ, "
             "and is not to be among the results. If not, take it from the shapes outside the "
             "shard_map.",
         )
     return _by_factor(one, seen) or _by_origin(one) or _otherwise(one)
+
+
+def _overflow(one: Wrong) -> Overflow | None:
+    """Where a value leaves its range, on the mesh or on one device, if one does."""
+    if one.not_finite or one.finite_alone:
+        return overflow(one.run if one.not_finite else one.base, one.index)
+    return None
 
 
 def _not_finite(run: Run) -> str:
@@ -144,8 +153,7 @@ def _not_finite(run: Run) -> str:
 
 def _apart(one: Wrong) -> tuple[str, str, str]:
     assert one.value is not None
-    assert one.want is not None
-    lacks = share_of(one.value, one.want, one.agree)
+    lacks = share_of(one.value, one.want.value, one.agree)
     if lacks:
         names = _names(lacks.axes)
         return (
@@ -281,10 +289,9 @@ def _wrapped(one: Wrong) -> str:
 
 def much(one: Wrong) -> str:
     """By how much it is wrong, and where the most."""
-    assert one.want is not None
-    gap = difference(one.got, one.want)
+    gap = difference(one.got, one.want.value)
     with np.errstate(all="ignore"):
-        gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want)), nan=np.inf)
+        gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want.value)), nan=np.inf)
     gaps = np.where(one.off, gaps, 0)
     said = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
     if not gaps.any():  # whole numbers that are one and the same in float64
@@ -293,7 +300,7 @@ def much(one: Wrong) -> str:
     if not 0 < count < one.off.size:
         return said
     with np.errstate(all="ignore"):
-        shares = np.where(one.off, gaps / np.abs(wide(one.want)), -1)
+        shares = np.where(one.off, gaps / np.abs(wide(one.want.value)), -1)
     worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
     at = ", ".join(map(str, worst))
     return f"{said}; {count} of {one.off.size} entries, the worst [{at}]: {_pair(one, worst)}"
@@ -301,9 +308,8 @@ def much(one: Wrong) -> str:
 
 def _pair(one: Wrong, at: tuple[Any, ...]) -> str:
     """One element and what it should be, with as many digits as tell them apart."""
-    assert one.want is not None
-    got, want = one.got[at], one.want[at]
-    if not jnp.issubdtype(one.want.dtype, jnp.inexact):
+    got, want = one.got[at], one.want.value[at]
+    if not jnp.issubdtype(one.want.value.dtype, jnp.inexact):
         return f"{got} instead of {want}"
     got, want = wide(got)[()], wide(want)[()]
     texts = ((f"{got:.{digits}g}", f"{want:.{digits}g}") for digits in (4, 9, 17))

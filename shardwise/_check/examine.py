@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,15 +18,14 @@ from .cause import grouped
 from .compare import agree
 from .describe import describe, factors_of
 from .draw import is_zero, run_drawn, without_zeros
-from .judging import wrong_results
+from .judging import judge_results
 from .lint import came_out, lint, parted, place_of_values
 from .meant import Hidden, Meant
 from .options import words
 from .powers import Sizes
 from .reference import wanted_of
 from .running import Run, Wanted
-from .seen import hidden_by_zeros, unseen, with_values
-from .settled import settled
+from .seen import hidden_by_zeros, ties, unseen, with_values
 from .silence import place_of, split_silenced
 from .told import led_by_a_cause, once
 from .verdict import NOWHERE, Finding, Verdict
@@ -96,12 +94,7 @@ def _examine(
             ]
         else:
             runs = [base if run is like.base else run.again(given) for run in like.runs]
-        if reference is None:
-            every = [base, *runs]
-            for run, casts in zip(every, settled(every), strict=True):
-                run.settled = casts
-        devices = max(math.prod(m.shape.values()) for m in meshes)
-        limits = base.limits(runs, devices, rtol, atol, [want.coarsest for want in wanted])
+        limits = base.limits(runs, rtol, atol, [want.eps for want in wanted])
         meant = Meant(base) if reference is None and like is None else None
         drawn = given is not args
         return _Comparison(base, wanted, limits, runs, meshes, meant, given, drawn)
@@ -119,7 +112,7 @@ def _examine(
     findings = comparison.findings()
     if not comparison.wrong_on:
         given = reference is not None, comparison.is_proved
-        dark = unseen(base, runs, comparison.compared, meshes, *given)
+        dark = [*unseen(base, runs, meshes, *given), *ties(comparison.tied)]
         findings += list(map(with_values, dark)) if comparison.drawn else dark
         told = bool(dark) or any(one.code.startswith("SW4") for one in findings)
         if comparison.has_zeros and not told and (reference is None or callable(reference)):
@@ -158,12 +151,11 @@ class _Comparison:
 
     def __post_init__(self) -> None:
         self.wrong: list[Wrong] = []
+        self.tied: list[Wrong] = []
         self.wrong_on: list[str] = []
         self.proved_on: list[str] = []
         self.stuck_on: list[str] = []
         self.stuck: list[Finding] = []
-        self.compared: list[Run] = []
-        """The runs of which numbers were compared: those on other meshes may not have been run."""
         self.tried: list[Sizes] = []
         """The meshes on which numbers were compared, or proved to be right."""
         self.follows = self.meant if self.base.paths else None
@@ -226,26 +218,19 @@ class _Comparison:
     def compare(self, run: Run, one: AbstractMesh) -> None:
         """The results on one mesh, by numbers."""
         known = self.follows.judged(run) if self.follows else [None] * len(self.limits)
-        alike = [one for one in self.several if one.traced.tree == self.base.traced.tree]
-        other = next((one for one in (*alike[-1:], *alike[:1]) if one is not run), None)
-        factors = self._factors(run), self._factors(other or run)
-        compared = self.base, self.wanted, self.limits, known, factors
         try:
-            here = wrong_results(run, *compared, other)
+            here = judge_results(run, self.base, self.wanted, self.limits, known)
         except DeadlockError as error:
             self.stuck.append(_deadlock(error, run, one))
             self.stuck_on.append(words(one))
             self.wrong_on.append(words(one))
         else:
             self.tried.append(dict(one.shape))
-            self.compared.append(run)
-            self.wrong.extend(here)
-            self.wrong_on.extend([words(one)] * bool(here))
-            if here and words(one) in self.proved_on and _is_beyond_meaning(run, here):
+            self.wrong.extend(here.wrong)
+            self.tied.extend(here.tied)
+            self.wrong_on.extend([words(one)] * bool(here.wrong))
+            if here.wrong and words(one) in self.proved_on and _is_beyond_meaning(run, here.wrong):
                 self.proved_on.remove(words(one))
-
-    def _factors(self, run: Run) -> Sequence[float | None]:
-        return self.follows.factors(run) if self.follows else [None] * len(self.limits)
 
     def findings(self) -> list[Finding]:
         """The causes first, then what no cause is known of, then what reading suspects."""

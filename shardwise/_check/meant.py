@@ -92,18 +92,6 @@ class Meant:
             return [None] * len(run.paths)
         return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
 
-    def factors(self, run: Run) -> list[float | None]:
-        """For each result the number by which it is multiplied, where that is all that is wrong."""
-        found = self.gaps(run)
-        if found is None or run.program.watch.sites:
-            return [None] * len(run.paths)
-        return [
-            float(gaps[0].ratio)
-            if len(gaps) == 1 and gaps[0].kind == "times" and gaps[0].ratio is not None
-            else None
-            for gaps in found
-        ]
-
     def likewise(self, run: Run, larger: Run, surely: bool) -> bool:
         """Whether the same results are off by multiples of something on a larger mesh too."""
         here, there = self.gaps(run), self.gaps(larger)
@@ -218,8 +206,7 @@ def _measured(gap: Gap, one: Wrong) -> Gap:
     if own is None or not own.returned or own.extreme or gap.ratio is not None or not one.apart:
         return gap
     assert one.value is not None
-    assert one.want is not None
-    lacks = share_of(one.value, one.want, one.agree)
+    lacks = share_of(one.value, one.want.value, one.agree)
     if lacks is None or {*lacks.axes} != {*own.axes}:
         return gap
     count = math.prod(axis.size for axis in own.axes)

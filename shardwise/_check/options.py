@@ -30,7 +30,7 @@ def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
             raise _refused(
                 f"{name} is {given!r}",
                 "A tolerance is a number, 0 or more, and finite.",
-                f"{name}=1e-3, or leave it out: what rounding can do is then measured.",
+                f"{name}=1e-3, or leave it out: programs are compared in float64.",
             )
     if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
         raise _refused(

@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _jax
+from .._lift import eps_of
 from .._program import AxisIndex, Body, Collective, Leaf, Op, Scan, Var, While, walk
 from .flow import carried, counts
-from .rounding import eps_of
 
 SHORT_RANGE = 1e30
 """Where types end that sums of ordinary numbers may leave."""

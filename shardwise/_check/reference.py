@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._call import simulate_p
 from .._calls import called_wrongly
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, noting
 from .._jax.types import unplaced
+from .._lift import eps_of, widened
 from .._tracing import Tracing
 from .draw import taken_apart
 from .running import Run, Wanted, plain
@@ -19,31 +21,30 @@ from .running import Run, Wanted, plain
 
 def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     """What each result of a program should be."""
+    alone = [Wanted(*row) for row in zip(base.results(), base.dtypes, strict=True)]
     if reference is None:
-        return [Wanted(value) for value in base.results()]
-    own = dict(zip(base.paths, base.results(), strict=True))
+        return alone
+    own = dict(zip(base.paths, alone, strict=True))
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
         # Objects that it updates are those of the program, whatever its parameters are called.
         paths = map(base.traced.name_of, run.traced.tree.paths)
-        rows = zip(paths, run.results(), weak, strict=True)
+        rows = zip(paths, run.results(), run.dtypes, weak, strict=True)
         found = {
-            path: Wanted(_typed(value, own.get(path), weakly), at, run)
-            for at, (path, value, weakly) in enumerate(rows)
+            path: Wanted(value, _typed(value, dtype, own.get(path), weakly), 0.0, at, run)
+            for at, (path, value, dtype, weakly) in enumerate(rows)
         }
     else:
         result = _called(reference, base, args) if callable(reference) else reference
         leaves = jax.tree_util.tree_leaves_with_path(result)
         found = {
-            (name := "result" + jax.tree_util.keystr(path)): Wanted(
-                _array(name, leaf, own.get(name))
-            )
+            (name := "result" + jax.tree_util.keystr(path)): _array(name, leaf, own.get(name))
             for path, leaf in leaves
         }
     _refuse_others(found, base)
     # A value cannot say what becomes of objects among the arguments: there one device is right.
-    return [found[path] if path in found else Wanted(own[path]) for path in base.paths]
+    return [found[path] if path in found else own[path] for path in base.paths]
 
 
 def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
@@ -67,21 +68,22 @@ def _by_value(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return rebuild(here) if moved else args
 
 
-def _typed(value: np.ndarray, beside: np.ndarray | None, weakly: bool) -> np.ndarray:
-    """A number of Python's takes the type of the result it is for, as it does in JAX."""
+def _typed(value: np.ndarray, dtype: Any, beside: Wanted | None, weakly: bool) -> Any:
+    """A number of Python's takes the dtype of the result it is for, as it does in JAX."""
     if not weakly or beside is None:
-        return value
-    number = value.dtype.type(0).item()
-    typed = value.astype(jnp.result_type(number, beside.dtype))
-    fits = isinstance(number, float | complex) or np.array_equal(typed, value)
-    return typed if fits else value
+        return dtype
+    number = np.zeros((), dtype).item()
+    typed = jnp.result_type(number, beside.dtype)
+    fits = isinstance(number, float | complex) or np.array_equal(value.astype(typed), value)
+    return np.dtype(typed) if fits else dtype
 
 
-def _array(name: str, leaf: Any, beside: np.ndarray | None) -> np.ndarray:
+def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
     try:
         value = np.asarray(jnp.asarray(plain(leaf)))
         _check_kept(leaf, value)
-        return _typed(value, beside, type(leaf) in (int, float, complex))
+        dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
+        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), given=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
             explain_error(
@@ -113,6 +115,7 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
     try:
         alone = Tracing(reference, None, static=static, alone=True)
         run = Run(tracing if tracing.takes_mesh else alone, args)
+        run.program.inline(simulate_p.name)  # so that it is evaluated in float64 as well
         run.results()
     except Exception:
         return None

@@ -1,10 +1,12 @@
-"""A program on one mesh: run once, or again with other roundings."""
+"""A program on one mesh, evaluated in float64."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,15 +17,16 @@ import numpy as np
 from .._doing import doing
 from .._errors import noting
 from .._jax.virtual import under
+from .._lift import Lifted, lift, widened
+from .._lift import rounds as rounds_to_integers
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
-from .._program import Atom, Body, Op, Scan, Var, walk
+from .._program import Atom, Body, Op, Scan, Var
 from .._tracing import Traced, Tracing
-from .compare import STILL, Movement, Tolerance, tolerance
+from .compare import Change, Tolerance, change_of, wide
 from .options import words
 from .ranges import are_vast, asks_for_nan, short_range, whole_numbers
 from .relate import Held
-from .rounding import decides, eps_of, shaken, terms
 from .twins import comparable
 
 ALL = Pace(1 << 30)
@@ -35,10 +38,10 @@ SMALL = 1 << 27
 LIGHT = 1 << 24
 """Up to how many bytes of values a program may be run a hundred times."""
 
-AS_WRITTEN: dict[str, Any] = {"xla_allow_excess_precision": False}
-"""What has XLA leave out no cast that is undone, as it does for some devices."""
+HEAVY = 1 << 30
+"""From how many bytes on a program is not compiled again to look at it more closely."""
 
-QUICKLY = AS_WRITTEN | {
+QUICKLY: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
@@ -59,18 +62,24 @@ class Run:
         """For values that are `beside` others, those on one device."""
         self.stuck_at: Op | None = None
         """Where devices wait for others that never come, once that was seen."""
-        self.settled: frozenset[Op] = frozenset()
-        """The casts that lose the same on every mesh, where that is known."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
-        self._drawn: dict[int, int] = {}
-        self._moves: dict[int, list[Movement]] = {}
-        self._again = functools.cache(self._shaken)
+        self._changes: dict[float, list[list[Change]]] = {}
         known = like._executables if like is not None and like.program is self.program else {}
         self._executables: dict[Any, Callable[..., Any]] = known
+        self._unrounded = False
 
     def again(self, args: tuple[Any, ...]) -> Run:
         """The same with other values."""
         return Run(self.tracing, args, like=self)
+
+    @functools.cached_property
+    def unrounded(self) -> Run:
+        """The same program with its rounding to integers left out."""
+        run = copy.copy(self)
+        for name in ("lifted", "rounds", "unrounded", "values", "_watch"):
+            run.__dict__.pop(name, None)
+        run._unrounded, run._changes, run._executables = True, {}, {}
+        return run
 
     @property
     def on(self) -> str:
@@ -92,38 +101,65 @@ class Run:
         """A name for each result."""
         return self.traced.result_paths
 
-    def observe(self, atoms: Sequence[Atom]) -> list[Held]:
-        """Values of the program as all devices hold them."""
-        body, watch = self.body, self.program.watch
+    @functools.cached_property
+    def lifted(self) -> Lifted:
+        """The program in float64."""
+        vast = are_vast(self.traced.plain)
+        return lift(self.body, vast=vast, unrounded=self._unrounded)
 
-        def run(*values: Any) -> Any:
-            outs, trouble = observe(body, values, watch, ALL, atoms)
-            return [Value(plain(out.array), out.dims) for out in outs], trouble
+    @functools.cached_property
+    def _watch(self) -> Watch:
+        return Watch(self.lifted.body.ops)
 
+    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
+        """Values of the program, or of the `lifted` one, in float64, as all devices hold them."""
         if not atoms:
             return []
-        compiled = self._compiled(tuple(map(id, atoms)), run)
-        doing(f"running {self.on}")
-        outs, trouble = jax.device_get(compiled(*self.traced.plain))
+        outs, trouble = self._run(atoms, self._wide, lifted)
         if trouble is not None and int(trouble.site):
-            self.stuck_at = watch.sites[int(trouble.site) - 1]
-            raise explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            sites = self._watch.sites
+            self.stuck_at = sites[int(trouble.site) - 1]
+            raise explain_trouble(sites, int(trouble.site), np.asarray(trouble.ways))
         return [_held(out) for out in outs]
 
-    def _compiled(self, key: Any, run: Callable[..., Any], *more: Any) -> Callable[..., Any]:
+    def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
+        lifted, watch = self.lifted, self._watch
+        wanted = atoms if lifted_ones else [lifted.of(atom) for atom in atoms]
+
+        def run(*values: Any) -> Any:
+            outs, trouble = observe(lifted.body, values, watch, ALL, wanted)
+            return [Value(plain(out.array), out.dims) for out in outs], trouble
+
+        with jax.enable_x64(True):
+            compiled = self._compiled(tuple(map(id, atoms)), run)
+            doing(f"running {self.on}")
+            return jax.device_get(compiled(*values))
+
+    def _compiled(self, key: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         if key not in self._executables:
             doing(f"compiling {self.on}")
             quick = jax.default_backend() == "cpu" and self._size <= SMALL
             with under(None):  # a simulated program runs on no mesh
-                lowered = jax.jit(run).lower(*more, *self.traced.plain)
-                options = QUICKLY if quick else AS_WRITTEN
+                lowered = jax.jit(run).lower(*self._wide)
+                options = QUICKLY if quick else {}
                 self._executables[key] = lowered.compile(compiler_options=options)
         return self._executables[key]
+
+    @functools.cached_property
+    def _wide(self) -> list[Any]:
+        """The arguments in float64."""
+        rows = zip(self.traced.plain, self.body.ins, strict=True)
+        return [widened(value, var.dtype) for value, var in rows]
 
     @property
     def is_light(self) -> bool:
         """Whether it may be run a hundred times."""
         return self._size <= LIGHT
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether compiling it once more is too much."""
+        return self._size > HEAVY
 
     @functools.cached_property
     def _size(self) -> int:
@@ -139,32 +175,29 @@ class Run:
         """The results as JAX returns them."""
         return [value.first for value in self.values]
 
-    # --- rounding
+    # --- what changes with the arguments
 
-    def _shaken(self, times: int) -> Callable[[int], list[np.ndarray]]:
-        """The results with other roundings, one way for each number."""
+    def changes(self, count: int, by: float) -> list[Change]:
+        """How each result changes when the arguments do by a part of themselves, `count` times."""
+        drawn = self._changes.setdefault(by, [])
+        for seed in range(len(drawn), count):
+            doing(f"changing the arguments {self.on}")
+            outs, _ = self._run(self.body.outs, _changed(self._wide, by, seed))
+            rows = zip(outs, self.results(), strict=True)
+            drawn.append([change_of(_held(out).first, own) for out, own in rows])
+        return [functools.reduce(operator.or_, own) for own in zip(*drawn[:count], strict=True)]
 
-        def run(seed: Any, *values: Any) -> Any:
-            body = shaken(self.body, seed, times, self.settled)
-            outs, _ = observe(body, values, Watch(body.ops), ALL, body.outs)
-            return [plain(out.first()) for out in outs]
+    @functools.cached_property
+    def rounds(self) -> bool:
+        """Whether it rounds numbers to integers."""
+        return not self._unrounded and any(map(rounds_to_integers, self.body.ops))
 
-        compiled = self._compiled(("shaken", times), run, np.uint32(0))
-        return lambda seed: jax.device_get(compiled(np.uint32(seed), *self.traced.plain))
-
-    def movement(self, index: int, count: int, times: int = 1) -> Movement:
-        """How far rounding moves a result, as seen in at least `count` runs.
-
-        With `times`, how far everything moves it that is so many times as coarse.
-        """
-        drawn = self._drawn.get(times, 0)
-        moves = self._moves.get(times) or [STILL] * len(self.values)
-        for seed in range(drawn + 1, count + 1):
-            doing(f"measuring what rounding does {self.on}")
-            rows = zip(moves, self._again(times)(seed), self.results(), strict=True)
-            moves = [move.further(np.asarray(got), want) for move, got, want in rows]
-        self._drawn[times], self._moves[times] = max(drawn, count), moves
-        return moves[index]
+    @functools.cached_property
+    def scale(self) -> float:
+        """The largest number among arguments and results."""
+        arrays = [x for x in [*self._wide, *self.results()] if isinstance(x, np.ndarray)]
+        sizes = [np.abs(wide(x))[np.isfinite(wide(x))].max(initial=0.0) for x in arrays]
+        return float(max(sizes, default=0.0))
 
     @functools.cached_property
     def short_range(self) -> Any:
@@ -189,11 +222,6 @@ class Run:
             return True
         return are_vast([*self.traced.plain, *self.results()])
 
-    @functools.cached_property
-    def coarsest(self) -> list[float]:
-        """For each result the `eps` of the coarsest type among all that it is computed from."""
-        return _coarsest(self.body)
-
     # --- comparison
 
     def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
@@ -207,51 +235,36 @@ class Run:
             self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
         return self._beside
 
-    @functools.cached_property
-    def decides(self) -> bool:
-        """Whether numbers that round decide on something."""
-        return any(map(decides, walk(self.body.ops)))
-
     def limits(
-        self,
-        runs: Sequence[Run],
-        devices: int,
-        rtol: float | None,
-        atol: float | None,
-        apart: Sequence[float] = (),
+        self, runs: Sequence[Run], rtol: float | None, atol: float | None, eps: Sequence[float]
     ) -> list[Tolerance]:
         """How far each result may be off, of this program and of the same on other meshes.
 
-        `apart` has the `eps` of the coarsest types that what they should be was computed in.
+        `eps` are the spacings of the dtypes that what they should be has the accuracy of.
         """
-        most = max((terms(op) for op in walk(self.body.ops)), default=1) * devices
-        alike = [one.coarsest for one in runs if one.traced.tree == self.traced.tree]
-        # What is cast only where there are others to send it to is as coarse as that.
-        coarsest = [max(own) for own in zip(self.coarsest, *alike, strict=True)]
-        # And so is what should be, where that was computed coarsely.
-        coarsest = [max(own) for own in zip(coarsest, apart or coarsest, strict=True)]
-        return [
-            tolerance(max(eps, eps_of(aval.dtype)), math.prod(aval.shape), most, rtol, atol)
-            for aval, eps in zip(self.program.avals, coarsest, strict=True)
-        ]
+        alike = [one for one in [self, *runs] if one.traced.tree == self.traced.tree]
+        own = [[one.lifted.eps(atom) for atom in one.body.outs] for one in alike]
+        return [Tolerance(rtol, atol, max(rows)) for rows in zip(*own, eps, strict=True)]
+
+    @property
+    def dtypes(self) -> list[Any]:
+        """The declared dtypes of the results, as NumPy has them."""
+        return [_plain_dtype(aval.dtype) for aval in self.program.avals]
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What a result should be, and how far rounding moves that where it was computed apart."""
+    """What a result should be: its value in float64 and its declared dtype."""
 
     value: np.ndarray
+    dtype: Any
+    eps: float = 0.0
+    """The spacing of the dtype that it was computed in, if that was not float64."""
     index: int = 0
     run: Run | None = None
-
-    @property
-    def coarsest(self) -> float:
-        """The `eps` of the coarsest type that it was computed in, if it was apart."""
-        return 0.0 if self.run is None else self.run.coarsest[self.index]
-
-    def movement(self, count: int, times: int = 1) -> Movement:
-        """How far rounding moves it."""
-        return STILL if self.run is None else self.run.movement(self.index, count, times)
+    """The program that computes it, where that is another one."""
+    given: bool = False
+    """Whether it is a value of the user's."""
 
 
 def plain(x: Any) -> Any:
@@ -278,15 +291,23 @@ def _bytes(body: Body) -> int:
     return total
 
 
-def _coarsest(body: Body) -> list[float]:
-    """For each result the `eps` of the coarsest type among all that it is computed from."""
-    known: dict[Var, float] = {}
-    for op in body.ops:
-        inside = (var for inner in op.bodies for o in walk(inner.ops) for var in o.outs)
-        own = max((eps_of(var.dtype) for var in [*op.outs, *inside]), default=0.0)
-        given = (known.get(atom, 0.0) for atom in op.ins if isinstance(atom, Var))
-        known |= dict.fromkeys(op.outs, max([own, *given]))
-    return [known.get(atom, 0.0) if isinstance(atom, Var) else 0.0 for atom in body.outs]
+def _changed(values: Sequence[Any], by: float, seed: int) -> list[Any]:
+    """Arguments of which every number is changed by a part of itself."""
+    rng = np.random.default_rng(seed)
+
+    def changed(x: Any) -> Any:
+        if not isinstance(x, np.ndarray) or not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        return x * (1 + by * rng.uniform(-1, 1, x.shape))
+
+    return list(map(changed, values))
+
+
+def _plain_dtype(dtype: Any) -> Any:
+    """The dtype of what `plain` makes of an array."""
+    if dtype == jax.dtypes.float0:
+        return np.dtype(np.bool_)
+    return np.dtype(np.uint32) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.dtype(dtype)
 
 
 __all__ = ["ALL", "Run", "Wanted", "plain"]

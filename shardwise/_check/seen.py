@@ -22,6 +22,7 @@ from .flow import ancestors
 from .lint import axes_used
 from .running import Run, plain
 from .verdict import NOWHERE, Finding
+from .wrong import Wrong
 
 DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
 DRAWN = "in place of the shapes: numbers as the program is for, which were not found by drawing."
@@ -30,15 +31,13 @@ DRAWN = "in place of the shapes: numbers as the program is for, which were not f
 def unseen(
     base: Run,
     runs: Sequence[Run],
-    compared: Sequence[Run],
     meshes: Sequence[AbstractMesh],
     given: bool,
     proved: bool,
 ) -> list[Finding]:
     """What this check could not have seen.
 
-    `compared`: the runs whose numbers are known; no other is run for it. `given`: there is a
-    reference. `proved`: the program is right on all meshes, with any data.
+    `given`: there is a reference. `proved`: the program is right on all meshes, with any data.
     """
     if not base.paths:
         return [no_results("nothing was compared")]
@@ -48,8 +47,7 @@ def unseen(
     found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
     found += _empty(base, "is NaN everywhere", _is_nan)
     found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
-    partly = _empty(base, "is NaN in some of its elements", _is_partly_nan)
-    found += list(_by_rounding(base, compared)) or list(partly)
+    found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
     return found + list(_alike(runs[-1] if runs else base, proved))
 
 
@@ -108,18 +106,24 @@ def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterat
         )
 
 
-def _by_rounding(base: Run, runs: Sequence[Run]) -> Iterator[Finding]:
-    """Say so if rounding decides whether a result is finite: it is so on some meshes alone."""
-    there = [run.results() for run in runs]
-    for path, one, *others in zip(base.paths, base.results(), *there, strict=True):
-        if any((_finite(one) != _finite(other)).any() for other in others):
-            yield _finding(
-                "SW503",
-                f"{path} is NaN or infinite in some of its elements on some meshes and not on "
-                "others: rounding decides that, and nothing else could be seen of them",
-                "keep what cancels in its range: jnp.maximum(variance, 0) under a root, and "
-                "something added where it is divided by; or take the mean off before the square.",
-            )
+def ties(tied: Sequence[Wrong]) -> list[Finding]:
+    """Say of which results the data decides nothing: their elements change with next to nothing."""
+    worst = {one.index: one for one in tied}  # meshes come in order of size
+    return [
+        _finding(
+            "SW506",
+            f"{one.path} is decided by a tie: {_count(one)} on {one.mesh}, and as much by changing "
+            "the arguments by 1e-13 of themselves",
+            "give data without ties; or break them by a rule, as by the index of equal scores.",
+            one.where,
+        )
+        for one in worst.values()
+    ]
+
+
+def _count(one: Wrong) -> str:
+    count = int((one.got != one.want.value).sum())
+    return f"{count} of {one.got.size} element{'s differ' if one.got.size > 1 else ' differs'}"
 
 
 def hidden_by_zeros(base: Run, shown: Finding) -> Finding:
@@ -144,11 +148,6 @@ def _is_zero(value: np.ndarray) -> bool:
 def _nan(value: np.ndarray) -> np.ndarray:
     is_float = jnp.issubdtype(value.dtype, jnp.inexact)
     return np.isnan(value) if is_float else np.zeros(value.shape, bool)
-
-
-def _finite(value: np.ndarray) -> np.ndarray:
-    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
-    return np.isfinite(value) if is_float else np.ones(value.shape, bool)
 
 
 def _is_nan(value: np.ndarray) -> bool:

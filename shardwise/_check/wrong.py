@@ -8,19 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import DeadlockError
 from .._program import Collective, Join, Lit, Op, Var, Where
-from .compare import (
-    STILL,
-    Movement,
-    Tolerance,
-    agree,
-    difference,
-    factor,
-    off,
-    plainly,
-    wide,
-)
+from .compare import NOTHING, STILL, Change, Tolerance, agree, factor, gaps, is_inexact, off, wide
 from .diagnose import (
     Known,
     Origin,
@@ -35,21 +24,8 @@ from .diagnose import (
 from .flow import ancestors
 from .lint import maker_of
 from .relate import Held
-from .running import Run
+from .running import Run, Wanted
 from .verdict import NOWHERE
-
-FITTED_FROM, SURE = 32, 6.0
-"""From how many elements on, and how many times what rounding may do, a factor is seen."""
-
-CLOSER = 2
-"""How many times closer few elements have to be to a multiple."""
-
-SCATTERED = 16
-"""Where no more than one element of a coarse type in so many is off, more runs are made: one of
-eight in which it moves may not be among a few."""
-
-SEEN_FROM = 256
-"""From how many elements on two errors may be said to point in one direction."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,13 +36,11 @@ class Wrong:
     base: Run
     index: int
     value: Held | None
-    want: np.ndarray | None
+    wanted: Wanted | None
     limit: Tolerance
-    move: Movement = STILL
-    """How far rounding moves it."""
+    change: Change = STILL
+    """How it was seen to change with the arguments."""
     structure: bool = False
-    multiple: bool = False
-    """Whether it is the multiple of what it should be that its meaning says it is."""
 
     @property
     def path(self) -> str:
@@ -90,12 +64,41 @@ class Wrong:
         assert self.value is not None
         return self.value.first
 
+    @property
+    def want(self) -> Wanted:
+        """What it should be."""
+        assert self.wanted is not None
+        return self.wanted
+
     @functools.cached_property
     def right(self) -> bool:
         """Whether there is nothing to say."""
-        if self.structure or self.multiple or not self.same_type:
+        if self.structure or not self.same_type:
             return False
-        return not self.apart and not self.off.any()
+        return not any(one.any() for one in self.off_by_device)
+
+    @functools.cached_property
+    def off_by_device(self) -> list[np.ndarray]:
+        """For each device the elements that are not what they should be, or not as on the first.
+
+        A device that holds the same as the first one to the bit is left out.
+        """
+        assert self.value is not None
+        first, *others = self.value.rows
+        found = [off(first, self.want.value, self.limit, self.change)]
+        apart = [row for row in others if not np.array_equal(row, first, equal_nan=_has_nan(row))]
+        return found + [off(row, first, self.limit, self.change) for row in apart]
+
+    @property
+    def tie(self) -> bool:
+        """Whether it is right only since an element that differs is decided by nothing at all."""
+        assert self.value is not None
+        plain = Tolerance(eps=self.limit.eps)
+        found = [off(row, self.want.value, plain) for row in self.value.rows]
+        if not any(one.any() for one in found):
+            return False
+        gap = max(gaps(row, self.want.value).max(initial=0.0) for row in self.value.rows)
+        return not is_inexact(self.want.value) or gap > NOTHING * self.base.scale
 
     @functools.cached_property
     def on_one_device(self) -> Wrong | None:
@@ -108,8 +111,13 @@ class Wrong:
     @property
     def same_type(self) -> bool:
         """Whether shape and dtype are what they should be."""
-        assert self.want is not None
-        return self.got.shape == self.want.shape and self.got.dtype == self.want.dtype
+        same = self.run.dtypes[self.index] == self.want.dtype
+        return self.got.shape == self.want.value.shape and same
+
+    @property
+    def kind(self) -> str:
+        """Its declared dtype and shape."""
+        return f"{self.run.dtypes[self.index]}{list(self.got.shape)}"
 
     @property
     def not_finite(self) -> bool:
@@ -128,102 +136,29 @@ class Wrong:
         """Which elements should be finite, and which are; nothing where the two are not alike."""
         if self.structure or not self.same_type:
             return np.True_, np.True_
-        return np.isfinite(wide(self.want)), np.isfinite(wide(self.got))
+        return np.isfinite(wide(self.want.value)), np.isfinite(wide(self.got))
 
     @functools.cached_property
     def off(self) -> np.ndarray:
         """The elements that are not what they should be."""
-        return off(self.got, self.want, self.limit, self.move)
+        return off(self.got, self.want.value, self.limit, self.change)
 
     @functools.cached_property
     def times(self) -> float | None:
         """The number by which it is too large, if it is one number for the whole array."""
         if self.structure or not self.same_type or self.apart or self.not_finite:
             return None
-        assert self.want is not None
-        return factor(self.got, self.want, self.limit)
+        return factor(self.got, self.want.value, self.limit)
 
     @property
     def slack(self) -> float:
         """By how much that number may differ from what it is."""
-        return min(max(16 * self.limit.norm, 1e-6), 0.25)
-
-    @functools.cached_property
-    def plain(self) -> bool:
-        """Whether a closer look is not needed to call it wrong."""
-        if self.structure or not self.same_type:
-            return True
-        assert self.value is not None
-        rows = self.value.rows if self.move.seen else ()
-        return any(plainly(row, self.want, self.limit, self.move) for row in rows)
-
-    @property
-    def scattered(self) -> bool:
-        """Whether few elements of a coarse type are off, as it may happen by chance."""
-        if self.structure or not self.same_type or not self.limit.coarse or not self.move.seen:
-            return False
-        assert self.want is not None
-        assert self.value is not None
-        limit, move = self.limit, self.move
-        count = max(off(row, self.want, limit, move).sum() for row in self.value.rows)
-        return count <= max(1, self.want.size // SCATTERED)
+        return min(max(16 * self.limit.norm, 1e-5), 0.25)
 
     @functools.cached_property
     def apart(self) -> bool:
         """Whether devices that should hold the same do not."""
-        assert self.value is not None
-        rows = self.value.rows
-        return any(off(row, rows[0], self.limit, self.move).any() for row in rows[1:])
-
-    @property
-    def near(self) -> bool:
-        """Whether it is right but for what rounding may do, by a coarse measure.
-
-        That is enough where it is known to be right: then only a gross error is looked for.
-        """
-        if self.structure or not self.same_type or self.limit.given:
-            return False
-        assert self.value is not None
-        return all(agree(row, self.want, self.limit) for row in self.value.rows)
-
-    def is_multiple(self, factor: float | None) -> bool:
-        """Whether all elements together are closer to a multiple of what they should be.
-
-        A small factor drowns in the rounding of each element of a coarse type, not in that of all,
-        and any factor in that of a few elements, if they nearly cancel.
-        """
-        if factor is None or self.structure or not self.same_type or self.limit.given:
-            return False
-        got, want = wide(self.got).ravel(), wide(np.asarray(self.want)).ravel()
-        size = float(np.linalg.norm(want))
-        if not 0 < size < np.inf or not np.isfinite(got).all():
-            return False
-        if float(np.linalg.norm(got - want)) > CLOSER * float(np.linalg.norm(got - factor * want)):
-            return factor != 1
-        if want.size < FITTED_FROM:
-            return False
-        found = float(np.vdot(want, got).real) / size**2
-        spread = float(np.linalg.norm(got - found * want)) / (size * want.size**0.5)
-        return abs(found - 1) > SURE * spread and abs(found - factor) < 0.25 * abs(factor - 1)
-
-    def beside(self, other: Run | None) -> tuple[float, float]:
-        """How closely it is off in the same direction on another mesh, and how much further.
-
-        The first is a cosine, and 0 where nothing can be said.
-        """
-        if self.structure or not self.same_type or self.limit.given or other is None:
-            return 0.0, 0.0
-        try:
-            want, there = wide(np.asarray(self.want)), wide(other.values[self.index].first)
-        except DeadlockError:  # it is told of that mesh
-            return 0.0, 0.0
-        if there.shape != want.shape or want.size < SEEN_FROM:
-            return 0.0, 0.0
-        gaps = wide(self.got) - want, there - want
-        here, there = (float(np.linalg.norm(gap)) for gap in gaps)
-        if not 0 < here * there < np.inf:
-            return 0.0, 0.0
-        return float(np.vdot(*gaps).real) / (here * there), there / here
+        return any(one.any() for one in self.off_by_device[1:])
 
     @functools.cached_property
     def origin(self) -> Origin | None:
@@ -258,14 +193,7 @@ class Wrong:
 
     def agree(self, a: Any, b: Any) -> bool:
         """Whether two arrays are the same, as far as this result goes."""
-        return agree(a, b, self.fine)
-
-    @functools.cached_property
-    def fine(self) -> Tolerance:
-        """The tolerance at which the cause is looked for."""
-        assert self.want is not None
-        same = self.same_type
-        return self.limit.explaining(difference(self.got, self.want)) if same else self.limit
+        return agree(a, b, self.limit)
 
     @property
     def mean_of_means(self) -> bool:
@@ -332,3 +260,7 @@ class Wrong:
                 break
             op = inner
         return op
+
+
+def _has_nan(x: np.ndarray) -> bool:
+    return is_inexact(x)

@@ -49,6 +49,8 @@ from .jaxprs import trace_context as trace_context
 from .jaxprs import untouched as untouched
 from .jaxprs import untyped as untyped
 from .jaxprs import without_dead as without_dead
+from .lifting import retyped as retyped
+from .lifting import within_range as within_range
 from .lines import LIBRARIES as LIBRARIES
 from .lines import Frame as Frame
 from .lines import api_boundary as api_boundary

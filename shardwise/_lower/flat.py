@@ -23,8 +23,8 @@ from .value import Value, stacked
 
 ELEMENTWISE = set(
     """abs acos add add_any and atan2 cbrt ceil clamp conj convert_element_type copy cos div eq erf
-    exp exp2 expm1 floor ge gt imag integer_pow is_finite le log log1p logistic lt max min mul ne
-    neg nextafter not or pow real reduce_precision rem round rsqrt select_n shift_left
+    exp exp2 expm1 floor ge gt imag in_range integer_pow is_finite le log log1p logistic lt max min
+    mul ne neg nextafter not or pow real reduce_precision rem round rsqrt select_n shift_left
     shift_right_arithmetic shift_right_logical sign sin sqrt square sub tan tanh xor""".split()  # noqa: SIM905
 )
 """Primitives whose operands and results have one shape."""

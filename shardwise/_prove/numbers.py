@@ -167,7 +167,7 @@ def _example(examined: Examined) -> tuple[set[str], str]:
     """The element that is furthest off, as it is and as it is on one device; and where it is so."""
     for one in examined.wrong:
         if not one.structure and one.same_type and one.got.size:
-            got, want = one.got, np.asarray(one.want)
+            got, want = one.got, one.want.value
             with np.errstate(all="ignore"):
                 gap = np.abs(wide(got) - wide(want))
             gap = np.where(np.isnan(gap), np.inf, gap)

@@ -232,7 +232,7 @@ def test_a_factor_that_is_lost_on_some_meshes(name):
     assert list(verdict.wrong_on) == [f"{{data: {n}}}" for n in wrong]
 
 
-# --- what rounding makes NaN
+# --- what rounding would make NaN
 
 
 def spread(of):
@@ -255,7 +255,7 @@ def test_a_nan_that_rounding_decides_on_makes_no_program_wrong(of, dtype):
     x = x * 0.01 + 100 if dtype == "float32" else (x * 0.1 + 4.026).astype(dtype)
     verdict = sw.check(spread(of), x, mesh={"data": [1, 2, 4]})
     assert verdict
-    assert {one.code for one in verdict.findings} == {"SW503"}
+    assert not verdict.findings
 
 
 def test_a_nan_of_an_empty_shard_is_wrong_as_before():

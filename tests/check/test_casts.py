@@ -7,9 +7,6 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._check.running import Run
-from shardwise._check.settled import settled
-from shardwise._tracing import Tracing
 from tests.support import normal
 
 MESH = {"data": [1, 2, 4]}
@@ -104,32 +101,12 @@ def test_what_differs_between_meshes_before_the_cast_rounds_otherwise(dtype):
 
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
 
-    programs = [divided, for_others]
-    # A sum of few bits, and numbers of so few, are told apart by more than rounding.
-    if dtype == jnp.bfloat16:
-        programs += [by_size, by_largest]
-    # A sixth of such a number is 0, or half as much again, in four bits.
-    sizes = [1, 2, 3] if dtype == jnp.dtype("float4_e2m1fn") else [1, 2, 3, 6]
+    programs = [divided, for_others, by_largest]
+    if dtype != jnp.dtype("float4_e2m1fn"):  # which ends at 6
+        programs.append(by_size)
     for program in programs:
-        verdict = sw.check(program, normal(12, 4, seed=0), mesh={"data": sizes})
+        verdict = sw.check(program, normal(12, 4, seed=0), mesh={"data": [1, 2, 3, 6]})
         assert verdict, str(verdict)
-
-
-def test_what_the_program_closes_over_may_be_another_on_every_mesh():
-    shares = {size: jnp.full(4, 1 / size) for size in (1, 3)}
-
-    def f(x, share=None, *, mesh):
-        share = shares[mesh.shape["data"]] if share is None else share
-        body = lambda x, share: through(jnp.bfloat16, x * share)  # noqa: E731
-        specs = {"in_specs": (P("data"), P()), "out_specs": P("data")}
-        return jax.shard_map(body, mesh=mesh, **specs)(x, share)
-
-    def casts(*args):
-        runs = [Run(Tracing(f, sw.mesh(data=size)), args) for size in shares]
-        return [len(one) for one in settled(runs)]
-
-    assert casts(normal(12, 4), shares[3]) == [1, 1]
-    assert casts(normal(12, 4)) == [0, 0]
 
 
 def test_a_reference_that_does_not_cast():

@@ -1,0 +1,75 @@
+"""What evaluating programs in other dtypes needs of JAX: bodies traced again, and ranges."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax.extend import core as jex
+from jax.interpreters import batching, mlir
+
+from .jaxprs import bind, open_jaxpr, primitive_name
+from .straight import Equation
+
+Params = Callable[[str, dict[str, Any]], dict[str, Any]]
+_CALLS = {
+    "jit": "jaxpr",
+    "pjit": "jaxpr",
+    "custom_jvp_call": "call_jaxpr",
+    "closed_call": "call_jaxpr",
+}
+
+
+def retyped(jaxpr: Any, aval: Callable[[Any], Any], params: Params) -> Any:
+    """Trace the body of a scatter or a reduction again, for operands of other types."""
+    given = [aval(v.aval) for v in open_jaxpr(jaxpr).invars]
+    with jax.enable_x64(True):
+        made = jax.make_jaxpr(functools.partial(_evaluate, jaxpr, aval, params))(*given)
+    return made if hasattr(jaxpr, "consts") else made.jaxpr
+
+
+def _evaluate(jaxpr: Any, aval: Callable[[Any], Any], params: Params, *args: Any) -> list[Any]:
+    opened = open_jaxpr(jaxpr)
+    env: dict[Any, Any] = dict(zip(opened.constvars, opened.consts, strict=True))
+    env.update(zip(opened.invars, args, strict=True))
+
+    def read(v: Any) -> Any:
+        if not isinstance(v, jex.Literal):
+            return env[v]
+        return np.asarray(v.val).astype(aval(v.aval).dtype)
+
+    for eqn in opened.eqns:
+        name = primitive_name(eqn.primitive)
+        given = [read(v) for v in eqn.invars]
+        if name in _CALLS:
+            outs: Sequence[Any] = _evaluate(eqn.params[_CALLS[name]], aval, params, *given)
+        else:
+            outs = bind(eqn.primitive, params(name, eqn.params), *given)
+        env.update(zip(eqn.outvars, outs, strict=True))
+    return [read(v) for v in opened.outvars]
+
+
+def within_range(limit: float, beyond: float) -> Equation:
+    """Return the equation that gives `beyond` for what is not smaller than `limit`."""
+    return Equation(in_range_p, {"limit": limit, "beyond": beyond})
+
+
+def _in_range(x: Any, *, limit: float, beyond: float) -> Any:
+    far = np.asarray(beyond, x.dtype)
+    signed = lax.full(x.shape, far) if np.isnan(beyond) else lax.sign(x) * far
+    return lax.select(lax.abs(x) >= np.asarray(limit, x.dtype), signed, x)
+
+
+def _batch(args: Any, dims: Any, **params: Any) -> tuple[Any, Any]:
+    return in_range_p.bind(*args, **params), dims[0]
+
+
+in_range_p = jex.Primitive("shardwise_in_range")
+in_range_p.def_impl(_in_range)
+in_range_p.def_abstract_eval(lambda x, **_: x)
+mlir.register_lowering(in_range_p, mlir.lower_fun(_in_range, multiple_results=False))
+batching.primitive_batchers[in_range_p] = _batch

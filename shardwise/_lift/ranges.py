@@ -1,0 +1,90 @@
+"""The ranges of declared dtypes: a value beyond one becomes what it is there."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .. import _collectives, _jax
+from .._program import Atom, Collective, Leaf, Var
+from .widths import FLOAT, wide_dtype
+
+_GROWS = """
+    add add_any asinh conv_general_dilated convert_element_type cosh cumlogsumexp cumprod cumsum
+    digamma div dot_general exp exp2 expm1 integer_pow lgamma mul pow psum psum_scatter
+    ragged_dot_general reduce_prod reduce_sum reduce_window reduce_window_sum scatter scatter-add
+    scatter-mul scatter-sub select_and_scatter_add sinh square sub tan triangular_solve
+"""
+GROWS = frozenset(_GROWS.split())
+"""What may give a larger number than the largest it is given."""
+
+_LEAPS = """
+    cosh cumprod cumsum exp exp2 expm1 integer_pow lgamma pow psum psum_scatter reduce_prod
+    reduce_sum sinh
+"""
+LEAPS = frozenset(_LEAPS.split())
+"""What makes numbers near the end of float32 of ordinary ones; a few products do not."""
+
+FAR = 1e30
+"""Beyond which no few products or sums of ordinary numbers lead."""
+
+
+def may_leave(op: Leaf | Collective, dtype: Any, vast: bool) -> bool:
+    """Return whether results of `dtype` may be beyond its range; `vast` if operands are near it."""
+    if vast or float(jnp.finfo(dtype).max) < FAR:
+        return op.name in GROWS
+    return op.name in LEAPS
+
+
+@functools.lru_cache
+def in_range(dtype: Any) -> _jax.Equation | None:
+    """Return what makes of a float64 what it is in the range of `dtype`; None for float64."""
+    if wide_dtype(dtype) != FLOAT or dtype == FLOAT:
+        return None
+    limit, beyond = _end(dtype)
+    return _jax.within_range(limit, beyond)
+
+
+@functools.lru_cache
+def _end(dtype: Any) -> tuple[float, float]:
+    """Return from which number on there is no number of a dtype, and what is there instead."""
+    info = jnp.finfo(dtype)
+    largest = float(info.max)
+    # Up to half a unit beyond the largest is rounded to it.
+    limit = largest + 2.0 ** (math.frexp(largest)[1] - 2 - info.nmant)
+    with np.errstate(all="ignore"):
+        beyond = float(np.asarray(largest * 4, FLOAT).astype(dtype).astype(FLOAT))
+    return limit, beyond
+
+
+def sums_one_by_one(op: Collective) -> bool:
+    """Return whether a sum over devices may leave its range on the way, and come back."""
+    return op.name == "psum" and _collectives.one_by_one(op.name, op.outs[0].dtype)
+
+
+def one_by_one(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
+    """Return a sum over devices as gathering and adding up, one after the other, in float16."""
+    count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
+    gathered = Var((count, *outs[0].shape), outs[0].dtype)
+    gathered.axes = outs[0].axes
+    around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
+    params = {"dimension": 0, "tiled": False}
+    first = Collective(
+        ins, [gathered], "all_gather", op.axes, params, op.groups,
+        needs=op.needs, meets=op.meets, flow=op.flow, **around,
+    )  # fmt: skip
+    return first, Leaf(
+        [gathered], outs, "psum", _added_up, {}, needs=gathered.axes, flow=op.flow, **around
+    )
+
+
+def _added_up(x: Any) -> list[Any]:
+    totals = lax.cumsum(x, 0)
+    limit, beyond = _end(jnp.dtype(jnp.float16))
+    left = (abs(totals) >= limit).any(0)
+    return [jnp.where(left, jnp.sign(totals[-1]) * beyond, totals[-1])]
