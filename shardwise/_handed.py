@@ -69,6 +69,8 @@ def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
 def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
     """The parameter `mesh` that a function can be given by name, and its position."""
     own = _parameters(f, follow_wrapped=False)
+    if hasattr(f, "plan") and hasattr(f, "__signature__"):
+        return None  # `sw.simulate` has given it its mesh
     if own is None or _hands_on(own):
         # A decorator that hands on what it is given takes what the function inside takes.
         own = _parameters(inspect.unwrap(f), follow_wrapped=True)

@@ -103,7 +103,8 @@ class Wrong:
     @functools.cached_property
     def on_one_device(self) -> Wrong | None:
         """The same on one device, where it is wrong there already: only a reference shows that."""
-        if self.structure:
+        alone = self.base.mesh is None or self.base.mesh.size == 1
+        if self.structure or not alone:
             return None
         own = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
         return None if own.right else own

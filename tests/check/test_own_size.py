@@ -1,0 +1,42 @@
+"""Programs that cannot run on one device are checked against a reference."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import P
+
+import shardwise as sw
+
+X, W = np.arange(24, dtype=np.float32).reshape(8, 3), np.ones((3, 2), np.float32)
+STAGES = 2
+
+
+def staged(x, w, *, mesh):
+    body = lambda x, w: jax.lax.psum(x.reshape(8 // STAGES, -1) @ w, "s")  # noqa: E731
+    return jax.shard_map(body, mesh=mesh, in_specs=(P("s"), P()), out_specs=P())(x, w)
+
+
+def whole(x, w):
+    return (x.reshape(2, 4, 3) @ w).sum(0)
+
+
+def test_a_program_for_two_devices_is_checked_against_a_reference():
+    verdict = sw.check(staged, X, W, mesh={"s": [2]}, reference=whole)
+    assert verdict, verdict
+    assert verdict.meshes == ("{s: 2}",)
+    wrong = sw.check(staged, X, W, mesh={"s": [2]}, reference=lambda x, w: 2 * whole(x, w))
+    assert not wrong
+    assert "on one device already" not in str(wrong)
+
+
+def average(x, *, mesh):
+    body = lambda x: jax.lax.pmean(x.mean(), "d")  # noqa: E731
+    return jax.shard_map(body, mesh=mesh, in_specs=P("d"), out_specs=P())(x)
+
+
+def test_a_simulated_program_is_a_reference():
+    x = jnp.arange(8.0)
+    simulated = sw.simulate(average, mesh=sw.mesh(d=2))
+    for reference in (simulated, lambda x: simulated(x), simulated(x)):
+        verdict = sw.check(average, x, mesh={"d": [4]}, reference=reference)
+        assert verdict, verdict
