@@ -85,6 +85,14 @@ class Change:
         moved = np.maximum(self.moved, other.moved)
         return Change(moved, self.seen + other.seen, self.turned | other.turned)
 
+    def allowing(self, scale: float) -> Change:
+        """Return the change with what is below `scale`, which is rounding, taken `TIMES` as far.
+
+        Beyond that it is a jump at a tie, and no further than it was seen.
+        """
+        far = np.where(TIMES * self.moved <= scale, TIMES * self.moved, (1 + RTOL) * self.moved)
+        return dataclasses.replace(self, moved=far)
+
     def explains(self, got: np.ndarray) -> Any:
         """Return which integers become another one, and are one that they become."""
         found: Any = np.False_
@@ -113,7 +121,7 @@ def off(got: Any, want: Any, limit: Tolerance, change: Change = Change()) -> np.
         return ~(same | (gap <= (limit.atol or 0) + (limit.rtol or 0) * size))
     gap, size, same = _gaps(in_parts(got), in_parts(want))
     with np.errstate(all="ignore"):
-        near = (gap <= limit.own * size) | (gap <= TIMES * change.moved) | np.isinf(change.moved)
+        near = (gap <= limit.own * size) | (gap <= change.moved) | np.isinf(change.moved)
     wrong = ~(same | near)
     return np.asarray(wrong.any(-1)) if wrong.ndim > want.ndim else wrong
 

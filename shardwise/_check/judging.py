@@ -81,7 +81,8 @@ def _with_changes(one: Wrong, runs: Sequence[Run]) -> Wrong:
             there = run.changes(count, one.limit.change)[index]
             if np.shape(there.moved) in ((), _shape(one)):
                 change |= there
-        one = dataclasses.replace(one, change=change)
+        scale = max(NOTHING, one.limit.norm) * one.base.scale
+        one = dataclasses.replace(one, change=change.allowing(scale))
         left = _count(one)
         if not left or (left == before and count >= DRAWS[1]):
             break
