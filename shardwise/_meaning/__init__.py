@@ -24,6 +24,8 @@ from .relate import same_reading as same_reading
 from .rules import table as table
 from .term import Coef as Coef
 from .term import Left as Left
+from .term import late as late
+from .term import within as within
 from .turns import same_in_turns as same_in_turns
 from .value import Value as Value
 from .vanish import vanishing as vanishing

@@ -46,6 +46,11 @@ def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
     return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
 
 
+def _used_as_whole(gap: Gap) -> bool:
+    """Whether each device's own share of what one device has is used as if it were the whole."""
+    return gap.mistake is not None and gap.mistake.sound
+
+
 def status_of(row: Row, numbers: Numbers) -> str:
     """Whether a result is proved, refuted or unknown."""
     mesh = words(row.mesh)
@@ -53,7 +58,8 @@ def status_of(row: Row, numbers: Numbers) -> str:
         return REFUTED if row.gaps or mesh in numbers.stuck_on else UNKNOWN
     if not row.gaps:
         return UNKNOWN if row.waits else PROVED
-    return REFUTED if decided(row) and not numbers.agree_on(row.path) else UNKNOWN
+    shown = numbers.shows(row.path) and all(map(_used_as_whole, row.gaps))
+    return REFUTED if shown or (decided(row) and not numbers.agree_on(row.path)) else UNKNOWN
 
 
 def judged(

@@ -1,33 +1,32 @@
-"""What small numbers say of a program that is not proved.
+"""What numbers say of a program that is not proved.
 
-A program whose arguments are too large to run is run with every dimension cut down alike: each size
-is halved as often as it divides, up to a common number of times, so that equal sizes stay equal and
-ratios stay what they are. Arguments given as shapes are drawn.
+It is run as it is where it is small enough, and with smaller arguments where they are too large.
+Nothing is run that would take more memory or work than a limit, which is found by tracing alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from .._check import Examined, Finding, examine, wide, words
-from .._errors import ShardwiseError, text_of
-from .._jax.types import unplaced
+from .._doing import doing
+from .._errors import ShardwiseError
+from .._meaning import late
 from .._mesh import AbstractMesh, resized
+from .._static import Static
+from .._tracing import Tracing
+from .witness import affordable, differing, elements
 
 MANY = 1 << 21
 """Programs whose arguments have more elements than this are cut down before they are run."""
 
 FEW = 64
 """Meshes of more devices than this are not run."""
-
-TRIES = 2
-"""So many sizes are tried before it is said that the program cannot be cut down."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +47,10 @@ class Numbers:
     def refutes(self, mesh: str, path: str) -> bool:
         """Whether these numbers are a counter-example to a result on a mesh."""
         return self.exact and (mesh in self.stuck_on or (mesh, path) in self.wrong)
+
+    def shows(self, path: str) -> bool:
+        """Whether a result differs with smaller sizes."""
+        return self.run and not self.exact and any(path == own for _, own in self.wrong)
 
     def agree_on(self, path: str) -> bool:
         """Whether a result was run and is right wherever it was."""
@@ -74,22 +77,40 @@ def try_numbers(
     `decided`: the meaning refutes it by itself, so that it is only run as it is.
     """
     small = _small_meshes(meshes)
-    if not small or (decided and _elements(args) > MANY):
+    large = elements(args) > MANY
+    if not small or (decided and large) or late():
         return Numbers()
-    reason = ""
-    for times, note in _sizes(args):
-        try:
-            own = jax.tree.map(lambda x: _cut_down(x, times), args) if times else args
-        except Exception as error:  # A class of the user's may insist on the sizes of its parts.
-            reason = reason or text_of(error).partition("\n")[0] or type(error).__name__
-            continue
-        try:
-            examined = examine(f, own, small, reference, options)
-        except (ShardwiseError, TypeError, ValueError, AssertionError) as error:
-            reason = reason or text_of(error).partition("\n")[0]
-        else:
-            return _told(examined, small, note, exact=not note and small[0] in meshes)
-    return Numbers(words=f"The program could not be run on small numbers: {reason}")
+    if large:
+        return _smaller(f, args, small[0], reference, options)
+    try:
+        traced = [(Tracing(f, mesh, *options)(args, {}), mesh) for mesh in small]
+        if not all(affordable(one, mesh) for one, mesh in traced):
+            return Numbers()
+        examined = examine(f, args, small, reference, options)
+    except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
+        return Numbers()  # a result that is not proved is unknown, whatever it gives
+    return _told(examined, small, exact=small[0] in meshes)
+
+
+def _smaller(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    mesh: AbstractMesh,
+    reference: Any,
+    options: tuple[Any, Any],
+) -> Numbers:
+    """The same with smaller arguments, which are another program's."""
+    in_specs, static = options
+    if static != Static():
+        return Numbers()
+    doing(f"running {words(mesh)} with smaller sizes")
+    found = differing(f, args, mesh, reference, in_specs)
+    if found is None:
+        return Numbers()
+    said = f"With smaller sizes, on {words(mesh)}, "
+    wrong = frozenset((words(mesh), path) for path in found)
+    ending = f"{sorted(found)[0]} differs." if found else "every result is right."
+    return Numbers(True, wrong=wrong, words=said + ending)
 
 
 def _small_meshes(meshes: Sequence[AbstractMesh]) -> list[AbstractMesh]:
@@ -110,57 +131,22 @@ def _devices(mesh: AbstractMesh) -> int:
     return math.prod(mesh.shape.values())
 
 
-def _sizes(args: tuple[Any, ...]) -> Iterator[tuple[int, str]]:
-    """How often to halve the sizes of the arguments until they are small enough, in words too."""
-    arrays = jax.tree.leaves(args)
-    if _elements(arrays) <= MANY:
-        yield 0, ""
-        return
-    tries = 0
-    for times in range(1, 24):
-        fewer = _elements([_cut_down(x, times) for x in arrays])
-        if fewer <= MANY // 4 and tries < TRIES:
-            tries += 1
-            yield times, f", with sizes cut down by up to 2^{times}"
-
-
-def _elements(args: Any) -> int:
-    return sum(math.prod(getattr(x, "shape", ())) for x in jax.tree.leaves(args))
-
-
-def _cut_down(x: Any, times: int) -> Any:
-    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
-        return x
-    shape = tuple(_halved(size, times) for size in x.shape)
-    if isinstance(x, jax.ShapeDtypeStruct):
-        return jax.ShapeDtypeStruct(shape, x.dtype)
-    return unplaced(x)[tuple(slice(size) for size in shape)]
-
-
-def _halved(size: int, times: int) -> int:
-    for _ in range(times):
-        if size % 4 or size <= 4:
-            break  # what is left has to divide by two devices
-        size //= 2
-    return size
-
-
-def _told(examined: Examined, meshes: Sequence[AbstractMesh], note: str, exact: bool) -> Numbers:
+def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Numbers:
     verdict = examined.verdict
     run = [words(mesh) for mesh in meshes]
     # What is silenced is not to be told twice, but it is so.
     seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
     if not seen:
-        return Numbers(True, exact, words=f"{_where(run, note)}, every result is right.")
+        return Numbers(True, exact, words=f"{_where(run)}, every result is right.")
     wrong = frozenset((one.mesh, one.path) for one in examined.wrong)
     stuck = frozenset(examined.stuck_on)
     so_on, example = _example(examined)
-    said = f"{_where([mesh for mesh in run if mesh in so_on] or run, note)}: {example}"
+    said = f"{_where([mesh for mesh in run if mesh in so_on] or run)}: {example}"
     return Numbers(True, exact, wrong, stuck, tuple(seen), said)
 
 
-def _where(meshes: Sequence[str], note: str) -> str:
-    return f"By numbers, on {', '.join(meshes)}{note}"
+def _where(meshes: Sequence[str]) -> str:
+    return f"By numbers, on {', '.join(meshes)}"
 
 
 def _example(examined: Examined) -> tuple[set[str], str]:

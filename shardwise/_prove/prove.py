@@ -9,6 +9,7 @@ from .._calls import DEVICES, public
 from .._check import Meshes, wanted_meshes
 from .._doing import Telling, telling
 from .._errors import ArgumentError, ShardingError, a_type, explain_error, name_of
+from .._meaning import within
 from .._mesh import AbstractMesh, one_device
 from .._static import Static
 from .._tracing import Tracing
@@ -16,6 +17,9 @@ from .judge import decided, judged
 from .numbers import Numbers, try_numbers
 from .proof import Proof
 from .reading import ReadProgram
+
+SECONDS = 20.0
+"""After so long nothing more is tried: what is not proved by then is unknown, or refuted."""
 
 
 @public("sw.prove", devices=DEVICES, expected="reference= is what is right.")
@@ -93,7 +97,7 @@ def prove(
         )
     meshes = wanted_meshes(mesh, "prove", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
-    with telling(f"proving {name_of(f)}", progress):
+    with telling(f"proving {name_of(f)}", progress), within(SECONDS):
         return _prove(f, args, meshes, reference, run is not False, options)
 
 

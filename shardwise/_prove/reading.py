@@ -16,6 +16,7 @@ from .._meaning import (
     Left,
     Reading,
     has_mistakes,
+    late,
     read_apart,
     same,
     same_in_turns,
@@ -125,6 +126,8 @@ class ReadProgram:
         for axis, entirely in self._ways():
             if not any(found) or axis in followed:
                 continue
+            if late():
+                return [_left(old, None) if old else old for old in found]
             doing(f"following each device of {words(self.mesh)} by itself")
             if not entirely:
                 found = self._in_turns(plain, found, axis, left)

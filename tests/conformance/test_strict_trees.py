@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from typing import NamedTuple
 
 import jax
@@ -166,4 +165,5 @@ def test_one_that_insists_on_its_size_is_not_cut_down():
         return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(v.a)
 
     proof = sw.prove(f, Fixed(jax.ShapeDtypeStruct((size,), jnp.float32)), mesh=sw.mesh(data=4))
-    assert re.search("could not be run on small numbers: it has another size", str(proof))
+    assert proof.status == "unknown"
+    assert "another size" not in str(proof)

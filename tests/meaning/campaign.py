@@ -17,6 +17,7 @@ from shardwise._prove import prove
 
 from ..fuzz import trial
 from ..fuzz.__main__ import make as make_fuzz
+from . import attack
 from .cases import CASES
 from .draw import MESHES, program
 from .generate import make
@@ -57,7 +58,10 @@ def fuzz_program(seed: int, number: int) -> Outcome:
 
 
 def rule_program(seed: int, number: int) -> Outcome:
-    """Small programs for one rule, in double precision."""
+    """A rule: attacked in one dtype, or every value of small programs compared with its meaning."""
+    if number % 4:
+        return attack.nth(seed, number - number // 4 - 1)
+    number //= 4
     name = sorted(CASES)[number % len(CASES)]
     sizes = MESHES[number // len(CASES) % len(MESHES)]
     with jax.enable_x64(True):

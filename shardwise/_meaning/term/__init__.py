@@ -52,3 +52,5 @@ from .spread import zero as zero
 from .work import Left as Left
 from .work import TooMuch as TooMuch
 from .work import at_most as at_most
+from .work import late as late
+from .work import within as within

@@ -1,10 +1,11 @@
-"""Work that is counted and has an end, which is the same on any machine."""
+"""Work that is counted and has an end, which is the same on any machine; and a last one in time."""
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
 import dataclasses
+import time
 from collections.abc import Iterator
 
 
@@ -36,10 +37,36 @@ def at_most(work: int, of: Left | None = None) -> Iterator[None]:
             of.work -= given - max(own.work, 0)
 
 
+_UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("until", default=None)
+
+OFTEN = 4096
+"""The clock is looked at whenever so much work more is done."""
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """So much time within: `TooMuch` in work that is counted, once it is over.
+
+    This is the last resort for machines so slow that counted work takes too long.
+    """
+    token = _UNTIL.set(time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
+
+
+def late() -> bool:
+    """Whether the time is over."""
+    until = _UNTIL.get()
+    return until is not None and time.monotonic() > until
+
+
 def spend(work: int) -> None:
     """Count work, where it has an end."""
     left = _LEFT.get()
     if left is not None:
+        before = left.work // OFTEN
         left.work -= work
-        if left.work < 0:
+        if left.work < 0 or (left.work // OFTEN != before and late()):
             raise TooMuch
