@@ -120,7 +120,7 @@ def _report(
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    meant = Meant.of(body, traced.constants, paths)
+    meant = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
     recorder = Recorder(layouts, Passes(body), meant)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
