@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from .._compiler.compile import Compiled
 from .._compiler.devices import spec_of_sharding
-from .._compiler.hlo import instruction_of
+from .._compiler.hlo import Instruction, instruction_of
 from .._compiler.sent import Sent
 from .._compiler.shardings import Sharded, contracted, operands_of, sharded_values
-from .._program.where import choose_own
+from .._program import Where
+from .._program.where import NOWHERE, choose_own
 from . import units
 from .data import CollectiveUse, Sharding, Why
 
@@ -62,12 +63,27 @@ class Reasons:
                 spec_of_sharding(text, rank, self.compiled.mesh) for text in match.groups()[:2]
             ]
             before, after = ("no spec" if spec is None else units.spec(spec) for spec in specs)
-            where = choose_own(self.compiled.whole.stack(one))
+            array = units.array(kind.shape, kind.dtype)
             yield (
-                f"{where}: {units.array(kind.shape, kind.dtype)} is replicated on every device to "
-                f"get from {before} to {after}, since the compiler knows no direct way "
+                f"{self._line_of(one)}: {array} is replicated on every device to get "
+                f"from {before} to {after}, since the compiler knows no direct way "
                 "(involuntary full rematerialization): go there in two steps, or keep one spec."
             )
+
+    def _line_of(self, one: Instruction) -> Where:
+        """The line of an instruction in the log, which may name it without its metadata."""
+        if one.frame:
+            return choose_own(self.compiled.whole.stack(one))
+        sharding = one.attribute("sharding")
+        alike = (value.instruction for value in self.values)
+        alike = (each for each in alike if each.opcode == one.opcode)
+        lines = {
+            choose_own(self.compiled.whole.stack(each))
+            for each in alike
+            if each.attribute("sharding") == sharding
+        }
+        places = {(line.file, line.line) for line in lines}
+        return lines.pop() if len(places) == 1 else NOWHERE
 
     def shardings(self) -> list[Sharding]:
         """How the values of each line are sharded, each way once."""
