@@ -74,6 +74,13 @@ def explain(
         Path | None,
         typer.Option("--trace", metavar="FILE", help="Write a trace.json for ui.perfetto.dev."),
     ] = None,
+    suggest: Annotated[
+        bool,
+        typer.Option(
+            "--suggest",
+            help="Compile with other shardings of arguments; show those that send less.",
+        ),
+    ] = False,
     devices: options.Devices = None,
 ) -> None:
     """Show what programs send, hold and cost on a mesh of any size. Runs nothing.
@@ -92,7 +99,9 @@ def explain(
     named, settings = options.prepare(targets, devices)
     machine = hardware or settings.hardware or (MACHINE if trace is not None else None)
     bounds = parse_bounds(expect) if expect else dict(settings.expect)
-    wanted = Wanted(sizes, other, machine, "auto" if compile is None else compile, old, bounds)
+    wanted = Wanted(
+        sizes, other, machine, "auto" if compile is None else compile, old, bounds, suggest
+    )
     with path_as_it_was(), contextlib.redirect_stdout(sys.stderr):
         with telling("importing"):
             cases = find_cases(named)
@@ -139,6 +148,7 @@ class Wanted:
     compile: bool | Literal["auto"]
     old: Path | None
     bounds: Mapping[str, Any]
+    suggest: bool
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
@@ -253,6 +263,7 @@ def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: A
         in_specs=in_specs,
         hardware=wanted.machine,
         compile=wanted.compile,
+        suggest=wanted.suggest,
     )
 
 

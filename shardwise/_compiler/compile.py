@@ -7,7 +7,6 @@ import functools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
@@ -121,16 +120,18 @@ def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[I
     return found
 
 
-def compiled(traced: Traced, inputs: Sequence[Input], mesh: Mesh | AbstractMesh) -> Compiled:
-    """Compile a program for the mesh; raise `CompileError` where that fails."""
-    return compiled_jaxpr(traced.program.jaxpr, inputs, traced.program.arguments, mesh)
-
-
-def compiled_jaxpr(
-    jaxpr: Any, inputs: Sequence[Input], types: Sequence[Any], mesh: Mesh | AbstractMesh
+def compiled(
+    traced: Traced,
+    inputs: Sequence[Input],
+    mesh: Mesh | AbstractMesh,
+    constrained: Mapping[int, PartitionSpec] | None = None,
 ) -> Compiled:
-    """The same of a jaxpr, with its inputs, constants first, and their types."""
+    """Compile a program for the mesh; raise `CompileError` where that fails.
+
+    With `constrained`, some inputs are constrained to another sharding before anything else.
+    """
     worker.start()
+    types = traced.program.arguments
     for one, type_ in zip(inputs, types, strict=True):
         _refuse_uneven(one, type_.shape, mesh)
     shaped = [
@@ -138,7 +139,7 @@ def compiled_jaxpr(
         for one, type_ in zip(inputs, types, strict=True)
     ]
     donated = [place for place, one in enumerate(inputs) if one.donated]
-    lowered = lower(jaxpr, shaped, mesh, donated)
+    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained)
     files = worker.compiled(lowered, narrow=True)
     return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)
 

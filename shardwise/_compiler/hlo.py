@@ -142,7 +142,7 @@ def parse(text: str) -> Module:
     entry, current = "", {}
     for line in lines:
         if line.startswith(" "):
-            if (instruction := _instruction(line)) is not None:
+            if (instruction := instruction_of(line)) is not None:
                 for name in instruction.operands:
                     if "#" in name and name not in current:
                         current[name] = _element(name, current)
@@ -153,7 +153,8 @@ def parse(text: str) -> Module:
     return Module(computations, entry, _frames(head))
 
 
-def _instruction(line: str) -> Instruction | None:
+def instruction_of(line: str) -> Instruction | None:
+    """Read one line of a computation; None if it is no instruction."""
     match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
     if match is None:
         return None

@@ -83,6 +83,8 @@ class Sent:
     computation: str
     operand: str
     """The name of the instruction that gives the array."""
+    sliced: bool = False
+    """Whether of a reduced array each device keeps only a part."""
 
     @property
     def written(self) -> bool:
@@ -200,7 +202,8 @@ class Reader:
         if size <= 1:
             return
         self.messages += 1
-        if not instruction.op_name:
+        sliced = _is_sliced(instruction, computation, self.module)
+        if not instruction.frame:
             instruction = _with_line(instruction, computation)
         for source, operand, result, origin in _arrays(instruction, opcode, computation):
             yield Sent(
@@ -218,6 +221,7 @@ class Reader:
                 instruction=origin,
                 computation=name,
                 operand=source,
+                sliced=sliced,
             )
 
     def _name(self, instruction: Instruction, opcode: str) -> str:
@@ -308,7 +312,8 @@ def _arrays(
         own = taken.get(place) if len(operands) > 1 and not asynchronous else None
         results = instruction.types[len(operands) :] if asynchronous else instruction.types
         result = results[place] if place < len(results) else kind
-        origin = own if own is not None and own.op_name else instruction
+        lines = (own, operand) if len(operands) > 1 else ()
+        origin = next((one for one in lines if one is not None and one.frame), instruction)
         yield operand.name, kind, result, origin
 
 
@@ -317,14 +322,40 @@ def _with_line(instruction: Instruction, computation: Computation) -> Instructio
     names = {instruction.name}
     for one in computation.values():
         if not names.isdisjoint(one.operands):
-            if one.op_name and one.opcode != "tuple":
-                attributes = f"{instruction.attributes}, {_METADATA.search(one.attributes)[0]}"  # pyright: ignore
-                return dataclasses.replace(instruction, attributes=attributes)
+            if one.frame and one.opcode != "tuple":
+                own = _METADATA.sub("", instruction.attributes)
+                (metadata,) = _METADATA.findall(one.attributes)[:1]
+                return dataclasses.replace(instruction, attributes=f"{own}, {metadata}")
             names.add(one.name)
     return instruction
 
 
-_METADATA = re.compile(r"metadata=\{.*?\}")
+_METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+
+
+def _is_sliced(instruction: Instruction, computation: Computation, module: Module) -> bool:
+    """Whether all that takes the result of a reduction takes a part of it alone."""
+    if not instruction.opcode.startswith("all-reduce"):
+        return False
+    readers = [one for one in computation.values() if instruction.name in one.operands]
+    return bool(readers) and all(_slices(one, instruction.name, module) for one in readers)
+
+
+def _slices(reader: Instruction, name: str, module: Module) -> bool:
+    if reader.opcode == "dynamic-slice":
+        return reader.operands[0] == name
+    if reader.opcode != "fusion":
+        return False
+    inner = module.computations.get(reader.attribute("calls").lstrip("%"), {})
+    number = str(reader.operands.index(name))
+    parameter = next(
+        (one.name for one in inner.values() if (one.opcode, one.inside) == ("parameter", number)),
+        "",
+    )
+    uses = [one for one in inner.values() if parameter in one.operands]
+    return bool(uses) and all(
+        one.opcode == "dynamic-slice" and one.operands[0] == parameter for one in uses
+    )
 
 
 def _direction(instruction: Instruction, update: bool) -> str:

@@ -19,6 +19,7 @@ from .compiled import Rows, held_arguments, held_results, memory_of, with_redund
 from .data import CollectiveUse, MeshAxis, Traffic
 from .notes import notes_of
 from .report import Report
+from .suggest import suggestions
 
 LARGEST = 2048
 """How many devices a program is compiled for without being asked."""
@@ -49,6 +50,8 @@ class Plan:
     """Why the meaning of its values is not known."""
     products: float
     """FLOPs of the matrix products of the whole program, each counted once."""
+    suggest: bool = False
+    """Whether constraints that send less are looked for."""
 
 
 def refuse_other_compile(compile: Any) -> None:
@@ -116,8 +119,10 @@ def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractM
         traffic=traffic_of(uses, axes),
         memory=memory or report.memory,
         work=work_of(result, plan.products),
-        notes=(*notes_of(uses, plan.unread), CPU),
+        notes=(*dict.fromkeys(rows.reasons.replicated()), *notes_of(uses, plan.unread), CPU),
         compiled=True,
+        shardings=tuple(rows.reasons.shardings()),
+        suggestions=suggestions(traced, mesh, result, uses) if plan.suggest else (),
     )
 
 

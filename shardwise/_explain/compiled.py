@@ -16,6 +16,7 @@ from .._program import Where
 from .._program.where import NOWHERE, caller_in, choose_own
 from .data import CollectiveUse, Held, Live, Memory, MeshAxis, Step, Work
 from .record import module_in
+from .why import Reasons
 
 LIVE = 8
 """How many of the largest buffers are listed."""
@@ -27,6 +28,7 @@ class Rows:
     def __init__(self, compiled: Compiled, recorded: Sequence[CollectiveUse]):
         self.compiled = compiled
         self.recorded = _by_line(recorded)
+        self.reasons = Reasons(compiled)
         self.collectives: list[CollectiveUse] = []
 
     def steps(self, nodes: Sequence[Node] | None = None) -> tuple[Step, ...]:
@@ -113,7 +115,9 @@ class Rows:
             of=self.compiled.argument(sent),
             result_shape=sent.result.shape,
         )
-        known = self.recorded.get(_line(use)) if sent.written else None
+        if not sent.written:
+            return dataclasses.replace(use, why=self.reasons.of(use, sent))
+        known = self.recorded.get(_line(use))
         if known is None:
             return use
         return dataclasses.replace(

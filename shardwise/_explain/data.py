@@ -110,6 +110,55 @@ class Redundant(Plain):
     """Bytes that one device would have to keep for it. Then it is a choice, and not in the sum."""
 
 
+Spec = tuple[tuple[str, ...], ...]
+"""For each dimension the mesh axes it is split over, the slowest first."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Why(Plain):
+    """Why the compiler sends something, read off the shardings of the operation at its line."""
+
+    kind: str
+    """`contraction`: a product sums over a split dimension. `operand`: a product needs more of an
+    operand than a device holds. `reduction`: a sum or maximum over a split dimension.
+    `resharding`: the program asks for another spec. `operation`: another operation does."""
+    reason: str
+    before: Spec | None
+    """How the array is sharded that is sent, where it is one array."""
+    after: Spec | None
+    """How the result is sharded."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding(Plain):
+    """How the compiler shards a value that a line of the program computes."""
+
+    where: Where
+    primitive: str
+    shape: tuple[int, ...]
+    """Of the whole array."""
+    dtype: str
+    spec: Spec | None
+    """None where no `PartitionSpec` can say it."""
+    direction: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Suggestion(Plain):
+    """Another sharding that was compiled and sends less."""
+
+    code: str
+    """What to write: `w = jax.lax.with_sharding_constraint(w, P(None, 'model'))`."""
+    argument: str
+    spec: Spec
+    bytes_sent: int
+    """By one device in one call, with it."""
+    before: int
+    """The same without it."""
+    peak: int
+    """Bytes that one device holds at the peak, with it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class CollectiveUse(Plain):
     """One array that one collective of the program sends."""
@@ -151,6 +200,8 @@ class CollectiveUse(Plain):
     """The argument that is sent, or a part of it: `params['w1']`; empty for a computed value."""
     result_shape: tuple[int, ...] | None = None
     """Of one device's result, where the compiler says it."""
+    why: Why | None = None
+    """Why the compiler sends it, where its line shows that."""
 
     @property
     def total_bytes(self) -> int:

@@ -41,6 +41,7 @@ def explain(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     compile: bool | Literal["auto"] = "auto",
+    suggest: bool = False,
     progress: Telling = None,
 ) -> Report:
     """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
@@ -64,6 +65,8 @@ def explain(
         compile: Whether to compile the program and read the collectives off the optimised HLO.
             `"auto"` does where the compiler decides what is sent, up to 2,048 devices; `True`
             always; `False` never: then only the collectives that the program calls are known.
+        suggest: Whether to look for a `with_sharding_constraint` on an argument that sends less.
+            Each is compiled, and those that send less are in `report.suggestions`.
         progress: What is going on, while it takes long: None is a line on a terminal that goes away
             by itself and nothing elsewhere, True also lines where there is no terminal, False
             nothing. A function is given the words: `progress=print`.
@@ -100,7 +103,7 @@ def explain(
         doing("tracing")
         traced = tracing(args, {})
         doing("adding up what is sent, held and computed")
-        report = _report(f, traced, tracing.mesh, compile)
+        report = _report(f, traced, tracing.mesh, compile, suggest)
     return report if machine is None else report.on(machine)
 
 
@@ -109,6 +112,7 @@ def _report(
     traced: Traced,
     mesh: Mesh | AbstractMesh | None,
     compile: bool | Literal["auto"],
+    suggest: bool,
 ) -> Report:
     body = _operations(traced)
     whole = mesh_of(traced, mesh)
@@ -116,7 +120,7 @@ def _report(
     paths = traced.argument_paths
     given = body.ins[len(body.ins) - len(paths) :]
     layouts = Layouts(body, _shardings(traced, given, axes))
-    meant = Meant.of(body, traced.constants, paths)
+    meant = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
     recorder = Recorder(layouts, Passes(body), meant)
     steps, tally = recorder.steps(body, Around())
     read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
@@ -153,7 +157,7 @@ def _report(
         source=place_of(f),
     )
     left = left_to_compiler(body, layouts, axes)
-    plan = Plan(compile, whole, is_sharded(body), left, meant.failed, tally.products)
+    plan = Plan(compile, whole, is_sharded(body), left, meant.failed, tally.products, suggest)
     return with_compiled(report, traced, plan)
 
 

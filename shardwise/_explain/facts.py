@@ -8,7 +8,20 @@ from typing import Any
 
 from .._program import Where
 from .._program.where import NOWHERE
-from .data import CollectiveUse, Cost, Held, Memory, MeshAxis, Plain, Step, Traffic, Work, plain
+from .data import (
+    CollectiveUse,
+    Cost,
+    Held,
+    Memory,
+    MeshAxis,
+    Plain,
+    Sharding,
+    Step,
+    Suggestion,
+    Traffic,
+    Work,
+    plain,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +98,10 @@ class Facts(Plain):
     """The command that made the report, if one did."""
     compiled: bool = False
     """Whether the collectives are those of the compiled program."""
+    shardings: tuple[Sharding, ...] = ()
+    """How the compiler shards the values of each line, where the program was compiled."""
+    suggestions: tuple[Suggestion, ...] = ()
+    """Constraints that were compiled and send less, the least first; where they were asked for."""
 
     @property
     def devices(self) -> int:

@@ -43,6 +43,11 @@ class Row:
         return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
 
     @property
+    def reasons(self) -> list[str]:
+        """Why the compiler sends them, each reason once."""
+        return list(dict.fromkeys(one.why.reason for one in self.uses if one.why))
+
+    @property
     def bytes(self) -> int:
         """Sent by one device, all times, whether or not that enters the totals."""
         return sum(one.total_bytes for one in self.uses)

@@ -61,6 +61,7 @@ def _parts(report: Facts) -> Iterator[RenderableType]:
     yield from _collectives(report)
     yield from _bars(report)
     yield from _redundant(report)
+    yield from _suggestions(report)
     yield _memory(report)
     yield _work(report)
     if report.cost is not None:
@@ -163,6 +164,8 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
         text.stylize(_color(report, row.first.axes), 0, widths[0])
         yield text
         yield Text(f"    {_source(row.first)}", style="dim", no_wrap=True, overflow="ellipsis")
+        for why in row.reasons[:WAYS]:
+            yield Text(f"    because {why}", style="dim italic")
         for holds in row.holds[:WAYS]:
             yield Text(f"    {holds}", style="dim italic", no_wrap=True, overflow="ellipsis")
     if any(not use.counted for use in report.collectives):
@@ -215,10 +218,11 @@ def _cells(row: Row) -> dict[str, str]:
 def _source(use: CollectiveUse) -> str:
     """Where a collective stands: its line, the module, the text of the line."""
     module = f" in {use.module}" if use.module else ""
+    if use.of and not use.where.file:
+        return f"the argument {use.of}"
     of = f" of {use.of}" if use.of else ""
     text = f": {use.where.text}" if use.where.text else ""
-    place = str(use.where) if use.where.file or not use.of else "an argument"
-    return f"{place}{module}{of}{text}"
+    return f"{use.where}{module}{of}{text}"
 
 
 def _bars(report: Facts) -> Iterator[RenderableType]:
@@ -279,6 +283,20 @@ def _redundant(report: Facts) -> Iterator[RenderableType]:
 
 
 # --- memory, work, cost
+
+
+def _suggestions(report: Facts) -> Iterator[RenderableType]:
+    if not report.suggestions:
+        return
+    yield _head("Constraints that send less; each was compiled")
+    for one in report.suggestions:
+        yield Text(f"  {one.code}")
+        yield Text(
+            f"    one device sends {units.size(one.bytes_sent)} instead of "
+            f"{units.size(one.before)} and holds {units.size(one.peak)} at the peak",
+            style="dim",
+        )
+    yield Text("")
 
 
 def _memory(report: Facts) -> Text:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -61,12 +61,27 @@ class Placed:
 
 
 def lower(
-    jaxpr: Any, types: Sequence[Any], mesh: Mesh | AbstractMesh, donated: Sequence[int] = ()
+    jaxpr: Any,
+    types: Sequence[Any],
+    mesh: Mesh | AbstractMesh,
+    donated: Sequence[int] = (),
+    constrained: Mapping[int, PartitionSpec] | None = None,
 ) -> Lowered:
-    """Lower a closed jaxpr for CPUs; `types` are its inputs, constants first, with shardings."""
+    """Lower a closed jaxpr for CPUs.
+
+    Args:
+        jaxpr: The program.
+        types: Its inputs, constants first, with shardings.
+        mesh: The mesh of these shardings.
+        donated: Inputs whose memory results may take.
+        constrained: Inputs that the program constrains to another sharding before anything else.
+    """
     consts = len(open_jaxpr(jaxpr).constvars)
 
-    def program(*flat: Any) -> list[Any]:
+    def program(*given: Any) -> list[Any]:
+        flat = list(given)
+        for place, spec in (constrained or {}).items():
+            flat[place] = jax.lax.with_sharding_constraint(flat[place], NamedSharding(mesh, spec))
         return evaluate(jaxpr, flat[:consts], flat[consts:])
 
     around = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh

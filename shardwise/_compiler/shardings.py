@@ -1,0 +1,61 @@
+"""How every operation of a program is sharded, as the compiler's propagation decides."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+
+from .devices import Spec, spec_of_sharding
+from .hlo import Computation, Instruction, Module, Type
+
+SILENT = frozenset(
+    ("parameter", "constant", "tuple", "get-tuple-element", "while", "conditional", "call", "iota")
+)
+"""What is no value of a line, or not one value."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """The result of an operation, whole, and how it is sharded."""
+
+    instruction: Instruction
+    computation: Computation
+    type: Type
+    spec: Spec | None
+    """None where no `PartitionSpec` over the mesh can say it."""
+
+    @property
+    def primitive(self) -> str:
+        """The JAX primitive it comes from."""
+        return self.instruction.op_name.rpartition("/")[2]
+
+
+def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
+    """Every array that an operation gives, in the order of the module."""
+    for computation in module.computations.values():
+        for instruction in computation.values():
+            named = instruction.op_name and instruction.frame
+            if named and instruction.opcode not in SILENT and len(instruction.types) == 1:
+                yield sharded(instruction, computation, mesh)
+
+
+def sharded(instruction: Instruction, computation: Computation, mesh: Mapping[str, int]) -> Sharded:
+    """One of them."""
+    (type_,) = instruction.types[:1]
+    text = instruction.attribute("sharding")
+    spec = spec_of_sharding(text, len(type_.shape), mesh)
+    return Sharded(instruction, computation, type_, spec)
+
+
+def operands_of(one: Sharded, mesh: Mapping[str, int]) -> list[Sharded]:
+    """The operands of an operation."""
+    sources = (one.computation.get(name) for name in one.instruction.operands)
+    return [sharded(source, one.computation, mesh) for source in sources if source is not None]
+
+
+def contracted(one: Sharded) -> tuple[list[int], list[int]]:
+    """For a product: the dimensions of both operands that are summed over."""
+    sides = ("lhs_contracting_dims", "rhs_contracting_dims")
+    left, right = (re.findall(r"\d+", one.instruction.attribute(side)) for side in sides)
+    return [int(place) for place in left], [int(place) for place in right]
