@@ -73,7 +73,7 @@ def inspect(
     for outcome, inspection in found:
         if inspection is None:
             console().print(full_text(outcome, verbose=False))
-        elif output is options.Printed.TEXT:
+        elif output is options.Printed.TEXT and page is None:
             typer.echo(inspection.text(every))
         if inspection is not None and page is not None:
             files.say_written(inspection.save(page))

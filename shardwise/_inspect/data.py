@@ -97,6 +97,8 @@ class Step:
     """In a branch that only some devices take: those devices."""
     meaning: str | None = None
     """What the value is of the whole, where that is known."""
+    leaf: str = ""
+    """Of a result, and of values of the update, the leaf of the result that it becomes."""
 
     @property
     def backward(self) -> bool:
@@ -110,8 +112,9 @@ class Step:
             how = "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
             return f"{self.name or 'an input'}, {how}"
         if self.kind == "result":
-            return "the whole, as out_specs put it together"
-        return f"{self.name} = {self.operation}" if self.name else self.operation
+            return f"{self.leaf or 'the whole'}, as out_specs put it together"
+        name = f"{self.name} {self.leaf}".strip()
+        return f"{name} = {self.operation}" if name else self.operation
 
     @property
     def meets(self) -> bool:

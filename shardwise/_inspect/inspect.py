@@ -95,7 +95,7 @@ def inspect(
         program = Program(traced.program.jaxpr, whole_too=True)
         kept, unread = _followed(traced, program)
         doing("running on all devices")
-        recorder = Recorder(program, kept)
+        recorder = Recorder(program, kept, traced.result_paths)
         with under(None):  # a simulated program runs on no mesh
             steps = recorder.record(traced.plain)
     found = Inspection(

@@ -39,6 +39,7 @@ from .._program import (
 )
 from .data import WHOLE, Part, Step, coordinates
 from .derivatives import with_results
+from .leaves import key_of, leaf_names
 from .names import names
 from .seen import Around, Seen, Uses
 
@@ -55,8 +56,9 @@ MANY = 1 << 12
 class Recorder:
     """Runs a program and turns what it sees into steps."""
 
-    def __init__(self, program: Program, kept: Kept | None = None):
+    def __init__(self, program: Program, kept: Kept | None = None, results: Sequence[str] = ()):
         self.program = program
+        self._leaves = leaf_names(program.body, results)
         self.kept = kept
         self.notes: list[str] = []
         self.deadlock = ""
@@ -225,7 +227,16 @@ class Recorder:
             saved=var in uses.kept,
             only=one.around.only,
             meaning=self._meaning(op, one.out),
+            leaf=self._leaf(one, told, uses.passes.of(op)),
         )
+
+    def _leaf(self, one: Seen, operation: str, direction: str) -> str:
+        """Return the leaf that a result, a gradient or a value of the update becomes."""
+        gradient = one.asked is not None and operation.endswith("(gradient)")
+        leaf = self._leaves.get(one.var, "")
+        if isinstance(one.op, Join):
+            return leaf
+        return key_of(leaf) if gradient or direction == "update" else ""
 
     def _meaning(self, op: Op, out: int) -> str | None:
         """What a value inside a `shard_map` is of the whole; outside every value is whole."""

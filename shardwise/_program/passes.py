@@ -2,14 +2,15 @@
 
 JAX marks what it makes for a derivative: an operation of the backward pass has `transpose` on its
 name stack, one of a forward pass that is differentiated `jvp`. What comes of the backward pass and
-is not marked is the update: gradients averaged and clipped, the optimizer. Unless it is a place of
-the forward pass that is met again: then the new parameters are evaluated, on data that the backward
-pass has not made.
+is not marked is the update: gradients averaged and clipped, the optimizer. So is what only the
+update needs, such as a decayed moment or a bias correction. Unless it is a place of the forward
+pass that is met again: then the new parameters are evaluated, on data that the backward pass has
+not made.
 """
 
 from __future__ import annotations
 
-from .ir import Body, Op, Scan, Var, While, pairs, walk
+from .ir import Body, Join, Op, Scan, Split, Var, While, pairs, walk
 from .where import Where
 
 
@@ -21,6 +22,7 @@ class Passes:
         self._body = body
         self._places: set[Where] | None = None
         self._mark(body, set())
+        self._mark_feeders(body)
 
     def of(self, op: Op) -> str:
         """`forward`, `backward` or `update`."""
@@ -39,6 +41,22 @@ class Passes:
                 behind |= {outer for outer, v, _ in values[len(inner.ins) :] if v in marked}  # pyright: ignore[reportAssignmentType]
             if own == "backward" or (own == "update" and not op.bodies):
                 behind |= set(op.outs)
+
+    def _mark_feeders(self, body: Body) -> None:
+        """Mark as update what no derivative has marked and only the update needs."""
+        users: dict[Var, set[str]] = {}
+        for op in reversed(body.ops):
+            passes = {name for out in op.outs for name in users.get(out, ())}
+            moves = isinstance(op, Split | Join)  # needed by whoever needs what comes out
+            plain = self.of(op) == "forward" and not _own(op) and not moves
+            if plain and passes == {"update"}:
+                for inner in walk([op]):
+                    self.found[id(inner)] = _own(inner) or "update"
+            for atom in op.ins:
+                if isinstance(atom, Var):
+                    users.setdefault(atom, set()).update(passes if moves else {self.of(op)})
+            for inner in op.bodies:
+                self._mark_feeders(inner)
 
     def _later(self, op: Op, behind: set[Var]) -> str:
         """The pass of an operation that no derivative has marked."""

@@ -1,10 +1,12 @@
 """Campaigns against what is kept on disk.
 
     python -m tests.campaigns damage --count 500 --seed 0
+    python -m tests.campaigns places --count 500
     python -m tests.campaigns kill --count 500
     python -m tests.campaigns signal --count 100
 
-`damage` flips bits, cuts files short and deletes them; `kill` is kill -9 at random moments;
+`damage` flips bits, cuts files short and deletes them; `places` renames, copies and swaps them, and
+takes files of other runs and of earlier times, and rights; `kill` is kill -9 at random moments;
 `signal` is SIGINT and SIGTERM in every phase. The last lines are a table for the documentation.
 The exit code is 1 if anything was silent, raw, lost or different.
 """
@@ -18,9 +20,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import damage, interrupt, kill, work
+from . import damage, interrupt, kill, places, work
 
-CAMPAIGNS = {"damage": damage.campaign, "kill": kill.campaign, "signal": interrupt.campaign}
+CAMPAIGNS = {
+    "damage": damage.campaign,
+    "places": places.campaign,
+    "kill": kill.campaign,
+    "signal": interrupt.campaign,
+}
 
 
 def table(counts: dict[str, dict[str, int]]) -> str:

@@ -103,7 +103,7 @@ def trial(site: Site, folder: Path, rng: random.Random) -> tuple[str, str, str]:
     shutil.copytree(site.folder, folder)
     path = rng.choice(site.candidates(folder))
     done = f"{path.relative_to(folder)} {damage(path, rng)}"
-    with warnings.catch_warnings(record=True) as caught, _limit(SECONDS):
+    with warnings.catch_warnings(record=True) as caught, limit(SECONDS):
         warnings.simplefilter("always")
         try:
             result = work.run(site.kind, folder)
@@ -122,7 +122,7 @@ def trial(site: Site, folder: Path, rng: random.Random) -> tuple[str, str, str]:
 
 
 @contextlib.contextmanager
-def _limit(seconds: int) -> Iterator[None]:
+def limit(seconds: int) -> Iterator[None]:
     def late(*_: Any) -> None:
         raise TimeoutError
 

@@ -27,6 +27,21 @@ def test_a_short_campaign():
     assert "2 trials" in done.stdout
 
 
+def test_files_in_wrong_places():
+    """Each action once, on a journal and on checkpoints."""
+    command = [sys.executable, "-m", "tests.campaigns", "places", "--count", "18"]
+    done = subprocess.run(
+        [*command, "--seed", "3", "--kinds", "arrays", "plain"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "18 trials" in done.stdout
+    assert "is foreign" in done.stdout
+
+
 def test_damage_is_done(tmp_path):
     """What a campaign claims to have done, it did."""
     path, seen = tmp_path / "file", set()

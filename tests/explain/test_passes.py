@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -76,6 +78,30 @@ PASSES = {
 def test_the_pass_of_each_collective(f):
     report = sw.explain(f, *ARGS, mesh=MESH)
     assert [use.direction for use in report.collectives] == PASSES[f]
+
+
+def learns(w, moment, count, x, *, mesh):
+    """An optimizer with a moment and a bias correction, which need no gradient to begin with."""
+
+    def body(w, moment, count, x):
+        slope = jax.grad(lambda w: lax.pmean(squares(w, x), "data"))(w)
+        count = count + 1
+        moment = 0.9 * moment + 0.1 * slope
+        return w - 0.1 * moment / (1 - 0.9**count), moment, count
+
+    specs = P(), P(), P(), P("data")
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=(P(), P(), P()))(
+        w, moment, count, x
+    )
+
+
+def test_what_only_the_optimizer_needs_is_the_update():
+    w, x = ARGS
+    program = sw.explain(learns, w, jnp.zeros_like(w), jnp.float32(0), x, mesh=MESH)
+    directions = [
+        direction for direction, _ in itertools.groupby(s.direction for s in program.steps)
+    ]
+    assert directions == ["forward", "backward", "update"]
 
 
 def test_what_comes_after_the_backward_pass_is_the_update():

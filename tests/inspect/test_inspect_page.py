@@ -51,6 +51,10 @@ def test_the_command_shows_a_place(case, tmp_path):
     assert '"data": 64' in found.output
     assert '"notes": []' in found.output
     assert page.read_text().startswith("<!doctype html>")
+    page.unlink()
+    found = run(f"{case}:a_norm", "--mesh", "data=2", "--html", str(page))
+    assert page.exists()
+    assert "psum over data" not in found.output  # the page has it
 
 
 def test_a_case_without_the_place_is_left_out_where_another_has_it(case):

@@ -255,7 +255,8 @@ class Journal:
 
 def _is_damage(error: sqlite3.Error) -> bool:
     text = str(error)
-    return any(
+    # A step that is there already was not found when the steps were read: an index is torn.
+    return isinstance(error, sqlite3.IntegrityError) or any(
         word in text for word in ("malformed", "corrupt", "no such", "decode", "other tables")
     )
 
