@@ -125,6 +125,14 @@ def user(args: list[str]) -> int:
     if os.getuid() != 0:
         raise SystemExit("This is an ordinary user already: make test.")
     who = pwd.getpwnam("nobody")
+    identity = {"user": who.pw_uid, "group": who.pw_gid, "extra_groups": []}
+    try:
+        subprocess.run([sys.executable, "-c", "import jax"], check=True, cwd="/", **identity)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(
+            f"{sys.executable} cannot be run by {who.pw_name}: {error}\n"
+            "Run this with an environment, and a Python, that every user may read."
+        ) from None
     with copied(user=who.pw_name) as copy:
         home = copy / ".home"
         home.mkdir()
@@ -133,9 +141,7 @@ def user(args: list[str]) -> int:
             pytest_command(args, 3),
             cwd=copy,
             env=environment(copy, HOME=str(home), USER=who.pw_name, LOGNAME=who.pw_name),
-            user=who.pw_uid,
-            group=who.pw_gid,
-            extra_groups=[],
+            **identity,
         )
 
 

@@ -9,8 +9,8 @@ that were tried. `tests/test_probe.py` compares the list with the code.
 
 from __future__ import annotations
 
-import importlib
 import inspect
+import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,6 +32,8 @@ NEEDED: dict[str, dict[str, str]] = {
         "hlo_source_file_canonicalization_regex": "",
         "trace_context": "0",
         "traceback_filtering": "1",
+        "traceback_in_locations_limit": "1",
+        "use_shardy_partitioner": "",
     },
     "jax._src.core": {
         "DebugInfo": "4",
@@ -75,6 +77,8 @@ NEEDED: dict[str, dict[str, str]] = {
     },
     "jax._src.interpreters.mlir": {
         "jaxpr_subcomp": "5 const_lowering dim_var_values outer_traceback",
+        "make_ir_context": "0",
+        "module_to_bytecode": "1",
     },
     "jax._src.interpreters.partial_eval": {
         "JaxprTracer": "",
@@ -161,6 +165,17 @@ NEEDED: dict[str, dict[str, str]] = {
         "lower_fun": "1 multiple_results",
         "register_lowering": "2 cacheable",
     },
+    "jax._src.compiler": {
+        "backend_compile_and_load": "5",
+        "get_compile_options": "0 num_replicas num_partitions device_assignment backend",
+    },
+    "jax._src.lib.mlir.ir": {
+        "Module": "",
+    },
+    "jax._src.lib.xla_client": {
+        "DeviceList": "",
+        "make_cpu_client": "0 num_devices",
+    },
 }
 """Names by module. An empty string: the name exists. `2 weak_type`: it can be called with two
 positional arguments and a keyword `weak_type`. `= name val`: it is replaced while a program is
@@ -204,7 +219,7 @@ def differences() -> Iterator[str]:
     for module, names in NEEDED.items():
         for name, use in names.items():
             try:
-                value = _find(f"{module}.{name}")
+                value = pkgutil.resolve_name(f"{module}.{name}")
             except (ImportError, AttributeError):
                 yield f"{module}.{name} is missing"
             else:
@@ -215,14 +230,9 @@ def differences() -> Iterator[str]:
             yield f"{' and '.join(row)} are missing"
 
 
-def _find(path: str) -> Any:
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
 def _exists(path: str) -> bool:
     try:
-        _find(path)
+        pkgutil.resolve_name(path)
     except (ImportError, AttributeError):
         return False
     return True
