@@ -7,6 +7,7 @@ import enum
 import io
 import json
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,12 @@ def note(folder: Any, one: Any, found: Judgement) -> str:
 
 
 def judge_all(
-    folder: Path, exercises: Path | None, output: Format, seconds: float, seed: int | None
+    folder: Path,
+    exercises: Path | None,
+    output: Format,
+    seconds: float,
+    seed: int | None,
+    unsafe: bool = False,
 ) -> None:
     """Mark every solution in a folder and below; ends with the exit code."""
     from .._practice.exercise import load_all
@@ -70,34 +76,74 @@ def judge_all(
                 "list has the names.",
             )
         )
-    rows = []
-    with Judge(limits(seconds)) as made:
-        for who, one, file in pairs:
-            found = _judged(made, one, file, seed)
+    right = 0
+    with Judge(limits(seconds), without=walls(unsafe), confirming="always") as made:
+        made.sandbox.hide(folder)
+        if unsafe:
+            warn(made)
+        made.sandbox.require_walls()
+        for index, (who, one, file) in enumerate(pairs):
+            found = _judged(made, one, file, folder, seed)
             # A class's folders are marked from outside; their progress is their owners'.
             note(own, one, found)
-            rows.append((who, found))
-            if output is Format.TEXT:
-                pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
-                typer.echo(f"{who}: {found.exercise}: {found.status}{pitfall}")
+            right += found.ok
+            _write_mark(who, found, output, index == 0)
     if output is Format.JSON:
-        data = [{"who": who, **found.to_dict()} for who, found in rows]
-        typer.echo(json.dumps(data, indent=2))
+        typer.echo("\n]")
+    elif output is Format.TEXT:
+        typer.echo(f"\n{right} of {len(pairs)} right")
+    raise typer.Exit(ExitCode.OK if right == len(pairs) else ExitCode.WRONG)
+
+
+def _write_mark(who: str, found: Judgement, output: Format, first: bool) -> None:
+    """Write one mark at once: should the machine stop, those before it are there."""
+    if output is Format.JSON:
+        text = json.dumps({"who": who, **found.to_dict()}, indent=2)
+        typer.echo(("[\n" if first else ",\n") + textwrap.indent(text, "  "), nl=False)
     elif output is Format.CSV:
-        typer.echo(as_csv([_row(who, found) for who, found in rows]), nl=False)
+        typer.echo(as_csv([_row(who, found)], head=first), nl=False)
     else:
-        right = sum(found.ok for _, found in rows)
-        typer.echo(f"\n{right} of {len(rows)} right")
-    raise typer.Exit(ExitCode.OK if all(found.ok for _, found in rows) else ExitCode.WRONG)
+        pitfall = f" [{found.pitfall.name}]" if found.pitfall else ""
+        why = f" ({_why(found)})" if found.pitfall is None and found.reason else ""
+        typer.echo(f"{who}: {found.exercise}: {found.status}{pitfall}{why}")
 
 
-def _judged(made: Judge, one: Any, file: Path, seed: int | None) -> Judgement:
+def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
+    """Return a verdict, whatever the file is: one submission, one row."""
+    from .._practice.text import visible
     from .._practice.verdict import NOT_RUN, Judgement
 
     try:
+        if file.resolve() != folder.resolve() / file.relative_to(folder):
+            raise ShardwiseError("It is a symbolic link: hand in the file itself.")
         return made.judge_file(one, file, seed)
-    except ShardwiseError as error:
-        return Judgement(one.name, one.title, str(file), NOT_RUN, reason=str(error))
+    except Exception as error:  # whatever it is, the others have their rows
+        reason = (
+            str(error) if isinstance(error, ShardwiseError) else f"{type(error).__name__}: {error}"
+        )
+        reason = visible(reason)
+        return Judgement(one.name, one.title, visible(str(file)), NOT_RUN, reason=reason)
+
+
+def _why(found: Judgement) -> str:
+    """Return why a solution is not right, on one line."""
+    if found.ok:
+        return ""
+    text = found.pitfall.title if found.pitfall else found.reason
+    return " ".join(text.split())[:300]
+
+
+def walls(unsafe: bool) -> tuple[str, ...]:
+    """Return the walls to leave out."""
+    from .._practice.sandbox.walls import ALL
+
+    return ALL if unsafe else ()
+
+
+def warn(made: Judge) -> None:
+    """Say, before anything is judged, what does not stand around it."""
+    if warning := made.sandbox.warning():
+        typer.echo(warning, err=True)
 
 
 def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, Path]]:
@@ -111,13 +157,15 @@ def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, P
                 "FILE.",
             )
         )
+    from .._practice.text import visible
+
     known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
     for file in sorted(folder.rglob("*.py")):
         one = known.get(file.name)
         hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
         if one is not None and not hidden:
             who = file.parent.relative_to(folder)
-            yield (str(who) if who.parts else folder.resolve().name), one, file
+            yield visible(str(who) if who.parts else folder.resolve().name), one, file
 
 
 def _row(who: str, found: Judgement) -> dict[str, Any]:
@@ -126,6 +174,7 @@ def _row(who: str, found: Judgement) -> dict[str, Any]:
         "exercise": found.exercise,
         "status": found.status,
         "pitfall": found.pitfall.name if found.pitfall else "",
+        "why": _why(found),
         "line": found.line.number if found.line else "",
         "right_on": "; ".join(run.title for run in found.runs if run.ok),
         "wrong_on": "; ".join(run.title for run in found.runs if not run.ok),
@@ -164,10 +213,11 @@ def exit_code(found: Judgement) -> ExitCode:
     return ExitCode.OK if found.ok else ExitCode.WRONG
 
 
-def as_csv(rows: list[dict[str, Any]]) -> str:
-    """A table with a head."""
+def as_csv(rows: list[dict[str, Any]], head: bool = True) -> str:
+    """Return rows as CSV, by default with their head."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
+    if head:
+        writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()

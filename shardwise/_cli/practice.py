@@ -6,16 +6,24 @@ import contextlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .._errors import ShardwiseError, explain_error
-from .marking import Format, as_csv, exit_code, folder_of, judge_all, limits, note, say
+from .marking import (
+    Format,
+    as_csv,
+    exit_code,
+    folder_of,
+    judge_all,
+    limits,
+    note,
+    say,
+    walls,
+    warn,
+)
 from .status import ExitCode
-
-if TYPE_CHECKING:
-    pass
 
 app = typer.Typer(
     name="practice",
@@ -56,6 +64,7 @@ def practice(
     from .._practice.workshop import Workshop
 
     with Workshop(Folder.find(where, exercises), limits(seconds)) as shop:
+        warn(shop.judge)
         Watch(shop).run()
 
 
@@ -220,6 +229,12 @@ def judge(
     seed: Annotated[
         int | None, typer.Option(help="Seed of the inputs, which are otherwise new each time.")
     ] = None,
+    unsafe: Annotated[
+        bool,
+        typer.Option(
+            "--unsafe", help="Judge without the kernel's walls: a solution can do what you can."
+        ),
+    ] = False,
 ) -> None:
     """Judge a solution: as it is written, and on 2, 4 and 8 devices.
 
@@ -231,7 +246,7 @@ def judge(
     if everything is not None:
         if name is not None:
             raise typer.BadParameter("--all DIR marks a folder: name no exercise beside it.")
-        judge_all(everything, exercises, output, seconds, seed)
+        judge_all(everything, exercises, output, seconds, seed, unsafe)
     if name is None:
         raise typer.BadParameter(
             "name the exercise: practice judge NAME in a practice folder, or NAME FILE anywhere."
@@ -248,7 +263,9 @@ def judge(
             )
         )
     source = read(solution)
-    with Judge(limits(seconds)) as made:
+    confirming = "where possible" if file is None else "always"
+    with Judge(limits(seconds), without=walls(unsafe), confirming=confirming) as made:
+        warn(made)
         found = made.judge(one, source, str(solution), seed)
     say(found, output)
     onward = note(folder, one, found)
@@ -306,7 +323,7 @@ def verify(
                 f"{proof.found}{said}"
             )
 
-    with Judge(limits(seconds), look=not quick) as made:
+    with Judge(limits(seconds), look=not quick, confirming="always") as made:
         proofs = run(chosen, made, told)
     rows = [proof.to_dict() for proof in proofs]
     if output is Format.JSON:
@@ -336,6 +353,7 @@ def web(
     from .._practice.workshop import Workshop
 
     with Workshop(Folder.find(where, exercises), limits(seconds)) as shop:
+        warn(shop.judge)
         serve(shop, port, browser, typer.echo)
 
 

@@ -25,10 +25,13 @@ ERRORS: tuple[tuple[str, str], ...] = (
     ),
     (r"Missing required argument `grads`|update requires both \(model, grads\)", "old-update"),
     (r"All input arrays must have the same shape", "stack-shapes"),
-    (r"^Refused\b", "refused"),
+    (
+        r"^PermissionError\b|\[Errno (1|13|30)\]|Operation not permitted|Read-only file system",
+        "refused",
+    ),
     (r"^SystemExit\b|^KeyboardInterrupt\b|^GeneratorExit\b", "ends-the-process"),
     (r"^MemoryError\b|RESOURCE_EXHAUSTED|Out of memory|std::bad_alloc", "too-much-memory"),
-    (r"File too large", "too-much-output"),
+    (r"File too large|No space left on device", "too-much-output"),
     (r"^NotImplementedError: *$", "not-started"),
     (
         r"there is no mesh axis|unbound axis name|refers to '\w+', which is not an axis"
@@ -78,7 +81,7 @@ def of_error(error: Mapping[str, Any], function: str = "") -> str:
     text = f"{error.get('type')}: {error.get('message', '')}"
     if "DeadlockError" in kinds:
         return "deadlock"
-    if "Refused" in kinds:
+    if "PermissionError" in kinds:
         return "refused"
     for pattern, name in ERRORS:
         if re.search(pattern, text, re.MULTILINE):
@@ -93,6 +96,8 @@ def of_ending(ran: Ran) -> tuple[str, str] | None:
     """The pitfall of a run that gave no answer, and what happened in a sentence."""
     if ran.data is not None:
         return None
+    if ran.flooded:
+        return "too-much-output", "It was stopped because it printed too much."
     if ran.garbled:
         return "tampered", "Something came back from the run that is no answer of the judge's own."
     if ran.skipped:

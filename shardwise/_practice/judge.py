@@ -6,52 +6,53 @@ seen to do. What is right is computed here, from inputs that are drawn anew each
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import io
 import math
 import os
 import re
+import stat
 import time
-from collections.abc import Mapping, Sequence
+import tokenize
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from .._errors import ShardwiseError, explain_error
-from . import compare, diagnose
+from . import compare, confirm, diagnose
+from .cases import Case, cases, job
 from .exercise import Exercise
 from .looking import seen_at, seen_in_loop
-from .sandbox import wire
 from .sandbox.host import Limits, Ran, Sandbox
+from .text import visible
 from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, Run
 
-UNIT = {"mesh": "device", "replace": "device", "shards": "shard", "answer": "answer"}
-DEVICES = 8
-"""How many devices a solution finds that makes a mesh by itself of as many as it has shards."""
+SOURCE = 1 << 20
+"""Bytes of a solution, at most."""
 
+Confirming = Literal["never", "where possible", "always"]
+"""Whether a right solution is run once more, as a program, elsewhere (`confirm`)."""
+
+UNIT = {"mesh": "device", "replace": "device", "shards": "shard", "answer": "answer"}
 KEEP_THE_CHECK = (
     "Do not pass check_vma=False here: that only silences the type check, and the result is still "
     "each device's own share."
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One run of an exercise: a mesh, the arguments, and what should come out."""
-
-    sizes: Mapping[str, int]
-    args: tuple[Any, ...]
-    expected: Any
-    mistakes: Mapping[str, Any]
-
-
 class Judge:
     """Judges solutions; the process that runs them stays warm from one to the next."""
 
-    def __init__(self, limits: Limits | None = None, look: bool = True):
-        self.sandbox = Sandbox(limits)
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        look: bool = True,
+        without: Collection[str] = (),
+        confirming: Confirming = "where possible",
+    ):
+        self.sandbox = Sandbox(limits, without)
         self.look = look
+        self.confirming = confirming
 
     def __enter__(self) -> Judge:
         self.sandbox.start()
@@ -67,86 +68,56 @@ class Judge:
     def judge(
         self, exercise: Exercise, source: str, file: str = "", seed: int | None = None
     ) -> Judgement:
-        """The verdict on the text of a solution."""
+        """Return the verdict on the text of a solution, whatever it does.
+
+        Only an exercise that is damaged, or a sandbox that does not start, raises an error.
+        """
         began = time.monotonic()
         seed = int.from_bytes(os.urandom(4), "little") if seed is None else seed
+        self.sandbox.hide(exercise.folder)
         made = _Making(self, exercise, source, file or exercise.file_name, seed)
-        found = made.judgement()
+        try:
+            found = made.judgement()
+        except ShardwiseError:
+            raise
+        except Exception as error:
+            found = made.failed(error)
         return dataclasses.replace(found, seconds=time.monotonic() - began, seed=seed)
 
 
 def read(file: Path) -> str:
-    """The text of a solution."""
+    """Return the text of a solution, in the encoding that it declares, as Python reads it."""
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ShardwiseError(
-            explain_error(
-                f"it cannot be read ({why})",
-                where=str(file),
-                remedy="name the Python file with the solution.",
-            )
-        ) from error
+        raw = _bytes(file)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+        return raw.decode(encoding)
+    except OSError as error:
+        raise _unreadable(file, error.strerror or str(error)) from error
+    except (SyntaxError, ValueError, LookupError) as error:  # LookupError: no such encoding
+        raise _unreadable(file, "it is not text in the encoding it declares, or UTF-8") from error
 
 
-def cases(exercise: Exercise, seed: int, judge: Judge) -> list[Case]:
-    """The runs of an exercise, with what should come out of each."""
-    task = exercise.task
-    found = []
-    for sizes in exercise.meshes:
-        # The same numbers for every mesh: only the mesh differs.
-        args = tuple(task.inputs(np.random.default_rng(seed), dict(sizes)))
-        if hasattr(task, "expected"):
-            expected = task.expected(*args)
-        else:
-            expected = _by_solution(exercise, sizes, args, judge)
-        mistakes = task.mistakes(dict(sizes), *args) if hasattr(task, "mistakes") else {}
-        apart = {k: v for k, v in mistakes.items() if not compare.same(_plain(v), expected)}
-        found.append(Case(sizes, args, expected, {k: _plain(v) for k, v in apart.items()}))
-    return found
+def _bytes(file: Path) -> bytes:
+    """Return what a regular file holds; a pipe or a device would never end."""
+    opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(opened, "rb") as stream:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
+            raise _unreadable(file, "it is not a regular file")
+        raw = stream.read(SOURCE + 1)
+    if len(raw) > SOURCE:
+        raise _unreadable(file, f"it is larger than {SOURCE >> 10} KiB")
+    return raw
 
 
-def _plain(value: Any) -> Any:
-    return wire.unpack(wire.pack(value))
-
-
-def _by_solution(
-    exercise: Exercise, sizes: Mapping[str, int], args: tuple[Any, ...], judge: Judge
-) -> Any:
-    """What the exercise's own solution gives on one device."""
-    ones = dict.fromkeys(sizes, 1)
-    (ran,) = judge.sandbox.run(
-        [_job(exercise, ones, args, "run")], exercise.solution, "solution.py"
-    )
-    if ran.data is None or "value" not in ran.data:
-        raise ShardwiseError(
-            explain_error(
-                f"its solution gives no result on one device ({(ran.data or {}).get('error')})",
-                where=str(exercise.folder),
-                rule="Without expected(...) in task.py the solution says what is right.",
-                remedy="mend solution.py, or write expected(*inputs) in task.py.",
-            )
+def _unreadable(file: Path, why: str) -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            f"it cannot be read ({why})",
+            where=visible(str(file)),
+            remedy="name the Python file with the solution.",
         )
-    return wire.unpack(ran.data["value"])
-
-
-def _job(
-    exercise: Exercise, sizes: Mapping[str, int], args: tuple[Any, ...], kind: str
-) -> dict[str, Any]:
-    count = math.prod(sizes.values())
-    own = exercise.form == "replace"
-    return {
-        "kind": kind,
-        "exercise": exercise.name,
-        "function": exercise.function,
-        "args": args,
-        "mesh": dict(sizes),
-        "pass_mesh": exercise.form == "mesh",
-        "replace": count if own else None,
-        "devices": DEVICES if kind == "look" or exercise.form == "shards" else count,
-        "secret": [str(exercise.folder)],
-    }
+    )
 
 
 class _Making:
@@ -158,32 +129,42 @@ class _Making:
         self.name = Path(file).name if Path(file).suffix == ".py" else exercise.file_name
 
     def judgement(self) -> Judgement:
-        try:
-            compile(self.source, self.name, "exec")
-        except (SyntaxError, ValueError) as error:
-            number = getattr(error, "lineno", 0) or 0
-            reason = f"It is not Python: {getattr(error, 'msg', None) or error}."
-            return self._said(NOT_RUN, (), reason=reason, line=self._line(number))
         self.judge.sandbox.start()
-        self.cases = cases(self.exercise, self.seed, self.judge)
-        jobs = [_job(self.exercise, case.sizes, case.args, "run") for case in self.cases]
+        self.cases = cases(self.exercise, self.seed, self.judge.sandbox)
+        jobs = [job(self.exercise, case.sizes, case.args, "run") for case in self.cases]
         self.ran = self.judge.sandbox.run(jobs, self.source, self.name)
         self.cpu = sum(one.cpu for one in self.ran)
-        missing = next((e for e in map(_error, self.ran) if e.get("type") == "Missing"), None)
-        if missing:
-            return self._said(NOT_RUN, (), reason=str(missing["message"]))
-        self.values = [_value(one) for one in self.ran]
+        for error in map(_error, self.ran):
+            if error.get("type") == "Missing":
+                return self._said(NOT_RUN, (), reason=error["message"])
+            if error.get("type") == "NotPython":
+                reason = f"It is not Python: {error['message']}."
+                return self._said(NOT_RUN, (), reason=reason, line=self._line(error.get("line", 0)))
+        self.values = [(one.data or {}).get("value") for one in self.ran]
         runs = tuple(map(self._run, self.cases, self.ran, self.values))
         name, reason, line = self._pitfall(runs)
+        if not name and self.judge.confirming != "never":
+            name, reason = self._unconfirmed()
         if not name:
             return self._said(RIGHT, runs)
         return self._wrong(runs, name, reason, line)
+
+    def _unconfirmed(self) -> tuple[str, str]:
+        """Return the pitfall, and the reason, of a solution that only seems to be right."""
+        try:
+            found = confirm.pitfall(
+                self.exercise, self.cases, self.judge.sandbox, self.source, self.name, self.seed
+            )
+        except confirm.Untraced as error:
+            lenient = self.judge.confirming == "where possible"
+            return ("", "") if lenient else ("unconfirmed", str(error))
+        return found
 
     def _run(self, case: Case, ran: Ran, value: Any) -> Run:
         unit = UNIT[self.exercise.form]
         error = _error(ran)
         if error:
-            first, *_ = str(error["message"]).splitlines() or [""]
+            first, *_ = error["message"].splitlines() or [""]
             said = f"{error['type']}: {first}".rstrip(": ")
             return Run(case.sizes, unit, False, error=said, seconds=ran.seconds)
         if ended := diagnose.of_ending(ran):
@@ -202,7 +183,7 @@ class _Making:
             if ended := diagnose.of_ending(ran):
                 return *ended, 0
             if _error(ran).get("type") == "Judge":
-                return "tampered", str(_error(ran)["message"]), 0
+                return "tampered", _error(ran)["message"], 0
         if name := self._noticed():
             return name
         for ran in self.ran:
@@ -228,8 +209,8 @@ class _Making:
 
     def _named_line(self, error: Mapping[str, Any]) -> int:
         """The line that an error speaks of, or the learner's last line on the way to it."""
-        named = re.search(rf"{re.escape(self.name)}:(\d+)", str(error["message"]))
-        return int(named[1]) if named else int(error.get("line") or 0)
+        named = re.search(rf"{re.escape(self.name)}:(\d{{1,6}})", error["message"])
+        return int(named[1]) if named else error.get("line", 0)
 
     def _renamed(self, name: str) -> str:
         """An exercise's own word for a common pitfall: `common = "missing-psum"` in its table."""
@@ -242,11 +223,7 @@ class _Making:
             return None
         for case, ran in zip(self.cases, self.ran, strict=True):
             facts = {**_facts(ran), "finished": not _error(ran), "source": self.source}
-            try:
-                found = notice(facts, dict(case.sizes), *case.args)
-            except (KeyError, TypeError, ValueError, IndexError):
-                return "tampered", "What the run was seen to do cannot be read.", 0
-            if found:
+            if found := notice(facts, dict(case.sizes), *case.args):
                 name, line = found if isinstance(found, tuple) else (found, 0)
                 return name, "", int(line)
         return None
@@ -269,12 +246,9 @@ class _Making:
         number = 0 if refused and looked else number
         line, on, held = number, "", ()
         if looked:
-            # What comes back from a run is never trusted to have the form that we gave it.
-            with contextlib.suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
-                line, on, held = seen_at(looked, number)
-        elif self.exercise.form == "shards":
-            with contextlib.suppress(KeyError, TypeError, ValueError, IndexError, AttributeError):
-                on, held = seen_in_loop(_facts(self.ran[1]), self.cases[1].sizes)
+            line, on, held = seen_at(looked, number)
+        elif self.exercise.form == "shards" and len(self.ran) > 1 and _facts(self.ran[1]):
+            on, held = seen_in_loop(_facts(self.ran[1]), self.cases[1].sizes)
         return self._said(
             WRONG,
             runs,
@@ -300,21 +274,31 @@ class _Making:
         wrong = [case for case, run in several if not run.ok] or [case for case, _ in several]
         if not wrong or self.exercise.form == "answer":
             return None
-        job = {**_job(self.exercise, wrong[0].sizes, wrong[0].args, "look"), "unchecked": refused}
-        (ran,) = self.judge.sandbox.run([job], self.source, self.name)
+        task = job(self.exercise, wrong[0].sizes, wrong[0].args, "look")
+        (ran,) = self.judge.sandbox.run([{**task, "unchecked": refused}], self.source, self.name)
         self.cpu += ran.cpu
         return ran.data
 
     def _line(self, number: int) -> Line | None:
         lines = self.source.splitlines()
-        return Line(number, lines[number - 1].strip()) if 0 < number <= len(lines) else None
+        if not 0 < number <= len(lines):
+            return None
+        return Line(number, visible(_shortened(lines[number - 1].strip(), 200)))
+
+    def failed(self, error: Exception) -> Judgement:
+        """Return the verdict where the judge itself failed, so that the next file is judged."""
+        reason = (
+            f"The judge failed on this file ({type(error).__name__}: {visible(str(error)[:300])}). "
+            "That is a defect of shardwise: please report it, with the file."
+        )
+        return self._said(NOT_RUN, (), reason=reason)
 
     def _said(self, status: str, runs: tuple[Run, ...], **more: Any) -> Judgement:
         printed = next((one.printed for one in getattr(self, "ran", ()) if one.printed), "")
         return Judgement(
             exercise=self.exercise.name,
             title=self.exercise.title,
-            file=self.file,
+            file=visible(self.file),
             status=status,
             runs=runs,
             printed=printed,
@@ -333,6 +317,7 @@ def _worth_a_look(name: str) -> bool:
         "ends-the-process",
         "refused",
         "tampered",
+        "unconfirmed",
         "signature",
         "not-an-int",
         "no-wrt",
@@ -340,22 +325,11 @@ def _worth_a_look(name: str) -> bool:
 
 
 def _error(ran: Ran) -> Mapping[str, Any]:
-    error = (ran.data or {}).get("error")
-    if not isinstance(error, dict):
-        return {}
-    return {"type": "Error", "message": "", **error}
+    return (ran.data or {}).get("error", {})
 
 
 def _facts(ran: Ran) -> Mapping[str, Any]:
-    facts = (ran.data or {}).get("facts")
-    return facts if isinstance(facts, dict) else {}
-
-
-def _value(ran: Ran) -> Any:
-    try:
-        return wire.unpack((ran.data or {}).get("value"))
-    except (ValueError, KeyError, TypeError):
-        return None
+    return (ran.data or {}).get("facts", {})
 
 
 def _shortened(text: str, most: int = 900) -> str:

@@ -264,9 +264,18 @@ COMMON = _common(
     (
         "refused",
         "Something that no exercise needs",
-        "The solution starts a process, opens a connection, calls C or reaches for files that are "
-        "not its own. The judge does not let it.",
+        "The solution starts a process, opens a connection, sends a signal or reaches for files "
+        "that are not its own. The kernel does not let it.",
         "Everything you need comes in as arguments.",
+    ),
+    (
+        "unconfirmed",
+        "What it does cannot be confirmed",
+        "The numbers are right. To see how they come about, the judge has JAX make one program of "
+        "the whole function, and runs that program in another process, on other numbers. Here "
+        "there is no such program, or it does something else.",
+        "Return arrays as they are: `float()`, `int()` and NumPy cannot look at values that JAX "
+        "has yet to compute.",
     ),
     (
         "tampered",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ class Workshop:
 
     def __init__(self, folder: Folder, limits: Limits | None = None):
         self.folder = folder
-        self.judge = Judge(limits)
+        self.judge = Judge(limits, confirming="never")  # nobody cheats at patience
         self.verdicts: dict[str, Judgement] = {}
         self._seen: dict[str, Stamp | None] = self._look()
 
@@ -47,8 +48,17 @@ class Workshop:
             found = self.judge.judge(exercise, read(file), file.name)
         except ShardwiseError as error:
             found = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=str(error))
+        except Exception as error:  # a defect of ours: the next file is judged all the same
+            reason = f"The judge failed on this file ({type(error).__name__}: {error})."
+            found = Judgement(exercise.name, exercise.title, file.name, NOT_RUN, reason=reason)
         self.verdicts[exercise.name] = found
-        return found, self.folder.note(exercise, found)
+        try:
+            return found, self.folder.note(exercise, found)
+        except ShardwiseError as error:  # the verdict stands, wherever it can be recorded
+            self.verdicts[exercise.name] = dataclasses.replace(
+                found, reason=f"{found.reason}\nThe progress was not recorded. {error}".strip()
+            )
+            return self.verdicts[exercise.name], False
 
     def path(self, exercise: Exercise) -> Path:
         """The learner's file."""

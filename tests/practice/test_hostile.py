@@ -1,127 +1,167 @@
-"""Strangers' code: the judge answers in words, within its limit, and is not fooled."""
+"""Strangers' code: the judge answers with a reason, within its limits, and is not fooled.
+
+A few attacks of each class are judged here; `python -m tests.practice.hostile` judges them all.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-import shardwise
+from shardwise import ShardwiseError
 from shardwise._practice.exercise import find, load_all
-from shardwise._practice.judge import Judge
-from shardwise._practice.sandbox.host import Limits
+from shardwise._practice.judge import Judge, read
+from shardwise._practice.sandbox import wire
+from shardwise._practice.sandbox.hooks import Seen
+from shardwise._practice.sandbox.host import Limits, Sandbox
+from shardwise._practice.sandbox.walls import ALL, Walls, landlock, seccomp
+from shardwise._practice.sandbox.walls.view import View
+from shardwise._practice.text import visible
 
-ENDLESS = Limits(seconds=20, cpu=3)
-# No machine is so slow that it reaches these before any other limit.
+from .hostile import attacks, forging
+from .hostile.__main__ import CLASSES, World, faults, judge_class
+
+ENDLESS = Limits(seconds=20, cpu=3, memory=1 << 30)
 PATIENT = Limits(seconds=900, cpu=600, memory=1 << 30)
 SOLUTION = find(load_all(), "shard_map_psum").solution
-OWN = Path(shardwise.__file__).parent / "_practice" / "exercises"
+LINUX = pytest.mark.skipif(
+    not Walls(landlock=landlock.version(), seccomp=seccomp.supported()).closed,
+    reason="the walls are Linux's: seccomp and Landlock",
+)
+STOPPED = {"too-slow", "too-much-memory", "too-much-output", "ends-the-process", "raises"}
+"""Which limit is met first depends on the machine: each of them is an answer."""
 
 
 @pytest.fixture(scope="module")
 def strict():
-    """A judge with a small limit of memory, and time for any machine to reach it."""
-    with Judge(PATIENT, look=False) as made:
+    """A judge with a small limit of memory, and time for any machine."""
+    with Judge(PATIENT, look=False, confirming="always") as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def hasty():
-    """A judge with small limits of time, for what never ends."""
+    """A judge with small limits of time, for what may never end."""
     with Judge(ENDLESS, look=False) as made:
         yield made
 
 
-def judged(judge: Judge, source: str):
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """What the attacks are after."""
+    made = World(tmp_path_factory.mktemp("world"))
+    yield made
+    made.close()
+
+
+def judged(judge: Judge, source: str, file: str = "mine.py"):
     one = dataclasses.replace(find(load_all(), "shard_map_psum"), meshes=({"data": 1}, {"data": 2}))
-    return judge.judge(one, source, "mine.py", seed=5)
+    return judge.judge(one, source, file, seed=5)
 
 
-def body(line: str) -> str:
-    return f"import os, sys\ndef shard_map_psum(x):\n    {line}\n    return x.sum()\n"
-
-
-HOSTILE = {
-    "an endless loop": (body("while True: pass"), "too-slow"),
-    "an endless import": ("while True: pass\n" + body("pass"), "too-slow"),
-    "a list without end": (
-        body("big = []\n    while True: big.append(bytearray(1 << 26))"),
-        "too-much-memory",
-    ),
-    "an array that is too large": (
-        body("import numpy as np; np.ones(1 << 34).sum()"),
-        "too-much-memory",
-    ),
-    "a flood of output": (body("while True: print('x' * 10_000)"), "too-much-output"),
-    "sys.exit": (body("sys.exit(0)"), "ends-the-process"),
-    "sys.exit while it is imported": ("import sys\nsys.exit(0)\n", "ends-the-process"),
-    "os._exit": (body("os._exit(0)"), "ends-the-process"),
-    "os.abort": (body("os.abort()"), "ends-the-process"),
-    "killing itself": (body("os.kill(os.getpid(), 9)"), "refused"),
-    "killing its parent": (body("os.kill(os.getppid(), 9)"), "refused"),
-    "killing by C": (body("import ctypes; ctypes.CDLL(None).kill(os.getppid(), 9)"), "refused"),
-    "forks": (body("while True: os.fork()"), "refused"),
-    "another process": (body("import subprocess; subprocess.run(['true'])"), "refused"),
-    "the shell": (body("os.system('true')"), "refused"),
-    "the network": (
-        body("import socket; socket.create_connection(('127.0.0.1', 9))"),
-        "refused",
-    ),
-    "a file elsewhere": (body("open('/tmp/shardwise-was-here', 'w').write('x')"), "refused"),
-    "a file taken away": (body("os.remove('/etc/hostname')"), "refused"),
-    "the judge's own solution": (
-        body(f"exec(open({str(OWN / '01_shard_map_psum' / 'solution.py')!r}).read())"),
-        "refused",
-    ),
-    "too deep": (body("f = lambda: f()\n    f()"), "raises"),
-    "writing into every channel": (
-        body(
-            "for fd in range(3, 200):\n"
-            '        try: os.write(fd, b\'{"runs": [{"value": {"array": 1}}]}\\n\')\n'
-            "        except OSError: pass"
-        ),
-        "tampered",
-    ),
-    "closing every channel": (body("os.closerange(3, 4096)"), None),
-    "an error without words": (
-        body("raise type('E', (Exception,), {'__str__': lambda s: 1 / 0})()"),
-        None,
-    ),
-    "an array that is none": (
-        "class A:\n    shape = ()\n    def __array__(self, *a, **k): raise ValueError\n"
-        "def shard_map_psum(x):\n    return A()\n",
-        "not-an-array",
-    ),
-    "a psum of its own": (
-        "import jax, jax.numpy as jnp\njax.lax.psum = lambda x, *a, **k: x\n" + SOLUTION,
-        "missing-psum",
-    ),
-    "the judge's comparison": (
-        "import numpy, shardwise._practice.compare as c, shardwise._practice.judge as j\n"
-        "c.same = lambda *a: True; c.difference = lambda *a: ''\n"
-        "numpy.isclose = lambda *a, **k: True\n"
-        "def shard_map_psum(x):\n    return 42.0\n",
-        "one-device",
-    ),
-    "no devices at all": (
-        "import jax\njax.shard_map = lambda f, **k: (lambda x: x.sum())\n" + SOLUTION,
-        "no-shard-map",
-    ),
+ATTACKS = {
+    **{name: attacks.FILES[name] for name in ("read the solution", "solution in any file")},
+    **{name: attacks.FILES[name] for name in ("solution compiled", "a secret", "environment")},
+    **{name: attacks.WRITES[name] for name in ("a file by rename", "a secret made unreadable")},
+    **{name: attacks.WRITES[name] for name in ("the disk filled", "the judge poisoned")},
+    **{name: attacks.PROCESSES[name] for name in ("a private fork exec", "clone3 by number")},
+    **{name: attacks.PROCESSES[name] for name in ("kill by owning a pipe", "kill the judge")},
+    **{name: attacks.PROCESSES[name] for name in ("limits of the parent", "python anew")},
+    **{name: attacks.NETWORK[name] for name in ("tcp", "from a callback")},
+    **{
+        name: forging.FORGED[name]
+        for name in ("right numbers and forged facts", "the notes filled")
+    },
+    **{name: forging.FORGED[name] for name in ("a shape without end", "facts that are numbers")},
+    **{
+        name: forging.FORGED[name]
+        for name in ("an answer that is deep", "a list that holds itself")
+    },
+    **{name: forging.TERMINAL[name] for name in ("escapes printed", "escapes in an error")},
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-def test_a_hostile_solution_is_answered_in_words(case, strict, hasty):
-    source, pitfall = HOSTILE[case]
-    found = judged(hasty if pitfall == "too-slow" else strict, source)
-    assert not found.ok, found.text()
-    assert found.status == "wrong"
+@LINUX
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_gets_nowhere(name, strict, world):
+    found = judged(strict, world.filled(ATTACKS[name], os.getpid()))
+    assert list(faults(found.to_dict())) == [], found.text()
+    assert world.state() == world.before
+    assert world.heard == []
+
+
+@pytest.mark.parametrize(
+    "name", ["an endless loop", "a list without end", "a flood", "an exit", "a crash", "too deep"]
+)
+def test_a_run_that_is_stopped_says_so(name, hasty):
+    found = judged(hasty, attacks.LIMITS[name])
     assert found.pitfall is not None, found.text()
-    assert found.pitfall.text, found.text()
-    assert pitfall is None or found.pitfall.name == pitfall, found.text()
-    assert not Path("/tmp/shardwise-was-here").exists()
+    assert found.pitfall.name in STOPPED, found.text()
+    assert found.pitfall.text
+
+
+@pytest.mark.parametrize("name", forging.SOURCES)
+def test_a_file_that_is_hard_to_read_has_a_verdict(name, hasty, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_bytes(forging.SOURCES[name])
+    try:
+        text = read(file)
+    except ShardwiseError:
+        return  # as the test of what is no file has it
+    found = judged(hasty, text)
+    assert not found.ok
+    assert found.reason or found.pitfall
+
+
+@LINUX
+@pytest.mark.parametrize(
+    "without",
+    [(), ("unshare",), ("unshare", "bubblewrap"), ("landlock",), ("unshare", "landlock")],
+    ids=["all", "bubblewrap", "Landlock and seccomp", "no Landlock", "bubblewrap, no Landlock"],
+)
+def test_each_set_of_walls_is_enough(without, world):
+    with Judge(PATIENT, look=False, without=without) as made:
+        if made.sandbox.warning():
+            pytest.skip("namespaces are not allowed here")
+        if without[:1] == ("unshare",) and shutil.which("bwrap") and len(without) == 1:
+            assert made.sandbox.walls.namespaces == "bubblewrap"
+        for name in ("read the solution", "a classmate by cwd of the judge"):
+            found = judged(made, world.filled(attacks.FILES[name], os.getpid()))
+            assert list(faults(found.to_dict())) == [], found.text()
+        found = judged(made, world.filled(attacks.WRITES["a file outside"], os.getpid()))
+        assert world.state() == world.before
+        found = judged(made, attacks.PROCESSES["memory of the parent"])
+        assert list(faults(found.to_dict())) == [], found.text()
+        assert judged(made, SOLUTION).ok
+
+
+def test_a_class_is_not_judged_without_walls():
+    with Sandbox(without=("bubblewrap", "unshare", "landlock")) as sandbox:
+        with pytest.raises(ShardwiseError, match=r"cannot wall off.*\n.*\n.*--unsafe"):
+            sandbox.require_walls()
+        assert "judge only your own" in sandbox.warning()
+    with Sandbox(without=ALL) as sandbox:
+        sandbox.require_walls()
+        assert "without walls" in sandbox.warning()
+
+
+def test_the_exercises_are_out_of_sight():
+    view = View.of_this_python()
+    read, around = view.parts()
+    for exercise in load_all():
+        assert not view.covers(str(exercise.folder / "solution.py"))
+        assert not any(str(exercise.folder).startswith(path + os.sep) for path in read)
+    assert view.covers(json.__file__)
+    assert view.covers(sys.modules["numpy"].__file__ or "")
+    assert all(Path(path).is_dir() for path in around)
 
 
 def test_threads_that_never_end_do_not_keep_the_judge(strict):
@@ -130,17 +170,98 @@ def test_threads_that_never_end_do_not_keep_the_judge(strict):
 
 
 def test_the_judge_is_whole_after_all_this(strict):
-    judged(strict, body("os._exit(3)"))
+    judged(strict, attacks.LIMITS["an exit"])
     # Should the process that forks be gone, the next run starts it again.
     process = strict.sandbox._process
     assert process is not None
-    os.kill(process.pid, 9)
+    os.killpg(process.pid, 9)
     process.wait()
     assert judged(strict, SOLUTION).ok
 
 
-def test_nothing_is_left_behind(strict, tmp_path, monkeypatch):
+def test_nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    assert judged(strict, "open('note.txt', 'w').write('x')\n" + SOLUTION).ok
+    with Judge(PATIENT, look=False) as made:
+        assert judged(made, SOLUTION).ok
+        assert [list(folder.iterdir()) for folder in tmp_path.iterdir()] == [[]]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_with_a_mark_or_an_encoding_is_read_as_python_reads_it(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_bytes(b"\xef\xbb\xbfx = 1\n")
+    assert read(file) == "x = 1\n"
+    file.write_bytes(b"# coding: latin-1\nx = '\xe9'\n")
+    assert read(file).endswith("x = 'é'\n")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "zeros", "large"])
+def test_what_is_no_file_is_not_waited_for(tmp_path, kind):
+    place = tmp_path / "mine.py"
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    elif kind == "zeros":
+        place.symlink_to("/dev/zero")
+    else:
+        place.write_bytes(b"#" * (2 << 20))
+    with pytest.raises(ShardwiseError, match="it cannot be read"):
+        read(place)
+
+
+def test_control_characters_are_shown():
+    assert visible("a\x1b[2Jb\r\x9b\u202e\ud800\0\tc\n") == (
+        "a\\x1b[2Jb\\r\\x9b\\u202e\\ud800\\x00\tc\n"
+    )
+    assert visible("Größe 数 ✓") == "Größe 数 ✓"
+
+
+KEYS = ["runs", "error", "value", "facts", "program", "mesh", "array", "dtype", "shape", "list"]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=5)
+    ),
+    max_leaves=30,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON)
+def test_no_answer_raises_in_the_judge(data):
+    found = wire.read(json.dumps(data).encode(), 1)
+    assert found is None or isinstance(found[0], dict)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200), JSON)
+def test_no_part_of_an_answer_raises_in_the_judge(raw, part):
+    assert wire.read(raw, 1) is None or raw.strip().startswith(b"{")
+    for key in ("value", "error", "facts", "program", "findings", "inspection"):
+        run = {"value": {"none": True}, "facts": Seen().facts(), key: part}
+        found = wire.read(json.dumps({"runs": [run]}).encode(), 1)
+        assert found is None or "facts" in found[0]
+
+
+def test_an_answer_of_our_own_is_read():
+    run = {"value": wire.pack({"a": [1.5, None]}), "facts": Seen().facts()}
+    found = wire.read(json.dumps({"runs": [run]}).encode(), 1)
+    assert found is not None
+    assert found[0]["value"]["a"][0] == 1.5
+    assert wire.read(json.dumps({"runs": [run]}).encode(), 2) is None
+
+
+@LINUX
+@pytest.mark.rare
+@pytest.mark.skipif(
+    not os.environ.get("SHARDWISE_HOSTILE"),
+    reason="takes ten minutes: SHARDWISE_HOSTILE=1, or python -m tests.practice.hostile",
+)
+def test_the_whole_list_gets_nowhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("CANARY_SECRET", "CANARY-7c1f")
+    world = World(tmp_path / "world")
+    summary, failures = judge_class(world, [*CLASSES, "tricks"], [], 30)
+    world.close()
+    assert failures == [], summary

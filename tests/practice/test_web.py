@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from shardwise import ShardwiseError
 from shardwise._practice.exercise import find
 from shardwise._practice.folder import Folder
 from shardwise._practice.sandbox.host import Limits
@@ -152,3 +153,65 @@ def test_the_page_fits(browser, server, width, theme):
     browser.run("document.dispatchEvent(new KeyboardEvent('keydown', {key: 'j'}))")
     wait_for(browser, f"{heading}.includes('one psum')")
     assert browser.complaints() == []
+
+
+def test_the_page_keeps_the_last_verdict_while_it_judges(browser, server, monkeypatch):
+    shop = server.live.shop
+    one = find(shop.folder.exercises, "bytes_of_a_layer")
+    name = next(iter(one.wrong))
+    browser.open(Address(server.address + f"#{one.name}"), 1280)
+    shop.folder.file(one).write_text(one.wrong[name])
+    text = "document.getElementById('verdict').textContent"
+    wait_for(browser, f"{text}.includes('{name}') && !{text}.includes('Judging')")
+    go_on = threading.Event()
+    judge = shop.judge.judge
+
+    def slowly(*args, **kwargs):
+        go_on.wait(240)
+        return judge(*args, **kwargs)
+
+    monkeypatch.setattr(shop.judge, "judge", slowly)
+    shop.folder.file(one).write_text(one.solution)
+    wait_for(browser, f"{text}.startsWith('Judging {one.file_name}')")
+    assert browser.run(f"{text}.includes('The last verdict:') && {text}.includes('{name}')")
+    go_on.set()
+    wait_for(browser, "document.getElementById('verdict').className === 'right'")
+    assert "Judging" not in browser.run(text)
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), OSError("no")])
+def test_a_judge_that_fails_does_not_end_the_judging(server, monkeypatch, error):
+    shop = server.live.shop
+    one = find(shop.folder.exercises, "bytes_of_a_sum")
+
+    def fail(*args, **kwargs):
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.judge, "judge", fail)
+        shop.verdicts.pop(one.name, None)
+        server.live.ask(one)
+        wait_until(lambda: one.name in shop.verdicts)
+        assert type(error).__name__ in shop.verdicts[one.name].reason
+    shop.verdicts.pop(one.name)
+    server.live.ask(one)
+    wait_until(lambda: one.name in shop.verdicts and not server.live.waiting)
+    assert "failed" not in shop.verdicts[one.name].reason
+
+
+def test_a_folder_that_cannot_be_read_is_reported_and_looked_at_again(server, monkeypatch):
+    def fail():
+        raise ShardwiseError("the progress cannot be read")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(server.live.shop, "changed", fail)
+        wait_until(lambda: "cannot be read" in server.live.overview()["problem"])
+    wait_until(lambda: not server.live.overview()["problem"])
+
+
+def wait_until(ready, seconds: float = 240.0) -> None:
+    end = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,7 +1,7 @@
-"""One run of a solution, in a process of its own: limits, guard, hooks, the file, one answer.
+"""One run of a solution, in a process of its own: limits, walls, hooks, the file, one answer.
 
-The answer says what the solution returned and what it was seen to do. It does not say whether that
-is right: the judge knows, and this process never learns it.
+The answer says what the solution returned and what it was seen to do. The solution could have
+written it itself: it is in this process. So it is data, which the judge checks.
 """
 
 from __future__ import annotations
@@ -10,103 +10,109 @@ import difflib
 import json
 import linecache
 import os
-import pickle
 import resource
 import sys
 import threading
 import traceback
 import types
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ..._errors import text_of
-from . import guard, wire
+from . import wire
+from .walls import Confinement
 
-EXERCISES = Path(__file__).parents[1] / "exercises"
+MESSAGE = 3_000
+"""Characters of an error that are sent back."""
 
 
-def run(asked: dict[str, Any], pipe: int) -> None:
-    """The whole life of a child. It never returns to the nursery's loop."""
-    folder = Path(asked["folder"])
-    jobs = pickle.loads((folder / "jobs").read_bytes())
-    (folder / "jobs").unlink()
-    _settle(folder, asked["limits"], jobs[0]["devices"])
-    say = _answer(pipe, asked["nonce"])
+def live(
+    run: dict[str, Any],
+    folder: str,
+    channels: tuple[int, int],
+    confinement: Confinement | None,
+    proc: int,
+) -> None:
+    """Do one run, from the fork to the end of the process.
+
+    The channels are for the answer and for what is printed; `proc` is the folder /proc, or -1.
+    """
+    answer, printed = channels
+    file = os.path.join(folder, run["name"])
+    with open(file, "w", encoding="utf-8", errors="surrogatepass") as made:
+        made.write(run["source"])
+    jobs, limits = run["jobs"], run["limits"]
+    statm = os.open("self/statm", os.O_RDONLY, dir_fd=proc) if proc >= 0 else -1
+    _settle(folder, printed, limits, jobs[0]["devices"])
+    rules = confinement.rules if confinement is not None else None
+    _close_others(answer, statm, rules.file if rules is not None else -1)
+    if confinement is not None:
+        confinement.apply()
     data: dict[str, Any]
     try:
-        data = {"runs": _work(folder / "run", asked["name"], jobs, asked["limits"])}
+        data = {"runs": _work(file, run["source"], jobs, limits, statm)}
     except MemoryError:
-        data = {"error": {"type": "MemoryError", "message": "out of memory", "line": 0}}
+        data = {"error": {"type": "MemoryError", "message": "out of memory"}}
     except BaseException as error:  # a defect of ours, or a solution that reached into us
         data = {"error": {"type": "Judge", "message": f"{type(error).__name__}: {error}"[:500]}}
-    say(data)
+    line = json.dumps(data).encode()
+    while line:
+        line = line[os.write(answer, line) :]
     os._exit(0)  # threads of the solution that never end do not keep us
 
 
-def _answer(pipe: int, nonce: str) -> Callable[[dict[str, Any]], None]:
-    dumps, write = json.dumps, os.write
-
-    def say(data: dict[str, Any]) -> None:
-        line = f"{nonce} {dumps(data)}\n".encode()
-        while line:
-            line = line[write(pipe, line) :]
-
-    return say
-
-
-def _settle(folder: Path, limits: dict[str, Any], devices: int) -> None:
-    """A session of its own, a clean folder, and every limit that does not depend on JAX."""
+def _settle(folder: str, printed: int, limits: dict[str, Any], devices: int) -> None:
+    """Set the session, the folder, the streams and every limit that does not depend on JAX."""
     os.setsid()
-    os.chdir(folder / "run")
-    null = os.open(os.devnull, os.O_RDONLY)
-    out = os.open(folder / "printed", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for target, source in ((0, null), (1, out), (2, out)):
+    os.chdir(folder)
+    for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, printed), (2, printed)):
         os.dup2(source, target)
-    sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8")  # noqa: SIM115
-    cpu = int(limits["cpu"])
-    for what, soft, last in (
-        (resource.RLIMIT_CPU, cpu, cpu + 2),  # a signal first, which may be ignored, then the end
-        (resource.RLIMIT_FSIZE, int(limits["output"]), int(limits["output"])),
-        (resource.RLIMIT_CORE, 0, 0),
-        (resource.RLIMIT_NOFILE, 256, 256),
-    ):
-        hard = resource.getrlimit(what)[1]
-        top = last if hard == resource.RLIM_INFINITY else min(last, hard)
-        resource.setrlimit(what, (min(soft, top), top))
-    os.environ["XLA_FLAGS"] = (
-        f"--xla_force_host_platform_device_count={devices} --xla_backend_optimization_level=0"
+    sys.stdout = open(1, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, encoding="utf-8", errors="replace")  # noqa: SIM115
+    _limit("RLIMIT_CPU", int(limits["cpu"]), 2)  # a signal first, which may be ignored, then an end
+    _limit("RLIMIT_FSIZE", int(limits["output"]))
+    _limit("RLIMIT_CORE", 0)
+    _limit("RLIMIT_NOFILE", 256)
+    _limit("RLIMIT_MEMLOCK", 0)
+    os.environ.clear()
+    os.environ.update(
+        HOME=folder,
+        TMPDIR=folder,
+        LANG="C.UTF-8",
+        JAX_PLATFORMS="cpu",
+        TF_CPP_MIN_LOG_LEVEL="3",
+        XLA_FLAGS=f"--xla_force_host_platform_device_count={devices} "
+        "--xla_backend_optimization_level=0",
     )
-    for name in ("TMPDIR", "HOME"):
-        os.environ[name] = str(folder / "run")
 
 
-def _limit_memory(extra: int) -> None:
-    """So much beyond what the process has mapped by now, most of which JAX never touches."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most = pages * resource.getpagesize() + extra
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+def _close_others(*kept: int) -> None:
+    """Close every file but the standard streams and those named."""
+    start = 3
+    for file in sorted(one for one in kept if one >= start):
+        os.closerange(start, file)
+        start = file + 1
+    os.closerange(start, 1 << 16)
 
 
-def _limit_processes() -> None:
-    """Hardly more tasks than there are: JAX has its threads by now. Root is not bound by it."""
-    own = os.getuid()
-    count = 0
-    for status in Path("/proc").glob("[0-9]*"):
-        try:
-            if status.stat().st_uid == own:
-                count += len(os.listdir(status / "task"))
-        except OSError:
-            continue
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    most = count + 256
-    top = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(resource.RLIMIT_NPROC, (top, top))
+def _limit(name: str, most: int, spare: int = 0) -> None:
+    which = getattr(resource, name, None)
+    if which is None:
+        return
+    hard = resource.getrlimit(which)[1]
+    top = most + spare if hard == resource.RLIM_INFINITY else min(most + spare, hard)
+    resource.setrlimit(which, (min(most, top), top))
+
+
+def _limit_memory(extra: int, statm: int) -> None:
+    """Allow so much beyond what the process has mapped by now, most of which JAX never touches."""
+    if statm >= 0:
+        pages = int(os.pread(statm, 100, 0).split()[0])
+        os.close(statm)
+        _limit("RLIMIT_AS", pages * resource.getpagesize() + extra)
 
 
 def _work(
-    folder: Path, name: str, jobs: list[dict[str, Any]], limits: dict[str, Any]
+    file: str, source: str, jobs: list[dict[str, Any]], limits: dict[str, Any], statm: int
 ) -> list[dict[str, Any]]:
     import jax
     import jax.numpy as jnp
@@ -115,50 +121,72 @@ def _work(
 
     jnp.zeros(()).block_until_ready()  # JAX starts here, before the limits on memory and tasks
     assert len(jax.devices()) == jobs[0]["devices"]
-    _limit_memory(int(limits["memory"]))
-    _limit_processes()
+    _limit_memory(int(limits["memory"]), statm)
+    _limit("RLIMIT_NPROC", int(limits["tasks"]))  # root is not bound by it; by its memory it is
     threading.excepthook = lambda args: None
     watching = hooks.install(jobs[0])
-    guard.keep(folder, [EXERCISES, *map(Path, jobs[0].get("secret", ()))])
-    return [_one(folder / name, job, watching) for job in jobs]
+    return [_one(file, source, job, watching) for job in jobs]
 
 
-def _one(file: Path, job: dict[str, Any], watching: Any) -> dict[str, Any]:
-    """One run of the file: imported anew each time, so that no run sees another's state."""
-    import jax
-
-    from . import hooks
-
+def _one(file: str, source: str, job: dict[str, Any], watching: Any) -> dict[str, Any]:
+    """Run the file once: it is imported anew each time, so that no run sees another's state."""
     seen = watching.begin()
     found: dict[str, Any] = {}
     try:
-        function = _load(file, job["function"], job["exercise"])
-        if job["kind"] == "look":
-            from .look import look
-
-            found = look(function, job, watching)
-        else:
-            found["value"] = wire.pack(jax.block_until_ready(hooks.call(function, job)))
+        found = _done(job, file, source, watching)
     except _Missing as error:
-        found["error"] = {"type": "Missing", "message": str(error), "line": 0, "stage": "import"}
+        found["error"] = {"type": "Missing", "message": str(error)}
+    except _NotPython as error:
+        found["error"] = {"type": "NotPython", "message": str(error), "line": error.line}
     except BaseException as error:
-        found["error"] = _told(error, file)
-    found["facts"] = seen.facts()
-    return found
+        found["error"] = _described(error, file)
+    return {"facts": seen.facts(), **found}
+
+
+def _done(job: dict[str, Any], file: str, source: str, watching: Any) -> dict[str, Any]:
+    """Do what a job asks for: run the file, look at it, export it, or replay what it exported."""
+    import jax
+
+    from . import hooks, look, program
+
+    if job["kind"] == "replay":
+        return program.replay(job)  # the one that does not run the solution
+    function = _load(file, source, job["function"], job["exercise"])
+    if job["kind"] == "look":
+        return look.look(function, job, watching)
+    if job["kind"] == "export":
+        return {"program": program.export(function, job)}
+    return {"value": wire.pack(jax.block_until_ready(hooks.call(function, job)))}
 
 
 class _Missing(Exception):
     """The file does not define what the exercise asks for."""
 
 
-def _load(file: Path, name: str, exercise: str) -> Any:
-    source = file.read_text(encoding="utf-8")
-    module = types.ModuleType(file.stem)
-    module.__file__ = str(file)
-    sys.modules[file.stem] = module
-    sys.path.insert(0, str(file.parent))
-    linecache.checkcache(str(file))
-    exec(compile(source, str(file), "exec"), module.__dict__)
+class _NotPython(Exception):
+    """The file cannot be compiled."""
+
+    line = 0
+
+
+def _load(file: str, source: str, name: str, exercise: str) -> Any:
+    try:
+        code = compile(source, file, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError) as error:
+        message = (
+            error.msg if isinstance(error, SyntaxError) else f"{type(error).__name__}: {error}"
+        )
+        refused = _NotPython(str(message)[:MESSAGE])
+        refused.line = getattr(error, "lineno", 0) or 0
+        raise refused from None
+    stem = os.path.splitext(os.path.basename(file))[0]
+    module = types.ModuleType(stem)
+    module.__file__ = file
+    sys.modules[stem] = module
+    sys.path.insert(0, os.path.dirname(file))
+    # For tracebacks, whatever the solution does to its file.
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    exec(code, module.__dict__)
     function = module.__dict__.get(name)
     if not callable(function):
         near = difflib.get_close_matches(
@@ -173,29 +201,18 @@ def _load(file: Path, name: str, exercise: str) -> Any:
     return function
 
 
-def _told(error: BaseException, file: Path) -> dict[str, Any]:
-    """An exception, with the last line of the learner's own file on the way to it."""
+def _described(error: BaseException, file: str) -> dict[str, Any]:
+    """Describe an exception, with the last line of the learner's own file on the way to it."""
     message = text_of(error)
-    if isinstance(error, SyntaxError):
-        return {
-            "type": "SyntaxError",
-            "message": str(error.msg),
-            "line": error.lineno or 0,
-            "text": (error.text or "").strip(),
-            "stage": "import",
-        }
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == str(file)]
+    own = [frame for frame in frames if frame.filename == file]
     chain, cause = [type(error).__name__], error
     while (cause := cause.__cause__ or cause.__context__) is not None and len(chain) < 6:
         chain.append(type(cause).__name__)
-        message += f"\n[caused by {type(cause).__name__}: {text_of(cause)[:1500]}]"
-    calls = own[0].name == "<module>" if own else False
+        message += f"\n[caused by {type(cause).__name__}: {text_of(cause)[:1000]}]"
     return {
         "type": type(error).__name__,
         "kinds": chain,
-        "message": message[:6000],
+        "message": message[:MESSAGE],
         "line": own[-1].lineno if own else 0,
-        "text": (own[-1].line or "") if own else "",
-        "stage": "import" if calls else "call",
     }

@@ -74,7 +74,7 @@ def install(job: Mapping[str, Any]) -> Watching:
     watching.wide.install()
     if job.get("unchecked"):
         _switch_check_off()
-    if job["kind"] != "look":
+    if job["kind"] == "run":
         watch_shard_map(watching)
     _watch_linen(watching)
     _watch_nnx(watching)

@@ -8,19 +8,21 @@ import json
 import os
 import pickle
 import select
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..._errors import ShardwiseError, explain_error, require
+from . import wire
+from .runs import PRINTED, Going, Limits, Ran, Stream
+from .walls import ALL, Walls, landlock, seccomp, words
+from .walls.view import View
 
 STARTING = 120.0
 """Seconds that importing JAX may take."""
@@ -28,63 +30,26 @@ STARTING = 120.0
 SPARE = 10.0
 """Seconds after its limit that a run is waited for before the nursery itself is given up."""
 
-ANSWER = 32 << 20
-"""Bytes of one answer, at most."""
+DISK = 16 << 20
+"""Bytes of files that all runs of a solution may write together, in memory."""
 
-PRINTED = 4_000
-"""Characters of what a solution prints that are kept."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What one run may take."""
-
-    seconds: float = 30.0
-    """On the clock."""
-    cpu: int = 20
-    """Seconds of one processor."""
-    memory: int = 2 << 30
-    """Bytes beyond what JAX takes by itself."""
-    output: int = 1 << 20
-    """Bytes that it may print, and the size of any file that it writes."""
-
-
-@dataclasses.dataclass
-class Ran:
-    """How a run ended."""
-
-    data: dict[str, Any] | None = None
-    """The answer, if there is one that can be read."""
-    late: bool = False
-    """Whether it was stopped at its limit of time, on the clock or of computing."""
-    skipped: bool = False
-    """Whether it was not run to its end because another run of the file had no end."""
-    code: int = 0
-    """The exit status; negative for a signal."""
-    seconds: float = 0.0
-    cpu: float = 0.0
-    memory: int = 0
-    printed: str = ""
-    garbled: bool = False
-    """Whether something came back that is no answer."""
-
-    def parts(self, count: int) -> list[Ran]:
-        """The runs of one process, each by itself."""
-        runs = (self.data or {}).get("runs")
-        if isinstance(runs, list) and len(runs) == count and all(isinstance(r, dict) for r in runs):
-            return [dataclasses.replace(self, data=run, cpu=self.cpu / count) for run in runs]
-        broken = self.data is not None and "error" not in self.data
-        data = None if broken else self.data
-        return [dataclasses.replace(self, data=data, garbled=self.garbled or broken)] * count
+TASKS = 512
+"""Threads that a user may have beyond those there are when the judge starts."""
 
 
 class Sandbox:
     """A nursery, started when first needed, and started again if a run takes it along."""
 
-    def __init__(self, limits: Limits | None = None):
+    def __init__(self, limits: Limits | None = None, without: Collection[str] = ()):
         self.limits = limits or Limits()
+        self.without = tuple(without)
+        """Walls to leave out; all of them to run without any."""
+        self.walls = Walls()
+        """Which walls stand; known once the nursery is ready."""
+        self._hidden: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self._talk: socket.socket | None = None
+        self._base: tempfile.TemporaryDirectory[str] | None = None
         self._rest = b""
         self._number = 0
         self._ready = False
@@ -95,23 +60,73 @@ class Sandbox:
     def __exit__(self, *_: Any) -> None:
         self.close()
 
+    def hide(self, folder: Path) -> None:
+        """Keep a folder out of sight, should solutions be able to read it otherwise."""
+        path = os.path.realpath(folder)
+        if View.of_this_python(self._hidden).covers(path):
+            self._hidden = (*self._hidden, path)
+            self.close()
+
+    def warning(self) -> str:
+        """Return a sentence on what does not stand around a solution; nothing if all does."""
+        if set(self.without) == set(ALL):
+            return "Judging without walls: a solution can do whatever you can."
+        expected = Walls(landlock=landlock.version(), seccomp=seccomp.supported())
+        if not self.without and expected.closed:
+            return ""  # known without waiting for the nursery
+        self.start()
+        self._wait_until_ready()
+        if self.walls.closed:
+            return ""
+        return (
+            f"This machine has no walls to judge behind (found: {words(self.walls)}). A solution "
+            "can do whatever you can: judge only your own."
+        )
+
+    def require_walls(self) -> None:
+        """Raise an error, with what is missing, unless the kernel's walls stand."""
+        if set(self.without) == set(ALL) or not self.warning():
+            return
+        raise ShardwiseError(
+            explain_error(
+                f"this machine cannot wall off what it judges (found: {words(self.walls)})",
+                where="shardwise practice judge --all",
+                rule="Files of other people are judged behind walls that the kernel enforces: "
+                "seccomp (Linux on x86_64 or aarch64), and user namespaces or Landlock.",
+                remedy="judge on a Linux machine that has them, or in a virtual machine; with "
+                "--unsafe they are judged here, and each can do whatever you can.",
+            )
+        )
+
     def start(self) -> None:
         """Start the nursery, without waiting for it."""
         if self._process is not None and self._process.poll() is None:
             return
         require("flax", "shardwise practice")
         self.close()
+        self._base = tempfile.TemporaryDirectory(prefix="shardwise-practice-")
+        view = View.of_this_python(self._hidden)
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
-        self._process = subprocess.Popen(
-            [*command, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=_environment(),
-            start_new_session=True,
-        )
+        with _proc() as proc:
+            settings = {
+                "without": self.without,
+                "base": self._base.name,
+                "readable": view.readable,
+                "hidden": view.hidden,
+                "namespaces": "",
+                "disk": DISK,
+                "proc": proc,
+            }
+            command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
+            self._process = subprocess.Popen(
+                [*command, str(theirs.fileno()), json.dumps(settings)],
+                pass_fds=[theirs.fileno(), *[proc] * (proc >= 0)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_environment(),
+                start_new_session=True,
+            )
         theirs.close()
         self._talk, self._rest, self._ready = ours, b"", False
 
@@ -125,6 +140,10 @@ class Sandbox:
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
+        if self._base is not None:
+            with contextlib.suppress(OSError):
+                self._base.cleanup()
+            self._base = None
 
     def run(self, jobs: Sequence[dict[str, Any]], source: str, name: str) -> list[Ran]:
         """Run a file for each job, as many at a time as there are processors.
@@ -135,18 +154,18 @@ class Sandbox:
         groups = _groups(jobs, lanes)
         ran = self._run([[jobs[i] for i in group] for group in groups], source, name, lanes)
         found: dict[int, Ran] = {}
-        for group, one in zip(groups, ran, strict=True):
-            found |= dict(zip(group, one.parts(len(group)), strict=True))
+        for group, parts in zip(groups, ran, strict=True):
+            found |= dict(zip(group, parts, strict=True))
         return [found[index] for index in range(len(jobs))]
 
     def _run(
         self, jobs: Sequence[list[dict[str, Any]]], source: str, name: str, lanes: int
-    ) -> list[Ran]:
+    ) -> list[list[Ran]]:
         self.start()
         self._wait_until_ready()
         waiting = list(enumerate(jobs))
-        found: dict[int, Ran] = {}
-        going: dict[int, _Going] = {}
+        found: dict[int, list[Ran]] = {}
+        going: dict[int, Going] = {}
         try:
             while waiting or going:
                 while waiting and len(going) < lanes:
@@ -154,23 +173,29 @@ class Sandbox:
                     one = self._launch(index, job, source, name)
                     going[one.run] = one
                 self._listen(going, found)
-                if any(one.late for one in found.values()):
+                if any(one.late for parts in found.values() for one in parts):
                     self._give_up(waiting, going, found)
         finally:
             for one in going.values():
                 one.close()
         return [found[index] for index in range(len(jobs))]
 
-    def _give_up(self, waiting: list[Any], going: dict[int, _Going], found: dict[int, Ran]) -> None:
+    def _give_up(
+        self, waiting: list[Any], going: dict[int, Going], found: dict[int, list[Ran]]
+    ) -> None:
         """One run has no end: the others of the same file are not waited for."""
-        for index, _ in waiting:
-            found[index] = Ran(skipped=True)
+        for index, jobs in waiting:
+            found[index] = [Ran(skipped=True)] * len(jobs)
         waiting.clear()
         for one in going.values():
-            if not one.skipped and self._talk is not None:
-                with contextlib.suppress(OSError):
-                    self._talk.sendall(json.dumps({"stop": one.run}).encode() + b"\n")
+            if not one.skipped:
+                self._stop(one)
             one.skipped = True
+
+    def _stop(self, one: Going) -> None:
+        if self._talk is not None:
+            with contextlib.suppress(OSError):
+                self._talk.sendall(json.dumps({"stop": one.run}).encode() + b"\n")
 
     def _wait_until_ready(self) -> None:
         end = time.monotonic() + STARTING
@@ -186,7 +211,8 @@ class Sandbox:
                         remedy="see whether this works: python -c 'import jax, flax, optax'.",
                     )
                 )
-            self._ready = bool(line.get("ready"))
+            if "walls" in line:
+                self.walls, self._ready = Walls(**line["walls"]), True
 
     def _line(self, seconds: float) -> dict[str, Any] | None:
         """The next word from the nursery; None if it is silent or gone."""
@@ -200,49 +226,59 @@ class Sandbox:
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)
 
-    def _launch(self, index: int, jobs: list[dict[str, Any]], source: str, name: str) -> _Going:
+    def _launch(self, index: int, jobs: list[dict[str, Any]], source: str, name: str) -> Going:
         self.start()
         self._wait_until_ready()
         assert self._talk is not None
         self._number += 1
-        folder = Path(tempfile.mkdtemp(prefix="shardwise-practice-"))
-        (folder / "run").mkdir()
-        (folder / "run" / name).write_text(source, encoding="utf-8")
-        (folder / "jobs").write_bytes(pickle.dumps(jobs))
-        reads, writes = os.pipe()
-        os.set_blocking(reads, False)
-        nonce = b64encode(os.urandom(18)).decode()
-        asked = {
-            "run": self._number,
-            "seconds": self.limits.seconds,
-            "folder": str(folder),
-            "name": name,
-            "nonce": nonce,
-            "limits": dataclasses.asdict(self.limits),
-        }
-        line = json.dumps(asked).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            socket.send_fds(self._talk, [line], [writes])
-        os.close(writes)
-        return _Going(self._number, index, folder, reads, nonce, time.monotonic())
+        run = pickle.dumps(
+            {
+                "name": name,
+                "source": source,
+                "jobs": jobs,
+                "limits": {**dataclasses.asdict(self.limits), "tasks": _tasks() + TASKS},
+            }
+        )
+        answer, printed = os.pipe(), os.pipe()
+        for reads, _ in (answer, printed):
+            os.set_blocking(reads, False)
+        order = {"run": self._number, "seconds": self.limits.seconds, "size": len(run)}
+        try:
+            with contextlib.suppress(OSError):  # a nursery that is gone is noticed by `_listen`
+                line = json.dumps(order).encode() + b"\n"
+                socket.send_fds(self._talk, [line], [answer[1], printed[1]])
+                self._talk.sendall(run)
+        finally:
+            os.close(answer[1])
+            os.close(printed[1])
+        return Going(
+            self._number,
+            index,
+            len(jobs),
+            Stream(answer[0], wire.ANSWER),
+            Stream(printed[0], self.limits.output, PRINTED),
+        )
 
-    def _listen(self, going: dict[int, _Going], found: dict[int, Ran]) -> None:
+    def _listen(self, going: dict[int, Going], found: dict[int, list[Ran]]) -> None:
         """Take in what comes, and end what has come to its end."""
         assert self._talk is not None
-        ready, _, _ = select.select(
-            [self._talk, *(one.pipe for one in going.values() if one.open)], [], [], 0.2
-        )
+        streams = [stream for one in going.values() for stream in one.streams if stream.open]
+        ready, _, _ = select.select([self._talk, *(one.file for one in streams)], [], [], 0.2)
         for one in going.values():
-            if one.pipe in ready:
-                one.read()
-        said = []
+            for stream in one.streams:
+                if stream.file in ready:
+                    stream.read()
+            if any(stream.full for stream in one.streams) and not one.stopped:
+                one.stopped = True
+                self._stop(one)
+        told = []
         if self._talk in ready or b"\n" in self._rest:
             while (line := self._line(0.0)) is not None:
-                said.append(line)
-            gone = not said
+                told.append(line)
+            gone = not told
         else:
             gone = self._process is None or self._process.poll() is not None
-        for line in said:
+        for line in told:
             one = going.pop(int(line.get("run", -1)), None)
             if one is not None:
                 found[one.index] = one.finish(line, self.limits)
@@ -256,69 +292,28 @@ class Sandbox:
             going.clear()
 
 
-@dataclasses.dataclass
-class _Going:
-    """A run under way."""
+@contextlib.contextmanager
+def _proc() -> Any:
+    """Open /proc, which tells a process how much memory it has; -1 where there is none."""
+    try:
+        file = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield -1
+        return
+    try:
+        yield file
+    finally:
+        os.close(file)
 
-    run: int
-    index: int
-    folder: Path
-    pipe: int
-    nonce: str
-    began: float
-    got: bytes = b""
-    open: bool = True
-    skipped: bool = False
 
-    def read(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self.open:
-                more = os.read(self.pipe, 1 << 16)
-                self.open = bool(more) and len(self.got) <= ANSWER
-                self.got += more
-
-    def finish(self, line: dict[str, Any], limits: Limits) -> Ran:
-        self.read()
-        data = self._answer()
-        code = int(line.get("code", 0))
-        spent = code in (-signal.SIGXCPU, -signal.SIGKILL) and line.get("cpu", 0) > limits.cpu - 1
-        ran = Ran(
-            data=data,
-            late=bool(line.get("late")) or spent,
-            skipped=self.skipped and data is None,
-            code=code,
-            seconds=time.monotonic() - self.began,
-            cpu=float(line.get("cpu", 0.0)),
-            memory=int(line.get("memory", 0)),
-            printed=self._printed(),
-            garbled=data is None and bool(self.got),
-        )
-        self.close()
-        return ran
-
-    def _answer(self) -> dict[str, Any] | None:
-        """The one line with our nonce; anything beside it makes the whole unreadable."""
-        head, _, body = self.got.partition(b" ")
-        if head.decode("ascii", "replace") != self.nonce or body.count(b"\n") != 1:
-            return None
-        try:
-            data = json.loads(body)
-        except (ValueError, RecursionError):
-            return None
-        return data if isinstance(data, dict) and body.endswith(b"\n") else None
-
-    def _printed(self) -> str:
-        try:
-            with open(self.folder / "printed", "rb") as file:
-                text = file.read(PRINTED + 1).decode("utf-8", "replace")
-        except OSError:
-            return ""
-        return text if len(text) <= PRINTED else text[:PRINTED] + " ..."
-
-    def close(self) -> None:
+def _tasks() -> int:
+    """Count the threads of this user: the limit of the kernel is for all of them together."""
+    count = 0
+    for status in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            os.close(self.pipe)
-        shutil.rmtree(self.folder, ignore_errors=True)
+            if status.stat().st_uid == os.getuid():
+                count += len(os.listdir(status / "task"))
+    return count
 
 
 def _processors() -> int:
@@ -335,17 +330,19 @@ def _groups(jobs: Sequence[Mapping[str, Any]], lanes: int) -> list[list[int]]:
 
 
 def _environment() -> dict[str, str]:
-    """What JAX should find: CPU alone, no flags of ours, no accelerator taken."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_", "PYTHON"))}
-    path = os.pathsep.join(
-        [str(Path(__file__).parents[3]), *filter(None, [os.environ.get("PYTHONPATH", "")])]
-    )
-    return {
-        **kept,
+    """Return the whole environment of the nursery: nothing of the judge's own is passed on."""
+    here = str(Path(__file__).parents[3])
+    path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])
+    found = {
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": path,
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONHASHSEED": "0",
-        "CUDA_VISIBLE_DEVICES": "",
         "TF_CPP_MIN_LOG_LEVEL": "3",
+        "LANG": "C.UTF-8",
+        # A process with threads of its own cannot go into a new user namespace, or fork safely.
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
     }
+    libraries = os.environ.get("LD_LIBRARY_PATH")
+    return {**found, "LD_LIBRARY_PATH": libraries} if libraries else found

@@ -3,25 +3,30 @@
 Importing JAX and Flax takes seconds, a fork takes none; and no run sees anything of another. JAX
 is imported here but not started: its threads, which a fork would lose, begin in the child.
 
-The judge speaks to it over a socket: a line of JSON for each run, with the pipe for the answer
-beside it. It answers with a line for each run that has ended, by itself or killed.
+The judge sends a line of JSON for each run, with two pipes beside it (for the answer and for what
+is printed), then the run itself as bytes. The nursery replies with a line for each run that has
+ended, by itself or killed. It goes into namespaces of its own before it imports anything; each
+child closes the rest of the walls around itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
+import pickle
 import select
+import shutil
 import signal
 import socket
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
+
+from .walls import Confinement, namespaces
+from .walls.view import WORK, View
 
 HEAVY = (
     "flax.linen",
@@ -31,7 +36,8 @@ HEAVY = (
     "shardwise._check",
     "shardwise._inspect",
     "shardwise._practice.sandbox.child",
-    "shardwise._practice.sandbox.hooks",
+    "shardwise._practice.sandbox.look",
+    "shardwise._practice.sandbox.program",
 )
 """What every run needs. None of it may start JAX."""
 
@@ -42,14 +48,14 @@ BEAT = 0.05
 class Nursery:
     """Forks children, reaps them, and kills those that take too long."""
 
-    def __init__(self, talk: socket.socket):
-        self.talk = talk
+    def __init__(self, talk: socket.socket, base: str, confinement: Confinement | None, proc: int):
+        self.talk, self.base, self.confinement, self.proc = talk, base, confinement, proc
         self.running: dict[int, dict[str, Any]] = {}
         self.rest = b""
         self.pipes: list[int] = []
 
     def serve(self) -> None:
-        """Until the judge hangs up."""
+        """Serve until the judge hangs up."""
         while True:
             ready, _, _ = select.select([self.talk], [], [], BEAT if self.running else 60.0)
             if ready and not self._hear():
@@ -59,32 +65,39 @@ class Nursery:
             _kill(pid)
 
     def _hear(self) -> bool:
+        got = self._receive()
+        while b"\n" in self.rest:
+            line, _, self.rest = self.rest.partition(b"\n")
+            order = json.loads(line)
+            if "stop" in order:
+                self._stop(order["stop"])
+                continue
+            while len(self.rest) < order["size"]:
+                if not self._receive():
+                    return False
+            run, self.rest = self.rest[: order["size"]], self.rest[order["size"] :]
+            self._start(order, run, self.pipes.pop(0), self.pipes.pop(0))
+        return got
+
+    def _receive(self) -> bool:
         got, pipes, _, _ = socket.recv_fds(self.talk, 1 << 20, 16)
         self.pipes += pipes
         self.rest += got
-        while b"\n" in self.rest:
-            line, _, self.rest = self.rest.partition(b"\n")
-            asked = json.loads(line)
-            if asked.get("stop") is not None:
-                self._stop(asked["stop"])
-            else:
-                self._start(asked, self.pipes.pop(0))
         return bool(got)
 
-    def _start(self, asked: dict[str, Any], pipe: int) -> None:
-        pid = os.fork()
+    def _start(self, order: dict[str, Any], run: bytes, answer: int, printed: int) -> None:
+        folder = os.path.join(self.base, str(order["run"]))
+        os.mkdir(folder, 0o700)
+        pid = _fork()
         if pid == 0:
-            self.talk.close()
-            from .child import run
+            from .child import live
 
-            run(asked, pipe)
+            live(pickle.loads(run), folder, (answer, printed), self.confinement, self.proc)
             os._exit(0)
-        os.close(pipe)
-        self.running[pid] = {
-            "run": asked["run"],
-            "end": time.monotonic() + float(asked["seconds"]),
-            "late": False,
-        }
+        os.close(answer)
+        os.close(printed)
+        end = time.monotonic() + float(order["seconds"])
+        self.running[pid] = {"run": order["run"], "folder": folder, "end": end, "late": False}
 
     def _stop(self, run: int) -> None:
         for pid, known in self.running.items():
@@ -97,7 +110,7 @@ class Nursery:
             if now > known["end"] and not known["late"]:
                 known["late"] = True
                 _kill(pid)
-        while True:
+        while self.running:
             try:
                 pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
@@ -105,14 +118,15 @@ class Nursery:
             if pid == 0:
                 break
             known = self.running.pop(pid, None)
-            _kill(pid)
             if known is not None:
+                _kill(pid)
+                shutil.rmtree(known["folder"], ignore_errors=True)
                 self._tell(known, status, used)
         if not self.running:
-            _orphans()
+            _clear(self.base)
 
     def _tell(self, known: dict[str, Any], status: int, used: Any) -> None:
-        said = {
+        told = {
             "run": known["run"],
             "late": known["late"],
             "code": os.waitstatus_to_exitcode(status),
@@ -120,35 +134,68 @@ class Nursery:
             "memory": used.ru_maxrss * 1024,
         }
         with contextlib.suppress(OSError):
-            self.talk.sendall(json.dumps(said).encode() + b"\n")
+            self.talk.sendall(json.dumps(told).encode() + b"\n")
+
+
+def _fork() -> int:
+    """Fork; wait a moment where there are too many processes, as after a flood of threads."""
+    for _ in range(50):
+        with contextlib.suppress(BlockingIOError):
+            return os.fork()
+        time.sleep(0.1)
+    return os.fork()
 
 
 def _kill(pid: int) -> None:
-    """A child and what it has started: it leads a process group of its own."""
+    """Kill a child and, where no wall keeps it from starting processes, its process group."""
     for send in (os.killpg, os.kill):
         with contextlib.suppress(OSError):
             send(pid, signal.SIGKILL)
 
 
-def _orphans() -> None:
-    """What the children left behind has become ours (we are a subreaper): end it."""
-    for task in Path("/proc/self/task").glob("*/children"):
-        with contextlib.suppress(OSError, ValueError):
-            for pid in task.read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
+def _clear(folder: str) -> None:
+    """Delete what ended runs have left in a folder."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _confine(settings: dict[str, Any]) -> tuple[str, Confinement | None]:
+    """Go behind the walls there are; return the folder that runs are in, and what is left to do."""
+    without, base = settings["without"], settings["base"]
+    if sys.platform != "linux":
+        return base, None
+    view = View(tuple(settings["readable"]), tuple(settings["hidden"]))
+    made = settings["namespaces"]
+    if not made and "unshare" not in without:
+        with contextlib.suppress(OSError):
+            namespaces.enter(view, base, settings["disk"])
+            made = "unshare"
+    if not made and "bubblewrap" not in without:
+        wrapped = namespaces.bubblewrap(view, settings["disk"])
+        if wrapped:  # begin anew inside
+            again = json.dumps({**settings, "namespaces": "bubblewrap"})
+            command = [sys.executable, "-P", "-m", "shardwise._practice.sandbox.nursery"]
+            os.execv(wrapped[0], [*wrapped, *command, sys.argv[1], again])
+    base = WORK if made else base
+    return base, Confinement(view, base, made, without)
 
 
 def main() -> None:
-    """`python -m shardwise._practice.sandbox.nursery FD`."""
+    """Run `python -m shardwise._practice.sandbox.nursery FD SETTINGS`."""
     talk = socket.socket(fileno=int(sys.argv[1]))
+    settings = json.loads(sys.argv[2])
+    base, confinement = _confine(settings)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the judge, which then hangs up
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
     warnings.simplefilter("ignore")
     for name in HEAVY:
         importlib.import_module(name)
-    talk.sendall(b'{"ready": true}\n')
-    Nursery(talk).serve()
+    walls = confinement.walls if confinement else None
+    told = {"namespaces": "", "landlock": 0, "seccomp": False} if walls is None else vars(walls)
+    talk.sendall(json.dumps({"walls": told}).encode() + b"\n")
+    Nursery(talk, base, confinement, settings["proc"]).serve()
 
 
 if __name__ == "__main__":

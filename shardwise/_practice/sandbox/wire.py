@@ -1,25 +1,58 @@
-"""Values as JSON, so that nothing that comes out of a solution's process is ever unpickled."""
+"""What comes back from a solution's process: JSON, checked against a schema, with bounds.
+
+The solution shares its process with the code that writes the answer, so it may write any bytes
+instead. `read` returns either an answer in which every field has its type and its bounds, or None;
+it never raises. Text is made visible: control characters are shown, not obeyed.
+"""
 
 from __future__ import annotations
 
 import base64
+import json
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-LIMIT = 1 << 20
-"""How many numbers of one array are handed back, at most."""
+from ..text import visible
 
-KINDS = "biuf"
-"""Types of arrays that come back as they are."""
+ANSWER = 8 << 20
+"""Bytes of one answer, at most."""
+
+NUMBERS = 1 << 18
+"""How many numbers of one array are sent back, at most."""
+
+DTYPES = frozenset(("|b1", "|i1", "|u1", *(f"<{kind}{n}" for kind in "iuf" for n in (2, 4, 8))))
+"""Types of arrays that come back as they are: booleans, integers and floats."""
 
 NARROW = "V"
-"""What NumPy calls bfloat16 and the like: they come back as float64. All others do in words."""
+"""What NumPy calls bfloat16 and the like: they come back as float64. All others do by name."""
+
+DEPTH, ITEMS, DIMENSIONS = 12, 4_096, 16
+"""How deep and how long a result, or a list of notes, may be."""
+
+BIG = 1 << 62
+
+Check = Callable[[Any], Any]
+
+
+class Malformed(ValueError):
+    """An answer that the judge's own code would not have written."""
+
+
+class Other:
+    """Something that is no array: only its kind is known."""
+
+    def __init__(self, kind: str):
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"<{self.kind}>"
 
 
 def pack(value: Any) -> Any:
-    """A result as plain data: arrays, and dicts, lists and tuples of them."""
+    """Return a result as plain data: arrays, and dicts, lists and tuples of them."""
     if value is None:
         return {"none": True}
     if isinstance(value, dict):
@@ -32,40 +65,239 @@ def pack(value: Any) -> Any:
             array = array.astype(np.float64)
     except Exception:
         return {"other": type(value).__name__}
-    if array.dtype.kind not in KINDS:
+    if array.dtype.str not in DTYPES:
         return {"other": f"array of {array.dtype}" if array.shape else type(value).__name__}
-    if array.size > LIMIT:
+    if array.size > NUMBERS:
         return {"other": f"{type(value).__name__} of shape {array.shape}"}
     whole = np.ascontiguousarray(array)
     data = base64.b64encode(whole.tobytes()).decode("ascii")
     return {"array": data, "dtype": whole.dtype.str, "shape": list(array.shape)}
 
 
-def unpack(data: Any) -> Any:
-    """The value again; `Other` for what could not be handed over."""
-    if not isinstance(data, dict) or not data:
-        raise ValueError("not a value")
-    if "none" in data:
-        return None
+def unpack(data: Any, depth: int = DEPTH) -> Any:
+    """Return the value again, `Other` for what is no array; raise Malformed for anything else."""
+    _demand(isinstance(data, dict) and depth > 0)
     if "dict" in data:
-        return {str(key): unpack(one) for key, one in dict(data["dict"]).items()}
+        return table(lambda one: unpack(one, depth - 1))(data["dict"])
     if "list" in data:
-        return [unpack(one) for one in list(data["list"])]
+        return each(lambda one: unpack(one, depth - 1))(data["list"])
     if "array" in data:
-        dtype = np.dtype(str(data["dtype"]))
-        shape = tuple(int(size) for size in data["shape"])
-        if dtype.kind not in KINDS or any(size < 0 for size in shape) or math.prod(shape) > LIMIT:
-            raise ValueError("not an array")
-        raw = base64.b64decode(str(data["array"]), validate=True)
-        return np.frombuffer(raw, dtype).reshape(shape)
-    return Other(str(data["other"])[:200])
+        return _array(data)
+    if "other" in data:
+        return Other(text(200)(data["other"]))
+    _demand(data.get("none") is True)
+    return None
 
 
-class Other:
-    """Something that is no array: only its kind is known."""
+def _array(data: Mapping[str, Any]) -> np.ndarray:
+    _demand(data.get("dtype") in DTYPES and isinstance(data["array"], str))
+    dtype = np.dtype(data["dtype"])
+    shape = each(integer(0, NUMBERS), DIMENSIONS)(data.get("shape"))
+    _demand(math.prod(shape) <= NUMBERS)
+    try:
+        raw = base64.b64decode(data["array"], validate=True)
+    except ValueError as error:
+        raise Malformed("not base64") from error
+    _demand(len(raw) == math.prod(shape) * dtype.itemsize)
+    return np.frombuffer(raw, dtype).reshape(shape)
 
-    def __init__(self, kind: str):
-        self.kind = kind
 
-    def __repr__(self) -> str:
-        return f"<{self.kind}>"
+# --- the schema
+
+
+def _demand(ok: bool) -> None:
+    if not ok:
+        raise Malformed("not what the judge's own code writes")
+
+
+def text(most: int = 200) -> Check:
+    """Check a string; return so much of it, made visible."""
+
+    def check(data: Any) -> str:
+        _demand(isinstance(data, str))
+        return visible(data[:most])
+
+    return check
+
+
+def integer(low: int = -BIG, high: int = BIG) -> Check:
+    """Check an integer within bounds."""
+
+    def check(data: Any) -> int:
+        _demand(type(data) is int and low <= data <= high)
+        return data
+
+    return check
+
+
+def number(data: Any) -> float:
+    """Check an integer within bounds, or any float."""
+    return data if type(data) is float else integer()(data)
+
+
+def flag(data: Any) -> bool:
+    """Check a boolean."""
+    _demand(isinstance(data, bool))
+    return data
+
+
+def each(item: Check, most: int = ITEMS) -> Check:
+    """Check a list, item by item."""
+
+    def check(data: Any) -> list[Any]:
+        _demand(isinstance(data, list) and len(data) <= most)
+        return [item(one) for one in data]
+
+    return check
+
+
+def table(item: Check, most: int = ITEMS) -> Check:
+    """Check a dict with any keys, value by value."""
+
+    def check(data: Any) -> dict[str, Any]:
+        _demand(isinstance(data, dict) and len(data) <= most)
+        return {visible(key[:200]): item(one) for key, one in data.items()}
+
+    return check
+
+
+def encoded(data: Any) -> str:
+    """Check a string of plain characters, such as base64, of any length."""
+    _demand(isinstance(data, str) and data.isascii())
+    return data
+
+
+def one_of(*names: str) -> Check:
+    """Check that a string is one of those known."""
+
+    def check(data: Any) -> str:
+        _demand(data in names)
+        return data
+
+    return check
+
+
+def form(data: Any, depth: int = DEPTH) -> Any:
+    """Check the form of a result: dicts and lists of the numbers of its arrays."""
+    _demand(isinstance(data, dict) and depth > 0)
+    if "dict" in data:
+        return {"dict": table(lambda one: form(one, depth - 1))(data["dict"])}
+    if "list" in data:
+        return {"list": each(lambda one: form(one, depth - 1))(data["list"])}
+    return {"leaf": integer(0, ITEMS)(data["leaf"])} if "leaf" in data else {"none": True}
+
+
+def record(optional: Mapping[str, Check] | None = None, **fields: Check) -> Check:
+    """Check a dict with these keys, and perhaps the optional ones; drop all others."""
+
+    def check(data: Any) -> dict[str, Any]:
+        _demand(isinstance(data, dict) and fields.keys() <= data.keys())
+        more = {key: one for key, one in (optional or {}).items() if data.get(key) is not None}
+        return {key: one(data[key]) for key, one in {**fields, **more}.items()}
+
+    return check
+
+
+def nested(depth: int = DEPTH) -> Check:
+    """Check numbers, short texts, and lists of them."""
+
+    def check(data: Any) -> Any:
+        if isinstance(data, list):
+            _demand(depth > 0)
+            return each(nested(depth - 1))(data)
+        if isinstance(data, bool):
+            return data
+        return text()(data) if isinstance(data, str) else number(data)
+
+    return check
+
+
+LINE = integer(0, 1 << 24)
+SHAPE = each(integer(0), DIMENSIONS)
+NAMES = each(text(), 64)
+MESH = table(integer(0, 1 << 20), DIMENSIONS)
+CALL = record(module=text(), shape=SHAPE, line=LINE)
+WHERE = record(line=LINE)
+
+FACTS = record(
+    shard_maps=each(
+        record(
+            mesh=MESH,
+            split=NAMES,
+            checked=flag,
+            rows=each(record(shape=SHAPE, axes=NAMES)),
+            collectives=each(
+                record(
+                    name=text(),
+                    axes=NAMES,
+                    line=LINE,
+                    backward=flag,
+                    differs=NAMES,
+                    shape=SHAPE,
+                )
+            ),
+        )
+    ),
+    inits=each(CALL),
+    calls=each(CALL),
+    optimizers=each(WHERE),
+    updates=each(record(line=LINE, grads=each(each(number)))),
+    vmaps=integer(0),
+)
+
+ERROR = record({"kinds": each(text(), 6), "line": LINE}, type=text(100), message=text(4_000))
+
+HELD = record(
+    {"values": nested(), "first": each(nested()), "min": nested(), "max": nested()},
+    devices=each(MESH),
+)
+
+NAME_OF_DTYPE = one_of(
+    "bool",
+    "bfloat16",
+    *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
+    *(f"float{bits}" for bits in (16, 32, 64)),
+)
+
+PROGRAM = record(
+    module=encoded, form=form, outs=each(record(shape=SHAPE, dtype=NAME_OF_DTYPE), ITEMS)
+)
+
+STEP = record(
+    kind=text(),
+    where=WHERE,
+    name=text(),
+    operation=text(),
+    differs_over=NAMES,
+    backward=flag,
+    held=each(HELD),
+)
+
+RUN = record(
+    {
+        "value": unpack,
+        "error": ERROR,
+        "program": PROGRAM,
+        "findings": each(record(certain=flag, where=WHERE)),
+        "inspection": record(mesh=MESH, steps=each(STEP)),
+    },
+    facts=FACTS,
+)
+
+
+def read(raw: bytes, count: int) -> list[dict[str, Any]] | None:
+    """Return the answer of a process that was asked for `count` runs; None if it is none."""
+    if len(raw) > ANSWER:
+        return None
+    try:
+        data = json.loads(raw)
+        if isinstance(data, dict) and "error" in data:
+            return [{"error": ERROR(data["error"]), "facts": {}}] * count
+        return _exactly(each(RUN)(record(runs=lambda one: one)(data)["runs"]), count)
+    except (ValueError, RecursionError, MemoryError, OverflowError):
+        return None
+
+
+def _exactly(runs: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    _demand(len(runs) == count)
+    return runs

@@ -121,8 +121,13 @@
     box.textContent = "";
     box.className = "";
     if (one.judging) {
-      box.appendChild(make("h2", "Judging", "busy"));
-      return;
+      var busy = make("p", "Judging " + one.file + " …", "busy");
+      busy.setAttribute("role", "status");
+      box.appendChild(busy);
+      // The last verdict stays until there is another: the learner is still reading it.
+      if (!found) return;
+      box.classList.add("before");
+      box.appendChild(make("p", "The last verdict:", "soft"));
     }
     if (!found) {
       box.appendChild(make("h2", one.solved ? "Solved" : "Not judged yet"));
@@ -197,6 +202,8 @@
   var refresh = function (all) {
     return ask("overview").then(function (found) {
       state = found;
+      get("problem").hidden = !found.problem;
+      get("problem").textContent = found.problem;
       if (open === null) open = found.current;
       list();
       return ask("exercise/" + open);

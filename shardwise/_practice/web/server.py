@@ -41,7 +41,10 @@ class Live:
     def __init__(self, shop: Workshop):
         self.shop = shop
         self.listeners: list[queue.Queue[str]] = []
-        self.judging: str | None = None
+        self.waiting: list[str] = []
+        """The names of the exercises that are judged, or wait for it."""
+        self.problem = ""
+        """Why the folder cannot be looked at, if it cannot."""
         self.todo: queue.Queue[Exercise] = queue.Queue()
         self.lock = threading.Lock()
         self.over = threading.Event()
@@ -49,17 +52,25 @@ class Live:
     def start(self) -> None:
         """Look and judge, each in a thread of its own."""
         for exercise in self.shop.folder.unjudged:
+            self.waiting.append(exercise.name)
             self.todo.put(exercise)
         for work in (self._look, self._judge):
             threading.Thread(target=work, daemon=True).start()
 
     def _look(self) -> None:
         while not self.over.wait(BEAT):
-            for exercise in self.shop.changed():
-                self.ask(exercise)
+            before, self.problem = self.problem, ""
+            try:
+                for exercise in self.shop.changed():
+                    self.ask(exercise)
+            except Exception as error:  # a folder may be damaged for a while: look again
+                self.problem = f"The folder cannot be read: {error}"
+            if self.problem != before:
+                self.tell({"kind": "problem", "name": ""})
 
     def ask(self, exercise: Exercise) -> None:
         """Have an exercise judged."""
+        self.waiting.append(exercise.name)
         self.todo.put(exercise)
         self.tell({"kind": "saved", "name": exercise.name})
 
@@ -69,12 +80,9 @@ class Live:
                 exercise = self.todo.get(timeout=0.5)
             except queue.Empty:
                 continue
-            self.judging = exercise.name
             self.tell({"kind": "judging", "name": exercise.name})
-            try:
-                _, first = self.shop.run(exercise)
-            finally:
-                self.judging = None
+            _, first = self.shop.run(exercise)  # whatever the file does, this returns a verdict
+            self.waiting.remove(exercise.name)
             self.tell({"kind": "judged", "name": exercise.name, "first": first})
 
     def tell(self, event: dict[str, Any]) -> None:
@@ -93,7 +101,8 @@ class Live:
         current = folder.current
         return {
             "current": current.name if current else folder.exercises[-1].name,
-            "judging": self.judging,
+            "judging": self.waiting[0] if self.waiting else None,
+            "problem": self.problem,
             "exercises": [
                 {
                     "number": one.number,
@@ -130,7 +139,7 @@ class Live:
             "about_hints": about_hints(one),
             "more_hints": count < len(one.hints),
             "solution": one.solution if one.name in folder.solved else None,
-            "judging": self.judging == one.name,
+            "judging": one.name in self.waiting,
             "verdict": found.to_dict() if found else None,
         }
 

@@ -1,0 +1,74 @@
+"""Confirm a right solution where it cannot interfere.
+
+What a solution's own process says of it could be forged there. So JAX makes one program of the
+whole function, and that program, as data, is run in a process that never sees the solution, on
+numbers that the solution never saw. Its text says which collectives it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from . import compare, diagnose
+from .cases import Case, job, right
+from .exercise import Exercise
+from .sandbox.host import Sandbox
+
+FORMS = ("mesh", "replace")
+"""Exercises whose function is one program with a shard_map in it."""
+
+UNSEEN = ("unchecked", "vmap")
+"""Requirements that leave no trace in a program."""
+
+
+class Untraced(Exception):
+    """JAX cannot make one program of the function, as of one that calls float() on a result."""
+
+
+def pitfall(
+    exercise: Exercise,
+    cases: Sequence[Case],
+    sandbox: Sandbox,
+    source: str,
+    name: str,
+    seed: int,
+) -> tuple[str, str]:
+    """Return the pitfall and the reason of a solution that only seems right; nothing if it is."""
+    several = [case for case in cases if math.prod(case.sizes.values()) > 1]
+    if exercise.form not in FORMS or not several:
+        return "", ""
+    rng = np.random.default_rng((seed, 1))
+    case = several[int(rng.integers(len(several)))]
+    task = job(exercise, case.sizes, case.args, "export")
+    (ran,) = sandbox.run([task], source, name)
+    answer = ran.data or {}
+    if "program" not in answer:
+        if "error" in answer:
+            raise Untraced(f"{answer['error']['type']}: {answer['error']['message']}"[:900])
+        return "tampered", "Asked for its program, the solution's process gave none."
+    args = _others(exercise, case, rng)
+    again = {**job(exercise, case.sizes, args, "replay"), "program": answer["program"]}
+    (ran,) = sandbox.run([again], "", name)
+    answer = ran.data or {}
+    if "value" not in answer:
+        error = answer.get("error", {}).get("message") or "it ended the process"
+        return "unconfirmed", f"Its program does not run elsewhere: {error[:600]}"
+    if not compare.same(answer["value"], right(exercise, case.sizes, args, sandbox)):
+        return "unconfirmed", "On numbers that it has not seen, its program gives another result."
+    for what, lacking in exercise.requires:
+        if what not in UNSEEN and not diagnose.met(what, answer["facts"], case.sizes):
+            return lacking, ""
+    return "", ""
+
+
+def _others(exercise: Exercise, case: Case, rng: np.random.Generator) -> tuple[Any, ...]:
+    """Return arguments with other arrays; numbers such as seeds and counts stay what they are."""
+    drawn = exercise.task.inputs(rng, dict(case.sizes))
+    return tuple(
+        old if isinstance(old, int | float | str) else new
+        for old, new in zip(case.args, drawn, strict=True)
+    )

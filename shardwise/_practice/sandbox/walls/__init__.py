@@ -1,0 +1,97 @@
+"""Walls that the kernel enforces: what a solution can see, call and use up.
+
+view         the files it can read: Python, the installed packages, and not the exercises
+namespaces   no other process, no network, no other file: the kernel's own calls, or bubblewrap
+landlock     the same files once more, for each process by itself
+seccomp      the system calls that computing needs, and no others
+syscalls     numbers of system calls
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import os
+from collections.abc import Collection
+
+from . import landlock, seccomp
+from .syscalls import call, prctl
+from .view import WORK, View
+
+
+@dataclasses.dataclass(frozen=True)
+class Walls:
+    """Which walls stand around a solution."""
+
+    namespaces: str = ""
+    """How they were made: `unshare`, `bubblewrap`, or nothing."""
+    landlock: int = 0
+    """The version of the kernel's interface; 0 for none."""
+    seccomp: bool = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether files, processes and the network are all out of reach."""
+        return self.seccomp and bool(self.namespaces or self.landlock)
+
+    @property
+    def names(self) -> list[str]:
+        """What stands, for people."""
+        found = [f"namespaces ({self.namespaces})"] if self.namespaces else []
+        found += [f"Landlock (version {self.landlock})"] if self.landlock else []
+        return found + ["seccomp"] * self.seccomp
+
+
+ALL = ("unshare", "bubblewrap", "landlock", "seccomp")
+"""The walls by name, to leave them out."""
+
+
+class Confinement:
+    """What is prepared once and applied to each process that runs a solution."""
+
+    def __init__(self, view: View, base: str, namespaces: str, without: Collection[str] = ()):
+        version = 0 if "landlock" in without else landlock.version()
+        self.walls = Walls(namespaces, version, "seccomp" not in without and seccomp.supported())
+        # Only our own mount has a limit to the bytes and the number of its files.
+        self.writable = namespaces == "unshare"
+        self.rules: landlock.Ruleset | None = None
+        if self.walls.landlock:
+            self.rules = landlock.Ruleset()
+            read, around = view.parts()
+            self.rules.allow_reading(read)
+            self.rules.allow_listing(around)
+            self.rules.allow_writing("/dev/null")
+            self.rules.allow_reading(["/dev/zero", "/dev/random", "/dev/urandom"])
+            if self.writable:
+                self.rules.allow_writing(WORK)
+            else:
+                self.rules.allow_reading([base])
+
+    def apply(self) -> None:
+        """Close the walls around this process, which has one thread. There is no way back."""
+        _drop_capabilities()
+        prctl(38, 1)  # PR_SET_NO_NEW_PRIVS
+        if self.rules is not None:
+            self.rules.apply()
+            os.close(self.rules.file)
+        if self.walls.seccomp:
+            seccomp.apply(creating=self.writable or self.rules is not None)
+
+
+def _drop_capabilities() -> None:
+    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # version 3, this process
+    call("capset", ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+def words(walls: Walls) -> str:
+    """Return what stands and what is missing, in a sentence."""
+    missing = [
+        name
+        for name, there in (
+            ("user namespaces", walls.namespaces),
+            ("Landlock", walls.landlock),
+            ("seccomp", walls.seccomp),
+        )
+        if not there
+    ]
+    return f"{', '.join(walls.names) or 'nothing'}; missing: {', '.join(missing) or 'nothing'}"
