@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
@@ -233,12 +234,14 @@ def test_a_number_of_pythons_as_a_tangent():
 frozen = jax.shard_map(lambda x: lax.psum(x, "data"), in_specs=P("data"), out_specs=P())
 
 
-def test_a_mesh_frozen_by_an_earlier_call():
+def test_a_mesh_frozen_by_a_call_on_real_devices():
     def f(x):
         return frozen(x)
 
     x = jnp.arange(8.0)
     np.testing.assert_array_equal(sw.simulate(f, mesh=sw.mesh(data=2))(x), x[:4] + x[4:])
+    with jax.set_mesh(Mesh(np.array(jax.devices()[:2]), ("data",))):
+        frozen(x)  # JAX keeps this mesh
     with pytest.raises(sw.ShardingError) as caught:
         sw.simulate(f, mesh=sw.mesh(data=4))(x)
     assert_facts(str(caught.value), "first call", "mesh=", HERE)

@@ -273,6 +273,7 @@ RESULT_TYPES = {
     "Connection",
     "Evaluation",
     "Finding",
+    "Fix",
     "Inspection",
     "Proof",
     "Report",

@@ -203,6 +203,7 @@ class Reader:
             return
         self.messages += 1
         sliced = _is_sliced(instruction, computation, self.module)
+        named = instruction
         if not instruction.frame:
             instruction = _with_line(instruction, computation)
         for source, operand, result, origin in _arrays(instruction, opcode, computation):
@@ -217,7 +218,7 @@ class Reader:
                 known=around.known,
                 counted=around.counted,
                 message=self.messages,
-                direction=_direction(origin, around.update),
+                direction=_direction(named if origin is instruction else origin, around.update),
                 instruction=origin,
                 computation=name,
                 operand=source,

@@ -72,6 +72,8 @@ def with_compiled(report: Report, traced: Traced, plan: Plan) -> Report:
     mesh = plan.mesh
     if mesh is None or not plan.compile or (plan.compile == "auto" and not plan.left):
         return _with_notes(report, plan.left)
+    if not traced.program.body.outs:
+        return _with_notes(report, plan.left)
     if not plan.sharded and not _is_split(traced, mesh):
         return _with_notes(report, [WHOLE])
     if plan.compile == "auto" and mesh.size > LARGEST:

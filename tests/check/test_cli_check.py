@@ -131,7 +131,7 @@ device's value is already a mean over its own part (on {{data: 4}})
   {line - 1} |     def per_device(x):
   {line} |         return jax.lax.psum(x.mean(), "data")
      |                ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-  Remedy: average instead of summing: jax.lax.pmean(..., 'data').
+  Fix (proved): use pmean instead of psum
 """
     )
     assert result.stdout.endswith("\n2 cases, 1 wrong\n")
@@ -228,7 +228,7 @@ def test_github(here):
     assert lines[0].startswith(
         f"::error file=steps.py,line={line},col=16,title=SW401::result is 4 times what it is"
     )
-    assert "%0ARemedy: average instead of summing" in lines[0]
+    assert "%0AFix (proved): use pmean instead of psum%0A--- " in lines[0]
     assert lines[0].endswith("%0ACase: steps.py:wrong")
     assert lines[1].startswith("::warning file=steps.py,line=")
     assert ",title=SW204::" in lines[1]
@@ -639,5 +639,6 @@ def test_a_verdict_as_html(tmp_path):
     assert "wrong</b> on {data: 2}<" in shown
     assert "SW109: &lt;it&gt; is wrong" in shown
     assert "SW204 (may be right): it may be" in shown
-    assert shown.count("Remedy: mend it.") == shown.count("Remedy: as above.") == 1
+    assert shown.count("Suggestion (not verified): mend it.") == 1
+    assert shown.count("Remedy: as above.") == 1
     assert shown.count("<div") == shown.count("</div>") == 3

@@ -93,7 +93,7 @@ def test_each_cell_is_judged(body, check_vma):
 
 
 def test_the_explanation_names_the_factor_and_both_ways_to_write_it():
-    verdict = sw.check(sharded(mean_of_gradient, True), W, X, mesh=MESH)
+    verdict = sw.check(sharded(mean_of_gradient, True), W, X, mesh=MESH, fix=False)
     text = str(verdict)
     assert "is 4 times what it is on one device: autodiff sums this gradient over 'data'" in text
     pmean = f"{Path(__file__).name}:{line_of(mean_of_gradient, '# pmean')}"

@@ -80,7 +80,9 @@ def test_mean_of_means():
     verdict = check(mean, X[:, 0], np.float32([1, 1, 1, 0, 1, 1, 0, 1]))
     assert codes(verdict) == {"SW405"}
     assert "division by a share" in str(verdict)
-    assert "psum(total, 'data') / jax.lax.psum(count, 'data')" in str(verdict)
+    (finding,) = verdict.findings
+    assert "psum(total, 'data') / jax.lax.psum(count, 'data')" in finding.remedy
+    assert finding.fix is not None
 
 
 @pitfall(
@@ -170,7 +172,7 @@ def test_features_split():
 
     verdict = check(squares, normal(3, 8))
     assert codes(verdict) == {"SW403"}
-    assert "jax.lax.psum(..., 'data')" in str(verdict)
+    assert "jax.lax.psum(..., 'data')" in verdict.findings[0].remedy
 
 
 @pitfall(

@@ -43,7 +43,9 @@ SAID = [
     "E *SW401: result is 2 times what it is on one device: it is summed over 'data', where each*",
     'E * | return jax.lax.psum(x.mean(), "data")',
     "E * |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^",
-    "E *Remedy: average instead of summing: jax.lax.pmean(..., 'data').",
+    "E *Fix (proved): use pmean instead of psum",
+    'E *-*return jax.lax.psum(x.mean(), "data")',
+    'E *+*return jax.lax.pmean(x.mean(), "data")',
 ]
 
 
@@ -361,7 +363,7 @@ def test_the_words_of_the_user_come_first(run):
 def test_other_asserts_are_left_alone(run, statement, shown):
     result = run(f"{PROGRAM}def test_it():\n    v = verdict()\n    {statement}\n")
     result.stdout.fnmatch_lines([shown])
-    assert "Remedy: average" not in result.stdout.str().partition("where")[0]
+    assert "Fix (proved)" not in result.stdout.str().partition("where")[0]
 
 
 def test_raise_if_wrong_shows_the_line_of_the_test(run):

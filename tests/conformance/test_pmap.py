@@ -140,8 +140,10 @@ def test_derivative_of_the_simulated_function():
 def test_explained():
     f = gradients_averaged(partial(jax.pmap, devices=ONE))
     report = sw.explain(f, jax.ShapeDtypeStruct((64, 3), jnp.float32))
-    (use,) = report.collectives
+    # The function also passes the first of 64 rows to all devices, which the compiler sends.
+    taken, use = report.collectives
     assert (use.name, use.axes, use.group_size, use.direction) == ("psum", ("batch",), 64, "update")
+    assert (taken.name, taken.axes, taken.by) == ("psum", ("batch",), "compiler")
 
 
 def test_jax_itself_is_as_before():

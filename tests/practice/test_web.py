@@ -159,6 +159,7 @@ def test_the_page_keeps_the_last_verdict_while_it_judges(browser, server, monkey
     shop = server.live.shop
     one = find(shop.folder.exercises, "bytes_of_a_layer")
     name = next(iter(one.wrong))
+    browser.open(Address("about:blank"), 1280)
     browser.open(Address(server.address + f"#{one.name}"), 1280)
     shop.folder.file(one).write_text(one.wrong[name])
     text = "document.getElementById('verdict').textContent"
