@@ -35,13 +35,13 @@ from .rewrites import REWRITES
 from .sites import Sources, sites_of
 from .source import Source, shown_path, unified_diff
 
-MOST = 96
+MOST = 48
 """How many candidates are tried: a number and not a time, so that any machine finds the same."""
 
-OPERATIONS = 12_000
+OPERATIONS = 8_000
 """How many operations of edited programs are followed in all; a long program has fewer tries."""
 
-OPEN = 6
+OPEN = 12
 """After how many candidates that can be neither proved nor refuted the search ends."""
 
 MISTAKES = 3

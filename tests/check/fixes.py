@@ -27,6 +27,8 @@ from typing import Any
 
 from tests.devices import request_devices
 
+DEVICES = 16
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -193,7 +195,7 @@ def main() -> int:
     parser.add_argument("--mutants", type=int, default=50, help="mutants that change a result (50)")
     parser.add_argument("--no-corpus", action="store_true", help="leave the corpus out")
     asked = parser.parse_args()
-    request_devices()
+    request_devices(DEVICES)
     from .corpus import pairs
 
     jobs: list[tuple[Callable[[Any], Outcome], Any]] = [(of_file, one) for one in asked.files]
@@ -204,7 +206,9 @@ def main() -> int:
         jobs += [(of_mutant, number) for number in range(0, len(all_mutants()), step)]
     context = multiprocessing.get_context("spawn")
     sums: dict[str, list[Outcome]] = {}
-    with concurrent.futures.ProcessPoolExecutor(asked.workers, context, request_devices) as pool:
+    with concurrent.futures.ProcessPoolExecutor(
+        asked.workers, context, request_devices, (DEVICES,)
+    ) as pool:
         futures = {pool.submit(judge, given): judge.__name__ for judge, given in jobs}
         for future in concurrent.futures.as_completed(futures):
             try:
