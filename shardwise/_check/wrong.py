@@ -85,7 +85,10 @@ class Wrong:
         """
         assert self.value is not None
         first, *others = self.value.rows
-        found = [off(first, self.want.value, self.limit, self.change)]
+        if first.shape != self.want.value.shape:  # all of it is wrong
+            found = [np.ones(first.shape, bool)]
+        else:
+            found = [off(first, self.want.value, self.limit, self.change)]
         apart = [row for row in others if not np.array_equal(row, first, equal_nan=_has_nan(row))]
         return found + [off(row, first, self.limit, self.change) for row in apart]
 

@@ -40,3 +40,12 @@ def test_a_simulated_program_is_a_reference():
     for reference in (simulated, lambda x: simulated(x), simulated(x)):
         verdict = sw.check(average, x, mesh={"d": [4]}, reference=reference)
         assert verdict, verdict
+
+
+def test_a_result_of_another_shape_beside_one_that_is_not_reduced():
+    def halved(x, *, mesh):
+        shard = {"in_specs": P("d"), "out_specs": (P(), P()), "check_vma": False}
+        return jax.shard_map(lambda x: (x.sum(), x), mesh=mesh, **shard)(x)
+
+    verdict = sw.check(halved, np.arange(8, dtype=np.float32), mesh={"d": [1, 2]}, fix=False)
+    assert {"SW108", "SW403"} <= {finding.code for finding in verdict.findings}, verdict
