@@ -206,6 +206,7 @@ class Reader:
         named = instruction
         if not instruction.frame:
             instruction = _with_line(instruction, computation)
+        named = named if named.op_name else instruction
         for source, operand, result, origin in _arrays(instruction, opcode, computation):
             yield Sent(
                 name=called,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from .._compiler.compile import Compiled
 from .._compiler.devices import Spec, spec_of_sharding
 from .._compiler.hlo import Instruction, Type
-from .._compiler.sent import Branches, Loop, Node, Sent, work_in
+from .._compiler.sent import Branches, Loop, Node, Sent, sent_in, work_in
 from .._compiler.work import Work as Counted
 from .._mesh import split_over
 from .._program import Where
@@ -28,6 +29,7 @@ class Rows:
     def __init__(self, compiled: Compiled, recorded: Sequence[CollectiveUse]):
         self.compiled = compiled
         self.recorded = _by_line(recorded)
+        self.nameless = _nameless(compiled, recorded)
         self.reasons = Reasons(compiled)
         self.collectives: list[CollectiveUse] = []
 
@@ -115,9 +117,15 @@ class Rows:
             of=self.compiled.argument(sent),
             result_shape=sent.result.shape,
         )
-        if not sent.written:
+        if not sent.written and (left := self.nameless.get(_kind(use))):
+            known = left.pop(0)
+            use = dataclasses.replace(
+                use, by="program", where=known.where, direction=known.direction
+            )
+        elif not sent.written:
             return dataclasses.replace(use, why=self.reasons.of(use, sent))
-        known = self.recorded.get(_line(use))
+        else:
+            known = self.recorded.get(_line(use))
         if known is None:
             return use
         return dataclasses.replace(
@@ -144,6 +152,31 @@ def with_redundant(
 
 def _line(use: CollectiveUse) -> tuple[object, ...]:
     return use.name, use.axes, use.shape, use.where.file, use.where.line
+
+
+def _kind(use: CollectiveUse) -> tuple[object, ...]:
+    return use.name, use.axes, use.shape
+
+
+def _nameless(
+    compiled: Compiled, recorded: Sequence[CollectiveUse]
+) -> dict[tuple[object, ...], list[CollectiveUse]]:
+    """The collectives of the program that the compiler keeps without a name, by their kind.
+
+    What it combines may lose the name of the call: that of the arrays' makers is left.
+    """
+    kept = collections.Counter(
+        (sent.name, sent.axes, sent.type.shape)
+        for sent in sent_in(compiled.schedule)
+        if sent.written
+    )
+    found: dict[tuple[object, ...], list[CollectiveUse]] = {}
+    for use in recorded:
+        if kept[_kind(use)] > 0:
+            kept[_kind(use)] -= 1
+        else:
+            found.setdefault(_kind(use), []).append(use)
+    return found
 
 
 def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], CollectiveUse]:

@@ -84,14 +84,38 @@ def lower(
             flat[place] = jax.lax.with_sharding_constraint(flat[place], NamedSharding(mesh, spec))
         return evaluate(jaxpr, flat[:consts], flat[consts:])
 
+    mesh = _traced_for(jaxpr, mesh)
     around = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
     # By default only the innermost ten frames are kept, which may all be a library's.
     with under(around), _config.traceback_in_locations_limit(-1):
         jitted = jax.jit(program, keep_unused=True, donate_argnums=tuple(donated))
-        module: Any = jitted.trace(*types).lower(lowering_platforms=("cpu",)).compiler_ir()
+        module: Any = (
+            jitted.trace(*(_on(mesh, one) for one in types))
+            .lower(lowering_platforms=("cpu",))
+            .compiler_ir()
+        )
     parts = module.operation.attributes["mhlo.num_partitions"].value
     shardy = bool(_config.use_shardy_partitioner.value)
     return Lowered(_mlir.module_to_bytecode(module), int(parts), shardy)
+
+
+def _traced_for(jaxpr: Any, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
+    """The mesh in the types of a program, if they have one.
+
+    It is the same but that the mesh of an array on devices also names their kind.
+    """
+    own = (
+        getattr(getattr(v.aval, "sharding", None), "mesh", None) for v in open_jaxpr(jaxpr).invars
+    )
+    return next((one for one in own if one is not None and one.shape == mesh.shape), mesh)
+
+
+def _on(mesh: Mesh | AbstractMesh, given: Any) -> Any:
+    """An input on the very mesh that the program was traced for."""
+    sharding = given.sharding
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
+        return given
+    return given.update(sharding=NamedSharding(mesh, sharding.spec))
 
 
 @functools.lru_cache(maxsize=4)
