@@ -165,7 +165,7 @@ def _nameless(
 
     What it combines may lose the name of the call: that of the arrays' makers is left.
     """
-    kept = collections.Counter(
+    kept: collections.Counter[tuple[object, ...]] = collections.Counter(
         (sent.name, sent.axes, sent.type.shape)
         for sent in sent_in(compiled.schedule)
         if sent.written
