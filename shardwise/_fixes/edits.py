@@ -43,10 +43,6 @@ class Request:
     """The combinations of mesh axes to try, the likely ones first."""
     ratio: float | None = None
     """By which factor the first wrong result is off, where meaning knows it."""
-    extreme: bool = False
-    """Whether a maximum or minimum of each device is used as that of all."""
-    random: bool = False
-    """Whether random numbers depend on the sharding."""
     misplaced: bool = False
     """Whether a result is put together otherwise than it is computed: `out_specs`."""
 

@@ -289,8 +289,6 @@ class Search:
                 names,
                 list(axes),
                 ratio=ratios[0] if ratios else None,
-                extreme=any(gap.mistake is not None and gap.mistake.extreme for gap in flat),
-                random=any(one.code in ("SW106",) for one in self.findings),
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),
             )
 
@@ -305,11 +303,11 @@ class Search:
         others = [one_device(self.hardest), *self.program.meshes[:-1]]
 
         def right() -> bool:
-            return all(self.program.gaps(mesh) == [[]] * self._count(mesh) for mesh in others)
+            return all(self.program.gaps(mesh) == [[]] * self._count() for mesh in others)
 
         return bool(self._with(candidate, right))
 
-    def _count(self, mesh: AbstractMesh) -> int:
+    def _count(self) -> int:
         return len(self.program.plain.traced.result_paths)
 
     def checked(self, candidate: Candidate) -> bool:
