@@ -14,6 +14,8 @@ _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
 _TAIL = 20
 _WIDTH = 2000
 """Characters of a line that are repeated when its process has failed."""
+_FRAME = "    @  "
+"""The start of a frame in a native stack trace: dozens follow an error and would displace it."""
 _GREETING = re.compile(
     rb"\[Gloo\] Rank \d+ is connected to (\d+) peer ranks?\. "
     rb"Expected number of connected peer ranks is : (\d+)\s*"
@@ -59,7 +61,7 @@ class Output:
     def line(self, process: int, line: bytes, error: bool) -> None:
         """A line of a process; not shown is what Gloo says to standard output of each mesh."""
         text = line.decode("utf-8", "replace").rstrip("\r\n")
-        if error:
+        if error and not text.startswith(_FRAME):
             self.tails[process].append(text[:_WIDTH])
         file = self._files.get(process)
         if file is not None:
@@ -73,9 +75,8 @@ class Output:
             print(f"{self._prefix(process, stream)} {text}", file=stream, flush=True)
 
     def tail(self, process: int) -> str:
-        """The last lines of standard error, without those of JAX's stack traces."""
-        kept = [x for x in self.tails.get(process, ()) if not x.startswith("    @  ")]
-        return "\n".join(kept)
+        """The last lines of standard error, without the frames of native stack traces."""
+        return "\n".join(self.tails.get(process, ()))
 
     def close(self, process: int) -> None:
         """After the last line of a process."""

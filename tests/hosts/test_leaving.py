@@ -13,6 +13,7 @@ from shardwise._hosts.news import End, News, Section
 from shardwise._launch import leaving
 from shardwise._launch.events import Ended, Exited, Reported
 from shardwise._launch.failure import first_failure
+from shardwise._launch.output import Output
 
 from ..optional import because
 from .launching import LIMIT, launch, launched, script, wait_for
@@ -133,6 +134,15 @@ def test_when_jax_gives_up_at_the_end_the_one_that_left_is_named(tmp_path):
 
 
 # --- what is known, without processes -------------------------------------------------------
+
+
+def test_the_frames_of_a_native_stack_trace_do_not_displace_the_error():
+    output = Output(None, 2)
+    output.open(1, 0)
+    output.line(1, b"INTERNAL: Shutdown barrier has failed.\n", error=True)
+    for _ in range(50):
+        output.line(1, b"    @     0xffffa38d4d50  absl::LogMessage::Flush()\n", error=True)
+    assert output.tail(1) == "INTERNAL: Shutdown barrier has failed."
 
 
 def in_step(steps: int, *sections: Section) -> News:
