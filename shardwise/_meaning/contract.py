@@ -19,10 +19,8 @@ from .align import align, whole_along
 from .elementwise import (
     check_product,
     may_be_nan,
-    not_dropped,
     only_sums,
     refuse_debts,
-    share_words,
 )
 from .notes import Notes
 from .rules import frozen, rule, shifted
@@ -161,7 +159,7 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     x, y = ins
     debtor = check_product("a matrix product", ins)
     x, y = meet(w, x, y, [*zip(cx, cy, strict=True), *zip(bx, by, strict=True)])
-    x, y = _part_ways(x, y, cx, cy, bx, by)
+    x, y = part_ways(x, y, cx, cy, bx, by)
     hidden = sorted({*x.hidden, *y.hidden})
     x, y = with_hidden(x, hidden), with_hidden(y, hidden)
     fx = [d for d in range(len(x.dims)) if d not in cx and d not in bx]
@@ -244,7 +242,7 @@ def _may_read(v: Value, d: int, want: Dim) -> bool:
     return bool(axes_in([want])) and not axes_in([want]) & (v.debts | others)
 
 
-def _part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
+def part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
     """An axis that cuts both operands in dimensions that are not paired is hidden in both."""
     paired_x, paired_y = {*cx, *bx}, {*cy, *by}
     free_x = axes_in(dim for d, dim in enumerate(x.dims) if d not in paired_x)
@@ -255,75 +253,3 @@ def _part_ways(x: Value, y: Value, cx, cy, bx, by) -> tuple[Value, Value]:
     for axis in sorted(clash):
         x, y = hide(x, axis), hide(y, axis)
     return x, y
-
-
-@rule("conv_general_dilated", needs=RING)
-def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Examples and output features may be cut; input features cut alike leave a sum owed."""
-    x, k = ins
-    p = op.params
-    debtor = check_product("a convolution", ins)
-    (xb, xf, *xs), (ko, ki, *ks), (ob, of, *_) = (
-        p["dimension_numbers"].lhs_spec,
-        p["dimension_numbers"].rhs_spec,
-        p["dimension_numbers"].out_spec,
-    )
-    if p["feature_group_count"] != 1 or p["batch_group_count"] != 1:
-        x, k = whole_along(x, [xb, xf]), whole_along(k, [ko, ki])
-    x, k = whole_along(x, xs), whole_along(k, ks)
-    x, k = meet(w, x, k, [(xf, ki)])
-    x, k = _part_ways(x, k, [xf], [ki], [], [])
-    hidden = sorted({*x.hidden, *k.hidden})
-    x, k = with_hidden(x, hidden), with_hidden(k, hidden)
-    over = axes_in([x.dims[xf]])
-    dims = [uncut(size) for size in op.outs[0].shape]
-    dims[of] = k.dims[ko]
-    if p["batch_group_count"] == 1:
-        dims[ob] = x.dims[xb]
-    if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
-        raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
-    shape = (*hidden_sizes(hidden), *map(whole_size, dims))
-    params = frozen(
-        {
-            key: str(value)
-            for key, value in p.items()
-            if key not in ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
-        }
-    )
-    x, k = not_dropped(op, [x, k])
-    if not x.coef or not k.coef:
-        return [Value(*T.zero(shape), tuple(dims), tuple(hidden))]
-    coef = T.tidy(x.coef * k.coef)
-    made = (
-        (coef, T.make("conv", params, ((1, x.term), (1, k.term)), shape)) if coef else T.zero(shape)
-    )
-    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
-    born = op if over else debtor.born if debtor is not None else None
-    return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
-
-
-@rule("reduce_window_sum", needs=RING)
-@rule("reduce_window_max", "reduce_window_min", "reduce_window", needs=ANY)
-def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """Windows slide along dimensions that each device has whole."""
-    v, *rest = ins
-    if op.name != "reduce_window_sum":
-        refuse_debts(op.name, ins)
-    only_sums("a sum over windows", v)
-    if any(not one.plain for one in rest):
-        raise Unknown("a window with a start that differs between devices")
-    sizes = op.params["window_dimensions"]
-    padding = op.params["padding"]
-    along = [
-        d
-        for d in range(len(sizes))
-        if (op.outs[0].shape[d], sizes[d], *padding[d]) != (v.local[d], 1, 0, 0)
-    ]
-    v = whole_along(v, along)
-    dims = tuple(uncut(op.outs[0].shape[d]) if d in along else dim for d, dim in enumerate(v.dims))
-    params = frozen({key: str(value) for key, value in op.params.items()})
-    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
-    if op.name == "reduce_window_sum":
-        return [v.having(T.linear(op.name, params, v.scaled, shape), dims=dims)]
-    kids = [v.scaled, *(one.scaled for one in rest)]
-    return [v.having(T.function(op.name, params, kids, shape), dims=dims)]

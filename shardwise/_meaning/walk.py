@@ -35,7 +35,9 @@ from . import (  # the rules enter themselves into the table
     arrange,  # noqa: F401
     contract,  # noqa: F401
     lookup,  # noqa: F401
+    matrices,  # noqa: F401
     randomness,  # noqa: F401
+    windows,  # noqa: F401
 )
 from . import term as T
 from .batches import by_rows

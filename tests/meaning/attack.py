@@ -102,6 +102,17 @@ form("concatenate")(lambda x, y, w: lax.concatenate([x, y], 0))
 form("conv_general_dilated")(
     lambda x, y, w: lax.conv_general_dilated(x.T[None], y.T[None], (1,), "VALID")
 )
+form("cholesky")(lambda x, y, w: lax.linalg.cholesky(_square(x), symmetrize_input=False))
+form("lu")(lambda x, y, w: lax.linalg.lu(_square(x)))
+form("qr")(lambda x, y, w: lax.linalg.qr(_square(x)))
+form("triangular_solve")(
+    lambda x, y, w: lax.linalg.triangular_solve(_square(x), y[:, :, None], left_side=True)
+)
+form("householder_product")(lambda x, y, w: lax.linalg.householder_product(_square(x), y))
+form("tridiagonal_solve")(lambda x, y, w: lax.linalg.tridiagonal_solve(x, y, x, y[:, :, None]))
+form("lu_pivots_to_permutation")(
+    lambda x, y, w: lax.linalg.lu_pivots_to_permutation(_places(y)[:, None], COLUMNS)
+)
 form("convert_element_type")(lambda x, y, w: x.astype(jnp.int8 if x.dtype != jnp.int8 else FEW))
 form("dot_general")(lambda x, y, w: lax.dot(x.T, y))
 form("dynamic_slice")(lambda x, y, w: lax.dynamic_slice(x, (w[0, 0].astype(FEW), FEW(0)), (1, 2)))
@@ -152,6 +163,11 @@ def _other(dtype: Any) -> Any:
 
 def _places(y: Any) -> Any:
     return y[:, 0].astype(jnp.int32) % COLUMNS
+
+
+def _square(x: Any) -> Any:
+    """A finite matrix for each row: algorithms that repeat themselves do not end with NaN."""
+    return jnp.where(x[:, :, None] > x[:, None, :], x.dtype.type(1), x.dtype.type(3))
 
 
 def _zero(x: Any) -> Any:

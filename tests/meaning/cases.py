@@ -417,7 +417,17 @@ def _(d: Draw) -> Any:
     other = lax.conv_general_dilated(
         d.operand(2, 5, 2), d.operand(3, 2, 4), (1,), [(1, 1)], dimension_numbers=numbers
     )
-    return plain, grouped, by_batch, other
+    split, patch = d.operand(2, 4, 6), d.operand(4, 4, 2)
+    patches = lax.conv_general_dilated(split, patch, (2,), "VALID")
+    wide = lax.conv_general_dilated(split, d.operand(4, 4, 2), (3,), "VALID", rhs_dilation=(2,))
+    points = lax.conv_general_dilated(split, d.operand(4, 4, 1), (1,), "VALID")
+    channels = lax.conv_general_dilated(
+        split, d.operand(4, 1, 3), (1,), "SAME", feature_group_count=4
+    )
+    pairs = lax.conv_general_dilated(
+        split, d.operand(2, 2, 2), (2,), "VALID", feature_group_count=2
+    )
+    return plain, grouped, by_batch, other, patches, wide, points, channels, pairs
 
 
 for name in ("reduce_window_sum", "reduce_window_max", "reduce_window_min"):
@@ -431,7 +441,11 @@ for name in ("reduce_window_sum", "reduce_window_max", "reduce_window_min"):
         size, padding = d.pick(
             [((2, 1), "VALID"), ((1, 3), "SAME"), ((2, 2), "VALID"), ((1, 1), [(1, 0), (0, 0)])]
         )
-        return lax.reduce_window(x, start, f, size, (1, 1), padding)
+        y = d.operand(4, 6, kinds=KINDS)
+        aligned = lax.reduce_window(y, start, f, (2, 3), (2, 3), "VALID")
+        sparse = lax.reduce_window(y, start, f, (1, 2), (2, 3), "VALID", window_dilation=(1, 2))
+        crossing = lax.reduce_window(y, start, f, (3, 2), (2, 2), "VALID")
+        return lax.reduce_window(x, start, f, size, (1, 1), padding), aligned, sparse, crossing
 
     case(name)(windows)
 
@@ -547,3 +561,40 @@ def _(d: Draw) -> Any:
     ), jax.random.uniform(jax.random.key(1), (4,)) + lax.bitcast_convert_type(
         lax.bitcast_convert_type(x, jnp.uint64), jnp.float64
     )[0]
+
+
+def _matrix(d: Draw) -> Any:
+    """Batches of matrices that are well-behaved, however they are split."""
+    return 0.1 * d.operand(2, 3, 3) + 3 * jnp.eye(3)
+
+
+case("cholesky")(lambda d: lax.linalg.cholesky(_matrix(d), symmetrize_input=False))
+case("lu")(lambda d: lax.linalg.lu(_matrix(d)))
+case("qr")(lambda d: lax.linalg.qr(_matrix(d), full_matrices=d.pick([True, False])))
+
+
+@case("triangular_solve")
+def _(d: Draw) -> Any:
+    a, b, c = _matrix(d), d.operand(2, 3, 4), d.operand(2, 4, 3)
+    lower = d.pick([True, False])
+    return (
+        lax.linalg.triangular_solve(a, b, left_side=True, lower=lower),
+        lax.linalg.triangular_solve(a, c, left_side=False, lower=lower, transpose_a=True),
+    )
+
+
+@case("householder_product")
+def _(d: Draw) -> Any:
+    return lax.linalg.householder_product(_matrix(d), 0.1 * d.operand(2, 3))
+
+
+@case("tridiagonal_solve")
+def _(d: Draw) -> Any:
+    low, mid, high = (d.operand(2, 4) for _ in range(3))
+    return lax.linalg.tridiagonal_solve(0.1 * low, 0.1 * mid + 3, 0.1 * high, d.operand(2, 4, 2))
+
+
+@case("lu_pivots_to_permutation")
+def _(d: Draw) -> Any:
+    last = d.operand(2, 3, how=natural) % 3
+    return lax.linalg.lu_pivots_to_permutation(last.astype(jnp.int32), 4)

@@ -303,6 +303,37 @@ def _fft(params, kids, shape):
     return f[kind](kids[0], lengths, axes=range(-len(lengths), 0))
 
 
+def _matrices(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of matrices, which may return several arrays."""
+
+    def run(params: Any, kids: Kids, shape: tuple[int, ...]) -> Any:
+        how, index = params
+        out = f({key: eval(value) for key, value in how}, *kids)
+        return out[index] if isinstance(out, list | tuple) else out
+
+    return run
+
+
+def _solve(how: Any, a: Any, b: Any) -> Any:
+    return lax.linalg.triangular_solve(a, b, **how)
+
+
+def _permutation(how: Any, pivots: Any) -> Any:
+    found = np.rint(pivots).astype(np.int32)
+    return lax.linalg.lu_pivots_to_permutation(found, how["permutation_size"])
+
+
+MATRICES = {
+    "cholesky": lambda how, x: lax.linalg.cholesky_p.bind(x),  # above the diagonal as it was
+    "lu": lambda how, x: lax.linalg.lu(x),
+    "qr": lambda how, x: lax.linalg.qr(x, full_matrices=how["full_matrices"]),
+    "triangular_solve": _solve,
+    "householder_product": lambda how, a, taus: lax.linalg.householder_product(a, taus),
+    "tridiagonal_solve": lambda how, *x: lax.linalg.tridiagonal_solve(*x),
+    "lu_pivots_to_permutation": _permutation,
+}
+
+
 STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "one": lambda params, kids, shape: np.ones(()),
     "literal": _literal,
@@ -347,4 +378,5 @@ STRUCTURE: dict[str, Callable[[Any, Kids, tuple[int, ...]], Any]] = {
     "scatter": _scatter,
     "scatter_add": _scatter_add,
     **{name: _window(name) for name in WINDOWS},
+    **{name: _matrices(f) for name, f in MATRICES.items()},
 }

@@ -1,0 +1,62 @@
+"""Rules for linear algebra: one matrix at a time, so that batches of them may be split.
+
+Eigenvectors and singular vectors have no rule: their signs, and those of equal values altogether,
+follow from rounding.
+"""
+
+from __future__ import annotations
+
+from .._program import Leaf
+from . import term as T
+from .algebra import ANY
+from .align import align, whole_along
+from .elementwise import refuse_debts
+from .notes import Notes
+from .rules import frozen, rule
+from .value import Unknown, Value, hidden_sizes, uncut, whole_size
+
+MATRICES = ("cholesky", "lu", "qr", "triangular_solve", "householder_product")
+"""Primitives whose first operand is a matrix, or a batch of them."""
+
+VECTORS = ("lu_pivots_to_permutation", "tridiagonal_solve")
+"""Primitives whose first operand is a vector, or a batch of them."""
+
+
+@rule(*MATRICES, *VECTORS, needs=ANY)
+def by_matrix(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A function of whole matrices or vectors: dimensions in front of them may be split."""
+    refuse_debts(op.name, ins)
+    batch = len(ins[0].dims) - (1 if op.name in VECTORS else 2)
+    ins = [whole_along(v, range(batch, len(v.dims))) for v in ins]
+    rows = _rows(w, ins, batch)
+    hidden, front = rows[0].hidden, rows[0].dims[:batch]
+    kids = [v.scaled for v in rows]
+    params = frozen({key: str(value) for key, value in op.params.items()})
+    found = []
+    for index, var in enumerate(op.outs):
+        dims = (*front, *(uncut(size) for size in var.shape[batch:]))
+        shape = (*hidden_sizes(hidden), *map(whole_size, dims))
+        made = T.function(op.name, (params, index), kids, shape)
+        found.append(Value(*made, dims, hidden))
+    return found
+
+
+def _rows(w: Notes, ins: list[Value], batch: int) -> list[Value]:
+    """The operands with the dimensions of the batch split alike."""
+    if len(ins) == 1:
+        return ins
+    first = ins[0]
+    for v in ins[1:]:
+        if v.dims[:batch] != first.dims[:batch] or v.hidden != first.hidden:
+            if any(len(v.dims) != len(first.dims) for v in ins):
+                raise Unknown("operands whose batches are split in different ways")
+            return _alike(w, ins, batch)
+    return ins
+
+
+def _alike(w: Notes, ins: list[Value], batch: int) -> list[Value]:
+    found = align(ins, w.known)
+    for v in found[1:]:
+        if v.dims[:batch] != found[0].dims[:batch]:
+            raise Unknown("operands whose batches are split in different ways")
+    return found

@@ -1,0 +1,175 @@
+"""Rules for windows that slide over an array: convolutions and pooling.
+
+A window that slides over a split dimension reads elements of other devices, unless the windows are
+aligned with the parts: no window is wider than its stride, nothing is padded, and the stride
+divides each part. Then every device has its own windows whole, and the result is split alike. So
+are a convolution by a kernel of size 1, patches of an image, and pooling.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from .._program import Leaf
+from . import term as T
+from .algebra import ANY, RING
+from .align import whole_along
+from .contract import meet, part_ways
+from .elementwise import check_product, not_dropped, only_sums, refuse_debts, share_words
+from .notes import Notes
+from .rules import frozen, rule
+from .value import (
+    Dim,
+    Unknown,
+    Value,
+    axes_in,
+    hidden_sizes,
+    tidy_dim,
+    uncut,
+    whole_size,
+    with_hidden,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Window:
+    """How a window slides along one dimension."""
+
+    size: int
+    stride: int = 1
+    padding: tuple[int, int] = (0, 0)
+    spread: int = 1
+    """The dilation of the array: elements stand so far apart."""
+    reach: int = 1
+    """The dilation of the window."""
+
+    def over(self, dim: Dim) -> Dim | None:
+        """The split of the result, or None if windows read elements of several devices."""
+        if len(dim) != 1 or self.padding != (0, 0) or self.spread != 1 or self.size < 1:
+            return None
+        ((size, axes),) = dim
+        part = size // math.prod(axis.size for axis in axes)
+        if (self.size - 1) * self.reach + 1 > self.stride or part % self.stride:
+            return None
+        return tidy_dim([(size // self.stride, axes)])
+
+
+def _aligned(v: Value, along: dict[int, Window]) -> Value:
+    """The operand with each of these dimensions whole, unless its windows are aligned."""
+    return whole_along(v, [d for d, window in along.items() if window.over(v.dims[d]) is None])
+
+
+def _after(v: Value, along: dict[int, Window], sizes: Sequence[int]) -> list[Dim]:
+    """These dimensions of an aligned operand after the windows; `sizes` are those on a device."""
+    found = []
+    for (d, window), size in zip(along.items(), sizes, strict=True):
+        dim = window.over(v.dims[d]) if axes_in([v.dims[d]]) else uncut(size)
+        if dim is None:
+            raise Unknown("windows that cross the parts of a split dimension")
+        found.append(dim)
+    return found
+
+
+@rule("conv_general_dilated", needs=RING)
+def convolutions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Examples, output features, groups and aligned windows may be split; input features alike owe.
+
+    A sum is owed where the input features of both operands are split.
+    """
+    x, k = ins
+    p = op.params
+    debtor = check_product("a convolution", ins)
+    (xb, xf, *xs), (ko, ki, *ks), (ob, of, *spots) = (
+        p["dimension_numbers"].lhs_spec,
+        p["dimension_numbers"].rhs_spec,
+        p["dimension_numbers"].out_spec,
+    )
+    k = whole_along(k, ks)
+    settings = (p["window_strides"], p["padding"], p["lhs_dilation"], p["rhs_dilation"])
+    slides = zip((k.local[d] for d in ks), *settings, strict=True)
+    along = {d: Window(*slide) for d, slide in zip(xs, slides, strict=True)}
+    x = _aligned(x, along)
+    groups = _groups(p, x.dims[xf], k.dims[ko], k.dims[ki])
+    if groups is None:
+        x, k = whole_along(x, [xb, xf]), whole_along(k, [ko, ki])
+    elif groups == 1:
+        x, k = meet(w, x, k, [(xf, ki)])
+    paired = [ki] if groups == 1 else [ko]
+    features = axes_in([x.dims[xf], k.dims[ko]])
+    x, k = part_ways(x, k, [xf], paired, [], [])
+    hidden = sorted({*x.hidden, *k.hidden})
+    if groups not in (None, 1) and features & set(hidden):
+        raise Unknown("groups of features that are split in two ways")
+    x, k = with_hidden(x, hidden), with_hidden(k, hidden)
+    over = axes_in([x.dims[xf]]) if groups == 1 else frozenset()
+    shape = op.outs[0].shape
+    dims = [uncut(size) for size in shape]
+    dims[of] = k.dims[ko]
+    if p["batch_group_count"] == 1:
+        dims[ob] = x.dims[xb]
+    for d, dim in zip(spots, _after(x, along, [shape[d] for d in spots]), strict=True):
+        dims[d] = dim
+    if debtor is not None and debtor.debts & (over | axes_in(dims) | set(hidden)):
+        raise Unknown(f"a convolution of {share_words(debtor.debts)}", debtor.debts)
+    whole = (*hidden_sizes(hidden), *map(whole_size, dims))
+    given = {**p, "feature_group_count": groups or p["feature_group_count"]}
+    params = frozen({key: str(value) for key, value in given.items() if key not in DEVICE})
+    x, k = not_dropped(op, [x, k])
+    if not x.coef or not k.coef:
+        return [Value(*T.zero(whole), tuple(dims), tuple(hidden))]
+    made = T.make("conv", params, ((1, x.term), (1, k.term)), whole)
+    owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
+    born = op if over else debtor.born if debtor is not None else None
+    return [Value(T.tidy(x.coef * k.coef), made, tuple(dims), tuple(hidden), owed, born)]
+
+
+DEVICE = ("lhs_shape", "rhs_shape", "preferred_element_type", "precision")
+"""Parameters that say how a device computes, not what."""
+
+
+def _groups(p: dict, x: Dim, out: Dim, inner: Dim) -> int | None:
+    """How many groups of features the whole convolution has; None if groups cross devices.
+
+    Devices that split the features of both operands alike have whole groups of them.
+    """
+    if p["batch_group_count"] != 1:
+        return None
+    local = p["feature_group_count"]
+    if local == 1 and not axes_in([inner]) and len(x) == len(out) == 1 and x[0][1] == out[0][1]:
+        # One group on each device, of the features that it has: the kernel says how many.
+        count = math.prod(axis.size for axis in x[0][1])
+        if count > 1 and whole_size(x) == count * whole_size(inner):
+            return count
+    if local == 1:
+        return 1
+    if axes_in([inner]) or len(x) != 1 or len(out) != 1 or x[0][1] != out[0][1]:
+        return local if not axes_in([x, out, inner]) else None
+    return local * math.prod(axis.size for axis in x[0][1])
+
+
+@rule("reduce_window_sum", needs=RING)
+@rule("reduce_window_max", "reduce_window_min", "reduce_window", needs=ANY)
+def windows(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """Windows slide along dimensions that each device has whole, or are aligned with the parts."""
+    v, *rest = ins
+    if op.name != "reduce_window_sum":
+        refuse_debts(op.name, ins)
+    only_sums("a sum over windows", v)
+    if any(not one.plain for one in rest):
+        raise Unknown("a window with a start that differs between devices")
+    p = op.params
+    settings = ("window_strides", "padding", "base_dilation", "window_dilation")
+    slides = zip(p["window_dimensions"], *(p[name] for name in settings), strict=True)
+    found = {d: Window(*slide) for d, slide in enumerate(slides)}
+    along = {d: window for d, window in found.items() if window != Window(1)}
+    v = _aligned(v, along)
+    after = dict(zip(along, _after(v, along, [op.outs[0].shape[d] for d in along]), strict=True))
+    dims = tuple(after.get(d, dim) for d, dim in enumerate(v.dims))
+    params = frozen({key: str(value) for key, value in p.items()})
+    shape = (*hidden_sizes(v.hidden), *map(whole_size, dims))
+    if op.name == "reduce_window_sum":
+        return [v.having(T.linear(op.name, params, v.scaled, shape), dims=dims)]
+    kids = [v.scaled, *(one.scaled for one in rest)]
+    return [v.having(T.function(op.name, params, kids, shape), dims=dims)]
