@@ -5,15 +5,21 @@
     python benchmarks/check.py --size small     # larger layers, in which running counts
 
 The check is on 1, 2, 4 and 8 devices. Its time is given in units of compiling and running the plain
-program once, measured right before it. Each check is of a function that has not been seen before, as
-in a test suite. What check sees of errors in single elements: `python -m tests.check.plant`.
+program once, measured right before it, in seconds of the processor, which other programs on the machine
+do not change; the time that passed stands beside it. Each check is of a function that has not been seen
+before, as in a test suite. Then `shardwise check` of the README's first program from a cold start.
+What check sees of errors in single elements: `python -m tests.check.plant --workers 16`.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
+import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,16 +82,72 @@ def sharded(loss: Loss, right: bool) -> Callable[..., Any]:
     return step
 
 
-def seconds(run: Callable[[], Any]) -> tuple[float, Any]:
-    began = time.perf_counter()
+@dataclasses.dataclass(frozen=True)
+class Took:
+    """Seconds of the processor, and seconds that passed."""
+
+    cpu: float
+    wall: float
+
+    def __str__(self) -> str:
+        return f"{self.cpu:.2f} s ({self.wall:.2f} s)"
+
+
+def seconds(run: Callable[[], Any], who: int = resource.RUSAGE_SELF) -> tuple[Took, Any]:
+    """How long something takes, here or in child processes, and what it returns."""
+    began, used = time.perf_counter(), _used(who)
     found = jax.block_until_ready(run())
-    return time.perf_counter() - began, found
+    return Took(_used(who) - used, time.perf_counter() - began), found
+
+
+def _used(who: int) -> float:
+    usage = resource.getrusage(who)
+    return usage.ru_utime + usage.ru_stime
+
+
+COLD = 5.0
+"""Seconds of the processor for the README's program, on cores on which importing JAX takes 4.3."""
+
+CASE = """
+
+@sw.case(mesh={"data": [1, 2, 4, 8]})
+def training():
+    w, x, y = jnp.array([1.0, 2.0]), jnp.arange(16.0).reshape(8, 2), jnp.ones(8)
+    return gradient, (w, x, y)
+"""
+
+
+def cold() -> tuple[Took, Took]:
+    """`shardwise check` of the README's first program, and importing JAX, each in a new process.
+
+    Both run twice, and the second time counts: the first writes the compiled Python files.
+    """
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    program = readme.split("```python\n", 1)[1].split("\nw, x, y =", 1)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "step.py").write_text(program + CASE)
+        check = [sys.executable, "-m", "shardwise", "check", "step.py"]
+        alone = [sys.executable, "-c", "import jax, jax.numpy"]
+        took = []
+        for command in (check, alone):
+            _process(command, folder)
+            last, done = seconds(lambda: _process(command, folder), resource.RUSAGE_CHILDREN)
+            took.append(last)
+            if command is check and "SW401" not in done.stdout:
+                raise AssertionError(done.stdout + done.stderr)
+    return took[0], took[1]
+
+
+def _process(command: list[str], folder: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    env["PYTHONPATH"] = str(Path(__file__).parents[1])
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What a check costs, in plain programs.")
     parser.add_argument("--size", choices=transformer.SIZES, default="tiny")
-    parser.add_argument("--only", choices=["scanned", "one row per device", "unrolled"])
+    parser.add_argument("--only", choices=["scanned", "one row per device", "unrolled", "cold"])
     asked = parser.parse_args()
     size = transformer.SIZES[asked.size]
     cases = {
@@ -106,11 +168,16 @@ def main() -> None:
             if verdict.ok is not right:
                 raise AssertionError(str(verdict))
             what = f"{name}, {'right' if right else 'wrong, with the line'}"
-            rows.append([what, f"{one:.2f} s", f"{took:.2f} s", f"{took / one:.1f}"])
+            ratio = took.cpu / one.cpu
+            rows.append([what, str(one), str(took), f"{ratio:.2f} ({took.wall / one.wall:.2f})"])
             limit = RIGHT if right else WRONG
-            targets.append(Target(f"check, {what} / compile and run", took / one, limit))
+            targets.append(Target(f"check, {what} / compile and run", ratio, limit))
+    if asked.only in (None, "cold"):
+        took, alone = cold()
+        rows.append(["the README's program, cold", f"import jax: {alone}", str(took), "–"])
+        targets.append(Target("shardwise check of the README's program, seconds", took.cpu, COLD))
     print(report.machine("CPU", jax.__version__) + "\n")
-    header = ["check on 1, 2, 4, 8", "compile and run", "check", "ratio"]
+    header = ["check on 1, 2, 4, 8: CPU (wall)", "compile and run", "check", "ratio"]
     print(report.table(header, rows) + "\n")
     report.conclude(targets)
 

@@ -2,7 +2,7 @@
 
 Whoever works says what it does, with `doing("running on {data: 4}")`; whoever was called by a
 person shows it, with `telling("checking train.py:step")`. Where nobody shows it, it costs nothing.
-The line comes after a second and is drawn by a thread of its own, since XLA does not come back
+The line comes after half a second and is drawn by a thread of its own, since XLA does not come back
 while it compiles. What a program prints meanwhile stands above the line, whole.
 """
 
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from ._errors import refuse_progress
 
-PATIENCE = 1.0
+PATIENCE = 0.5
 """Seconds after which the line is shown."""
 
 BEAT = 1.0

@@ -55,15 +55,16 @@ def examine(
     rtol: float | None = None,
     atol: float | None = None,
     seed: int = 0,
+    all_meshes: bool = False,
 ) -> Examined:
-    """Run `f` on every mesh and compare. `options` are how arguments lie, and the static ones.
+    """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
     Accelerators round the operands of float32 products to ten bits unless they are told not to,
     which would be all that is seen: here they are. Programs are compiled to be run here, whatever
     `jax.disable_jit` says: it is about the user's own calls.
     """
     with jax.default_matmul_precision("highest"), jax.disable_jit(False):
-        return _examine(f, args, meshes, reference, options, rtol, atol, seed)
+        return _examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes)
 
 
 def _examine(
@@ -75,6 +76,7 @@ def _examine(
     rtol: float | None,
     atol: float | None,
     seed: int,
+    all_meshes: bool,
 ) -> Examined:
     in_specs, static = options
     ones = one_device(meshes[0])
@@ -99,7 +101,7 @@ def _examine(
         limits = base.limits(runs, rtol, atol, [want.eps for want in wanted])
         meant = Meant(base) if reference is None and like is None else None
         drawn = given is not args
-        return _Comparison(base, wanted, limits, runs, meshes, meant, given, drawn)
+        return _Comparison(base, wanted, limits, runs, meshes, meant, given, drawn, all_meshes)
 
     comparison = compared(seed)
     comparison.run()
@@ -132,6 +134,7 @@ def _examine(
         silenced=silenced,
         drawn=comparison.drawn,
         proved_on=tuple(comparison.proved_on),
+        not_run=tuple(comparison.not_run),
     )
     return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on))
 
@@ -158,6 +161,8 @@ class _Comparison:
     """The arguments."""
     drawn: bool
     """Whether values were drawn among them."""
+    all_meshes: bool
+    """Whether to compare on every mesh, also after a larger one was wrong."""
 
     def __post_init__(self) -> None:
         self.wrong: list[Wrong] = []
@@ -166,10 +171,10 @@ class _Comparison:
         self.proved_on: list[str] = []
         self.stuck_on: list[str] = []
         self.stuck: list[Finding] = []
+        self.not_run: list[str] = []
         self.tried: list[Sizes] = []
         """The meshes on which numbers were compared, or proved to be right."""
         self.follows = self.meant if self.base.paths else None
-        self.several = [run for run in self.runs if run is not self.base]
 
     @property
     def is_proved(self) -> bool:
@@ -192,38 +197,68 @@ class _Comparison:
         return [hidden_by_zeros(base, one) for one in shown[:1]]
 
     def run(self) -> bool:
-        """Compare on every mesh, also where the program is proved: meaning knows no overflow.
+        """Compare on the largest mesh, then on the smaller ones that are not proved.
 
-        A large program is compared on the largest then, unless an overflow is near. Says whether
-        anything is wrong.
+        After the first wrong one the smaller meshes are confirmed by meaning; those of which it
+        says nothing are compared if the program is short, or all meshes were asked for. A mesh on
+        which every result is proved is compared if it is the largest: meaning knows no overflow.
+        Says whether anything is wrong.
         """
-        left = []
-        largest_alone = not (self.base.is_light or self.base.by_numbers)
-        for run, one in zip(self.runs, self.meshes, strict=True):
+        smaller = []
+        for run, mesh in reversed(self._pairs):
             if self.follows is not None and self.follows.proved(run):
-                self.proved_on.append(words(one))
-                if largest_alone and run is not self.runs[-1] and run is not self.base:
-                    self.tried.append(dict(one.shape))
+                self.proved_on.append(words(mesh))
+                if not self.base.by_numbers and run is not self.runs[-1] and run is not self.base:
+                    self.tried.append(dict(mesh.shape))
                     continue
-            elif self._as_on_the_largest(run):
-                left.append((run, one))
-                continue
-            self.compare(run, one)
-        if words(self.meshes[-1]) not in self.wrong_on or words(self.meshes[-1]) in self.stuck_on:
-            for run, one in left:
-                self.compare(run, one)
-        elif left:
-            # A multiple of something that is not zero is wrong, as the largest mesh has shown.
-            order = list(map(words, self.meshes))
-            also = {words(one) for _, one in left}
-            self.wrong_on = sorted({*self.wrong_on, *also}, key=order.index)
+            if self.wrong and run is not self.base:
+                smaller.append((run, mesh))
+            else:
+                self.compare(run, mesh)
+        if smaller:
+            self._confirm(smaller)
+        order = list(map(words, self.meshes)).index
+        self.wrong.sort(key=lambda one: order(one.mesh))
+        self.wrong_on = sorted({*self.wrong_on}, key=order)
+        self.proved_on.sort(key=order)
         return bool(self.wrong_on)
 
-    def _as_on_the_largest(self, run: Run) -> bool:
-        light = self.base.is_light
-        if self.meant is None or run not in self.several[1:-1] or (light and self.base.by_numbers):
-            return False
-        return self.meant.likewise(run, self.runs[-1], surely=light)
+    @property
+    def _pairs(self) -> list[tuple[Run, AbstractMesh]]:
+        return [*zip(self.runs, self.meshes, strict=True)]
+
+    def _confirm(self, smaller: Sequence[tuple[Run, AbstractMesh]]) -> None:
+        """Find out on which of the smaller meshes it is wrong too, and compare where that helps."""
+        larger, known = self.wrong[0].run, []
+        if self.meant is not None and not (self.all_meshes or self.base.by_numbers):
+            known = [(run, mesh) for run, mesh in smaller if self.meant.likewise(run, larger)]
+        self.wrong_on += [words(mesh) for _, mesh in known]
+        if self.all_meshes or self.base.is_short:
+            compared = [pair for pair in smaller if pair not in known]
+        else:
+            compared = []
+        compared += [pair for pair in self._clearer(smaller) if pair not in compared]
+        for run, mesh in compared:
+            self.compare(run, mesh)
+        settled = [*known, *compared]
+        self.not_run = [words(pair[1]) for pair in smaller if pair not in settled][::-1]
+
+    def _clearer(
+        self, smaller: Sequence[tuple[Run, AbstractMesh]]
+    ) -> list[tuple[Run, AbstractMesh]]:
+        """The smallest mesh along each axis, where the largest one does not show the cause.
+
+        Axes of one size look alike, and where each device has a single element nothing is added up.
+        """
+        causes, rest = self.meant.causes(self.wrong) if self.meant else ([], self.wrong)
+        if not rest and not any(one.code == "SW406" for one in causes):
+            return []
+        along: dict[str, tuple[Run, AbstractMesh]] = {}
+        for run, mesh in smaller:
+            large = [str(name) for name, size in mesh.shape.items() if size > 1]
+            if len(large) == 1:
+                along[large[0]] = (run, mesh)  # the smallest comes last
+        return [*along.values()]
 
     def compare(self, run: Run, one: AbstractMesh) -> None:
         """The results on one mesh, by numbers."""
@@ -265,9 +300,9 @@ class _Comparison:
         on = {one.mesh for one in self.wrong if one.structure or one.path in paths}
         on |= {one.mesh for one in told}
         on |= {*self.stuck_on} if any(one.code == "SW301" for one in told) else set()
-        # Those that were not compared are wrong as the largest is.
+        # Those that were not compared are wrong as the largest wrong one is.
         compared = {one.mesh for one in self.wrong} | {*self.stuck_on}
-        largest = words(self.meshes[-1]) in on
+        largest = bool(self.wrong) and self.wrong[-1].mesh in on
         return tuple(one for one in self.wrong_on if one in on or (largest and one not in compared))
 
     def _as_it_came_out(self, read: Sequence[Finding], known: bool) -> list[Finding]:

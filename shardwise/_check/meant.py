@@ -92,17 +92,14 @@ class Meant:
             return [None] * len(run.paths)
         return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
 
-    def likewise(self, run: Run, larger: Run, surely: bool) -> bool:
-        """Whether the same results are off by multiples of something on a larger mesh too."""
+    def likewise(self, run: Run, larger: Run) -> bool:
+        """Whether the same results are multiples of something as on a larger mesh, and show it."""
         here, there = self.gaps(run), self.gaps(larger)
-        if here is None or there is None:
+        if here is None or there is None or run.program.watch.sites:
             return False
-        kinds = [{gap.kind for gap in gaps} for gaps in here]
-        alike = kinds == [{gap.kind for gap in gaps} for gaps in there]
-        if not surely:
-            return alike and all(own <= {"times"} for own in kinds)
+        alike = all(bool(own) == bool(other) for own, other in zip(here, there, strict=True))
         # What is lost on the way on one of them may not be on the other.
-        return alike and all(gap.linear for gaps in [*here, *there] for gap in gaps)
+        return alike and any(here) and all(gap.linear for gaps in [*here, *there] for gap in gaps)
 
     def causes(self, wrong: list[Wrong]) -> tuple[list[Finding], list[Wrong]]:
         """The causes of wrong results, and those results of which none is known."""
@@ -123,10 +120,10 @@ class Meant:
         if run.program.watch.sites:
             return []
         shown = {one.index for one in wrong if one.run is run}
-        zero = _zeros(run)
+        zero, known = _zeros(run), {}
         found = []
         for index, gaps in enumerate(self.gaps(run) or ()):
-            rows = [(gap, vanishing(gap.term, zero)) for gap in gaps if gap.kind == "times"]
+            rows = [(gap, vanishing(gap.term, zero, known)) for gap in gaps if gap.kind == "times"]
             seen = [(gap, own) for gap, own in rows if index not in shown and (own or gap.sure)]
             for gap, own in seen[:1]:
                 told = self._told(run, index, gap)

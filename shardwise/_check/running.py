@@ -21,8 +21,9 @@ from .._lift import Lifted, lift, widened
 from .._lift import rounds as rounds_to_integers
 from .._lower import Pace, Value, Watch, explain_trouble, observe
 from .._mesh import abstract
-from .._program import Atom, Body, Op, Scan, Var
+from .._program import Atom, Body, Op, Scan, Var, walk
 from .._tracing import Traced, Tracing
+from .cache import compiled
 from .compare import Change, Tolerance, change_of, wide
 from .options import words
 from .ranges import are_vast, asks_for_nan, short_range, whole_numbers
@@ -32,8 +33,11 @@ from .twins import comparable
 ALL = Pace(1 << 30)
 """All shards at once: programs that are checked are small."""
 
-SMALL = 1 << 27
+SMALL = 1 << 31
 """Up to how many bytes of values it pays to compile quickly and run slowly."""
+
+SHORT = 256
+"""Up to how many operations a program compiles in a fraction of a second."""
 
 LIGHT = 1 << 24
 """Up to how many bytes of values a program may be run a hundred times."""
@@ -131,9 +135,9 @@ class Run:
             return [Value(plain(out.array), out.dims) for out in outs], trouble
 
         with jax.enable_x64(True):
-            compiled = self._compiled(tuple(map(id, atoms)), run)
+            executable = self._compiled(tuple(map(id, atoms)), run)
             doing(f"running {self.on}")
-            return jax.device_get(compiled(*values))
+            return jax.device_get(executable(*values))
 
     def _compiled(self, key: Any, run: Callable[..., Any]) -> Callable[..., Any]:
         if key not in self._executables:
@@ -141,8 +145,7 @@ class Run:
             quick = jax.default_backend() == "cpu" and self._size <= SMALL
             with under(None):  # a simulated program runs on no mesh
                 lowered = jax.jit(run).lower(*self._wide)
-                options = QUICKLY if quick else {}
-                self._executables[key] = lowered.compile(compiler_options=options)
+                self._executables[key] = compiled(lowered, QUICKLY if quick else {})
         return self._executables[key]
 
     @functools.cached_property
@@ -155,6 +158,11 @@ class Run:
     def is_light(self) -> bool:
         """Whether it may be run a hundred times."""
         return self._size <= LIGHT
+
+    @functools.cached_property
+    def is_short(self) -> bool:
+        """Whether it compiles in a fraction of a second."""
+        return self.is_light and sum(1 for _ in walk(self.body.ops)) <= SHORT
 
     @property
     def is_heavy(self) -> bool:

@@ -104,13 +104,17 @@ class Verdict:
     """Whether values were drawn, because only shapes were given."""
     proved_on: tuple[str, ...] = ()
     """Those of the meshes on which every result is proved right for all inputs. Of these only the
-    largest was also run, as a cross-check, unless numbers are near the end of their type."""
+    largest was also run, as a cross-check, unless numbers are near the end of their dtype."""
+    not_run: tuple[str, ...] = ()
+    """Those of the meshes of which nothing is known: a larger one is wrong already. With
+    `all_meshes` there are none."""
     silenced: tuple[Finding, ...] = ()
     """What the source silences with a comment, `# shardwise: ignore[SW203]`. It fails nothing."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
-            object.__setattr__(self, "wrong_on", self.meshes)
+            known = tuple(mesh for mesh in self.meshes if mesh not in self.not_run)
+            object.__setattr__(self, "wrong_on", known)
 
     @property
     def ok(self) -> bool:
@@ -123,7 +127,8 @@ class Verdict:
     @property
     def right_on(self) -> tuple[str, ...]:
         """Those of the meshes on which nothing wrong was seen."""
-        return tuple(mesh for mesh in self.meshes if mesh not in self.wrong_on)
+        known = {*self.wrong_on, *self.not_run}
+        return tuple(mesh for mesh in self.meshes if mesh not in known)
 
     @property
     def limited(self) -> bool:
@@ -139,9 +144,9 @@ class Verdict:
         said = NOTHING if is_not_sharded(self.findings) else said
         if any(finding.certain for finding in self.silenced):
             said = "right but for what is silenced"
-        rows = [("WRONG", self.wrong_on), (said, self.right_on)]
+        rows = [("WRONG", self.wrong_on), (said, self.right_on), ("not run", self.not_run)]
         if brief and len(self.meshes) > 1:
-            of = f" of {len(self.meshes)}" if self.wrong_on and self.right_on else ""
+            of = f" of {len(self.meshes)}" if self.wrong_on != self.meshes and self.wrong_on else ""
             return [(word, f"{len(on)}{of} meshes") for word, on in rows if on][:1]
         return [(word, ", ".join(on)) for word, on in rows if on]
 
@@ -163,6 +168,7 @@ class Verdict:
             "wrong_on": list(self.wrong_on),
             "drawn": self.drawn,
             "proved_on": list(self.proved_on),
+            "not_run": list(self.not_run),
             "leaves": self.leaves,
             "findings": [finding.to_dict() for finding in self.findings],
             "silenced": [finding.to_dict() for finding in self.silenced],
@@ -178,7 +184,7 @@ class Verdict:
     def _repr_html_(self) -> str:
         name = html.escape(self.name or "the program")
         parts = "; ".join(
-            f'<b style="color:{RED if word == "WRONG" else GREEN}">{word.lower()}</b> on '
+            f'<b style="color:{COLORS.get(word, GREEN)}">{word.lower()}</b> on '
             f"{html.escape(meshes)}"
             for word, meshes in self.head()
         )
@@ -204,6 +210,7 @@ def is_not_sharded(findings: Sequence[Finding]) -> bool:
 DRAWN = " (values drawn)"
 
 GREEN, RED, AMBER = "#1a7f37", "#cf222e", "#9a6700"
+COLORS = {"WRONG": RED, "not run": AMBER}
 
 
 def _html(finding: Finding) -> str:

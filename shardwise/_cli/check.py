@@ -24,6 +24,10 @@ def check(
     output: options.Judged = options.Format.TEXT,
     select: options.Select = None,
     devices: options.Devices = None,
+    all_meshes: Annotated[
+        bool,
+        typer.Option("--all-meshes", help="Run on smaller meshes too where a larger one is wrong."),
+    ] = False,
     watch: Annotated[
         bool, typer.Option("--watch", help="Check again each time a Python file is saved.")
     ] = False,
@@ -53,17 +57,21 @@ def check(
 
         named, _ = options.prepare(targets, None)
         flags = {"--mesh": mesh, "-k": select, "--devices": devices, "-q": quiet, "-v": verbose}
-        flags["--no-fix"] = no_fix
+        flags |= {"--no-fix": no_fix, "--all-meshes": all_meshes}
         watch_and_check(named, flags, output)
     named, settings = options.prepare(targets, devices)
     asked = Asked(named, select, output, quiet, verbose, settings.ignore, apply=apply)
-    judge_all(asked, "checking", _check(sizes, not no_fix), without=("SW408", "SW409"))
+    judge = _check(sizes, not no_fix, all_meshes or settings.all_meshes)
+    judge_all(asked, "checking", judge, without=("SW408", "SW409"))
 
 
-def _check(mesh: Any, fix: bool) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:
+def _check(
+    mesh: Any, fix: bool, all_meshes: bool
+) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:
     def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Verdict:
         from .._fixes import check as run
 
-        return run(f, *args, mesh=mesh or case.mesh, fix=fix, **case.options)
+        given = {**case.options, "mesh": mesh or case.mesh, "all_meshes": all_meshes}
+        return run(f, *args, fix=fix, **given)
 
     return judge

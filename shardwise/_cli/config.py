@@ -35,6 +35,8 @@ class Settings:
     """The machine for the seconds of `explain`."""
     expect: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What `explain` fails beyond: `{bytes_sent = {data = 1e6}, all_gather = 0}`."""
+    all_meshes: bool = False
+    """Whether `check` runs on smaller meshes too where a larger one is wrong."""
     file: Path | None = dataclasses.field(default=None, compare=False)
     """Where they come from."""
 
@@ -112,6 +114,12 @@ def _devices(file: Path, name: str, value: Any) -> int:
     return value
 
 
+def _switch(file: Path, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(file, f"{name} is {value!r}.", f"{name} = true")
+    return value
+
+
 def _string(file: Path, name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise _wrong(file, f"{name} is {_kind(value)}.", f'{name} = "h200-node"')
@@ -138,6 +146,7 @@ SETTINGS: dict[str, Callable[[Path, str, Any], Any]] = {
     "ignore": _codes,
     "devices": _devices,
     "hardware": _string,
+    "all_meshes": _switch,
     "expect": _bounds,
 }
 """Each setting, and what reads it."""

@@ -30,13 +30,14 @@ def check(
     in_specs: Any = None,
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
+    all_meshes: bool = False,
     fix: bool = True,
     progress: Telling = None,
 ) -> Verdict:
     """Is `f` right on any number of devices, and if not, at which line.
 
-    Runs `f` simulated on every mesh asked for and compares each result with that of the mesh of
-    ones, or with `reference`. Also reads the program for what may go wrong.
+    Reads `f` on every mesh asked for, and runs it, simulated, on the largest and on those on which
+    it is not proved right. Compares each result with that of the mesh of ones, or with `reference`.
 
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
@@ -56,6 +57,9 @@ def check(
         in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        all_meshes: Whether to run on every mesh. Left out, the largest mesh is run first, and where
+            it is wrong, smaller ones are confirmed by reading the program; those of a long program
+            of which that says nothing stand in `verdict.not_run`.
         fix: Whether to look for an edit of the source that makes a wrong program right. It is tried
             before it is shown, and stands in `finding.fix`.
         progress: What is going on, while it takes long: None is a line on a terminal that goes away
@@ -82,5 +86,6 @@ def check(
     meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
-        verdict = examine(f, args, meshes, reference, options, rtol, atol, seed).verdict
+        given = meshes, reference, options, rtol, atol, seed, all_meshes
+        verdict = examine(f, args, *given).verdict
         return fixed(verdict, f, args, meshes, reference, options) if fix else verdict

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .compare import LINEAR, MIXES
+from .compare import LINEAR, MIXES, below
 from .term import Term
 
 ALL = {"sum", "concatenate", "scatter_add", "add_rows"}
 """What is zero only where all of its operands are."""
 
 
-def vanishing(t: Term, is_zero: Callable[[int], bool]) -> tuple[int, ...]:
-    """The arguments that make a term zero, by number, if those that `is_zero` says are zero do."""
+def vanishing(
+    t: Term, is_zero: Callable[[int], bool], known: dict[Term, tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Return the arguments that make a term zero, by number, if those that `is_zero` says do.
+
+    `known` has what was found for terms before. Terms share what they are made of: each is looked
+    at once, after its operands, which have lower numbers.
+    """
+    for one in sorted(below(t, {*known}), key=lambda term: term.number):
+        known[one] = _vanishing(one, is_zero, known)
+    return known[t]
+
+
+def _vanishing(
+    t: Term, is_zero: Callable[[int], bool], known: dict[Term, tuple[int, ...]]
+) -> tuple[int, ...]:
     if t.op == "symbol":
         own = t.params[1] if t.params[:1] == ("argument",) else None
         return (own,) if own is not None and is_zero(own) else ()
     if t.op not in LINEAR and t.op not in MIXES:
         return ()
-    found = [vanishing(kid, is_zero) for _, kid in t.kids]
+    found = [known[kid] for _, kid in t.kids]
     if t.op in ALL and not all(found):
         return ()
     kept = found if t.op in ALL else [one for one in found if one][:1]

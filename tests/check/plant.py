@@ -4,14 +4,17 @@ Each right program of the corpus runs on its largest mesh, with its data in floa
 float16, and through float8. Then one element of one result is made wrong by 0.1, 1 or 10 percent,
 and judged as check judges it. A program that was not touched has to pass, on every mesh.
 
-    python -m tests.check.plant [PART OF A NAME ...]     all programs, with a table
+    python -m tests.check.plant [PART OF A NAME ...] [--workers N]     all programs, with a table
 """
 
 from __future__ import annotations
 
+import argparse
 import collections
+import concurrent.futures
 import dataclasses
 import math
+import multiprocessing
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -100,39 +103,72 @@ def share(found: Sequence[Planted], dtype: str, slip: float) -> tuple[int, int]:
     return sum(one.seen for one in rows), len(rows)
 
 
-def main() -> int:
-    """Print the table; 1 if an error was missed, or a program that was not touched is faulted."""
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """What came of one program in one dtype."""
+
+    name: str
+    dtype: str
+    rows: tuple[Planted, ...] = ()
+    refused: str = ""
+    """Why it cannot run in that dtype."""
+    alarm: str = ""
+    """What check says of the program as it is, if that is not right."""
+
+
+def tried(name: str, dtype: str) -> Tried:
+    """Check one program of the corpus in a dtype, then plant errors in it."""
     request_devices()
     import shardwise as sw
 
     from .corpus import pairs
 
-    chosen = [p for p in pairs() if not sys.argv[1:] or any(a in str(p) for a in sys.argv[1:])]
-    found: list[Planted] = []
+    pair = next(one for one in pairs() if str(one) == name)
+    right, args = in_dtype(pair, dtype)
+    try:
+        verdict = sw.check(right, *args, mesh=pair.mesh)
+    except Exception as error:  # a program that is written for one dtype
+        return Tried(name, dtype, refused=f"{type(error).__name__}: {error}".splitlines()[0])
+    if not verdict:
+        return Tried(name, dtype, alarm=str(verdict))
+    return Tried(name, dtype, tuple(planted(pair, dtype)))
+
+
+def main() -> int:
+    """Print the table; 1 if an error was missed, or a program that was not touched is faulted."""
+    parser = argparse.ArgumentParser(description="Errors planted in single elements.")
+    parser.add_argument("names", nargs="*", help="parts of the names of programs")
+    parser.add_argument("--workers", type=int, default=1)
+    asked = parser.parse_args()
+    request_devices()
+    from .corpus import pairs
+
+    names = [str(p) for p in pairs() if not asked.names or any(a in str(p) for a in asked.names)]
+    jobs = [(name, dtype) for name in names for dtype in DTYPES]
+    context = multiprocessing.get_context("spawn")
     alarms: collections.Counter[str] = collections.Counter()
-    for pair in chosen:
-        for dtype in DTYPES:
-            right, args = in_dtype(pair, dtype)
-            try:
-                verdict = sw.check(right, *args, mesh=pair.mesh)
-            except Exception as error:  # a program that is written for one dtype
-                print(f"{pair} in {dtype}: {type(error).__name__}")
-                continue
-            if not verdict:
-                alarms[dtype] += 1
-                print(f"{pair} in {dtype}: {verdict}")
-                continue
-            rows = list(planted(pair, dtype))
-            found += rows
-            for one in rows:
-                if not one.seen:
-                    print(f"missed: {one}")
+    found: list[Planted] = []
+    # A worker is replaced now and then: compiled programs are never freed.
+    with concurrent.futures.ProcessPoolExecutor(
+        asked.workers, context, max_tasks_per_child=24
+    ) as pool:
+        waiting = [pool.submit(tried, *job) for job in jobs]
+        for number, future in enumerate(concurrent.futures.as_completed(waiting), 1):
+            one = future.result()
+            found += one.rows
+            alarms[one.dtype] += bool(one.alarm)
+            for said in filter(None, (one.refused, one.alarm)):
+                print(f"{one.name} in {one.dtype}: {said}", flush=True)
+            for row in one.rows:
+                if not row.seen:
+                    print(f"missed: {row}", flush=True)
+            print(f"{number} of {len(jobs)}", end="\r", file=sys.stderr, flush=True)
     print(f"{'error in one element':22}" + "".join(f"{f'{slip:.1%}':>16}" for slip in SLIPS))
     for dtype in DTYPES:
         cells = [share(found, dtype, slip) for slip in SLIPS]
         row = "".join(f"{f'{seen} of {all_}':>16}" for seen, all_ in cells)
         print(f"{dtype:22}{row}   false alarms: {alarms[dtype]}")
-    return int(any(not one.seen for one in found) or bool(alarms))
+    return int(any(not one.seen for one in found) or any(alarms.values()))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ class TestSettings:
         ("text", "says"),
         [
             ("ignor = []", "there is no setting 'ignor'.\n  Remedy: did you mean 'ignore'?"),
-            ("colour = 1", "there are paths, ignore, devices, hardware, expect."),
+            ("colour = 1", "there are paths, ignore, devices, hardware, all_meshes, expect."),
             ('paths = "src"', "paths is a string ('src')."),
             ("paths = [1]", "paths is a list with [1] in it."),
             ('ignore = ["W1"]', "ignore has 'W1', which is no code."),
