@@ -79,7 +79,7 @@ def _broken_in(file: Path, package: Path) -> Iterator[str]:
         for sentence in _broken_by(found, home, package.name):
             yield f"{where}:{found.line}: {sentence}"
     if home not in TOUCHES_INTERNALS:
-        for name, line in _internals(tree):
+        for name, line in (*_internals(tree), *_locals(tree, home)):
             yield f"{where}:{line}: only _jax touches {name}; add what is needed there."
 
 
@@ -219,6 +219,13 @@ def _internals(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield internal, node.lineno
 
 
+def _locals(tree: ast.Module, home: str) -> Iterator[tuple[str, int]]:
+    """Local variables of frames, which are mostly JAX's; pytest's plugin reads those of a test."""
+    for node in ast.walk(tree) if home != "_pytest_plugin" else ():
+        if isinstance(node, ast.Attribute) and node.attr == "f_locals":
+            yield "the variables of a frame", node.lineno
+
+
 def test_the_layers_hold():
     assert broken_rules(PACKAGE) == []
 
@@ -280,6 +287,7 @@ def test_a_good_tree_passes(tmp_path):
         ("_simulate.py", "from jax._src import core", "only _jax touches jax._src"),
         ("_simulate.py", "from jax import extend", "only _jax touches jax.extend"),
         ("_simulate.py", "import jax\njax.interpreters.ad.x()", "only _jax touches jax.interp"),
+        ("_simulate.py", "def f(frame):\n    frame.f_locals", "only _jax touches the variables"),
         ("_evaluate/__init__.py", "from .._simulate import simulate", "_simulate eagerly"),
         ("_new.py", "", "'_new' is in no row. Add it to ROWS in tests/test_layers.py."),
         ("_simulate.py", "from ._new import x", "imports '_new', which is in no row"),

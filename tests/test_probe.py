@@ -35,7 +35,7 @@ def used(tree: ast.AST) -> Iterator[str]:
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if name in modules:
                 yield f"{modules[name]}.{attribute}"
             case ast.Call(
-                func=ast.Name(id="getattr" | "hasattr"),
+                func=ast.Name(id="getattr" | "hasattr" | "Patch"),
                 args=[ast.Name(id=name), ast.Constant(value=attribute), *_],
             ) if name in modules:
                 yield f"{modules[name]}.{attribute}"

@@ -12,25 +12,13 @@ from collections.abc import Sequence
 
 from .._mesh import Axis
 from .._program import Collective, Leaf, Op, Var, walk
+from .._program.primitives import REDUCTIONS, of
 from .flow import ancestors
 from .times import names
 from .verdict import Finding
 from .wrong import Wrong
 
-TOGETHER = {
-    "argmax": "looks for the largest in",
-    "argmin": "looks for the smallest in",
-    "cumlogsumexp": "adds up along",
-    "cummax": "goes along",
-    "cummin": "goes along",
-    "cumprod": "multiplies along",
-    "cumsum": "adds up along",
-    "reduce_prod": "multiplies all of",
-    "sort": "sorts",
-    "top_k": "takes the largest of",
-}
 PRODUCT = "dot_general"
-REDUCTIONS = ("psum", "pmax", "pmin")
 
 
 def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
@@ -41,14 +29,14 @@ def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
     if op.name == PRODUCT:
         axes = sorted(given[0] & given[1]) if len(given) == 2 else []
     else:
-        axes = sorted(given[0]) if given and op.name in TOGETHER else []
+        axes = sorted(given[0]) if given and of(op.name).along else []
     if not axes or _are_exchanged(one, axes):
         return None
     over = names(axes)
     does = (
         "multiplies its own part with its own part"
         if op.name == PRODUCT
-        else f"{TOGETHER[op.name]} its own part"
+        else f"{of(op.name).along} its own part"
     )
     return Finding(
         "SW109",

@@ -9,28 +9,32 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from .._program import Atom, Body, Cond, Leaf, Op, Scan, Split, Var, While
+from .._program import Atom, Body, Cond, Leaf, Op, Scan, Split, Var, While, primitives
+from .._program.primitives import COMPARISONS
 from .flow import ancestors
 
-_KEEPS = """
-    broadcast_in_dim concatenate convert_element_type copy dynamic_slice expand_dims
-    optimization_barrier reshape rev slice split squeeze transpose
-"""
-KEEPS = frozenset(_KEEPS.split())
-"""What hands numbers on as they are."""
+KEEPS = primitives.names(
+    lambda p: (
+        p.identity
+        or p.name in ("convert_element_type", "dynamic_slice")
+        or (p.acts == "moves" and p.moves in ("reorder", "part", "repeat", "join"))
+    )
+)
+"""What passes numbers on as they are."""
 
-PASSES = KEEPS | frozenset(("add", "clamp", "max", "min", "pad", "rem", "select_n", "sub"))
+PASSES = KEEPS | primitives.names(
+    lambda p: (p.pointwise and (p.selects or p.bounded or p.linear == "all")) or p.moves == "pad"
+)
 """What may stand between an argument and its use as an index, offsets and wrapping included."""
 
-_CARRIES = """
-    abs add conv_general_dilated div dot_general erf exp expm1 integer_pow log log1p logistic max
-    min mul neg pow reduce_max reduce_sum rsqrt select_n sqrt square stop_gradient sub tanh
-"""
-CARRIES_NAN = KEEPS | frozenset(_CARRIES.split())
+CARRIES_NAN = KEEPS | primitives.names(
+    lambda p: (
+        (p.pointwise and not (p.truth or p.bits or p.rounds))
+        or (p.acts == "reduces" and p.combines in ("sum", "max"))
+        or p.acts == "contracts"
+    )
+)
 """What may stand between an argument and the question where it makes a NaN."""
-
-COMPARES = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
-FLIPPED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 
 HUGE = 1 << 30
 """A number that others are compared with so that they stay below it, not to tell them apart."""
@@ -208,7 +212,7 @@ def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
     elif op.name == "dynamic_update_slice" and isinstance(op.ins[1], Var):
         sizes = op.ins[1].shape
         yield from ((a, shape[d] - sizes[d] + 1) for d, a in enumerate(op.ins[2:]))
-    elif op.name in COMPARES:
+    elif op.name in COMPARISONS:
         for one, other in (op.ins, op.ins[::-1]):
             if isinstance(other, Var) and other in ranges:
                 yield one, ranges[other]
@@ -245,11 +249,11 @@ def _comparisons(body: Body, says: Says) -> Reader:
         return found.item() if one else None
 
     def read(op: Op) -> Iterator[tuple[Atom, Any]]:
-        if not isinstance(op, Leaf) or op.name not in COMPARES:
+        if not isinstance(op, Leaf) or op.name not in COMPARISONS:
             return
         for name, one, other in (
             (op.name, *op.ins),
-            (FLIPPED.get(op.name, op.name), *op.ins[::-1]),
+            (primitives.of(op.name).mirror, *op.ins[::-1]),
         ):
             number = written(other)
             if number is not None and not wraps(op, one):

@@ -33,6 +33,7 @@ from .._program import (
     derivatives_of,
     walk,
 )
+from .._program.primitives import UNKNOWN, of
 from .flow import ancestors, carried, deciding, felt, needed
 from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
@@ -261,10 +262,9 @@ def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
 
 
 def _draws(op: Op) -> bool:
-    return isinstance(op, Leaf) and op.name in RANDOM
-
-
-RANDOM = {"random_bits", "threefry2x32", "rng_bit_generator", "rng_uniform"}
+    """Return whether an operation draws random numbers; making keys is none."""
+    row = of(op.name) if isinstance(op, Leaf) else UNKNOWN
+    return row.random and not row.keys
 
 
 def mean_of_means(body: Body, op: Op, beside: Beside, agree: Agree) -> bool:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from .._program import Atom, Body, Leaf, Op, Scan, Var, While
-
-_COUNTING = {"add", "sub", "convert_element_type"}
+from .._program.primitives import STEPS
 
 
 def ancestors(body: Body, target: Atom) -> list[Op]:
@@ -64,7 +63,7 @@ def counts(loop: Scan | While, index: int) -> bool:
     atom, before, steps = loop.body.outs[index], carried(loop)[index], 0
     while atom is not before:
         op = makers.get(atom) if isinstance(atom, Var) else None
-        if not isinstance(op, Leaf) or op.name not in _COUNTING:
+        if not isinstance(op, Leaf) or op.name not in (*STEPS, "convert_element_type"):
             return False
         given = [a for a in op.ins if isinstance(a, Var)]
         if len(given) != 1 or (op.name == "sub" and op.ins[0] is not given[0]):

@@ -27,6 +27,7 @@ from .._program import (
     walk,
     within,
 )
+from .._program.primitives import of
 from .diagnose import gradient_before
 from .two_ways import two_ways
 from .verdict import NOT_SHARDED, NOWHERE, Finding
@@ -174,7 +175,9 @@ def _gathered_to_reduce(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 readers.setdefault(atom, []).append(op)
     for op in collectives_in(body.ops):
         users = readers.get(op.outs[0], [])
-        reduces = [user for user in users if isinstance(user, Leaf) and user.name in REDUCTIONS]
+        reduces = [
+            user for user in users if isinstance(user, Leaf) and of(user.name).acts == "reduces"
+        ]
         if op.name == "all_gather" and users and reduces == users and op.outs[0].bytes >= LARGE:
             yield Finding(
                 "SW205",
@@ -185,8 +188,6 @@ def _gathered_to_reduce(body: Body, axes: list[Axis]) -> Iterator[Finding]:
                 certain=False,
             )
 
-
-REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_and", "reduce_or"}
 
 RULES: tuple[Callable[[Body, list[Axis]], Iterator[Finding]], ...] = (
     _reduced_again,

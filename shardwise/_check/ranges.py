@@ -16,26 +16,23 @@ import numpy as np
 
 from .. import _jax
 from .._lift import eps_of
-from .._program import AxisIndex, Body, Collective, Leaf, Op, Scan, Var, While, walk
+from .._program import AxisIndex, Body, Collective, Leaf, Op, Scan, Var, While, primitives, walk
 from .flow import carried, counts
 
 SHORT_RANGE = 1e30
 """Where types end that sums of ordinary numbers may leave."""
 
-_ADDS = """
-    conv_general_dilated cumprod cumsum dot_general psum psum_scatter reduce_prod reduce_sum
-    reduce_window_sum scatter-add scatter-sub
-"""
-ADDS = frozenset(_ADDS.split())
+ADDS = primitives.names(lambda p: p.combines in ("sum", "prod") and not p.pointwise)
 """What adds up or multiplies as many numbers as a device holds."""
 
-STEPS = frozenset({"add", "add_any", "sub"})
-"""What adds up one after the other, in a loop or written out."""
-
-COUNTING = frozenset({"cumsum", "psum", "psum_scatter", "reduce_sum"})
+COUNTING = primitives.names(
+    lambda p: p.combines == "sum" and p.acts in ("reduces", "scans", "collective")
+)
 """Sums that are small if what they count is there or not."""
 
-GROWS = (ADDS - COUNTING) | {"integer_pow", "mul", "pow", "shift_left"}
+GROWS = (ADDS - COUNTING) | primitives.names(
+    lambda p: p.pointwise and p.growth and p.combines != "sum" and p.name != "convert_element_type"
+)
 """What may make large numbers of small ones."""
 
 
@@ -65,7 +62,7 @@ def whole_numbers(body: Body) -> Any:
         small = all(var in numbered or var in places or var.dtype == jnp.bool_ for var in given)
         if isinstance(op, Leaf | Collective) and given and small and wide and name not in GROWS:
             numbered |= set(op.outs)
-        elif name in ADDS or (name in STEPS and (len(given) > 1 or not wide)):
+        elif name in ADDS or (name in primitives.STEPS and (len(given) > 1 or not wide)):
             found += [var.dtype for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)]
     return min(found, key=lambda dtype: jnp.iinfo(dtype).max, default=None)
 
@@ -84,7 +81,11 @@ def are_vast(values: Iterable[Any]) -> bool:
 
 def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
     """Which results are numbers of elements, or are computed from such alone."""
-    if isinstance(op, AxisIndex) or name in ("argmax", "argmin", "iota"):
+    if (
+        isinstance(op, AxisIndex)
+        or name in ("argmax", "argmin")
+        or primitives.of(name).acts == "makes"
+    ):
         return set(op.outs)
     if name == "top_k":
         return set(op.outs[1:])

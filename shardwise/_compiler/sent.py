@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from .._collectives import sends
+from .._program import primitives
 from .devices import axes_of_groups, axes_of_pairs, permuted, replica_groups
 from .hlo import Computation, Instruction, Module, Type
 from .work import Work, add_instruction
@@ -35,23 +36,7 @@ REDUCTIONS = {
     "and": "pmin",
 }
 
-WRITTEN = frozenset(
-    {
-        *NAMES.values(),
-        *REDUCTIONS.values(),
-        "psum_invariant",
-        "psum2",
-        "all_gather_invariant",
-        "all_gather_reduced",
-        "reduce_scatter",
-        "unreduced_psum",
-        "unreduced_psum_scatter",
-        "unreduced_reduce_scatter",
-        "pmean",
-        "pshuffle",
-        "psend",
-    }
-)
+WRITTEN = primitives.names(lambda p: p.acts == "collective")
 """Primitives of JAX that are collectives: what comes from them the program itself sends."""
 
 

@@ -33,20 +33,18 @@ from .._program import (
     Split,
     Var,
     doing,
+    primitives,
     within,
 )
 from . import turns
 from .instead import Other, Plan, code, names, sent_bytes
 from .turns import is_recomputed
 
-VIEWS = {"reshape", "squeeze", "expand_dims", "transpose", "convert_element_type", "copy"}
+VIEWS = primitives.names(lambda p: p.identity or p.moves == "reorder") | {"convert_element_type"}
 """Operations through which it is looked at what becomes of a value."""
 
 SCALES = {"mul", "div"}
 """Linear operations with a number, which a sum over devices may go past."""
-
-REDUCERS = {"reduce_sum": "psum", "reduce_max": "pmax", "reduce_min": "pmin"}
-"""Reductions of one device, and the collective that does the same over devices."""
 
 GONE = {"unused", "scattered", "reduced"}
 """Kinds after which the whole result is not there any more."""
@@ -139,7 +137,9 @@ class _Look:
         if not alike or not _reaches_all(op):
             return None
         rest = tuple(axis for axis in op.axes if axis not in alike)
-        if len(alike) < len(real) and (op.name not in PARTLY or op.groups is not None):
+        if len(alike) < len(real) and (
+            op.name not in primitives.REDUCTIONS or op.groups is not None
+        ):
             return None
         over, mean = names(alike), within(op.source, "pmean")
         name = "pmean" if mean else op.name
@@ -152,7 +152,7 @@ class _Look:
             return Plan("same", reason, remedy + ".", (size,))
         if op.backward and op.name == "psum":
             remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
-        elif mean or op.name in ("pmax", "pmin", "pbroadcast", "ppermute"):
+        elif mean or primitives.of(op.name).idempotent:
             remedy = f"leave the {name} out: it gives back what goes in."
         elif op.name == "psum":
             remedy = f"multiply by jax.lax.axis_size({code(alike)}), or leave it out."
@@ -248,7 +248,7 @@ class _Look:
         users = self._users(op.outs[0])
         if not users or not all(_reduces(user, op.params["dimension"]) for user in users):
             return None
-        with_what = [REDUCERS[user.name] for user in users if isinstance(user, Leaf)]
+        with_what = [_over_devices(user) for user in users]
         others = tuple(
             Other(name, op.axes, user.outs[0].bytes)
             for name, user in zip(with_what, users, strict=True)
@@ -267,7 +267,11 @@ class _Look:
 
     def _merged(self, op: Collective) -> Plan | None:
         """A sum of a sum: one collective over the axes of both."""
-        first = self._summed(op.ins[0]) if op.name in PARTLY and op.groups is None else None
+        first = (
+            self._summed(op.ins[0])
+            if op.name in primitives.REDUCTIONS and op.groups is None
+            else None
+        )
         if first is None or first.name != op.name or first.groups is not None:
             return None
         if id(first) in self.found or set(first.axes) & set(op.axes):
@@ -290,7 +294,7 @@ class _Look:
 
     def _order(self, op: Collective) -> Plan | None:
         """A sum of the whole where a sum of each device's part of it would do."""
-        if op.name not in PARTLY or op.groups is not None:
+        if op.name not in primitives.REDUCTIONS or op.groups is not None:
             return None
         before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
         users = self._users(op.outs[0]) or []
@@ -365,10 +369,6 @@ class _Look:
         return view and self._all(user.outs[0], wanted)
 
 
-PARTLY = {"psum", "pmax", "pmin"}
-"""Collectives over several axes that can be done over some of them."""
-
-
 def _the_same(a: Op | None, b: Op) -> bool:
     """Whether two operations do the same to the same values."""
     return a is not None and doing(a) is not None and doing(a) == doing(b) and a.ins == b.ins
@@ -392,4 +392,10 @@ def _sends(op: Collective) -> bool:
 
 
 def _reduces(user: Op, dimension: int) -> bool:
-    return isinstance(user, Leaf) and user.name in REDUCERS and dimension in user.params["axes"]
+    return bool(_over_devices(user)) and dimension in getattr(user, "params", {})["axes"]
+
+
+def _over_devices(op: Op) -> str:
+    """Return the collective that does over devices what an operation does along dimensions."""
+    row = primitives.of(op.name) if isinstance(op, Leaf) else primitives.UNKNOWN
+    return primitives.BY_KIND.get(row.combines, "") if row.acts == "reduces" else ""

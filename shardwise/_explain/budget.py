@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .._errors import ArgumentError, ShardwiseError, explain_error
+from .._program.primitives import COLLECTIVES as FORMS
 from . import units
 from .data import CollectiveUse
 from .facts import Facts
 
-COLLECTIVES = (
-    ("psum", "pmax", "pmin", "all_reduce", "all_gather", "psum_scatter", "all_to_all")
-    + ("ppermute", "pbroadcast", "ragged_all_to_all", "collectives")
-)  # fmt: skip
+COLLECTIVES = (*dict.fromkeys(form.name for form in FORMS.values()), "all_reduce", "collectives")
 """What can be counted; `collectives` is all of them."""
 
 Bound = float | Mapping[str, float]

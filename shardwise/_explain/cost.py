@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from .._collectives import sends
+from .._program.primitives import REDUCTIONS
 from .data import CollectiveUse, Cost, Scaling, ScalingPoint, Step
 from .facts import Facts
 from .hardware import Hardware, find
@@ -153,7 +154,7 @@ def _rounds(name: str, n: int) -> int:
     if name in ("ppermute", "all_to_all"):
         return 1
     once = math.ceil(math.log2(n))
-    return 2 * once if name in ("psum", "pmax", "pmin", "all_reduce") else once
+    return 2 * once if name in (*REDUCTIONS, "all_reduce") else once
 
 
 def _openers(report: Facts) -> list[bool]:

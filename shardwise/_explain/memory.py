@@ -12,22 +12,39 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
-from .._program import Atom, Body, Cond, Join, Leaf, Op, Scan, Split, Var, Where, While
+from .._program import (
+    Atom,
+    Body,
+    Cond,
+    Join,
+    Leaf,
+    Op,
+    Scan,
+    Split,
+    Var,
+    Where,
+    While,
+    primitives,
+)
 from .._program.where import NOWHERE
 from .data import Live, Memory
-from .flops import ELEMENTWISE, REDUCTIONS
 from .placing import KEEPS_LAYOUT, Layouts
 
-VIEWS = {"reshape", "squeeze", "optimization_barrier", "bitcast_convert_type", "name"}
-"""Leaves whose result is the operand under another shape."""
-
-FREE = {"broadcast_in_dim", "iota"}
+FREE = primitives.names(lambda p: p.moves == "repeat" and p.acts == "moves") | {"iota"}
 """Made again wherever they are read."""
 
-FUSES = KEEPS_LAYOUT | FREE | {"transpose", "rev", "slice", "pad", "real", "imag"}
+FUSES = (
+    KEEPS_LAYOUT
+    | FREE
+    | primitives.names(
+        lambda p: p.acts == "moves" and not p.view and p.moves in ("reorder", "part", "pad")
+    )
+)
 """Leaves that are computed where their result is read."""
 
-READS_FUSED = FUSES | ELEMENTWISE | REDUCTIONS | VIEWS
+READS_FUSED = FUSES | primitives.names(
+    lambda p: p.view or p.acts in ("reduces", "scans", "windows")
+)
 """Leaves into which the making of their operands is fused."""
 
 SHOWN = 12
@@ -39,7 +56,7 @@ POINTS = 400
 
 def is_view(op: Op) -> bool:
     """Whether the result is the operand itself, seen in another way."""
-    return isinstance(op, Split | Join) or (isinstance(op, Leaf) and op.name in VIEWS)
+    return isinstance(op, Split | Join) or (isinstance(op, Leaf) and primitives.of(op.name).view)
 
 
 def fused(body: Body) -> set[Var]:

@@ -8,7 +8,7 @@ from .._mesh import Axis, Placement
 from .._program import Body, Join, Leaf, Op, Split, Var, is_sharded, walk
 from . import units
 from .data import CollectiveUse
-from .memory import FREE, VIEWS
+from .memory import FREE, is_view
 from .placing import KEEPS_LAYOUT, Layouts
 
 
@@ -72,7 +72,7 @@ def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
 def _outside(ops: list[Op], layouts: Layouts) -> Iterator[str]:
     """The first operation outside `shard_map` that needs more of a split array than its part."""
     for op in ops:
-        if op.scope or not isinstance(op, Leaf) or op.name in KEEPS_LAYOUT | FREE | VIEWS:
+        if op.scope or not isinstance(op, Leaf) or op.name in KEEPS_LAYOUT | FREE or is_view(op):
             continue
         if any(axis.size > 1 for atom in op.ins for axis in layouts.axes(atom)):
             yield (

@@ -12,12 +12,9 @@ import math
 from collections.abc import Iterator
 
 from .._mesh import Axis, Placement
-from .._program import Atom, Body, Join, Leaf, Op, Split, Var, pairs
-from .flops import ELEMENTWISE
+from .._program import Atom, Body, Join, Leaf, Op, Split, Var, pairs, primitives
 
-COMPARES = {"eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite"}
-KEEPS_LAYOUT = ELEMENTWISE | COMPARES | {"convert_element_type", "select_n", "name"}
-KEEPS_LAYOUT |= {"optimization_barrier"}
+KEEPS_LAYOUT = primitives.names(lambda p: p.pointwise or p.identity)
 """Leaves whose result is laid out as their operands are."""
 
 

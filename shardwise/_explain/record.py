@@ -21,6 +21,7 @@ from .._program import (
     anywhere,
     caller_of,
     collectives_in,
+    primitives,
 )
 from .._program.where import NOWHERE
 from .data import CollectiveUse, Step
@@ -28,9 +29,6 @@ from .flops import flops_of
 from .meant import Meant
 from .memory import fused, is_view
 from .placing import Layouts
-
-READS_A_PART = {"slice", "dynamic_slice", "gather"}
-"""Operations that read as much as they give."""
 
 
 @dataclasses.dataclass
@@ -296,10 +294,10 @@ class Recorder:
         if is_view(op) or op.bodies:
             return 0
         written = sum(self.layouts.bytes(var) for var in op.outs if var not in skip)
-        name = op.name if isinstance(op, Leaf) else ""
-        if name in READS_A_PART:
+        row = primitives.of(op.name) if isinstance(op, Leaf) else primitives.UNKNOWN
+        if row.moves in ("part", "lookup"):
             return 2 * written
-        if name == "dynamic_update_slice":
+        if row.name == "dynamic_update_slice":
             update = op.ins[1]
             return 2 * self.layouts.bytes(update) if isinstance(update, Var) else 0
         inside = {atom for atom in op.ins if isinstance(atom, Var) and atom not in skip}
@@ -333,9 +331,8 @@ def module_in(stack: str) -> str:
     return "/".join(name for name in names if name not in OWN_NAMES)
 
 
-OWN_NAMES = {"checkpoint", "rematted_computation", "remat", "remat2"}
-OWN_NAMES |= {"while", "body", "cond", "scan", "closed_call", "eval_jaxpr", "shard_map"}
-OWN_NAMES |= {"custom_jvp_call", "custom_vjp_call", "core_call"}
+OWN_NAMES = primitives.names(lambda p: p.acts in ("call", "control"))
+OWN_NAMES |= {"body", "checkpoint", "rematted_computation", "remat"}
 """What JAX itself puts on the name stack, or on the path of an operation that it compiles."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._program import Collective, Leaf, Lit, Op, Scan, added_up, is_move, within
+from .._program import Collective, Leaf, Lit, Op, Scan, added_up, is_move, primitives, within
 from .instead import Other, Plan, code, names, sent_bytes
 
 
@@ -47,7 +47,8 @@ def _once(op: Collective, loop: Scan) -> Other:
 
 def _is_linear(op: Leaf) -> bool:
     """Whether a sum may be taken before or after an operation."""
-    factors = {"mul": op.ins, "div": op.ins[1:]}.get(op.name, ())
+    linear = primitives.of(op.name).linear
+    factors = op.ins if linear == "each" else op.ins[1:] if linear == "first" else ()
     return is_move(op) or any(isinstance(x, Lit) and np.shape(x.value) == () for x in factors)
 
 

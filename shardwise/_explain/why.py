@@ -12,12 +12,11 @@ from .._compiler.devices import spec_of_sharding
 from .._compiler.hlo import Instruction, instruction_of
 from .._compiler.sent import Sent
 from .._compiler.shardings import Sharded, contracted, operands_of, sharded_values
-from .._program import Where
+from .._program import Where, primitives
+from .._program.primitives import EXCHANGES
 from .._program.where import NOWHERE, choose_own
 from . import units
 from .data import CollectiveUse, Sharding, Why
-
-GATHERS = ("all_gather", "all_to_all", "ppermute")
 
 
 class Reasons:
@@ -42,9 +41,9 @@ class Reasons:
         operands = operands_of(one, self.compiled.mesh)
         if one.instruction.opcode == "dot":
             return _of_product(use, one, operands, self.compiled.mesh)
-        if one.instruction.opcode == "reduce" and use.name not in GATHERS:
+        if one.instruction.opcode == "reduce" and use.name not in EXCHANGES:
             return _of_reduction(use, one, operands)
-        if operands and use.name in GATHERS:
+        if operands and use.name in EXCHANGES:
             return _of_resharding(use, one, operands)
         return None
 
@@ -106,7 +105,7 @@ def _of_product(
     if len(operands) != 2 or any(operand.spec is None for operand in operands):
         return None
     sides = list(zip(operands, contracted(one), strict=True))
-    if use.name not in GATHERS:
+    if use.name not in EXCHANGES:
         split = [
             (operand, place)
             for operand, places in sides
@@ -160,7 +159,7 @@ def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]
     operand = max(operands, key=lambda each: each.type.bytes)
     if operand.spec is None or one.spec is None or operand.spec == one.spec:
         return None
-    kind = "resharding" if one.primitive in RESHARDS else "operation"
+    kind = "resharding" if primitives.of(one.primitive).acts == "places" else "operation"
     array = units.array(operand.type.shape, operand.type.dtype)
     taken = f"{array} is" if kind == "resharding" else f"{one.primitive} takes {array}"
     return Why(
@@ -171,15 +170,12 @@ def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]
     )
 
 
-RESHARDS = ("sharding_constraint", "reshard", "mesh_cast", "device_put")
-
-
 def _is_part(use: CollectiveUse, one: Sharded, mesh: Mapping[str, int]) -> bool:
     """Whether what is sent has the shape of one device's part, in whatever order."""
     if use.dtype != one.type.dtype or one.spec is None:
         return False
     # Of a sum that is scattered afterwards, the whole is reduced.
-    whole = () if use.name in GATHERS else use.axes
+    whole = () if use.name in EXCHANGES else use.axes
     parts = [math.prod(mesh[name] for name in row if name not in whole) for row in one.spec]
     local = (-(-size // n) for size, n in zip(one.type.shape, parts, strict=True))
     return math.prod(local) == math.prod(use.shape)

@@ -19,6 +19,13 @@ from .effects import MAY_DEADLOCK as MAY_DEADLOCK
 from .effects import MayDeadlock as MayDeadlock
 from .effects import surface as surface
 from .effects import without_axes as without_axes
+from .frames import Call as Call
+from .frames import axis_named as axis_named
+from .frames import collective_called as collective_called
+from .frames import groups_given as groups_given
+from .frames import mapped_functions as mapped_functions
+from .frames import mesh_named as mesh_named
+from .frames import vmap_axes as vmap_axes
 from .jaxprs import PERMUTES_IN_MESH_ORDER as PERMUTES_IN_MESH_ORDER
 from .jaxprs import Open as Open
 from .jaxprs import argument_names as argument_names

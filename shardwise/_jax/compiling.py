@@ -167,7 +167,7 @@ def _placed(opened: Open, var: Any) -> Placed:
         name, params = primitive_name(eqn.primitive), eqn.params
         if name == "sharding_constraint":
             return Placed(_spec(params["sharding"]))
-        if name in ("pjit", "jit") and "in_shardings" in params:
+        if name == "jit" and "in_shardings" in params:
             donated = params["donated_invars"][at]
             spec = _spec(params["in_shardings"][at])
             inner = open_jaxpr(params["jaxpr"])

@@ -117,7 +117,7 @@ def _apply(eqn: Any, ins: list[Any]) -> list[Any]:
         ins = [lax.transpose(left, orders.left), lax.transpose(right, orders.right)]
         (out,) = bind(eqn.primitive, params | {"dimension_numbers": orders.numbers}, *ins)
         return [lax.transpose(out, orders.after)]
-    if name in ("jit", "checkpoint", "remat2") and are_unordered(params["jaxpr"]):
+    if name in ("jit", "remat2") and are_unordered(params["jaxpr"]):
         inner = partial(_evaluate, params["jaxpr"])
         if name == "jit":
             return inner(ins)

@@ -2,7 +2,8 @@
 
 `jax.device_count()`, `jax.local_device_count()` and the length of `jax.devices()` are numbers in
 the trace: nothing of them is left in the jaxpr. So they are refused as they are asked for, also
-where the function was imported by its name (`from jax import device_count`). Of the devices
+where the function was imported by its name (`from jax import device_count`); but for
+`from jax import local_devices`, which asks the backend only once. Of the devices
 themselves a program may take one (`jax.devices()[0].platform`); whatever would tell how many there
 are is refused, by whichever function it is done: `len`, a loop that comes to the end of them, a
 copy, an array of them. Who asks is told by the frames, so that it needs no source.
@@ -25,6 +26,7 @@ from jax._src import xla_bridge as _bridge
 
 from .._errors import UnsupportedError, explain_error, prefix
 from .lines import is_own
+from .patches import Patch
 
 _NAMES = ("device_count", "local_device_count", "devices")
 _ASKING = {getattr(_bridge, name).__code__: name for name in _NAMES}
@@ -51,10 +53,15 @@ def elsewhere(size: int | None) -> contextlib.AbstractContextManager[Any]:
 _NEVER = "(?!)"
 
 
-def count_what_is_there(wanted: Wanted) -> None:
-    """Hear what programs ask of the backend, once for the process."""
-    original = _bridge.get_backend
+def counting_patches(wanted: Wanted) -> list[Patch]:
+    """Return what notices that a program counts the devices of this machine."""
+    return [
+        Patch(_bridge, "get_backend", functools.partial(_backend, wanted=wanted)),
+        Patch(jax, "local_devices", functools.partial(_local_devices, wanted=wanted)),
+    ]
 
+
+def _backend(original: Callable[..., Any], wanted: Wanted) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_backend(*args: Any) -> Any:
         backend = original(*args)
@@ -67,13 +74,11 @@ def count_what_is_there(wanted: Wanted) -> None:
             return backend
         return _Backend(backend, caller, wanted)
 
-    _bridge.get_backend = get_backend
-    _hear_local_devices(wanted)
+    return get_backend
 
 
-def _hear_local_devices(wanted: Wanted) -> None:
-    """`jax.local_devices` answers from a cache: it is replaced in every module that has it."""
-    original = jax.local_devices
+def _local_devices(original: Callable[..., Any], wanted: Wanted) -> Callable[..., Any]:
+    """Replace what does not ask the backend each time: it answers from a cache."""
 
     @functools.wraps(original)
     def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
@@ -82,10 +87,7 @@ def _hear_local_devices(wanted: Wanted) -> None:
             return found
         return _Devices(found, "jax.local_devices()", wanted)
 
-    for module in [*sys.modules.values()]:
-        held = getattr(module, "__dict__", {}) if module is not _bridge else {}
-        for name in [name for name, value in held.items() if value is original]:
-            held[name] = local_devices
+    return local_devices
 
 
 class _Backend:

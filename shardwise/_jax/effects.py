@@ -38,8 +38,10 @@ def surface(error: type[Exception], found: Callable[[str], Exception | None]) ->
 
     XLA turns any exception of a callback into a `JaxRuntimeError` that holds its text. From the
     first call on, a `JaxRuntimeError` in whose text `found` recognises ours becomes an instance
-    of both classes. Should a later JAX build its errors in another way, the caller gets the plain
-    `JaxRuntimeError`, with the same text.
+    of both classes. This stays for the process: the error is raised when a compiled program runs,
+    long after it was traced, in a `jit` of the caller's with nothing of ours around it. Should a
+    later JAX build its errors in another way, the caller gets the plain `JaxRuntimeError`, with the
+    same text.
     """
     base = jax.errors.JaxRuntimeError
     if error in _SURFACED:

@@ -16,23 +16,21 @@ from .jaxprs import bind, open_jaxpr, primitive_name
 from .straight import Equation
 
 Params = Callable[[str, dict[str, Any]], dict[str, Any]]
-_CALLS = {
-    "jit": "jaxpr",
-    "pjit": "jaxpr",
-    "custom_jvp_call": "call_jaxpr",
-    "closed_call": "call_jaxpr",
-}
+Called = Callable[[str], str]
+"""The parameter of a call that holds what is called, by the name of its primitive."""
 
 
-def retyped(jaxpr: Any, aval: Callable[[Any], Any], params: Params) -> Any:
+def retyped(jaxpr: Any, aval: Callable[[Any], Any], params: Params, called: Called) -> Any:
     """Trace the body of a scatter or a reduction again, for operands of other types."""
     given = [aval(v.aval) for v in open_jaxpr(jaxpr).invars]
     with jax.enable_x64(True):
-        made = jax.make_jaxpr(functools.partial(_evaluate, jaxpr, aval, params))(*given)
+        made = jax.make_jaxpr(functools.partial(_evaluate, jaxpr, aval, params, called))(*given)
     return made if hasattr(jaxpr, "consts") else made.jaxpr
 
 
-def _evaluate(jaxpr: Any, aval: Callable[[Any], Any], params: Params, *args: Any) -> list[Any]:
+def _evaluate(
+    jaxpr: Any, aval: Callable[[Any], Any], params: Params, called: Called, *args: Any
+) -> list[Any]:
     opened = open_jaxpr(jaxpr)
     env: dict[Any, Any] = dict(zip(opened.constvars, opened.consts, strict=True))
     env.update(zip(opened.invars, args, strict=True))
@@ -45,8 +43,9 @@ def _evaluate(jaxpr: Any, aval: Callable[[Any], Any], params: Params, *args: Any
     for eqn in opened.eqns:
         name = primitive_name(eqn.primitive)
         given = [read(v) for v in eqn.invars]
-        if name in _CALLS:
-            outs: Sequence[Any] = _evaluate(eqn.params[_CALLS[name]], aval, params, *given)
+        if called(name) in eqn.params:
+            inner = eqn.params[called(name)]
+            outs: Sequence[Any] = _evaluate(inner, aval, params, called, *given)
         else:
             outs = bind(eqn.primitive, params(name, eqn.params), *given)
         env.update(zip(eqn.outvars, outs, strict=True))

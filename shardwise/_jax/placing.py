@@ -14,6 +14,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from jax._src import api as _api
@@ -25,12 +26,14 @@ from jax._src.lax import lax as _lax
 from jax._src.numpy import util as _numpy
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
+from .patches import Patch
+
 Traced = Callable[[], bool]
 """Whether a simulated program is being traced."""
 
 
-def place_virtually(traced: Traced) -> None:
-    """Let JAX ask for the mesh around a simulated program, once for the process."""
+def placing_patches(traced: Traced) -> list[Patch]:
+    """Return what lets JAX ask for the mesh around a simulated program."""
 
     def around() -> AbstractMesh | None:
         """The mesh around, where JAX itself would find none, for it looks for devices."""
@@ -41,15 +44,14 @@ def place_virtually(traced: Traced) -> None:
         manual = dict.fromkeys(mesh.manual_axes, AxisType.Auto)
         return None if mesh.empty else mesh.update_axis_types(manual)
 
-    _pjit._create_sharding_for_array = _of_jit(_pjit._create_sharding_for_array, around)
-    _api.pspec_to_sharding = _sharding(_api.pspec_to_sharding, around)
-    described: Any = _core.ShapeDtypeStruct
-    described.sharding = property(_described(described.sharding.fget, around))
-    _numpy.canonicalize_device_to_sharding = _made_on(
-        _numpy.canonicalize_device_to_sharding, traced
-    )
-    _lax.broadcast = _filled(_lax.broadcast, traced)
-    _pjit._pjit_batcher_for_sharding = _batched(_pjit._pjit_batcher_for_sharding, traced)
+    return [
+        Patch(_pjit, "_create_sharding_for_array", partial(_of_jit, around=around)),
+        Patch(_api, "pspec_to_sharding", partial(_sharding, around=around)),
+        Patch(_core.ShapeDtypeStruct, "sharding", partial(_described, around=around)),
+        Patch(_numpy, "canonicalize_device_to_sharding", partial(_made_on, traced=traced)),
+        Patch(_lax, "broadcast", partial(_filled, traced=traced)),
+        Patch(_pjit, "_pjit_batcher_for_sharding", partial(_batched, traced=traced)),
+    ]
 
 
 Around = Callable[[], "AbstractMesh | None"]
@@ -75,12 +77,12 @@ def _sharding(original: Callable[..., Any], around: Around) -> Callable[..., Any
     return pspec_to_sharding
 
 
-def _described(original: Any, around: Around) -> Callable[..., Any]:
+def _described(original: property, around: Around) -> property:
     def sharding(self: Any) -> Any:
         mesh = around() if isinstance(self._sharding, PartitionSpec) else None
-        return original(self) if mesh is None else NamedSharding(mesh, self._sharding)
+        return original.__get__(self) if mesh is None else NamedSharding(mesh, self._sharding)
 
-    return sharding
+    return property(sharding)
 
 
 def _made_on(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from jax.extend import core as jex
 
 from .._errors import UnsupportedError, explain_error
 from .jaxprs import open_jaxpr
+from .patches import Patch, Patches
 
 
 def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
@@ -32,10 +33,10 @@ def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
     if not has_refs(jaxpr):
         return jaxpr, ()
     inner = _partial.convert_constvars_jaxpr(getattr(jaxpr, "jaxpr", jaxpr))
-    _teach()
     token = _DIFFERENTIABLE.set(True)
     try:
-        pure = _discharge.discharge_state(jex.ClosedJaxpr(inner, ()))
+        with _PATCHES.installed():
+            pure = _discharge.discharge_state(jex.ClosedJaxpr(inner, ()))
     finally:
         _DIFFERENTIABLE.reset(token)
     first = len(open_jaxpr(pure).consts)
@@ -60,13 +61,19 @@ def _is_state(effect: Any) -> bool:
 _DIFFERENTIABLE: contextvars.ContextVar[bool] = contextvars.ContextVar("keeps", default=False)
 
 
-@functools.cache
-def _teach() -> None:
-    """Let JAX ask, once for the process, whether rules have to stay."""
-    _discharge._discharge_state = _keeping(_discharge._discharge_state)
+def _patches() -> list[Patch]:
+    """Return what lets JAX ask whether rules have to stay."""
     rules = _discharge._discharge_rules
-    for primitive in (_custom.custom_jvp_call_p, _custom.custom_vjp_call_p):
-        rules[primitive] = _with_its_rule(primitive, rules.get(primitive))
+    return [
+        Patch(_discharge, "_discharge_state", _keeping),
+        *(
+            Patch(rules, primitive, functools.partial(_with_its_rule, primitive))
+            for primitive in (_custom.custom_jvp_call_p, _custom.custom_vjp_call_p)
+        ),
+    ]
+
+
+_PATCHES = Patches(_patches)
 
 
 def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:

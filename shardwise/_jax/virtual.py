@@ -5,7 +5,7 @@ works although a trace is under way, and `jax.pmap` runs over as many virtual de
 arguments ask for when there are too few real ones. Specs and shardings that a program gives to
 `jit`, `device_put` or `jnp.zeros` need no devices (`placing`). `jax.device_count`, which counts the
 devices of this machine, is refused where the mesh has another number of them (`counting`).
-Elsewhere all are JAX's own.
+After the trace all are JAX's own again (`patches`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from jax._src import sharding_impls as _shardings
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .ambient import note_ambient, unfreeze_meshes
-from .counting import count_what_is_there, elsewhere
+from .counting import counting_patches, elsewhere
 from .messages import UNMAPPED, RefusedError
-from .placing import place_virtually
+from .patches import Patch, Patches
+from .placing import placing_patches
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
     _config, "abstract_mesh_context_manager", None
@@ -70,12 +71,11 @@ class Seen:
 @contextlib.contextmanager
 def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
     """A context in which programs may set virtual meshes and map over virtual devices."""
-    _teach()
     seen = Seen(mesh)
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
-        with unfreeze_meshes(), elsewhere(seen.size):
+        with _PATCHES.installed(), unfreeze_meshes(), elsewhere(seen.size):
             yield seen
     finally:
         _VIRTUAL.reset(token)
@@ -84,15 +84,19 @@ def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
         _DEVICES.set_local(devices)
 
 
-@functools.cache
-def _teach() -> None:
-    """Let JAX ask, once for the process, whether a simulated program is being traced."""
-    _shardings.set_mesh.__init__ = _set_mesh(_shardings.set_mesh.__init__)
-    _pmap._get_mesh_devices = _mesh_devices(_pmap._get_mesh_devices)
-    _pmap._cached_shard_map = _mapped(_pmap._cached_shard_map)
-    _shard_map._shmap_checks = _checks(_shard_map._shmap_checks)
-    place_virtually(lambda: _VIRTUAL.get() is not None)
-    count_what_is_there(_size)
+def _patches() -> list[Patch]:
+    """Return what lets JAX ask whether a simulated program is being traced."""
+    return [
+        Patch(_shardings.set_mesh, "__init__", _set_mesh),
+        Patch(_pmap, "_get_mesh_devices", _mesh_devices),
+        Patch(_pmap, "_cached_shard_map", _mapped),
+        Patch(_shard_map, "_shmap_checks", _checks),
+        *placing_patches(lambda: _VIRTUAL.get() is not None),
+        *counting_patches(_size),
+    ]
+
+
+_PATCHES = Patches(_patches)
 
 
 def _size() -> int | None:

@@ -13,33 +13,15 @@ import numpy as np
 from jax import lax
 
 from .. import _jax
-from .._program import Atom, Leaf, Lit, Var
+from .._program import Atom, Leaf, Lit, Var, primitives
 from .widths import as_declared, is_wider, wide_dtype, widened
 
-_DECLARED = """
-    approx_top_k bitcast_convert_type call_exported debug_callback ffi_call io_callback nextafter
-    pallas_call pure_callback random_gamma rng_uniform
-"""
-DECLARED = frozenset(_DECLARED.split())
+DECLARED = primitives.names(lambda p: p.fixed_dtype and p.name != "reduce_precision")
 """What depends on the bits of its operands, or is compiled for their dtypes."""
 
-_KNOWN = """
-    abs acos acosh add add_any and argmax argmin asin asinh atan atan2 atanh broadcast_in_dim cbrt
-    ceil clamp clz complex concatenate conj conv_general_dilated convert_element_type copy copy_p
-    cos cosh cumlogsumexp cummax cummin cumprod cumsum div dot_general dynamic_slice
-    dynamic_update_slice eq erf erf_inv erfc exp exp2 expand_dims expm1 floor gather ge gt imag
-    integer_pow iota is_finite le lgamma log log1p logistic lt max min mul ne neg not
-    optimization_barrier or pad pow random_bits random_fold_in random_seed random_split
-    random_unwrap random_wrap real reduce_and reduce_max reduce_min reduce_or reduce_precision
-    reduce_prod reduce_sum rem reshape rev round rsqrt scatter scatter-add scatter-max scatter-min
-    scatter-mul scatter-sub select_n shift_left shift_right_arithmetic shift_right_logical sign sin
-    sinh slice sort split sqrt square squeeze sub tan tanh threefry2x32 top_k transpose xor
-"""
-KNOWN = frozenset(_KNOWN.split())
-"""What is known to take float64."""
-
-DTYPES = ("new_dtype", "preferred_element_type", "dtype", "accumulation_type", "input_dtype")
-"""Parameters that name a dtype."""
+_TAKE_ANY = {"pointwise", "moves", "makes", "reduces", "scans", "scatters", "contracts", "searches"}
+KNOWN = primitives.names(lambda p: (p.acts in _TAKE_ANY or p.identity) and not p.series)
+"""What is known to take float64; of the rest, JAX is asked."""
 
 
 def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
@@ -76,14 +58,18 @@ def wide_params(name: str, params: dict[str, Any]) -> dict[str, Any]:
     """Return the parameters of an operation with wide dtypes, and wide bodies."""
     wide = {}
     for key, value in params.items():
-        if key in DTYPES and value is not None and not isinstance(value, str):
+        if key in primitives.DTYPE_PARAMS and value is not None and not isinstance(value, str):
             value = wide_dtype(value)
-        elif key == "precision" and name in ("dot_general", "conv_general_dilated"):
+        elif key == "precision" and primitives.of(name).acts == "contracts":
             value = None  # it may name the dtypes of the operands
         elif _jax.is_jaxpr(value):
-            value = _jax.retyped(value, wide_aval, wide_params)
+            value = _jax.retyped(value, wide_aval, wide_params, _body)
         wide[key] = value
     return wide
+
+
+def _body(name: str) -> str:
+    return primitives.of(name).body
 
 
 def wide_aval(aval: Any) -> Any:

@@ -17,17 +17,16 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from .._program import Atom, Body, Collective, Join, Leaf, Lit, Op, Split, Var
+from .._program import Atom, Body, Collective, Join, Leaf, Lit, Op, Split, Var, primitives
 from .leaves import lifted_leaf
 
-ROUNDS = frozenset({"ceil", "floor", "round"})
-
-_KEEPS = """
-    add add_any broadcast_in_dim clamp concatenate convert_element_type copy dot_general
-    dynamic_slice dynamic_update_slice expand_dims max min mul neg optimization_barrier pad
-    reduce_max reduce_min reduce_sum reshape rev select_n slice squeeze sub transpose
-"""
-KEEPS = frozenset(_KEEPS.split())
+KEEPS = primitives.names(
+    lambda p: (
+        p.identity
+        or (p.moves in ("reorder", "part", "repeat", "join", "pad") and p.acts == "moves")
+        or (p.acts in ("pointwise", "reduces") and (p.selects or p.linear in ("all", "each")))
+    )
+) | {"convert_element_type", "dot_general"}
 """What may be done to such integers."""
 
 
@@ -36,7 +35,7 @@ def rounds(op: Op) -> bool:
     if not isinstance(op, Leaf) or not _is_float(op.ins[0] if op.ins else None):
         return False
     cast = op.name == "convert_element_type" and jnp.issubdtype(op.outs[0].dtype, jnp.integer)
-    return cast or op.name in ROUNDS
+    return cast or primitives.of(op.name).rounds
 
 
 class Quantities:

@@ -12,23 +12,8 @@ from jax import lax
 
 from .. import _collectives, _jax
 from .._program import Atom, Collective, Leaf, Var
+from .._program.primitives import of
 from .widths import FLOAT, wide_dtype
-
-_GROWS = """
-    add add_any asinh conv_general_dilated convert_element_type cosh cumlogsumexp cumprod cumsum
-    digamma div dot_general exp exp2 expm1 integer_pow lgamma mul pow psum psum_scatter
-    ragged_dot_general reduce_prod reduce_sum reduce_window reduce_window_sum scatter scatter-add
-    scatter-mul scatter-sub select_and_scatter_add sinh square sub tan triangular_solve
-"""
-GROWS = frozenset(_GROWS.split())
-"""What may give a larger number than the largest it is given."""
-
-_LEAPS = """
-    cosh cumprod cumsum exp exp2 expm1 integer_pow lgamma pow psum psum_scatter reduce_prod
-    reduce_sum sinh
-"""
-LEAPS = frozenset(_LEAPS.split())
-"""What makes numbers near the end of float32 of ordinary ones; a few products do not."""
 
 FAR = 1e30
 """Beyond which no few products or sums of ordinary numbers lead."""
@@ -36,9 +21,8 @@ FAR = 1e30
 
 def may_leave(op: Leaf | Collective, dtype: Any, vast: bool) -> bool:
     """Return whether results of `dtype` may be beyond its range; `vast` if operands are near it."""
-    if vast or float(jnp.finfo(dtype).max) < FAR:
-        return op.name in GROWS
-    return op.name in LEAPS
+    near = vast or float(jnp.finfo(dtype).max) < FAR
+    return of(op.name).growth >= (1 if near else 2)
 
 
 @functools.lru_cache

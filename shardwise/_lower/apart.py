@@ -23,7 +23,19 @@ from typing import Any
 import jax
 
 from .._mesh import Axis
-from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, annotate_loop, twin
+from .._program import (
+    Atom,
+    Body,
+    Collective,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Var,
+    annotate_loop,
+    primitives,
+    twin,
+)
 from .plan import block_sum, count_uses, joint_of, sums_in_blocks
 from .trouble import Watch
 
@@ -142,7 +154,7 @@ class _Cut:
 
         op = self.op
         asked = sum(map(weight, crossing)) + sum(weight(c.outs[0]) for c in self.met)
-        asked += sum(weight(c.ins[0]) for c in self.met if c.name not in FOLDED)
+        asked += sum(weight(c.ins[0]) for c in self.met if c.name not in primitives.SUMS)
         own = [*op.body.ins[op.consts + op.carry :], *op.body.outs[op.carry :]]
         return asked <= sum(map(weight, own))
 
@@ -173,9 +185,6 @@ class _Cut:
             collectives.append(dataclasses.replace(c, ins=[taken], outs=[stack], params=shifted))
         return added, brought, collectives
 
-
-FOLDED = ("psum", "pmax", "pmin", "psum_scatter")
-"""Collectives that are accumulated as the devices run, so that one operand is there at a time."""
 
 DIMENSIONS = ("dimension", "split", "concat")
 """Parameters of collectives that count dimensions: a stack has one more in front."""
@@ -255,11 +264,13 @@ def _part(
     )
 
 
-CHEAP = set(
-    """abs add add_any and convert_element_type copy div eq exp expand_dims ge gt integer_pow le log
-    lt max min mul ne neg not optimization_barrier or pow reduce_max reduce_min reduce_precision
-    reduce_sum reshape rsqrt select_n sign sqrt square squeeze stop_gradient sub tanh
-    transpose""".split()  # noqa: SIM905
+CHEAP = primitives.names(
+    lambda p: (
+        (p.pointwise and not p.series)
+        or p.identity
+        or p.moves == "reorder"
+        or (p.acts == "reduces" and p.combines)
+    )
 )
 """Operations that can be done for all turns of a loop at once: their results are all they take."""
 

@@ -16,11 +16,12 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from .._mesh import Axis
-from .._program import Atom, AxisIndex, Cond, Leaf, Op, Scan, Var, While, twin
-from .flat import ELEMENTWISE
+from .._program import Atom, AxisIndex, Cond, Leaf, Op, Scan, Var, While, primitives, twin
 from .plan import Stage
 
-CHEAP = ELEMENTWISE | {"broadcast_in_dim", "iota", "reshape", "slice", "squeeze", "transpose"}
+CHEAP = primitives.names(
+    lambda p: (p.pointwise and not p.series) or p.moves in ("reorder", "part", "repeat")
+) | {"iota"}
 """Primitives whose results are as quickly made again as read."""
 
 SMALL = 1 << 20

@@ -17,17 +17,10 @@ from jax import lax
 from .. import _jax
 from .._mesh import Axis
 from .._program import Join, Leaf, Lit, Op, Var
+from .._program.primitives import of
 from .context import Env, read
 from .plan import Stage, count_uses
 from .value import Value, stacked
-
-ELEMENTWISE = set(
-    """abs acos add add_any and atan2 cbrt ceil clamp conj convert_element_type copy cos div eq erf
-    exp exp2 expm1 floor ge gt imag in_range integer_pow is_finite le log log1p logistic lt max min
-    mul ne neg nextafter not or pow real reduce_precision rem round rsqrt select_n shift_left
-    shift_right_arithmetic shift_right_logical sign sin sqrt square sub tan tanh xor""".split()  # noqa: SIM905
-)
-"""Primitives whose operands and results have one shape."""
 
 SMALL = 1 << 20
 """Bytes that a stage may hold for all devices together besides what it takes and gives."""
@@ -43,7 +36,9 @@ def is_flat(stage: Stage, uses: dict[Var, int], axes: Iterable[Axis]) -> bool:
 def _is_known(op: Op) -> bool:
     if not isinstance(op, Leaf) or op.primitive is None:
         return False
-    return op.name in ELEMENTWISE or (op.name in MOVING and not isinstance(op.ins[0], Lit))
+    if len(op.outs) > 1:
+        return False
+    return of(op.name).pointwise or (op.name in MOVING and not isinstance(op.ins[0], Lit))
 
 
 def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
@@ -77,7 +72,7 @@ def run(stage: Stage, env: Env) -> None:
 
 
 def _apply(op: Leaf, ins: Sequence[Value]) -> Value:
-    if op.name in ELEMENTWISE:
+    if of(op.name).pointwise:
         arrays, dims = _aligned(op.outs[0].shape, ins)
         return Value(_bind(op, op.params, arrays), dims)
     axes = list(dict.fromkeys(axis for x in ins for axis in x.dims))

@@ -17,7 +17,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from .._program import Body, Collective, Leaf, Op, Scan, Var, is_move
-from .plan import REDUCTIONS, count_uses
+from .._program.primitives import REDUCTIONS
+from .plan import count_uses
 from .trouble import Watch
 
 

@@ -12,17 +12,11 @@ import numpy as np
 
 from .. import _jax
 from .._program import Atom, Cond, Leaf, Lit, Op, Var, While, walk
+from .._program.primitives import of
 from .cost import Job, Machine, seconds
 
 LOG = logging.getLogger("shardwise")
 SOME = Machine()
-
-ONE_BY_ONE = {"rng_bit_generator", "pure_callback", "ragged_dot", "ragged_dot_general"}
-"""Primitives that JAX cannot batch, or that give other numbers when it does."""
-
-
-DRAWS = {"random_bits", "random_split", "random_fold_in", "random_gamma"}
-"""What makes new random numbers or keys of a key."""
 
 
 def _by_hardware(op: Leaf) -> bool:
@@ -36,7 +30,8 @@ def _alone(op: Op) -> bool:
         split = any(atom.axes for atom in op.ins)
         if split and op.primitive is not None and not _jax.can_batch(op.primitive):
             return True
-        return op.effect or op.name in ONE_BY_ONE or (op.name in DRAWS and _by_hardware(op))
+        row = of(op.name)
+        return op.effect or row.apart or (row.random and _by_hardware(op))
     if isinstance(op, Cond) and op.ins[0].axes:
         # A vmapped cond runs both branches, so a loop that the branch guards may never end.
         return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
@@ -81,11 +76,7 @@ def _is_same_along(atom: Atom, dim: int, makers: dict[Var, Op]) -> bool:
         return dim not in places or (
             isinstance(source, Var) and source.shape[places.index(dim)] == 1
         )
-    return op.name in ALIKE and all(_is_same_along(each, dim, makers) for each in op.ins)
-
-
-ALIKE = {"convert_element_type", "copy", "mul", "neg"}
-"""Operations that do the same to every element."""
+    return of(op.name).pointwise and all(_is_same_along(each, dim, makers) for each in op.ins)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
-from .._program import MOVES, Atom, Body, Collective, Leaf, Lit, Op, Scan, Var
+from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, primitives
 
 
 @dataclasses.dataclass
@@ -108,9 +108,6 @@ class BlockSum(Op):
     joint: Joint | None
 
 
-REDUCTIONS = ("psum", "pmax", "pmin")
-
-
 def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:
     """The meetings that a loop can fold; adds to `inner` what they need inside it."""
     makers = {var: op for op in stage.inside for var in op.outs}
@@ -124,7 +121,7 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         assert isinstance(operand, Var)
         scatters = op.name == "psum_scatter" and op.axes == (axis,)
         name = "psum" if scatters else op.name
-        if name not in REDUCTIONS or not foldable(name, operand.dtype):
+        if name not in primitives.REDUCTIONS or not foldable(name, operand.dtype):
             continue
         rest = tuple(other for other in op.axes if other != axis)
         if one_by_one(name, operand.dtype) and rest:
@@ -165,7 +162,10 @@ def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Va
     if old is None or uses.get(old) != 1 or uses.get(var) != 1:
         return False
     return any(
-        var in op.outs and old in op.ins and isinstance(op, Leaf) and op.name in ("add", "add_any")
+        var in op.outs
+        and old in op.ins
+        and isinstance(op, Leaf)
+        and op.name in primitives.ADDITIONS
         for op in stage.inside
     )
 
@@ -247,10 +247,7 @@ def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
     return out
 
 
-JOINED = ("dot_general", "conv_general_dilated", "scatter-add")
-"""Operations of which one of all devices gives the sum of each device's."""
-
-PASSED = (*MOVES, "neg")
+PASSED = primitives.names(lambda p: p.moves == "reorder" and p.acts == "moves") | {"neg"}
 """Operations that a sum over devices passes through.
 
 It does not pass through additions: of two sums each may be infinite where their difference is not.
@@ -267,8 +264,8 @@ def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) 
         if not isinstance(op, Leaf):
             return None
         ops.append(op)
-        if op.name in JOINED:
-            return Joint(ops[::-1]) if _is_joined(op, makers, axis) else None
+        if _is_joined(op, makers, axis):
+            return Joint(ops[::-1])
         if op.name not in PASSED:
             return None
         (atom,) = op.ins

@@ -50,7 +50,7 @@ def transposes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [v.having(made, dims=tuple(v.dims[d] for d in order))]
 
 
-@rule("reshape", "expand_dims", needs=MOVES)
+@rule("reshape", needs=MOVES)
 def reshapes(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The segments of cut dimensions fall into the new dimensions."""
     v = ins[0]

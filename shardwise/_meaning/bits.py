@@ -23,27 +23,15 @@ from .algebra import few_bits
 from .term import Scaled, Term
 from .value import Value
 
-MOVES = {
-    *("bcast", "reshape", "transpose", "slice", "concatenate", "pad", "rev", "permute", "device"),
-    *("select", "max", "min", "reduce_max", "reduce_min", "cummax", "cummin", "sort", "gather"),
-    *("rows", "dynamic_slice", "update", "clamp"),
-}
+MOVES = T.operations(lambda p: p.selects)
 """What gives some of the numbers that it is given, or 0."""
 
-ADDS = {
-    *("sum", "product", "reduce_sum", "dot", "conv", "cumsum", "integer_pow"),
-    *("scatter_add", "add_rows", "loop", "while", "reduce_window_sum"),
-}
+ADDS = T.operations(
+    lambda p: p.combines in ("sum", "prod") or p.acts == "control" or p.name == "integer_pow"
+)
 """What may make numbers smaller than any that it is given."""
 
-TRUTHS = {
-    *("zero", "nonzero", "negative", "positive", "nonpositive", "nonnegative"),
-    *("is_finite", "is_nan"),
-    *("eq", "ne", "lt", "gt", "le", "ge"),
-}
-"""What is 0 or 1."""
-
-FITS = {"const", "literal", "held", "wrap", "truncate", "sign", "rem", "random_bits", "top_k"}
+FITS = T.operations(lambda p: p.bounded or p.random) | {"const", "literal"}
 """What is a number of its dtype: it is given as one, or is no larger than what it is made of."""
 
 Bounds = tuple[T.Coef, T.Coef]
@@ -194,7 +182,7 @@ def _own(t: Term, kids: Sequence[Scaled]) -> Bounds | None:
         return 1, 1
     if t.op == "iota":
         return 0, max(t.shape[0] - 1, 0)
-    if t.op in TRUTHS:
+    if t.op in T.TRUTHS:
         return 0, 1
     if t.op in ("argmax", "argmin"):
         inner = t.kids[0][1].shape

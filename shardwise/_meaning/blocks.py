@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 from . import term as T
 from .compare import below
-from .pieces import BY_ELEMENT
-from .term import Scaled, Term
+from .term import BY_ELEMENT, Scaled, Term
 
 Cuts = frozenset[int]
 NONE: Cuts = frozenset()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from .._mesh import Axis
 from .._program import Collective, Join, Split, Var
+from .._program.primitives import REDUCTIONS, SUMS, of
 from . import term as T
 from .algebra import MOVES, ORDER, RING
 from .align import reshaped
@@ -93,7 +94,7 @@ def _take(v: Value, axis: Axis, index: int) -> Value:
 def exchange(w: Notes, op: Collective, v: Value) -> Value:
     """The result of a collective."""
     axes = tuple(axis for axis in op.axes if axis.size > 1)
-    if not axes and op.name in ("psum", "pmax", "pmin", "pbroadcast"):
+    if not axes and op.name in (*REDUCTIONS, "pbroadcast"):
         return v
     if op.name == "ppermute":
         w.passed_on |= {*axes}
@@ -267,7 +268,7 @@ def _refuse(op: Collective, v: Value, axes: Sequence[Axis]) -> None:
         )
 
 
-NEEDS = {"psum": RING, "psum_scatter": RING, "pmax": ORDER, "pmin": ORDER}
+NEEDS = {name: RING if of(name).combines == "sum" else ORDER for name in SUMS}
 """The algebra that each needs; the others move elements."""
 
 RULES: dict[str, Callable[..., Value]] = {

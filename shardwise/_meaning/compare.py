@@ -14,18 +14,20 @@ from fractions import Fraction
 from typing import Any
 
 from .._mesh import Axis
-from .._program import MOVES, Leaf, Op, Var
+from .._program import Leaf, Op, Var, primitives
 from . import term as T
 from .control import result_of_turn
 from .notes import Mistake, Notes, Step
-from .term import Coef, Scaled, Term
+from .term import LINEAR, Coef, Scaled, Term
 from .value import Value
 
 DEEP = 20_000
 """So many pairs of terms are followed before two terms are called different."""
 
-_KEEPS = (*MOVES, "broadcast_in_dim", "convert_element_type", "is_finite", "max", "min", "select_n")
-_SCALES = "mul", "div", "neg"
+_KEEPS = primitives.names(
+    lambda p: p.moves in ("reorder", "repeat") or (p.pointwise and p.selects)
+) | {"convert_element_type", "is_finite"}
+_SCALES = primitives.names(lambda p: p.pointwise and p.linear in ("each", "first")) | {"neg"}
 """What may be done to a maximum, and to the difference from it, before its exponential is taken."""
 
 
@@ -130,10 +132,10 @@ def _exponent_of(w: Notes, born: Op) -> bool:
     for out, op in w.makers.items():
         name = op.name if isinstance(op, Leaf) else ""
         given = {atom for atom in op.ins if isinstance(atom, Var)}
-        if given & apart and name in ("exp", "exp2", "expm1"):
+        if given & apart and name.startswith("exp"):
             return True
         differs = given & own and name in ("add", "sub")
-        if differs or (given & apart and name in (*_KEEPS, *_SCALES)):
+        if differs or (given & apart and name in _KEEPS | _SCALES):
             apart.add(out)
         elif given & own and name in _KEEPS:
             own.add(out)
@@ -175,7 +177,7 @@ def below(t: Term, seen: set[Term] | None = None) -> Iterator[Term]:
 def _filled_up(w: Notes, t: Term) -> tuple[int, int] | None:
     """How many rows an argument has and how many it is given, where it is not on one device."""
     for one in below(t):
-        if one.op not in ("gather", "pad", "concatenate") or w.known(one):
+        if T.of(one.op).moves not in ("lookup", "pad", "join") or w.known(one):
             continue
         for _, kid in one.kids:
             given = kid.op == "symbol" and kid.params[0] == "argument" and kid.shape
@@ -258,7 +260,7 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     if alike and s.op in FREE:
         return None
     if alike and s.params == t.params and a == b:
-        return _unordered(s, t) if s.op in UNORDERED else list(zip(s.kids, t.kids, strict=True))
+        return _unordered(s, t) if T.of(s.op).commutes else list(zip(s.kids, t.kids, strict=True))
     if _one_operand(s, t):
         return [((a, s.kids[0][1]), (b, t.kids[0][1]))]
     if alike and s.op == "product":
@@ -266,35 +268,17 @@ def _below(want: Scaled, got: Scaled) -> list[tuple[Scaled, Scaled]] | None:
     return None
 
 
-UNORDERED = {"max", "min", "and", "or", "xor", "eq", "ne"}
-"""What has its operands in an order of ours, which differs with the operands."""
-
-FREE = {"sort", "top_k", "approx_top_k", "is_finite"}
+FREE = T.operations(lambda p: p.acts == "searches") | {"is_finite"}
 """What may be the same of a multiple, so that a factor below refutes nothing."""
-
-LINEAR = {
-    "bcast",
-    "reshape",
-    "transpose",
-    "reduce_sum",
-    "slice",
-    "pad",
-    "cumsum",
-    "rev",
-    "permute",
-    "device",
-    "fft",
-}
 
 MIXES = {"sum", "product", "dot", "conv", "concatenate", "scatter_add", "add_rows"}
 """What is linear in each of several operands."""
 
-SHOWN = {
-    *("exp", "exp2", "expm1", "log", "log1p", "log2", "tanh", "logistic", "erf", "erfc"),
-    *("sqrt", "rsqrt", "cbrt", "reciprocal", "integer_pow", "one_minus_square", "abs"),
-    *("sin", "cos", "tan", "sinh", "cosh", "max", "min", "reduce_max", "reduce_min"),
-    *("select", "gather", "rows", "dynamic_slice", "update", "scatter"),
-}
+SHOWN = T.operations(
+    lambda p: (
+        p.selects or (p.pointwise and not (p.linear or p.truth or p.bits or p.rounds or p.bounded))
+    )
+) | {"scatter"}
 """What gives something else of a multiple, for some numbers at least."""
 
 

@@ -41,15 +41,13 @@ from .value import (
 
 TRUTHS = {"reduce_or": "reduce_max", "reduce_and": "reduce_min"}
 
-KINDS = {"reduce_sum": "sum", "reduce_max": "max", "reduce_min": "min"}
-
 
 @rule("reduce_sum", needs=RING)
 @rule("reduce_max", "reduce_min", needs=ORDER)
 def reductions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Over a cut dimension the result is owed: a sum, a maximum or a minimum over the axes."""
     (v,) = ins
-    kind, along = KINDS[op.name], set(op.params["axes"])
+    kind, along = T.of(op.name).combines, set(op.params["axes"])
     if any(own != kind for _, own in v.owed):
         refuse_debts(op.name, ins)
     for d in along:

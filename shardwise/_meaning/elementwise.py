@@ -12,11 +12,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._mesh import Axis
-from .._program import Leaf
+from .._program import Leaf, primitives
 from . import term as T
 from .algebra import ANY, FIELD, MOVES, NARROW, RING, kind_of
 from .align import align, spread
-from .bits import TRUTHS, dtype_of, few_bits, wraps
+from .bits import dtype_of, few_bits, wraps
 from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
@@ -107,7 +107,7 @@ def added(terms: list[Scaled], dtype: Any) -> Scaled:
 
 def may_be_nan(t: T.Term) -> bool:
     """Whether a term has elements that may be infinite or NaN; coordinates and truths have none."""
-    return T.core(t).op not in ("one", "iota") and T.core(t).op not in TRUTHS
+    return T.core(t).op not in ("one", "iota") and T.core(t).op not in T.TRUTHS
 
 
 def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
@@ -189,11 +189,7 @@ def negatives(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return [ins[0].having((-ins[0].coef, ins[0].term), owed=owed)]
 
 
-@rule(
-    *("copy", "copy_p", "reduce_precision", "optimization_barrier"),
-    *("stop_gradient", "real_if_close"),
-    needs=MOVES,
-)
+@rule("copy", "reduce_precision", "optimization_barrier", "stop_gradient", needs=MOVES)
 def unchanged(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The value itself: rounding does not exist here."""
     return list(ins)
@@ -267,8 +263,14 @@ def choose(which: Scaled, cases: list[Scaled]) -> Scaled:
     return T.tidy(lead * made[0]), made[1]
 
 
-SIGNS = {"lt": "negative", "gt": "positive", "le": "nonpositive", "ge": "nonnegative"}
-TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+SIGNS = {
+    "eq": "zero",
+    "lt": "negative",
+    "gt": "positive",
+    "le": "nonpositive",
+    "ge": "nonnegative",
+}
+"""The question about a difference that each comparison is."""
 
 
 @rule("eq", "ne", "lt", "gt", "le", "ge", needs=ANY)
@@ -287,9 +289,9 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         return [like.having(_asked(name, terms))]
     gap = as_positions(gap)
     coef, shape = gap.coef, gap.term.shape
-    if coef < 0 and name in TURNED:
-        name = TURNED[name]
-    sign = "zero" if name == "eq" else SIGNS.get(name, name)
+    if coef < 0:
+        name = primitives.of(name).mirror
+    sign = SIGNS.get(name, name)
     return [gap.having(T.elementwise(sign, (), [(1 if coef else 0, gap.term)], shape))]
 
 
@@ -303,28 +305,6 @@ def _asked(name: str, terms: list[Scaled]) -> Scaled:
         return T.elementwise(f"{name} as given", (), terms, shape)
     nan = T.elementwise("is_nan", (), [(1, t)], shape)
     return nan if name == "ne" else T.add([T.full((1, T.ONE), shape), (-nan[0], nan[1])], shape)
-
-
-BITWISE = {
-    *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
-    *("population_count", "clz", "mulhi", "nextafter", "bitcast_convert_type"),
-}
-
-COMMUTE = {"max", "min", "and", "or", "xor"}
-
-ROOMY = {"max", "min", "clamp", "sign", "rem", "nonzero", "truncate", "wrap"}
-"""Functions of integers that wrap around in no dtype."""
-
-POINTWISE = [
-    *("max", "min", "exp", "exp2", "log", "log1p", "log2", "one_minus_square", "expm1"),
-    *("tanh", "logistic", "sign", "sqrt", "rsqrt", "cbrt", "pow", "sin", "cos", "tan"),
-    *("asin", "acos", "atan", "atan2", "sinh", "cosh", "asinh", "acosh", "atanh", "erf"),
-    *("erfc", "erf_inv", "lgamma", "digamma", "polygamma", "igamma", "igammac"),
-    *("bessel_i0e", "bessel_i1e", "regularized_incomplete_beta", "and", "or", "not", "xor"),
-    *("abs", "is_finite", "floor", "ceil", "round", "clamp", "rem", "nextafter"),
-    *("population_count", "clz", "shift_left", "shift_right_logical"),
-    *("shift_right_arithmetic", "threefry2x32", "mulhi", "square_root"),
-]
 
 
 @rule("real", "imag", "conj", needs=RING)
@@ -345,7 +325,7 @@ def put_together(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     return _finish(like, T.elementwise(op.name, (), terms, terms[0][1].shape), debtor)
 
 
-@rule(*POINTWISE, needs=ANY)
+@rule(*(primitives.POINTWISE - {"in_range"}), needs=ANY, default=True)
 def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Any other function of each element: operands cut alike, no shares."""
     return by_element(w, op, ins, op.name)
@@ -355,9 +335,10 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     """The function `name` of each element."""
     refuse_debts(name, ins)
     terms, like = combined(w, ins)
-    if name in COMMUTE:
+    row = T.of(name)
+    if row.commutes:
         terms = sorted(terms, key=lambda one: (one[1].number, one[0]))
-        if terms[0] == terms[1] and name != "xor":
+        if terms[0] == terms[1] and row.idempotent:
             return [like.having(terms[0])]
     if name == "sign" and terms[0][0]:
         ((coef, t),) = terms
@@ -365,7 +346,8 @@ def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
         return [like.having((out[0] if coef > 0 else -out[0], out[1]))]
     given = {k: v for k, v in op.params.items() if k not in ("accuracy", "sharding")}
     dtype = dtype_of(op.ins[0])
-    if name in BITWISE or (kind_of(dtype) == NARROW and name not in ROOMY):
+    exact = row.selects or row.bounded or row.truth
+    if row.bits or (kind_of(dtype) == NARROW and not exact):
         # Conversions are the value itself, so the dtype that the result wraps around in is said.
         given["operand"] = str(dtype)
     params = frozen(given)

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .term import Coef, Scaled, Term
+from .term import Coef, Scaled, Term, of
 
 ZERO = -1
 """The degree of what is zero, which fits any."""
-
-LINEAR = {
-    *("bcast", "reshape", "transpose", "slice", "reduce_sum", "concatenate", "sum"),
-    *("cumsum", "rev"),
-}
 
 
 class Mixed(Exception):
@@ -84,7 +79,7 @@ def _own(t: Term, symbols: frozenset[Term], known: Mapping[Term, int]) -> int:
             return _alike(kids[1:])
         case "scatter_add" if kids[0] == 0:
             return kids[1]
-    if t.op in LINEAR or (t.op == "pad" and len(kids) == 1):
+    if of(t.op).linear == "all":
         return _alike(kids)
     raise Mixed
 

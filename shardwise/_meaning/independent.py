@@ -17,6 +17,7 @@ import numpy as np
 
 from .._mesh import Axis
 from .._program import Atom, Body, Leaf, Lit, Scan, Var
+from .._program.primitives import ADDITIONS
 from . import term as T
 from .align import reshaped
 from .notes import Notes
@@ -33,8 +34,6 @@ from .value import (
     uncut,
     whole,
 )
-
-ADDITIONS = ("add", "add_any")
 
 
 @dataclasses.dataclass(frozen=True)

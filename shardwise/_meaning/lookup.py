@@ -182,7 +182,7 @@ def _fills(op: Leaf, mode: str, fill: Any) -> bool:
     return not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) if fill is None else bool(fill)
 
 
-@rule("scatter-add", "scatter_add", needs=RING, positions=(1, 2))
+@rule("scatter-add", needs=RING, positions=(1, 2))
 def additions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """Rows added up by index: over cut rows a sum is owed."""
     x, index, update = ins
@@ -200,9 +200,6 @@ def _as_sum(op: Leaf) -> Leaf:
 @rule(
     "scatter",
     "scatter-mul",
-    "scatter_mul",
-    "scatter_min",
-    "scatter_max",
     "scatter-min",
     "scatter-max",
     needs=ANY,

@@ -86,7 +86,7 @@ class Points:
             return np.where(which.astype(bool), yes, no)
         truth = t.op in TRUTH and dict(t.params)["operand"] == "bool"
         own = TRUTH[t.op] if truth else EACH.get(t.op)
-        if own is not None and t.op not in ("rem", "sign", "abs"):
+        if own is not None and (truth or T.of(t.op).truth or T.of(t.op).selects):
             kids = [self.value(kid, dims) for kid in t.kids]
             if not truth:
                 self.turns += kids if len(kids) == 1 else [a - b for a, b in combinations(kids, 2)]

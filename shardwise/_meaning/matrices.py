@@ -15,18 +15,25 @@ from .notes import Notes
 from .rules import frozen, rule
 from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
-MATRICES = ("cholesky", "lu", "qr", "triangular_solve", "householder_product")
-"""Primitives whose first operand is a matrix, or a batch of them."""
 
-VECTORS = ("lu_pivots_to_permutation", "tridiagonal_solve")
-"""Primitives whose first operand is a vector, or a batch of them."""
-
-
-@rule(*MATRICES, *VECTORS, needs=ANY)
+@rule(
+    *("cholesky", "lu", "qr", "triangular_solve", "householder_product"),
+    needs=ANY,
+)
 def by_matrix(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
-    """A function of whole matrices or vectors: dimensions in front of them may be split."""
+    """A function of whole matrices: dimensions in front of them may be split."""
+    return _batched(w, op, ins, len(ins[0].dims) - 2)
+
+
+@rule("lu_pivots_to_permutation", "tridiagonal_solve", needs=ANY)
+def by_vector(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
+    """A function of whole vectors: dimensions in front of them may be split."""
+    return _batched(w, op, ins, len(ins[0].dims) - 1)
+
+
+def _batched(w: Notes, op: Leaf, ins: list[Value], batch: int) -> list[Value]:
+    """A function of everything behind the first `batch` dimensions."""
     refuse_debts(op.name, ins)
-    batch = len(ins[0].dims) - (1 if op.name in VECTORS else 2)
     ins = [whole_along(v, range(batch, len(v.dims))) for v in ins]
     rows = _rows(w, ins, batch)
     hidden, front = rows[0].hidden, rows[0].dims[:batch]

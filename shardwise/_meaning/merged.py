@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from . import term as T
 from .blocks import contraction
-from .pieces import BY_ELEMENT
-from .term import Scaled, Shape, Term
+from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
 DEEP = 100
@@ -141,7 +140,7 @@ class Merger:
             inner = self.join(t.kids[0][1], order[d], depth)
             left = [e - (e > order[d]) for at, e in enumerate(order) if at != d + 1]
             return None if inner is None else T.transpose(inner, left)
-        if t.op in ("reduce_sum", "reduce_max", "reduce_min"):
+        if t.op in T.REDUCED:
             kept = [e for e in range(len(t.kids[0][1].shape)) if e not in t.params]
             inner = self._kid(t.kids[0], kept[d], depth) if kept[d] + 1 == kept[d + 1] else None
             if inner is None:

@@ -11,27 +11,11 @@ import functools
 from collections.abc import Sequence
 
 from . import term as T
-from .elementwise import POINTWISE
-from .term import Scaled, Shape, Term
+from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
 FEW = 64
 """Dimensions of more elements than this are not taken apart."""
-
-BY_ELEMENT = frozenset(POINTWISE) | {
-    "select",
-    "zero",
-    "ne",
-    "negative",
-    "positive",
-    "nonpositive",
-    "nonnegative",
-    "is_nan",
-    "truncate",
-    "held",
-    "nonzero",
-    "reciprocal",
-}
 
 
 def equal_in_pieces(a: Value, b: Value) -> bool:

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._program import Atom, Body, Leaf, Op, Scan, Var
+from .._program.primitives import ADDITIONS
 from .signature import Numbering, Window, users, window
 from .summed import adding_loops, like_of, made_leaf, sums_in, zeros_of
-
-ADDITIONS = ("add", "add_any")
 
 
 def rolled(body: Body) -> Body:

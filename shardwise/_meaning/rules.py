@@ -66,13 +66,20 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(
-    *names: str, needs: Algebra, positions: tuple[int, int | None] = (0, 0)
+    *names: str,
+    needs: Algebra,
+    positions: tuple[int, int | None] = (0, 0),
+    default: bool = False,
 ) -> Callable[[Read], Read]:
-    """Enter a rule into the table, with the algebra that it needs."""
+    """Enter a rule into the table, with the algebra that it needs.
+
+    A `default` is for those of the primitives that have no rule of their own.
+    """
 
     def enter(own: Read) -> Read:
         for name in names:
-            RULES[name] = Rule(own, needs, positions)
+            new = Rule(own, needs, positions)
+            RULES[name] = RULES.get(name, new) if default else new
         return own
 
     return enter

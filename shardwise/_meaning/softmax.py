@@ -24,11 +24,10 @@ import numpy as np
 from . import term as T
 from .blocks import Cutter, Seams, contraction
 from .compare import below
-from .elementwise import COMMUTE, choose
+from .elementwise import choose
 from .evaluate import LARGE, numbers
 from .factors import Factors, factors, moved, ordered, positive, quotient_of, same_along
-from .pieces import BY_ELEMENT
-from .term import Scaled, Shape, Term
+from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
 QUESTIONS = {"is_nan", "is_finite"}
@@ -122,7 +121,7 @@ class Normal:
         return T.tidy(coef * made[0]), made[1]
 
     def by_element(self, t: Term, kids: list[Scaled], shape: Shape) -> Scaled:
-        if t.op in COMMUTE:
+        if T.of(t.op).commutes:
             kids.sort(key=lambda one: (one[1].number, one[0]))
         return T.elementwise(t.op, t.params, kids, shape)
 

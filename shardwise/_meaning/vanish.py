@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .compare import LINEAR, MIXES, below
-from .term import Term
+from .compare import MIXES, below
+from .term import LINEAR, Term
 
 ALL = {"sum", "concatenate", "scatter_add", "add_rows"}
 """What is zero only where all of its operands are."""

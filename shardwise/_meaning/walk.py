@@ -31,6 +31,7 @@ from .._program import (
     Var,
     While,
 )
+from .._program.primitives import EXCHANGES
 from . import (  # the rules enter themselves into the table
     arrange,  # noqa: F401
     contract,  # noqa: F401
@@ -48,9 +49,6 @@ from .notes import Mistake, Notes
 from .rules import RULES, frozen
 from .term import Scaled
 from .value import Unknown, Value, hidden_sizes, uncut, whole, with_hidden
-
-PASSED_ON = ("ppermute", "all_gather", "all_to_all")
-"""Collectives that hand on what each device has, also where that is a share."""
 
 
 class Walk(Notes):
@@ -174,7 +172,7 @@ class Walk(Notes):
         owing = (a for a, v in zip(op.ins, ins, strict=False) if v is debtor)
         maker = next((self.makers.get(a) for a in owing if isinstance(a, Var)), None)
         sound = born is not None and id(born) in self.shares
-        if isinstance(op, Collective) and op.name in PASSED_ON:  # nothing is lost of the parts
+        if isinstance(op, Collective) and op.name in EXCHANGES:  # nothing is lost of the parts
             sound = False
         if isinstance(op, Join):  # no device has seen another's part: its own is not the whole
             sound = sound or not self.passed_on & unknown.debt

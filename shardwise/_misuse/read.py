@@ -120,11 +120,11 @@ class _Reader(Way):
 
     def _in_groups(self) -> bool:
         """Whether JAX refuses groups of devices, as it does without a word."""
-        return not self.text and bool(self.frames[-1].f_locals.get("axis_index_groups"))
+        return not self.text and bool(_jax.groups_given(self.frames[-1]))
 
     def _of_empty_groups(self) -> bool:
         called = self.called
-        groups = called.f_locals.get("axis_index_groups") if called else None
+        groups = called.arguments.get("axis_index_groups") if called else None
         return bool(groups) and not all(map(len, groups))
 
     def _empty_groups(self) -> str:
@@ -140,11 +140,11 @@ class _Reader(Way):
         if (called := self.called) is None:
             return None
         asked = ("split_axis", "concat_axis", "scatter_dimension")
-        given = {word: called.f_locals[word] for word in asked if word in called.f_locals}
+        given = {word: called.arguments[word] for word in asked if word in called.arguments}
         if all(isinstance(number, int) and number >= 0 for number in given.values()):
             return None
         return explain_error(
-            f"{called.f_code.co_name} with "
+            f"{called.name} with "
             + ", ".join(f"{word}={number}" for word, number in given.items()),
             where=self.where,
             rule="This version of JAX counts the dimensions of an exchange from the front.",
@@ -171,9 +171,9 @@ class _Reader(Way):
     def _of_a_collective(self) -> str | None:
         if self.called is None:
             return None
-        name = self.called.f_code.co_name
+        name = self.called.name
         rule, remedy = COLLECTIVES.get(name, ("", ""))
-        if self.called.f_locals.get("tiled"):
+        if self.called.arguments.get("tiled"):
             remedy = remedy.removeprefix(TILED)
         return explain_error(f"{name}: {self.text}", where=self.where, rule=rule, remedy=remedy)
 
@@ -182,7 +182,7 @@ class _Reader(Way):
         called = self.called
         if called is None:
             return None
-        axes = called.f_locals["axis_name"]
+        axes = called.arguments["axis_name"]
         names = axes if isinstance(axes, tuple | list) else (axes,)
         odd = [name for name in names if not isinstance(name, str) and str(name) not in self.known]
         if names and not odd:
@@ -190,10 +190,10 @@ class _Reader(Way):
         known = _listed([name for name in self.known if name != _jax.UNNAMED]) or "none"
         named = f"names {odd[0]!r}, which is no" if odd else "names no"
         return explain_error(
-            f"{called.f_code.co_name} {named} axis of the mesh, which has {known}",
+            f"{called.name} {named} axis of the mesh, which has {known}",
             where=self.where,
             rule="A collective runs over axes of the mesh, by their names.",
-            remedy=f"jax.lax.{called.f_code.co_name}(..., {self.known[0]!r})"
+            remedy=f"jax.lax.{called.name}(..., {self.known[0]!r})"
             if self.known
             else "name an axis of the mesh of the shard_map around it.",
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import traceback
-from types import FrameType
 
 from .. import _jax
 from .._errors import text_of
@@ -50,44 +49,26 @@ class Way:
         way = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
         if choose([_jax.Frame(file, 1, "", 0, 0) for file in way if not _jax.is_own(file)]).file:
             return ""
-        bodies = [
-            inspect.unwrap(found)
-            for frame, file in zip(self.frames, self.files, strict=True)
-            if _jax.is_shard_map(file) and callable(found := frame.f_locals.get("f"))
-        ]
+        bodies = [inspect.unwrap(body) for body in _jax.mapped_functions(self.frames)]
         codes = [one.__code__ for one in bodies if inspect.isfunction(one)]
         own = [code for code in codes if not _jax.is_own(code.co_filename)]
         places = [_jax.Frame(c.co_filename, c.co_firstlineno, c.co_name, 0, 0) for c in own]
         return str(choose(places[-1:])) if places else ""
 
     @property
-    def called(self) -> FrameType | None:
+    def called(self) -> _jax.Call | None:
         """The collective that was called on the last line of somebody else's, if one was."""
-        way = zip(reversed(self.frames), self.inside, strict=False)
-        calls = [frame for frame, file in way if _jax.is_collective(file)]
-        return next((one for one in reversed(calls) if "axis_name" in one.f_locals), None)
+        return _jax.collective_called(self.frames[len(self.frames) - len(self.inside) :])
 
     def of_a_vmap(self, axis: str) -> bool:
         """Whether a `vmap` on the way to the error names its axis so."""
-        calls = (frame for frame in self.frames if frame.f_code.co_name == "vmap_f")
-        return any(frame.f_locals.get("axis_name") == axis for frame in calls)
+        return axis in _jax.vmap_axes(self.frames)
 
     def unbound(self) -> str | None:
         """The axis that the innermost call of JAX's names."""
-        found = None
-        for frame, file in zip(self.frames, self.files, strict=True):
-            for local in ("axis_name", "axes", "axis_names") if _jax.is_own(file) else ():
-                names = frame.f_locals.get(local)
-                for name in names if isinstance(names, tuple | list) else (names,):
-                    if isinstance(name, str):
-                        found = name
-        return found
+        return _jax.axis_named(self.frames)
 
     def _axis_names(self, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
         """The axis names of the mesh that an error is about: the innermost one on its stack."""
-        found = tuple(mesh.axis_names) if mesh is not None else ()
-        for frame in self.frames:
-            inner = frame.f_locals.get("mesh")
-            if isinstance(inner, Mesh | AbstractMesh):
-                found = tuple(inner.axis_names)
-        return tuple(map(str, found))
+        found = _jax.mesh_named(self.frames) or mesh
+        return tuple(map(str, found.axis_names)) if found is not None else ()

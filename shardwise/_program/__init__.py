@@ -1,6 +1,6 @@
 """From a function to a `Program`: one flat list of operations, and what is known of each."""
 
-from .added import MOVES as MOVES
+from . import primitives as primitives
 from .added import AddedUp as AddedUp
 from .added import added_up as added_up
 from .added import is_move as is_move

@@ -7,11 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 from .ir import Collective, Leaf, Op, Scan, Var
-
-MOVES = ("transpose", "reshape", "squeeze")
-"""Operations of one operand that compute nothing: any reduction passes through them unchanged."""
-
-ADDITIONS = ("add", "add_any")
+from .primitives import ADDITIONS, of
 
 
 @dataclasses.dataclass
@@ -25,8 +21,8 @@ class AddedUp:
 
 
 def is_move(op: Leaf) -> bool:
-    """Whether an operation only moves elements."""
-    return op.name in MOVES
+    """Return whether an operation only reorders elements: any reduction passes through it."""
+    return of(op.name).moves == "reorder"
 
 
 def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[AddedUp]:

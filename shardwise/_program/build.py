@@ -38,13 +38,8 @@ from .ir import (
     var_of,
 )
 from .owed import as_type, parts_to_reduce
-from .tables import (
-    COLLECTIVES,
-    DROPPED,
-    INLINED,
-    PLACED,
-    RELAID,
-)
+from .primitive import Primitive
+from .primitives import COLLECTIVES, PLACE_PARAMS, of
 from .where import Place
 
 
@@ -118,15 +113,16 @@ class _Walk:
 
     def eqn(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
         name = _jax.primitive_name(eqn.primitive)
-        if name in DROPPED:
+        row = of(name)
+        if row.acts == "types":
             return ins
-        if name in RELAID:
+        if row.acts == "places":
             if _jax.on_one_device(eqn):
                 ins = [self.pinned(eqn, atom) for atom in ins]
             rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
             return [as_type(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
-        if name in INLINED:
-            return self.inline(eqn, name, ins)
+        if row.body:
+            return self.inline(eqn, row, ins)
         if name == "axis_index":
             return exchange.axis_index(self, eqn, ins)
         if name == self.through:
@@ -145,12 +141,12 @@ class _Walk:
         env = _constants(opened) | dict(zip(opened.invars, ins, strict=True))
         return self.eqns(opened, env)
 
-    def inline(self, eqn: Any, name: str, ins: list[Atom]) -> list[Atom]:
+    def inline(self, eqn: Any, row: Primitive, ins: list[Atom]) -> list[Atom]:
         if eqn.params.get("differentiated") and eqn.params.get("prevent_cse"):
             ins = [self.apart(eqn, atom) for atom in ins]
         inner = dataclasses.replace(self, calls=(*self.calls, eqn))
-        own = INLINED[name] if INLINED[name] in eqn.params else "call_jaxpr"  # since JAX 0.12
-        if name == "composite" and _jax.has_refs(eqn.params[own]):
+        own = row.body if row.body in eqn.params else "call_jaxpr"  # since JAX 0.12
+        if row.name == "composite" and _jax.has_refs(eqn.params[own]):
             raise checks.refs_in_composite(eqn.params["name"], self.where(eqn))
         return inner.call(eqn.params[own], ins)
 
@@ -316,7 +312,7 @@ class _Walk:
         parts = parts_to_reduce(self, eqn, name, ins)
         if parts is None:
             raise self.unsupported(eqn, f"{name} with an unreduced operand or result")
-        params = {k: None if k in PLACED else v for k, v in eqn.params.items()}
+        params = {k: None if k in PLACE_PARAMS else v for k, v in eqn.params.items()}
         run = _jax.applying(eqn.primitive, params, eqn.effects)
         effect = bool(eqn.effects)
         outs = self.add(eqn, Leaf(parts, outs_of(eqn), name, run, params, effect))

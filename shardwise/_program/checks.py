@@ -14,7 +14,7 @@ import numpy as np
 from .. import _jax
 from .._errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, split_over
-from .tables import AXIS_PARAMS, COLLECTIVES, REFUSED, REMOTE
+from .primitives import AXIS_PARAMS, REDUCTIONS, SUMS, UNSUPPORTED, of
 from .where import Place
 
 Scope = Mapping[str, Axis]
@@ -91,7 +91,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Place) -> Any
                 remedy="int(i) for each of them.",
             )
         )
-    if len({len(group) for group in groups}) == 1 or name in ("psum", "pmax", "pmin"):
+    if len({len(group) for group in groups}) == 1 or name in REDUCTIONS:
         return groups
     if idle:
         return ()
@@ -208,7 +208,7 @@ def speaks(eqn: Any, name: str, scope: Scope) -> bool:
     """Whether an unknown primitive exchanges anything between the devices."""
     if not scope:
         return False
-    if name in REFUSED or (eqn.effects and _jax.named_axes(eqn.effects) & set(scope)):
+    if name in UNSUPPORTED or (eqn.effects and _jax.named_axes(eqn.effects) & set(scope)):
         return True
     if any(key in eqn.params and _mentions(eqn.params[key], scope) for key in AXIS_PARAMS):
         return True
@@ -226,7 +226,7 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
         return False
     for eqn in _jax.open_jaxpr(value).eqns:
         name = _jax.primitive_name(eqn.primitive)
-        if name in COLLECTIVES or name in REFUSED or name in REMOTE:
+        if of(name).acts == "collective" or of(name).remote:
             return True
         if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
             return True
@@ -287,7 +287,7 @@ Told = tuple[str, str, str] | None
 
 
 def _unordered(name: str, given: Any) -> Told:
-    if name in ("psum", "psum_scatter", "pmax", "pmin") and _jax.is_key(given.dtype):
+    if name in SUMS and _jax.is_key(given.dtype):
         return (
             "of random keys",
             "Keys are no numbers: JAX neither adds nor compares them.",

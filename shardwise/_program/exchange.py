@@ -12,7 +12,8 @@ from .._errors import UnsupportedError, explain_error
 from . import checks
 from .checks import Scope
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of
-from .tables import REDUCTIONS, Form
+from .primitive import Form
+from .primitives import REDUCTIONS
 from .where import Place
 
 

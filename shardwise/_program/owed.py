@@ -19,12 +19,12 @@ import jax.numpy as jnp
 from .. import _jax
 from .._jax import types
 from .._mesh import Axis, axes_of, placement
+from . import primitives
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Split, Var
 
-PAYS = {"sum": "psum", "max": "pmax", "min": "pmin"}
-"""The collective that pays a debt of each kind."""
-
-SUMS = {"reduce_sum", "reduce_max", "reduce_min", "dot_general"}
+SUMS = {"dot_general"} | primitives.names(
+    lambda p: p.acts == "reduces" and p.combines in primitives.BY_KIND
+)
 """Operations that may leave a reduction over a split dimension to be paid later."""
 
 
@@ -57,7 +57,7 @@ def as_type(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
 def pay(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
     """Let the devices along these axes combine their shares."""
     axes = _axes(aval, names)
-    name = PAYS[types.kind_owed(aval)]
+    name = primitives.BY_KIND[types.kind_owed(aval)]
     out = Var(*_jax.shape_of(aval))
     op = Collective([atom], [out], name, tuple(axes.values()), {})
     return walk.within(axes).add(eqn, op)[0]

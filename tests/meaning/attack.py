@@ -74,7 +74,7 @@ each(
 )
 each(
     """add sub mul div max min rem pow atan2 and or xor eq ne lt gt le ge shift_left nextafter
-    shift_right_logical shift_right_arithmetic complex igamma igammac""",
+    shift_right_logical shift_right_arithmetic complex igamma igammac igamma_grad_a zeta""",
     lambda f, x, y: f(x, y),
 )
 each(

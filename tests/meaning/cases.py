@@ -15,10 +15,9 @@ from .draw import KINDS, OWED, Draw, bits, fraction, integers, natural, normal, 
 CASES: dict[str, Callable[[Draw], Any]] = {}
 
 ABSENT = {
-    *("copy", "copy_p", "expand_dims", "mulhi", "real_if_close", "square_root", "stop_gradient"),
-    *("scatter_add", "scatter_mul", "scatter_min", "scatter_max", "random_clone"),
+    *("copy", "mulhi", "stop_gradient", "random_clone", "eq_to", "le_to", "lt_to"),
 }
-"""Names that no JAX primitive has today, or that are not left in a program."""
+"""Primitives that are not left in a program, or only within a sort."""
 
 RECENT = {"log2": positive, "one_minus_square": normal}
 """Primitives that not every supported version of JAX has, and what they are drawn from."""
@@ -94,6 +93,8 @@ each(
     lambda a, b, x: lax.betainc(a + 1, b + 1, jnp.clip(x, 0.1, 0.9)),
     *(positive, positive, fraction),
 )
+each("igamma_grad_a", lambda a, x: lax.igamma_grad_a(a + 1, x + 1), positive, positive)
+each("zeta", lambda x: lax.zeta(x + 1.5, jnp.ones_like(x)), positive)
 each("rem", lambda x, y: lax.rem(x, y + 1), integers, natural)
 each("nextafter", lax.nextafter, normal, normal)
 each(

@@ -87,6 +87,8 @@ EACH: dict[str, Callable[..., Any]] = {
     "polygamma": special.polygamma,
     "igamma": special.gammainc,
     "igammac": special.gammaincc,
+    "igamma_grad_a": lambda a, x: np.asarray(jax.lax.igamma_grad_a(a, x)),
+    "zeta": special.zeta,
     "bessel_i0e": special.i0e,
     "bessel_i1e": special.i1e,
     "regularized_incomplete_beta": special.betainc,

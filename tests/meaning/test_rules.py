@@ -17,7 +17,8 @@ from .exchanges import EXCHANGES
 from .oracle import Meaning, check_meaning
 
 SLOW = {
-    *("igamma", "igammac", "regularized_incomplete_beta", "polygamma", "random_gamma"),
+    *("igamma", "igammac", "igamma_grad_a", "zeta", "polygamma", "random_gamma"),
+    "regularized_incomplete_beta",
     *("random_bits", "random_seed", "random_fold_in", "random_wrap", "conv_general_dilated"),
 }
 """XLA takes seconds to compile each of these: they run with `SHARDWISE_FULL=1`."""

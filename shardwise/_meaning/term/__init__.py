@@ -33,6 +33,12 @@ from .node import over as over
 from .node import symbol as symbol
 from .node import tidy as tidy
 from .node import times as times
+from .operations import BY_ELEMENT as BY_ELEMENT
+from .operations import LINEAR as LINEAR
+from .operations import REDUCED as REDUCED
+from .operations import TRUTHS as TRUTHS
+from .operations import of as of
+from .operations import operations as operations
 from .parts import concatenate as concatenate
 from .parts import cut as cut
 from .parts import reduce as reduce

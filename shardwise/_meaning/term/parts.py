@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from .algebra import add
 from .node import ONE, Coef, Scaled, Shape, Term, make, over, tidy
+from .operations import of
 from .spread import (
     Made,
     bcast,
@@ -34,14 +35,15 @@ def reduce(name: str, x: Scaled, axes: Iterable[int]) -> Scaled:
     if all(t.shape[d] == 1 for d in axes):  # one element is its own sum, largest and smallest
         return reshape(x, shape)
     alike = uniform_dims(t) & axes
+    counted = name == "sum" or of(name).idempotent
     if name != "sum" and any(not t.shape[d] for d in axes):
         alike = set()  # of no elements it is a number of its own, whatever they would be
-    if alike and name in ("sum", "max", "min", "and", "or"):
+    if alike and counted:
         count = math.prod(t.shape[d] for d in alike) if name == "sum" else 1
         keep = [d for d in range(len(t.shape)) if d not in alike]
         inner = tidy(coef * count), strip(t, alike)
         return reduce(name, inner, [keep.index(d) for d in axes - alike])
-    if t.op == "bcast" and axes <= {*t.params} and name in ("sum", "max", "min", "and", "or"):
+    if t.op == "bcast" and axes <= {*t.params} and counted:
         inner = reduce(name, (coef, t.kids[0][1]), [t.params.index(d) for d in axes])
         left = [d for d in range(len(t.shape)) if d not in axes]
         places = [left.index(d) for d in t.params if d not in axes]

@@ -1,0 +1,72 @@
+"""What the frames of JAX's own functions hold, read off the traceback of an error.
+
+JAX's messages often leave out which axis, mesh or function they are about; the frames that an error
+passed through have it in their variables. The names of those variables are known here alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+
+from jax.sharding import AbstractMesh, Mesh
+
+from .lines import is_collective, is_own, is_shard_map
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+    """A call of a collective: its name in `jax.lax`, and its arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+def mapped_functions(frames: Iterable[FrameType]) -> Iterator[Callable[..., Any]]:
+    """Yield the bodies of the `shard_map`s that an error passed through, the innermost last."""
+    for frame in frames:
+        body = frame.f_locals.get("f") if is_shard_map(_file(frame)) else None
+        if callable(body):
+            yield body
+
+
+def collective_called(frames: Iterable[FrameType]) -> Call | None:
+    """Return the outermost of the collectives that were called."""
+    for frame in frames:
+        if is_collective(_file(frame)) and "axis_name" in frame.f_locals:
+            return Call(frame.f_code.co_name, frame.f_locals)
+    return None
+
+
+def groups_given(frame: FrameType) -> Any:
+    """Return the groups that a function of JAX was given, if any."""
+    return frame.f_locals.get("axis_index_groups")
+
+
+def vmap_axes(frames: Iterable[FrameType]) -> set[Any]:
+    """Return the names of the axes of the `vmap`s that an error passed through."""
+    calls = (frame for frame in frames if frame.f_code.co_name == "vmap_f")
+    return {frame.f_locals.get("axis_name") for frame in calls}
+
+
+def axis_named(frames: Iterable[FrameType]) -> str | None:
+    """Return the axis that the innermost function of JAX names."""
+    found = None
+    for frame in frames:
+        for local in ("axis_name", "axes", "axis_names") if is_own(_file(frame)) else ():
+            names = frame.f_locals.get(local)
+            for name in names if isinstance(names, tuple | list) else (names,):
+                found = name if isinstance(name, str) else found
+    return found
+
+
+def mesh_named(frames: Iterable[FrameType]) -> Mesh | AbstractMesh | None:
+    """Return the mesh of the innermost frame that has one."""
+    meshes = [frame.f_locals.get("mesh") for frame in frames]
+    return next((m for m in reversed(meshes) if isinstance(m, Mesh | AbstractMesh)), None)
+
+
+def _file(frame: FrameType) -> str:
+    return frame.f_code.co_filename

@@ -1,0 +1,78 @@
+"""Attributes of JAX that are replaced while a program is traced, and put back afterwards.
+
+What is replaced asks a context variable whether the caller traces a simulated program, so that
+another thread, which does not, sees no difference meanwhile. Traces may overlap: what the first of
+them replaces is put back when the last one ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+_ABSENT = object()
+
+
+@dataclasses.dataclass(frozen=True)
+class Patch:
+    """An attribute of an object, or an item of a dictionary, and what takes its place."""
+
+    owner: Any
+    name: Any
+    wrap: Callable[[Any], Any]
+    """What takes the place of the original, which it is given; None of an item that is absent."""
+
+    def get(self) -> Any:
+        """Return what is there now; class attributes as the class holds them."""
+        held = self.owner if isinstance(self.owner, dict) else vars(self.owner)
+        return held.get(self.name, _ABSENT)
+
+    def put(self, value: Any) -> None:
+        """Put something there; `_ABSENT` removes it."""
+        if not isinstance(self.owner, dict):
+            setattr(self.owner, self.name, value)
+        elif value is _ABSENT:
+            self.owner.pop(self.name, None)
+        else:
+            self.owner[self.name] = value
+
+
+class Patches:
+    """Patches that are installed together, for as long as somebody needs them."""
+
+    def __init__(self, make: Callable[[], Sequence[Patch]]):
+        self._make = make
+        self._lock = threading.Lock()
+        self._users = 0
+        self._replaced: list[tuple[Patch, Any, Any]] = []
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Return a context in which the patches are there."""
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._install()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._remove()
+
+    def _install(self) -> None:
+        for patch in self._make():
+            original = patch.get()
+            new = patch.wrap(None if original is _ABSENT else original)
+            patch.put(new)
+            self._replaced.append((patch, original, new))
+
+    def _remove(self) -> None:
+        while self._replaced:
+            patch, original, new = self._replaced.pop()
+            if patch.get() is new:  # else somebody has replaced it as well, and keeps ours inside
+                patch.put(original)
