@@ -11,6 +11,7 @@ from .compare import wide as wide
 from .examine import Examined as Examined
 from .examine import disagreement as disagreement
 from .examine import examine as examine
+from .examine import numbers_agree as numbers_agree
 from .lint import not_sharded as not_sharded
 from .options import Meshes as Meshes
 from .options import Sizes as Sizes

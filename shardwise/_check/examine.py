@@ -10,6 +10,7 @@ import jax
 
 from .._doing import doing
 from .._errors import DeadlockError, name_of
+from .._meaning import Gap, Reading
 from .._mesh import AbstractMesh, axes_of, one_device
 from .._program import Collective, walk
 from .._static import Static
@@ -44,6 +45,33 @@ class Examined:
     """Every wrong result on every mesh."""
     stuck_on: tuple[str, ...]
     """The meshes on which devices wait for each other forever."""
+    comparison: _Comparison
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The arguments, with values for all shapes."""
+        return self.comparison.given
+
+    @property
+    def base(self) -> Run:
+        """The program on one device."""
+        return self.comparison.base
+
+    @property
+    def largest(self) -> Run:
+        """The program on the largest mesh."""
+        return self.comparison.runs[-1]
+
+    @property
+    def reading(self) -> Reading | None:
+        """The meaning of the program on one device, if that is what is right."""
+        return self.comparison.meant.plain if self.comparison.meant else None
+
+    @property
+    def gaps(self) -> list[list[Gap]] | None:
+        """For each result where it parts from what is right on the largest mesh, if known."""
+        meant = self.comparison.meant
+        return meant.gaps(self.largest) if meant else None
 
 
 def examine(
@@ -133,7 +161,21 @@ def _examine(
         drawn=comparison.drawn,
         proved_on=tuple(comparison.proved_on),
     )
-    return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on))
+    return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on), comparison)
+
+
+def numbers_agree(examined: Examined, tracing: Tracing) -> bool:
+    """Whether another version of a program that was checked gives what is right on a mesh."""
+    comparison = examined.comparison
+    run = Run(tracing, comparison.given)
+    if run.traced.tree != comparison.base.traced.tree:
+        return False
+    rows = zip(run.values, comparison.wanted, comparison.limits, strict=True)
+    return all(
+        row.shape == want.value.shape and agree(row, want.value, limit)
+        for held, want, limit in rows
+        for row in held.rows
+    )
 
 
 def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -43,13 +44,24 @@ class Request:
     """The combinations of mesh axes to try, the likely ones first."""
     ratio: float | None = None
     """By which factor the first wrong result is off, where meaning knows it."""
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The sizes of the mesh axes."""
     misplaced: bool = False
     """Whether a result is put together otherwise than it is computed: `out_specs`."""
 
-    @property
+    @functools.cached_property
     def writer(self) -> Writer:
         """Return the writer for the file."""
         return Writer(self.sites.source, self.names)
+
+    def varies(self, node: ast.expr, axes: Sequence[str]) -> bool:
+        """Whether a value may differ along axes: else there is nothing to reduce over them.
+
+        A result that is too small may lack a sum of equal values.
+        """
+        var = self.sites.values.get(node)
+        lacks = self.ratio is not None and self.ratio < 1
+        return var is None or lacks or {*axes} <= {axis.name for axis in var.axes}
 
     def make(self, edits: Sequence[Edit], description: str, rank: float) -> Candidate:
         """Make a candidate."""
@@ -66,11 +78,11 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
             continue
         near = 0.25 * at if at < len(r.sites.named) else 6 + 0.25 * (at - len(r.sites.named))
         names = BY_FUNCTION.get(called(node), usual)
-        pairs = [(axes, name) for axes in r.axes for name in names]
+        pairs = [(axes, name) for axes in r.axes if r.varies(node, axes) for name in names]
         for nth, (axes, name) in enumerate(pairs):
             text = source.text_of(node)
             described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
-            forms = [text, f"{write.lax}.stop_gradient({text})"]
+            forms = [text, f"{write.lax('stop_gradient')}({text})"]
             for extra, value in enumerate(forms if name in ("pmax", "pmin") else forms[:1]):
                 edit = source.replace(node, write.call(name, value, axes))
                 yield r.make([edit], described, 3 + near + 0.4 * nth + 0.1 * extra)
@@ -96,7 +108,7 @@ def replace_reduction(r: Request) -> Iterator[Candidate]:
             if isinstance(node.func, ast.Attribute):
                 edit = Edit(end - len(node.func.attr), end, name)
             else:
-                edit = Edit(start, end, f"{write.lax}.{name}")
+                edit = Edit(start, end, write.lax(name))
             text = f"use {name} instead of {called(node)}"
             yield r.make([edit], text, 2.1 + 0.5 * at + nth + (0 if r.ratio is not None else 1.5))
 
@@ -172,8 +184,7 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
 def keep_checks(r: Request) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check on, autodiff knows what differs between devices."""
     source = r.sites.source
-    every = [node for function in r.sites.functions for node in ast.walk(function)]
-    for keyword in dict.fromkeys(node for node in every if isinstance(node, ast.keyword)):
+    for keyword in r.sites.keywords():
         off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
         if keyword.arg in ("check_vma", "check_rep") and off:
             edit = _without(source.data, *source.span(keyword))
@@ -318,7 +329,6 @@ def _is_value(node: ast.expr, parent: ast.AST | None) -> bool:
 Generator = Callable[[Request], Iterator[Candidate]]
 
 CATALOGUE: tuple[Generator, ...] = (
-    keep_checks,
     remove_reduction,
     replace_reduction,
     vary_before_grad,

@@ -82,5 +82,5 @@ def check(
     meshes = wanted_meshes(mesh, "check", args)
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
-        verdict = examine(f, args, meshes, reference, options, rtol, atol, seed).verdict
-        return fixed(verdict, f, args, meshes, reference, options) if fix else verdict
+        examined = examine(f, args, meshes, reference, options, rtol, atol, seed)
+        return fixed(examined, f, meshes, reference, options) if fix else examined.verdict
