@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._mesh import Axis
-from .._program import Body, Collective, Where, within
+from .._program import Body, Collective, Op, Var, Where, within
 from .compare import difference, wide
 from .diagnose import place
 from .flow import ancestors
@@ -101,7 +101,9 @@ def _finding(one: Wrong, seen: Seen) -> Finding:
     if code == "SW107" and (far := _overflow(one)):
         alone = "" if one.not_finite else "on one device "
         what, where = f"{what} ({alone}{far} here)", far.where
-    return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
+    accepted = ACCEPTED if code == "SW106" and one.draw and _has_own_key(one.draw) else ""
+    message = f"{one.path} {what} on {one.mesh}{accepted}"
+    return Finding(code, message, where, one.path, remedy, mesh=one.mesh)
 
 
 def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
@@ -226,12 +228,7 @@ def _fraction(times: float) -> str:
 
 def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
     if one.draw is not None:
-        return (
-            "SW106",
-            f"depends on random numbers that follow the sharding ({much(one)})",
-            "draw them for the whole array and split them, or make one key per example from its "
-            "global index: jax.random.fold_in(key, index).",
-        )
+        return ("SW106", *_random(one, one.draw))
     if one.mean_of_means:
         return (
             "SW103",
@@ -240,6 +237,32 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
             "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
         )
     return None
+
+
+def _random(one: Wrong, draw: Op) -> tuple[str, str]:
+    """What is wrong with random numbers: a key of its own on each device, or one key on all."""
+    follows = "depends on random numbers that follow the sharding"
+    whole = "draw them for the whole array and keep the part of this device"
+    if _has_own_key(draw):
+        return (
+            f"{follows}: each device draws with a key of its own, so another number of devices "
+            f"draws other numbers ({much(one)})",
+            f"accept it with that comment, or compare what does not depend on the numbers, with "
+            f"reference= and rtol=. For the same numbers on any mesh, {whole}.",
+        )
+    return (
+        f"{follows}: every device draws the same ones, with one key ({much(one)})",
+        f"{whole}, or make one key per example from its global index: "
+        "jax.random.fold_in(key, index).",
+    )
+
+
+def _has_own_key(draw: Op) -> bool:
+    """Whether what a draw is made from differs between devices."""
+    return any(isinstance(atom, Var) and bool(atom.axes) for atom in draw.ins)
+
+
+ACCEPTED = ". If that is meant, accept it: `# shardwise: ignore[SW106]` at the end of this line"
 
 
 def _otherwise(one: Wrong) -> tuple[str, str, str]:

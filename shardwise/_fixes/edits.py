@@ -46,6 +46,12 @@ class Request:
     """By which factor the first wrong result is off, where meaning knows it."""
     sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """The sizes of the mesh axes."""
+    shares: Sequence[ast.expr] = ()
+    """The expressions that give each device's own share of something, in program order."""
+    unsummed: bool = False
+    """Whether a gradient is each device's own share."""
+    is_open: bool = False
+    """Whether meaning cannot say what is wrong: places and counts are then the likelier cause."""
     misplaced: bool = False
     """Whether a result is put together otherwise than it is computed: `out_specs`."""
 
@@ -85,7 +91,53 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
             forms = [text, f"{write.lax('stop_gradient')}({text})"]
             for extra, value in enumerate(forms if name in ("pmax", "pmin") else forms[:1]):
                 edit = source.replace(node, write.call(name, value, axes))
-                yield r.make([edit], described, 3 + near + 0.4 * nth + 0.1 * extra)
+                late = 2 if r.is_open else 0
+                yield r.make([edit], described, 3 + late + near + 0.4 * nth + 0.1 * extra)
+
+
+def reduce_shares(r: Request) -> Iterator[Candidate]:
+    """Reduce every share where it is made, if there are several."""
+    write, source = r.writer, r.sites.source
+    nodes = [node for node in r.shares if _is_value(node, source.parents.get(node))]
+    spans = [source.span(node) for node in nodes]
+    nested = any(a[0] < b[1] and b[0] < a[1] for a, b in itertools.combinations(spans, 2))
+    if len(nodes) < 2 or nested:
+        return
+    for nth, (axes, usual) in enumerate(itertools.product(r.axes, ("psum", "pmean"))):
+        edits, done = [], []
+        for node in nodes:
+            name = BY_FUNCTION.get(called(node), (usual,))[0]
+            text = source.text_of(node)
+            edits.append(source.replace(node, write.call(name, text, axes)))
+            done.append(f"{WORDS[name]} {shown(text)}")
+        yield r.make(edits, f"{'; '.join(done)} over {write.axes(axes)}", 2.7 + 0.4 * nth)
+
+
+def reduce_gradient(r: Request) -> Iterator[Candidate]:
+    """Reduce a gradient as soon as it is taken."""
+    source, write = r.sites.source, r.writer
+    if not r.unsummed:
+        return
+    for node in _gradient_calls(r.sites):
+        for nth, (axes, name) in enumerate(itertools.product(r.axes, ("pmean", "psum"))):
+            text = source.text_of(node)
+            described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
+            edit = source.replace(node, write.call(name, text, axes))
+            yield r.make([edit], described, 2.5 + 0.3 * nth)
+
+
+def divide_by_size(r: Request) -> Iterator[Candidate]:
+    """Divide what a reduction gives by the number of devices."""
+    source, write = r.sites.source, r.writer
+    if r.ratio is None or r.ratio <= 1:
+        return
+    for at, node in enumerate(r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})):
+        for axes in r.axes:
+            size = f"{write.lax('axis_size')}({write.axes(axes)})"
+            text = _grouped(source, node, f"{source.text_of(node)} / {size}")
+            described = f"divide the {called(node)} by the number of devices along "
+            rank = 2.6 + 0.5 * at
+            yield r.make([source.replace(node, text)], described + write.axes(axes), rank)
 
 
 def remove_reduction(r: Request) -> Iterator[Candidate]:
@@ -333,6 +385,9 @@ CATALOGUE: tuple[Generator, ...] = (
     replace_reduction,
     vary_before_grad,
     add_after_reduction,
+    reduce_shares,
+    reduce_gradient,
+    divide_by_size,
     change_axes,
     reduce_both_parts,
     reduce_value,

@@ -77,6 +77,29 @@ def gather_operand(r: Request) -> Iterator[Candidate]:
             text = write.call("all_gather", source.text_of(node), axes, f"{dim}, tiled=True")
             described = f"gather `{source.text_of(node)}` over {write.axes(axes)} here"
             yield r.make([source.replace(node, text)], described, 6.5 + 0.4 * nth + 0.5 * bool(dim))
+    split = {name.id: name for name in reversed(unique)}
+    for (one, two), axes in itertools.product(itertools.combinations(split, 2), r.axes[:1]):
+        edits = [
+            source.replace(split[name], write.call("all_gather", name, axes, ", tiled=True"))
+            for name in (one, two)
+        ]
+        yield r.make(edits, f"gather `{one}` and `{two}` over {write.axes(axes)} here", 6.9)
+
+
+def take_one(r: Request) -> Iterator[Candidate]:
+    """Take the value of the last device, or of the first, not of all."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({"psum"})):
+        axis = axis_of(node)
+        if not node.args or axis is None or not isinstance(axis, ast.Constant):
+            continue
+        name = source.text_of(axis)
+        index, size = f"{write.lax('axis_index')}({name})", f"{write.lax('axis_size')}({name})"
+        for which, number in (("last", f"{size} - 1"), ("first", "0")):
+            value = f"{write.jnp}.where({index} == {number}, {source.text_of(node.args[0])}, 0)"
+            described = f"sum only what the {which} device along {name} has"
+            edit = source.replace(node.args[0], value)
+            yield r.make([edit], described, (3.6 if r.is_open else 6.2) + 0.3 * at)
 
 
 def change_dimension(r: Request) -> Iterator[Candidate]:
@@ -262,6 +285,7 @@ def nudge(r: Request) -> Iterator[Candidate]:
     """Correct an index, a bound or a direction by one."""
     source, write = r.sites.source, r.writer
     swapped = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
+    rank = 3.5 if r.is_open else 7
     for node in r.sites.nodes():
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = source.span(node.left)[1], source.span(node.comparators[0])[0]
@@ -270,23 +294,23 @@ def nudge(r: Request) -> Iterator[Candidate]:
             if new is not None:
                 old = between.strip(" ()")
                 text = between.replace(old, new, 1)
-                yield r.make([Edit(left, right, text)], f"compare with {new}, not {old}", 7)
+                yield r.make([Edit(left, right, text)], f"compare with {new}, not {old}", rank)
             elif isinstance(node.ops[0], ast.Eq) and source.text_of(node.comparators[0]) == "0":
                 for axes in r.axes[:1]:
                     last = f"{write.lax('axis_size')}({write.axes(axes)}) - 1"
                     edit = source.replace(node.comparators[0], last)
-                    yield r.make([edit], "take the last device, not the first", 7)
+                    yield r.make([edit], "take the last device, not the first", rank)
         elif isinstance(node, ast.Call) and called(node) in ("arange", "range") and node.args:
             last = node.args[0] if len(node.args) == 1 else node.args[1]
             edit = source.replace(last, f"{source.text_of(last)} + 1")
-            yield r.make([edit], f"one more iteration: {shown(source.text_of(node))}", 7.5)
+            yield r.make([edit], f"one more iteration: {shown(source.text_of(node))}", rank + 0.5)
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and _in_permutation(r, node):
             one, two = node.elts
             edits = [
                 source.replace(one, source.text_of(two)),
                 source.replace(two, source.text_of(one)),
             ]
-            yield r.make(edits, "send in the other direction", 6)
+            yield r.make(edits, "send in the other direction", rank - 0.5)
 
 
 def change_specs(r: Request) -> Iterator[Candidate]:
@@ -304,6 +328,7 @@ def change_specs(r: Request) -> Iterator[Candidate]:
                 described = f"declare {text} instead of {source.text_of(node)}"
                 # An argument that every device has whole is right, and no longer sharded.
                 last = 4 if not entry and not _is_for_results(r, node) else 0
+                described += ": every device then has all of it" if last else ""
                 own = rank + last + 0.2 * at + 0.1 * nth
                 yield r.make([source.replace(node, text)], described, own)
 
@@ -337,6 +362,7 @@ def _is_function(node: ast.Name, parent: ast.AST | None) -> bool:
 REWRITES = (
     move_reduction,
     gather_operand,
+    take_one,
     change_dimension,
     draw_for_all,
     one_key,

@@ -9,6 +9,7 @@ mistakes in one program are fixed by one patch.
 
 from __future__ import annotations
 
+import ast
 import collections
 import dataclasses
 import functools
@@ -30,17 +31,21 @@ from .rewrites import REWRITES
 from .sites import Sources, sites_of, values_of
 from .source import Source, shown_path, unified_diff
 
-MOST = 48
-"""How many candidates are traced: a number and not a time, so that any machine finds the same."""
+MOST = 24
+"""How many candidates are tried on a mesh or two; half as many more for each further mesh.
 
-PER_MESH = 8
-"""How many of them for each mesh that was checked: the search is to take no longer than the check,
-which compiles and runs the program on each."""
+A number and not a time, so that any machine finds the same.
+"""
 
-OPERATIONS = 8_000
-"""How many operations of edited programs are followed in all; a long program has fewer tries."""
+OPERATIONS = 150, 8
+"""How many operations of edited programs are followed for each mesh that was checked: so many, and
+so many times those of the program. The search is to take no longer than the check, which compiles
+and runs the program on each mesh."""
 
-RUNS = 3
+APART = 3
+"""How many times as long it takes to follow a program with its devices kept apart."""
+
+RUNS = 2
 """How many candidates that can be neither proved nor refuted are run."""
 
 MISTAKES = 3
@@ -139,9 +144,10 @@ class Search:
         self.program, self.findings = program, findings
         self.sources = Sources()
         self.live: dict[str, Live] = {}
-        self.tried = 0
-        length = max(1, program.plain.operations)
-        self.most = min(MOST, PER_MESH * (1 + len(program.meshes)), OPERATIONS // length)
+        self.tried = self.followed = 0
+        meshes, self.length = len(program.meshes), program.plain.operations
+        self.most = MOST * (2 + max(0, meshes - 2)) // 2
+        self.budget = meshes * (OPERATIONS[0] + OPERATIONS[1] * self.length)
         self.body = program.examined.largest.body
         self.whole = values_of(program.plain.body, self.sources)
 
@@ -194,7 +200,7 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether enough was tried."""
-        return self.tried >= self.most
+        return self.tried >= self.most or self.followed >= self.budget
 
     def candidates(self, gaps: list[list[Gap]], best: Candidate | None) -> list[Candidate]:
         """Return what to try next, the most likely first; each goes on from the `best` so far."""
@@ -202,7 +208,10 @@ class Search:
         found.sort(key=lambda one: (one.rank + self._distance(one), one.size))
         if best is not None:
             found = [best.joined(one) for one in found if _together(best, one)]
-        return list({one.text: one for one in reversed(found)}.values())[::-1]
+        unique: dict[str, Candidate] = {}
+        for one in found:
+            unique.setdefault(one.text, one)
+        return [*unique.values()]
 
     def _made(self, request: Request) -> Iterator[Candidate]:
         """Yield all candidates for a file.
@@ -256,15 +265,27 @@ class Search:
                 self.names_of(sites.source),
                 list(axes),
                 ratio=ratios[0] if ratios else None,
+                shares=self._shares(flat, sites.source),
+                unsummed=any(op.backward for op in ops),
+                is_open=is_open(gaps),
                 sizes=sizes,
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),
             )
+
+    def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
+        """Return the expressions of a file that give a share which is used as if it were whole."""
+        mistakes = [one.used or one for gap in gaps for one in gap.mistakes]
+        born = dict.fromkeys(one.born for one in mistakes if one.born and not one.born.backward)
+        found = [next(self.sources.expressions(op), None) for op in born]
+        return list(dict.fromkeys(one[1] for one in found if one is not None and one[0] is source))
 
     def attempt(self, candidate: Candidate) -> Tried | None:
         """Try a candidate on the mesh that shows the most; None where it cannot be traced."""
         self.tried += 1
         program = self.program
         found = self._with(candidate, lambda f: program.gaps(program.hardest, f))
+        apart = found is not None and not any(gap.kind != "other" for own in found for gap in own)
+        self.followed += self.length * (APART if apart else 1)
         return None if found is None else Tried(candidate, found)
 
     def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
