@@ -8,10 +8,10 @@ from .cause import cause as cause
 from .cause import grouped as grouped
 from .cause import ratios as ratios
 from .compare import wide as wide
+from .describe import paths_apart as paths_apart
 from .examine import Examined as Examined
 from .examine import disagreement as disagreement
 from .examine import examine as examine
-from .examine import numbers_agree as numbers_agree
 from .lint import not_sharded as not_sharded
 from .options import Meshes as Meshes
 from .options import Sizes as Sizes

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _jax
 from .._mesh import Axis
-from .._program import Body, Collective, Op, Var, Where, within
-from .compare import difference, wide
+from .._program import Body, Collective, Op, Var, Where, walk, within
+from .compare import difference, is_inexact, wide
 from .diagnose import place
 from .flow import ancestors
 from .overflow import Overflow, overflow
@@ -108,7 +111,9 @@ def _finding(one: Wrong, seen: Seen) -> Finding:
 
 def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
     if one.structure:
-        return "SW108", "has another structure than on one device", "return the same pytree."
+        differ = paths_apart(one.run.paths, one.base.paths)
+        what = f"has another structure than on one device: {differ}"
+        return "SW108", what, "return the same pytree on every mesh."
     if not one.same_type:
         return (
             "SW108",
@@ -239,6 +244,17 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
     return None
 
 
+def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
+    """Say in which results two trees differ."""
+    rows = (("has", here, there), ("lacks", there, here))
+    parts = []
+    for word, own, other in rows:
+        names = [name for name in own if name not in {*other}]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        parts += [f"it {word} {', '.join(names[:3])}{more}"] if names else []
+    return ", and ".join(parts) or "the same results in other containers"
+
+
 def _random(one: Wrong, draw: Op) -> tuple[str, str]:
     """What is wrong with random numbers: a key of its own on each device, or one key on all."""
     follows = "depends on random numbers that follow the sharding"
@@ -307,7 +323,18 @@ def _wrapped(one: Wrong) -> str:
     if kind is None:
         return ""
     most = jnp.iinfo(kind).max
+    if _largest_sum(one.run) <= most:
+        return ""
     return f" Do whole numbers of {kind}, which end at {most}, wrap around where they are added up?"
+
+
+def _largest_sum(run: Run) -> float:
+    """About how large sums of integers can become: what is given, times how many are added up."""
+    given = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
+    whole = [x for x in given if x.size and not is_inexact(x) and x.dtype != np.bool_]
+    largest = max((float(np.abs(x.astype(np.float64)).max()) for x in whole), default=1.0)
+    sizes = [math.prod(var.shape) for op in walk(run.body.ops) for var in op.outs]
+    return max(1.0, largest) * max(sizes, default=1) * (run.mesh.size if run.mesh else 1)
 
 
 def much(one: Wrong) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .. import _jax
-from .._check import Examined, examine, numbers_agree
+from .._check import Examined, examine
 from .._meaning import Gap
 from .._mesh import AbstractMesh, one_device
 from .._prove.reading import ReadProgram
@@ -84,7 +84,7 @@ class Program:
 
     def agrees(self, f: Any) -> bool:
         """Whether the numbers are right on the largest mesh."""
-        return numbers_agree(self.examined, Tracing(f, self.hardest, *self.options))
+        return self.examined.agrees(Tracing(f, self.hardest, *self.options))
 
     def checked(self, f: Any) -> bool:
         """Whether the numbers are right on every mesh."""
