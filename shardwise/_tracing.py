@@ -23,7 +23,7 @@ from ._errors import (
 )
 from ._handed import not_handed_on, refuse_no_mesh, takes_mesh
 from ._jax.types import about, nowhere, unplaced
-from ._jax.virtual import under, virtually
+from ._jax.virtual import Mapped, under, virtually
 from ._layout import Layout, Leafwise, ask, automatic, for_leaves, refused
 from ._mesh import AbstractMesh, MeshLike, abstract, one_mesh
 from ._misuse import reading_errors, refuse_later, refuse_results
@@ -153,6 +153,8 @@ class Tracing:
         self.takes_mesh = mesh is not None and takes_mesh(f)
         self.around = None if self.mesh is None else abstract(self.mesh)
         self.known: dict[Any, Any] = {}
+        self.mapped: list[Mapped] = []
+        """The calls of `shard_map` in the last trace, also where that failed."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
         """The program for these arguments."""
@@ -271,6 +273,7 @@ class Tracing:
         # JAX names the function and its line in errors about traced values.
         leaves.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
         with self._ambient(), virtually(self.mesh) as seen:
+            self.mapped = seen.mapped
             program, consts = trace(leaves, *layout.types(flat))
         return (program, consts, made[-1]), seen.inferred
 

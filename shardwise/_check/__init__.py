@@ -8,6 +8,7 @@ from .cause import cause as cause
 from .cause import grouped as grouped
 from .cause import ratios as ratios
 from .compare import wide as wide
+from .describe import paths_apart as paths_apart
 from .examine import Examined as Examined
 from .examine import disagreement as disagreement
 from .examine import examine as examine

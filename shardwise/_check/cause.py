@@ -59,11 +59,10 @@ def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
     mistake = mistake.used or mistake
     over = names(mistake.axes)
     where = line_of(mistake.born or mistake.op)
-    if not isinstance(mistake.op, Join) and where.function != mistake.op.where.function:
-        # Made inside a function of its own: the caller is who used it too early. A gradient is used
-        # in the next forward pass, in another turn of a loop.
-        turns = mistake.born and mistake.born.backward and mistake.op.differentiated
-        where = where if turns else mistake.op.where
+    gradient = mistake.born is not None and mistake.born.backward
+    apart = where.function != mistake.op.where.function and not isinstance(mistake.op, Join)
+    if gradient and apart and not mistake.op.differentiated:
+        where = mistake.op.where  # the line of the loss says nothing of who takes its gradient
     if isinstance(mistake.op, Join):
         return _returned(mistake, mistake.op, ratio, where)
     if mistake.extreme:

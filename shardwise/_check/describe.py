@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import _jax
 from .._mesh import Axis
-from .._program import Body, Collective, Where, within
-from .compare import difference, wide
+from .._program import Body, Collective, Op, Var, Where, walk, within
+from .compare import difference, is_inexact, wide
 from .diagnose import place
 from .flow import ancestors
 from .overflow import Overflow, overflow
@@ -101,12 +104,16 @@ def _finding(one: Wrong, seen: Seen) -> Finding:
     if code == "SW107" and (far := _overflow(one)):
         alone = "" if one.not_finite else "on one device "
         what, where = f"{what} ({alone}{far} here)", far.where
-    return Finding(code, f"{one.path} {what} on {one.mesh}", where, one.path, remedy, mesh=one.mesh)
+    accepted = ACCEPTED if code == "SW106" and one.draw and _has_own_key(one.draw) else ""
+    message = f"{one.path} {what} on {one.mesh}{accepted}"
+    return Finding(code, message, where, one.path, remedy, mesh=one.mesh)
 
 
 def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:
     if one.structure:
-        return "SW108", "has another structure than on one device", "return the same pytree."
+        differ = paths_apart(one.run.paths, one.base.paths)
+        what = f"has another structure than on one device: {differ}"
+        return "SW108", what, "return the same pytree on every mesh."
     if not one.same_type:
         return (
             "SW108",
@@ -226,12 +233,7 @@ def _fraction(times: float) -> str:
 
 def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
     if one.draw is not None:
-        return (
-            "SW106",
-            f"depends on random numbers that follow the sharding ({much(one)})",
-            "draw them for the whole array and split them, or make one key per example from its "
-            "global index: jax.random.fold_in(key, index).",
-        )
+        return ("SW106", *_random(one, one.draw))
     if one.mean_of_means:
         return (
             "SW103",
@@ -240,6 +242,43 @@ def _by_origin(one: Wrong) -> tuple[str, str, str] | None:
             "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
         )
     return None
+
+
+def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
+    """Say in which results two trees differ."""
+    rows = (("has", here, there), ("lacks", there, here))
+    parts = []
+    for word, own, other in rows:
+        names = [name for name in own if name not in {*other}]
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        parts += [f"it {word} {', '.join(names[:3])}{more}"] if names else []
+    return ", and ".join(parts) or "the same results in other containers"
+
+
+def _random(one: Wrong, draw: Op) -> tuple[str, str]:
+    """What is wrong with random numbers: a key of its own on each device, or one key on all."""
+    follows = "depends on random numbers that follow the sharding"
+    whole = "draw them for the whole array and keep the part of this device"
+    if _has_own_key(draw):
+        return (
+            f"{follows}: each device draws with a key of its own, so another number of devices "
+            f"draws other numbers ({much(one)})",
+            f"accept it with that comment, or compare what does not depend on the numbers, with "
+            f"reference= and rtol=. For the same numbers on any mesh, {whole}.",
+        )
+    return (
+        f"{follows}: every device draws the same ones, with one key ({much(one)})",
+        f"{whole}, or make one key per example from its global index: "
+        "jax.random.fold_in(key, index).",
+    )
+
+
+def _has_own_key(draw: Op) -> bool:
+    """Whether what a draw is made from differs between devices."""
+    return any(isinstance(atom, Var) and bool(atom.axes) for atom in draw.ins)
+
+
+ACCEPTED = ". If that is meant, accept it: `# shardwise: ignore[SW106]` at the end of this line"
 
 
 def _otherwise(one: Wrong) -> tuple[str, str, str]:
@@ -284,7 +323,18 @@ def _wrapped(one: Wrong) -> str:
     if kind is None:
         return ""
     most = jnp.iinfo(kind).max
+    if _largest_sum(one.run) <= most:
+        return ""
     return f" Do whole numbers of {kind}, which end at {most}, wrap around where they are added up?"
+
+
+def _largest_sum(run: Run) -> float:
+    """About how large sums of integers can become: what is given, times how many are added up."""
+    given = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
+    whole = [x for x in given if x.size and not is_inexact(x) and x.dtype != np.bool_]
+    largest = max((float(np.abs(x.astype(np.float64)).max()) for x in whole), default=1.0)
+    sizes = [math.prod(var.shape) for op in walk(run.body.ops) for var in op.outs]
+    return max(1.0, largest) * max(sizes, default=1) * (run.mesh.size if run.mesh else 1)
 
 
 def much(one: Wrong) -> str:

@@ -10,16 +10,18 @@ import jax
 
 from .._doing import doing
 from .._errors import DeadlockError, name_of
+from .._meaning import Gap, Reading
 from .._mesh import AbstractMesh, axes_of, one_device
 from .._program import Collective, walk
 from .._static import Static
 from .._tracing import Tracing
 from .cause import grouped
+from .clash import run_on
 from .compare import agree
 from .describe import describe, factors_of
 from .draw import is_zero, run_drawn, without_zeros
-from .judging import judge_results
-from .lint import came_out, lint, parted, place_of_values
+from .judging import all_agree, judge_results
+from .lint import came_out, lint, made_up_for, parted, place_of_values
 from .meant import Hidden, Meant
 from .options import words
 from .powers import Sizes
@@ -44,6 +46,38 @@ class Examined:
     """Every wrong result on every mesh."""
     stuck_on: tuple[str, ...]
     """The meshes on which devices wait for each other forever."""
+    comparison: _Comparison
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The arguments, with values for all shapes."""
+        return self.comparison.given
+
+    @property
+    def base(self) -> Run:
+        """The program on one device."""
+        return self.comparison.base
+
+    @property
+    def largest(self) -> Run:
+        """The program on the largest mesh."""
+        return self.comparison.runs[-1]
+
+    @property
+    def reading(self) -> Reading | None:
+        """The meaning of the program on one device, if that is what is right."""
+        return self.comparison.meant.plain if self.comparison.meant else None
+
+    @property
+    def gaps(self) -> list[list[Gap]] | None:
+        """For each result where it parts from what is right on the largest mesh, if known."""
+        meant = self.comparison.meant
+        return meant.gaps(self.largest) if meant else None
+
+    def agrees(self, tracing: Tracing) -> bool:
+        """Whether another version of the program gives what is right, on one mesh."""
+        one = self.comparison
+        return all_agree(Run(tracing, one.given), one.base, one.wanted, one.limits)
 
 
 def examine(
@@ -93,9 +127,8 @@ def _examine(
         base, given = run_drawn(first, args, seed, like.base if like else None)
         wanted = wanted_of(reference, base, given)
         if like is None:
-            runs = [
-                base if one == ones else Run(Tracing(f, one, *options), given) for one in meshes
-            ]
+            others = [Tracing(f, one, *options) for one in meshes]
+            runs = [base if one.around == ones else run_on(one, given, first) for one in others]
         else:
             runs = [base if run is like.base else run.again(given) for run in like.runs]
         limits = base.limits(runs, rtol, atol, [want.eps for want in wanted])
@@ -136,7 +169,7 @@ def _examine(
         proved_on=tuple(comparison.proved_on),
         not_run=tuple(comparison.not_run),
     )
-    return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on))
+    return Examined(verdict, tuple(comparison.wrong), tuple(comparison.stuck_on), comparison)
 
 
 def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
@@ -288,6 +321,8 @@ class _Comparison:
             for run, one in zip(self.runs, self.meshes, strict=True)
             for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
         ]
+        if not self.wrong_on:
+            read = [made_up_for(one) if one.code == "SW201" else one for one in read]
         if any(one.code == "SW203" for one in read):
             read = self._as_it_came_out(read, known=bool(causes or behind))
         odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .compare import NOTHING, Change, Tolerance, gaps, is_inexact
+from .compare import NOTHING, Change, Tolerance, agree, gaps, is_inexact
 from .running import Run, Wanted
 from .wrong import Wrong
 
@@ -50,6 +50,15 @@ def judge_results(
         elif judged.tie:
             found.tied.append(judged)
     return found
+
+
+def all_agree(run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]) -> bool:
+    """Whether every result of a run is about what it should be, on every device."""
+    return run.traced.tree == base.traced.tree and all(
+        row.shape == want.value.shape and agree(row, want.value, limit)
+        for held, want, limit in zip(run.values, wanted, limits, strict=True)
+        for row in held.rows
+    )
 
 
 def judge(one: Wrong, surely: bool = False) -> Wrong:

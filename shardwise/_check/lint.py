@@ -22,13 +22,16 @@ from .._program import (
     Split,
     Var,
     Where,
+    annotate,
     collectives_in,
+    differing,
     is_sharded,
     walk,
     within,
 )
 from .._program.primitives import of
 from .diagnose import gradient_before
+from .flow import ancestors
 from .two_ways import two_ways
 from .verdict import NOT_SHARDED, NOWHERE, Finding
 
@@ -44,7 +47,7 @@ def lint(body: Body, axes: list[Axis]) -> list[Finding]:
 def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
     for op in collectives_in(body.ops):
         again = [axis for axis in op.axes if axis.size > 1 and axis not in op.ins[0].axes]
-        if op.name == "psum" and again and isinstance(op.ins[0], Var) and not op.backward:
+        if op.name == "psum" and again and not op.backward and _is_of_data(body, op.ins[0]):
             over = repr(again[0].name)
             gradient = gradient_before(body, op.ins[0])
             averages = within(op.source, "pmean")
@@ -67,6 +70,26 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
             )
 
 
+def _is_of_data(body: Body, atom: Atom) -> bool:
+    """Whether a value depends on an argument: a number of examples does not, and may be summed."""
+    if not isinstance(atom, Var):
+        return False
+    ins = {*body.ins}
+    return atom in ins or any(not ins.isdisjoint(op.ins) for op in ancestors(body, atom))
+
+
+def made_up_for(found: Finding) -> Finding:
+    """The same where every result is right: something else makes up for the further sum."""
+    if found.message.startswith("pmean"):
+        return found
+    return dataclasses.replace(
+        found,
+        message=f"{found.message}. Every result is right, so something makes up for it",
+        remedy="nothing, if that is meant, as where it is divided by the number of devices. "
+        "Without it, nothing is sent along the axis.",
+    )
+
+
 def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
     for op in Watch(body.ops).sites:
         inside = next(c for b in op.bodies for c in collectives_in(b.ops))
@@ -83,10 +106,15 @@ def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
 
 def parted(body: Body) -> Iterator[tuple[Join, Axis]]:
     """What is declared the same along an axis, and computed from values that differ along it."""
-    for op in walk(body.ops):
-        if isinstance(op, Join):
-            apart = [axis for axis in op.replicated if axis in op.ins[0].axes and axis.size > 1]
-            yield from ((op, axis) for axis in apart[:1])
+    joins = [op for op in walk(body.ops) if isinstance(op, Join)]
+    apart = {op: {*op.replicated} & op.ins[0].axes for op in joins}
+    if any(apart.values()):
+        # A loop keeps all it gives for each device, also what is the same on all of them.
+        differing(body)
+        apart = {op: {*op.replicated} & op.ins[0].axes for op in joins}
+        annotate(body)
+    for op, axes in apart.items():
+        yield from [(op, axis) for axis in sorted(axes) if axis.size > 1][:1]
 
 
 def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:

@@ -64,7 +64,7 @@ class Meant:
         self._known: dict[int, list[list[Gap]] | None] = {}
         self._read_on: dict[int, tuple[Sizes, list[list[Gap]] | None]] = {}
         """The same with the sizes of the meshes."""
-        self._plain = _read(base, None)
+        self.plain = _read(base, None)
 
     def gaps(self, run: Run) -> list[list[Gap]] | None:
         """For each result where it parts from one device's; None where that is not known."""
@@ -75,9 +75,9 @@ class Meant:
         return self._known[id(run)]
 
     def _compared(self, run: Run) -> list[list[Gap]] | None:
-        if self._plain is None or run.traced.tree != self.base.traced.tree:
+        if self.plain is None or run.traced.tree != self.base.traced.tree:
             return None
-        own = _read(run, self._plain)
+        own = _read(run, self.plain)
         return _followed(own.gaps) if own is not None else None
 
     def proved(self, run: Run) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,11 @@ class Candidate:
         """Return the edited file."""
         return self.source.applied(self.edits)
 
+    @functools.cached_property
+    def lines(self) -> frozenset[int]:
+        """Return the lines that are edited."""
+        return frozenset(self.source.line_of(edit.start) for edit in self.edits)
+
     @property
     def size(self) -> int:
         """Count the bytes that are replaced or new."""
@@ -53,15 +59,25 @@ class Candidate:
 
 
 class Writer:
-    """Writes expressions in the manner of a file: its name for `jax.lax`, its quotes."""
+    """Writes expressions in the manner of a file: its names for JAX's functions, its quotes."""
 
     def __init__(self, source: Source, names: Mapping[str, Any]):
         """`names` are the globals of the functions of the file."""
         self.source = source
-        self.lax = _name_of(names, jax.lax) or "jax.lax"
+        self._names = {id(value): name for name, value in names.items() if callable(value)}
+        self._lax = _name_of(names, jax.lax)
         self.jnp = _name_of(names, jax.numpy) or "jax.numpy"
         self.nn = _name_of(names, jax.nn) or "jax.nn"
         self.quote = "'" if source.text.count("'") > 2 * source.text.count('"') else '"'
+
+    def lax(self, name: str) -> str:
+        """Write the name of a function of `jax.lax` as the file imports it."""
+        bare = self._names.get(id(getattr(jax.lax, name)))
+        if bare is not None:
+            return bare
+        if self._lax is None and lax_import(self.source) is not None:
+            return name
+        return f"{self._lax or 'jax.lax'}.{name}"
 
     def axes(self, names: Sequence[str]) -> str:
         """Write axis names as the argument of a collective."""
@@ -70,7 +86,7 @@ class Writer:
 
     def call(self, name: str, value: str, axes: Sequence[str], rest: str = "") -> str:
         """Write a collective of a value."""
-        return f"{self.lax}.{name}({value}, {self.axes(axes)}{rest})"
+        return f"{self.lax(name)}({value}, {self.axes(axes)}{rest})"
 
     def operand(self, node: ast.expr, instead_of: ast.expr) -> str:
         """Write an expression to stand where another one stands, in parentheses if needed."""
@@ -95,7 +111,40 @@ def _name_of(names: Mapping[str, Any], module: Any) -> str | None:
     return f"{outer}.{module.__name__.removeprefix('jax.')}" if outer else None
 
 
-def import_edit(source: Source) -> Edit:
+def lax_import(source: Source) -> ast.ImportFrom | None:
+    """Return the statement `from jax.lax import ...` of a file."""
+    return next(
+        (
+            statement
+            for statement in source.tree.body
+            if isinstance(statement, ast.ImportFrom) and statement.module == "jax.lax"
+        ),
+        None,
+    )
+
+
+def import_edits(candidate: Candidate, names: Mapping[str, Any]) -> list[Edit]:
+    """Return the edits that import what a candidate uses and its file does not have."""
+    source = candidate.source
+    used = {name for edit in candidate.edits for name in edit.names} - {*names}
+    found = []
+    if "jax" in used:
+        found.append(_import_of_jax(source))
+    statement = lax_import(source)
+    lacking = sorted(name for name in used if hasattr(jax.lax, name) and name not in _names(source))
+    if statement is not None and lacking:
+        last = statement.names[-1]
+        assert last.end_col_offset is not None
+        end = source.offset(last.end_lineno or last.lineno, last.end_col_offset)
+        found.append(Edit(end, end, "".join(f", {name}" for name in lacking)))
+    return found
+
+
+def _names(source: Source) -> set[str]:
+    return {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)}
+
+
+def _import_of_jax(source: Source) -> Edit:
     """Return the edit that imports jax, after the docstring and `from __future__` lines."""
     last = 0
     for statement in source.tree.body:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -43,13 +44,30 @@ class Request:
     """The combinations of mesh axes to try, the likely ones first."""
     ratio: float | None = None
     """By which factor the first wrong result is off, where meaning knows it."""
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """The sizes of the mesh axes."""
+    shares: Sequence[ast.expr] = ()
+    """The expressions that give each device's own share of something, in program order."""
+    unsummed: bool = False
+    """Whether a gradient is each device's own share."""
+    is_open: bool = False
+    """Whether meaning cannot say what is wrong: places and counts are then the likelier cause."""
     misplaced: bool = False
     """Whether a result is put together otherwise than it is computed: `out_specs`."""
 
-    @property
+    @functools.cached_property
     def writer(self) -> Writer:
         """Return the writer for the file."""
         return Writer(self.sites.source, self.names)
+
+    def varies(self, node: ast.expr, axes: Sequence[str]) -> bool:
+        """Whether a value may differ along axes: else there is nothing to reduce over them.
+
+        A result that is too small may lack a sum of equal values.
+        """
+        var = self.sites.values.get(node)
+        lacks = self.ratio is not None and self.ratio < 1
+        return var is None or lacks or {*axes} <= {axis.name for axis in var.axes}
 
     def make(self, edits: Sequence[Edit], description: str, rank: float) -> Candidate:
         """Make a candidate."""
@@ -66,14 +84,60 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
             continue
         near = 0.25 * at if at < len(r.sites.named) else 6 + 0.25 * (at - len(r.sites.named))
         names = BY_FUNCTION.get(called(node), usual)
-        pairs = [(axes, name) for axes in r.axes for name in names]
+        pairs = [(axes, name) for axes in r.axes if r.varies(node, axes) for name in names]
         for nth, (axes, name) in enumerate(pairs):
             text = source.text_of(node)
             described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
-            forms = [text, f"{write.lax}.stop_gradient({text})"]
+            forms = [text, f"{write.lax('stop_gradient')}({text})"]
             for extra, value in enumerate(forms if name in ("pmax", "pmin") else forms[:1]):
                 edit = source.replace(node, write.call(name, value, axes))
-                yield r.make([edit], described, 3 + near + 0.4 * nth + 0.1 * extra)
+                late = 2 if r.is_open else 0
+                yield r.make([edit], described, 3 + late + near + 0.4 * nth + 0.1 * extra)
+
+
+def reduce_shares(r: Request) -> Iterator[Candidate]:
+    """Reduce every share where it is made, if there are several."""
+    write, source = r.writer, r.sites.source
+    nodes = [node for node in r.shares if _is_value(node, source.parents.get(node))]
+    spans = [source.span(node) for node in nodes]
+    nested = any(a[0] < b[1] and b[0] < a[1] for a, b in itertools.combinations(spans, 2))
+    if len(nodes) < 2 or nested:
+        return
+    for nth, (axes, usual) in enumerate(itertools.product(r.axes, ("psum", "pmean"))):
+        edits, done = [], []
+        for node in nodes:
+            name = BY_FUNCTION.get(called(node), (usual,))[0]
+            text = source.text_of(node)
+            edits.append(source.replace(node, write.call(name, text, axes)))
+            done.append(f"{WORDS[name]} {shown(text)}")
+        yield r.make(edits, f"{'; '.join(done)} over {write.axes(axes)}", 2.7 + 0.4 * nth)
+
+
+def reduce_gradient(r: Request) -> Iterator[Candidate]:
+    """Reduce a gradient as soon as it is taken."""
+    source, write = r.sites.source, r.writer
+    if not r.unsummed:
+        return
+    for node in _gradient_calls(r.sites):
+        for nth, (axes, name) in enumerate(itertools.product(r.axes, ("pmean", "psum"))):
+            text = source.text_of(node)
+            described = f"{WORDS[name]} {shown(text)} over {write.axes(axes)}"
+            edit = source.replace(node, write.call(name, text, axes))
+            yield r.make([edit], described, 2.5 + 0.3 * nth)
+
+
+def divide_by_size(r: Request) -> Iterator[Candidate]:
+    """Divide what a reduction gives by the number of devices."""
+    source, write = r.sites.source, r.writer
+    if r.ratio is None or r.ratio <= 1:
+        return
+    for at, node in enumerate(r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})):
+        for axes in r.axes:
+            size = f"{write.lax('axis_size')}({write.axes(axes)})"
+            text = _grouped(source, node, f"{source.text_of(node)} / {size}")
+            described = f"divide the {called(node)} by the number of devices along "
+            rank = 2.6 + 0.5 * at
+            yield r.make([source.replace(node, text)], described + write.axes(axes), rank)
 
 
 def remove_reduction(r: Request) -> Iterator[Candidate]:
@@ -96,7 +160,7 @@ def replace_reduction(r: Request) -> Iterator[Candidate]:
             if isinstance(node.func, ast.Attribute):
                 edit = Edit(end - len(node.func.attr), end, name)
             else:
-                edit = Edit(start, end, f"{write.lax}.{name}")
+                edit = Edit(start, end, write.lax(name))
             text = f"use {name} instead of {called(node)}"
             yield r.make([edit], text, 2.1 + 0.5 * at + nth + (0 if r.ratio is not None else 1.5))
 
@@ -172,8 +236,7 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
 def keep_checks(r: Request) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check on, autodiff knows what differs between devices."""
     source = r.sites.source
-    every = [node for function in r.sites.functions for node in ast.walk(function)]
-    for keyword in dict.fromkeys(node for node in every if isinstance(node, ast.keyword)):
+    for keyword in r.sites.keywords():
         off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
         if keyword.arg in ("check_vma", "check_rep") and off:
             edit = _without(source.data, *source.span(keyword))
@@ -318,11 +381,13 @@ def _is_value(node: ast.expr, parent: ast.AST | None) -> bool:
 Generator = Callable[[Request], Iterator[Candidate]]
 
 CATALOGUE: tuple[Generator, ...] = (
-    keep_checks,
     remove_reduction,
     replace_reduction,
     vary_before_grad,
     add_after_reduction,
+    reduce_shares,
+    reduce_gradient,
+    divide_by_size,
     change_axes,
     reduce_both_parts,
     reduce_value,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import math
 from collections.abc import Iterator
 
 from .candidate import Candidate, shown
@@ -49,7 +50,7 @@ def move_reduction(r: Request) -> Iterator[Candidate]:
         ]
         for nth, part in enumerate(parts):
             for name in ("psum", "pmean"):
-                text = f"{write.lax}.{name}({source.text_of(part)}, {source.text_of(axis)})"
+                text = f"{write.lax(name)}({source.text_of(part)}, {source.text_of(axis)})"
                 start, end = source.span(node)
                 first, last = source.span(inner)
                 edits = [Edit(start, first, ""), source.replace(part, text), Edit(last, end, "")]
@@ -76,6 +77,29 @@ def gather_operand(r: Request) -> Iterator[Candidate]:
             text = write.call("all_gather", source.text_of(node), axes, f"{dim}, tiled=True")
             described = f"gather `{source.text_of(node)}` over {write.axes(axes)} here"
             yield r.make([source.replace(node, text)], described, 6.5 + 0.4 * nth + 0.5 * bool(dim))
+    split = {name.id: name for name in reversed(unique)}
+    for (one, two), axes in itertools.product(itertools.combinations(split, 2), r.axes[:1]):
+        edits = [
+            source.replace(split[name], write.call("all_gather", name, axes, ", tiled=True"))
+            for name in (one, two)
+        ]
+        yield r.make(edits, f"gather `{one}` and `{two}` over {write.axes(axes)} here", 6.9)
+
+
+def take_one(r: Request) -> Iterator[Candidate]:
+    """Take the value of the last device, or of the first, not of all."""
+    source, write = r.sites.source, r.writer
+    for at, node in enumerate(r.sites.calls({"psum"})):
+        axis = axis_of(node)
+        if not node.args or axis is None or not isinstance(axis, ast.Constant):
+            continue
+        name = source.text_of(axis)
+        index, size = f"{write.lax('axis_index')}({name})", f"{write.lax('axis_size')}({name})"
+        for which, number in (("last", f"{size} - 1"), ("first", "0")):
+            value = f"{write.jnp}.where({index} == {number}, {source.text_of(node.args[0])}, 0)"
+            described = f"sum only what the {which} device along {name} has"
+            edit = source.replace(node.args[0], value)
+            yield r.make([edit], described, (3.6 if r.is_open else 6.2) + 0.3 * at)
 
 
 def change_dimension(r: Request) -> Iterator[Candidate]:
@@ -106,36 +130,71 @@ def change_dimension(r: Request) -> Iterator[Candidate]:
 
 def draw_for_all(r: Request) -> Iterator[Candidate]:
     """Draw random numbers for the whole array, and keep the part of this device."""
-    source, write = r.sites.source, r.writer
+    source = r.sites.source
     for node in r.sites.calls(set(DRAWS)):
         named = [keyword.value for keyword in node.keywords if keyword.arg == "shape"]
         place = DRAWS[called(node)]
         shape = named[0] if named else node.args[place] if len(node.args) > place else None
         if shape is None or not node.args:
             continue
-        sized = source.text_of(shape)
-        for axes in r.axes[:2]:
-            axis = write.axes(axes)
-            whole = f"({write.lax}.axis_size({axis}) * {sized}[0], *{sized}[1:])"
-            start, end = source.span(node)
-            first, last = source.span(shape)
-            head = source.data[start:first].decode()
-            tail = source.data[last:end].decode()
-            text = (
-                f"{write.lax}.dynamic_slice_in_dim({head}{whole}{tail}, "
-                f"{write.lax}.axis_index({axis}) * {sized}[0], {sized}[0])"
-            )
+        for cut in _cuts(r, node):
+            along = " and ".join(r.writer.axes(axes) for axes in cut.values())
             described = (
-                f"draw the random numbers of all devices along {axis}, and keep those of this one"
+                f"draw the random numbers of all devices along {along}, and keep those of this one"
             )
-            edits = [source.replace(node, text)]
+            edits = [source.replace(node, _part_of_whole(r, node, shape, cut))]
             yield r.make(edits, described, 5)
-            for extra in _without_index(r, node.args[0]):
-                both = [*edits, extra]
-                if not any(
-                    a.start < b.end and b.start < a.end for a, b in itertools.combinations(both, 2)
-                ):
-                    yield r.make(both, f"{described}; use one key on every device", 5.2)
+            both = [*edits, *_without_index(r, node.args[0])]
+            apart = not any(
+                a.start < b.end and b.start < a.end for a, b in itertools.combinations(both, 2)
+            )
+            if len(both) > 1 and apart:
+                yield r.make(both, f"{described}; use one key on every device", 4.9)
+
+
+def _cuts(r: Request, node: ast.expr) -> Iterator[dict[int, tuple[str, ...]]]:
+    """Yield how a value may be split: for each dimension, the axes along which it is."""
+    local, whole = r.sites.values.get(node), r.sites.whole.get(node)
+    if local is None or whole is None or len(local.shape) != len(whole.shape):
+        yield from ({0: axes} for axes in r.axes[:2])
+        return
+    times = [large // max(1, small) for small, large in zip(local.shape, whole.shape, strict=True)]
+    dims = [dim for dim, count in enumerate(times) if count > 1]
+    every = list(dict.fromkeys(name for axes in r.axes for name in axes))
+    options = [c for n in range(1, len(every) + 1) for c in itertools.combinations(every, n)]
+    for chosen in itertools.product(options, repeat=len(dims)):
+        names = [name for axes in chosen for name in axes]
+        sizes = [math.prod(r.sizes[name] for name in axes) for axes in chosen]
+        if dims and len(names) == len({*names}) and sizes == [times[dim] for dim in dims]:
+            yield dict(zip(dims, chosen, strict=True))
+
+
+def _part_of_whole(
+    r: Request, node: ast.Call, shape: ast.expr, cut: dict[int, tuple[str, ...]]
+) -> str:
+    """Write a draw of the whole array, and the slice of this device."""
+    source, write = r.sites.source, r.writer
+    last = max(cut)
+    if isinstance(shape, ast.Tuple) and len(shape.elts) > last:
+        sizes = [source.text_of(one) for one in shape.elts]
+        rest = sizes[last + 1 :]
+    else:
+        sizes = [f"{source.text_of(shape)}[{dim}]" for dim in range(last + 1)]
+        rest = [f"*{source.text_of(shape)}[{last + 1}:]"]
+    index = {dim: f"{write.lax('axis_index')}({write.axes(axes)})" for dim, axes in cut.items()}
+    count = {dim: f"{write.lax('axis_size')}({write.axes(axes)})" for dim, axes in cut.items()}
+    whole = [f"{count[d]} * {sizes[d]}" if d in cut else sizes[d] for d in range(last + 1)]
+    start, end = source.span(node)
+    first, stop = source.span(shape)
+    head, tail = source.data[start:first].decode(), source.data[stop:end].decode()
+    every = f"{head}({', '.join([*whole, *rest])}{',' if len([*whole, *rest]) == 1 else ''}){tail}"
+    for dim in sorted(cut):
+        along = f", axis={dim}" if dim else ""
+        every = (
+            f"{write.lax('dynamic_slice_in_dim')}({every}, {index[dim]} * {sizes[dim]}, "
+            f"{sizes[dim]}{along})"
+        )
+    return every
 
 
 def one_key(r: Request) -> Iterator[Candidate]:
@@ -149,7 +208,7 @@ def one_key(r: Request) -> Iterator[Candidate]:
 
 
 def _without_index(r: Request, key: ast.expr) -> Iterator[Edit]:
-    """Yield the edit that makes `fold_in(key, axis_index(...))` the same on every device."""
+    """Yield the edits that make `fold_in(key, axis_index(...))` the same on every device."""
     source = r.sites.source
     values = [key, *(assigned(r.sites, key) if isinstance(key, ast.Name) else [])]
     for node in (child for value in values for child in ast.walk(value)):
@@ -165,7 +224,8 @@ def global_positions(r: Request) -> Iterator[Candidate]:
             continue
         for axes in r.axes:
             count, text = source.text_of(node.args[0]), source.text_of(node)
-            offset = f"({write.lax}.axis_index({write.axes(axes)}) * {count} + {text})"
+            index = f"{write.lax('axis_index')}({write.axes(axes)})"
+            offset = f"({index} * {count} + {text})"
             described = f"count positions from the first device along {write.axes(axes)}"
             yield r.make([source.replace(node, offset)], described, 4.2 + 0.3 * at)
 
@@ -225,8 +285,8 @@ def nudge(r: Request) -> Iterator[Candidate]:
     """Correct an index, a bound or a direction by one."""
     source, write = r.sites.source, r.writer
     swapped = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"}
-    nodes = [node for function in r.sites.functions for node in ast.walk(function)]
-    for node in dict.fromkeys(nodes):
+    rank = 3.5 if r.is_open else 7
+    for node in r.sites.nodes():
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = source.span(node.left)[1], source.span(node.comparators[0])[0]
             between = source.data[left:right].decode()
@@ -234,23 +294,23 @@ def nudge(r: Request) -> Iterator[Candidate]:
             if new is not None:
                 old = between.strip(" ()")
                 text = between.replace(old, new, 1)
-                yield r.make([Edit(left, right, text)], f"compare with {new}, not {old}", 7)
+                yield r.make([Edit(left, right, text)], f"compare with {new}, not {old}", rank)
             elif isinstance(node.ops[0], ast.Eq) and source.text_of(node.comparators[0]) == "0":
                 for axes in r.axes[:1]:
-                    last = f"{write.lax}.axis_size({write.axes(axes)}) - 1"
+                    last = f"{write.lax('axis_size')}({write.axes(axes)}) - 1"
                     edit = source.replace(node.comparators[0], last)
-                    yield r.make([edit], "take the last device, not the first", 7)
+                    yield r.make([edit], "take the last device, not the first", rank)
         elif isinstance(node, ast.Call) and called(node) in ("arange", "range") and node.args:
             last = node.args[0] if len(node.args) == 1 else node.args[1]
             edit = source.replace(last, f"{source.text_of(last)} + 1")
-            yield r.make([edit], f"one more iteration: {shown(source.text_of(node))}", 7.5)
+            yield r.make([edit], f"one more iteration: {shown(source.text_of(node))}", rank + 0.5)
         elif isinstance(node, ast.Tuple) and len(node.elts) == 2 and _in_permutation(r, node):
             one, two = node.elts
             edits = [
                 source.replace(one, source.text_of(two)),
                 source.replace(two, source.text_of(one)),
             ]
-            yield r.make(edits, "send in the other direction", 6)
+            yield r.make(edits, "send in the other direction", rank - 0.5)
 
 
 def change_specs(r: Request) -> Iterator[Candidate]:
@@ -258,21 +318,29 @@ def change_specs(r: Request) -> Iterator[Candidate]:
     source, write = r.sites.source, r.writer
     every = list(dict.fromkeys(name for axes in r.axes for name in axes))
     quoted = [f"{write.quote}{name}{write.quote}" for name in every]
-    entries = ["", *quoted, *(f"None, {name}" for name in quoted)]
+    entries = [*quoted, *(f"None, {name}" for name in quoted), ""]
     entries += [", ".join(pair) for pair in itertools.permutations(quoted, 2)]
-    specs = [
-        node
-        for function in r.sites.functions
-        for node in ast.walk(function)
-        if isinstance(node, ast.Call) and called(node) in ("P", "PartitionSpec")
-    ]
-    rank = 3.5 if r.misplaced else 6.8
-    for at, node in enumerate(dict.fromkeys(specs)):
+    for at, node in enumerate(sorted(r.sites.specs(), key=lambda one: not _is_for_results(r, one))):
+        rank = 3.5 if r.misplaced and _is_for_results(r, node) else 6.8
         for nth, entry in enumerate(entries):
             text = f"{source.text_of(node.func)}({entry})"
             if text != source.text_of(node):
                 described = f"declare {text} instead of {source.text_of(node)}"
-                yield r.make([source.replace(node, text)], described, rank + 0.2 * at + 0.1 * nth)
+                # An argument that every device has whole is right, and no longer sharded.
+                last = 4 if not entry and not _is_for_results(r, node) else 0
+                described += ": every device then has all of it" if last else ""
+                own = rank + last + 0.2 * at + 0.1 * nth
+                yield r.make([source.replace(node, text)], described, own)
+
+
+def _is_for_results(r: Request, node: ast.Call) -> bool:
+    """Whether a spec is, or may be, one of `out_specs`."""
+    parent = r.sites.source.parents.get(node)
+    while parent is not None and not isinstance(parent, ast.stmt):
+        if isinstance(parent, ast.keyword) and parent.arg in ("in_specs", "out_specs"):
+            return parent.arg == "out_specs"
+        parent = r.sites.source.parents.get(parent)
+    return False
 
 
 def _in_permutation(r: Request, node: ast.Tuple) -> bool:
@@ -294,6 +362,7 @@ def _is_function(node: ast.Name, parent: ast.AST | None) -> bool:
 REWRITES = (
     move_reduction,
     gather_operand,
+    take_one,
     change_dimension,
     draw_for_all,
     one_key,

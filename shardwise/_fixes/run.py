@@ -87,5 +87,5 @@ def check(
     options = in_specs, Static.of(static_argnums, static_argnames)
     with telling(f"checking {name_of(f)}", progress):
         given = meshes, reference, options, rtol, atol, seed, all_meshes
-        verdict = examine(f, args, *given).verdict
-        return fixed(verdict, f, args, meshes, reference, options) if fix else verdict
+        examined = examine(f, args, *given)
+        return fixed(examined, f, meshes, reference, options) if fix else examined.verdict

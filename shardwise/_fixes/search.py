@@ -9,72 +9,47 @@ mistakes in one program are fixed by one patch.
 
 from __future__ import annotations
 
+import ast
 import collections
 import dataclasses
-import re
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
-
-from .. import _jax
-from .._check import Finding, Fix, Verdict, examine
+from .._check import Examined, Finding, Fix, Verdict
 from .._doing import doing
 from .._errors import warn
 from .._meaning import Gap
-from .._mesh import AbstractMesh, one_device
-from .._program import Op
-from .._prove.reading import ReadProgram
-from .._simulate import simulate
+from .._mesh import AbstractMesh
+from .._program import Op, walk
 from .._static import Static
-from .._tracing import Tracing
-from .candidate import Candidate, import_edit
-from .edits import CATALOGUE, Request
+from .candidate import Candidate, import_edits
+from .edits import CATALOGUE, Request, keep_checks
 from .live import Live
+from .program import Program, is_open
 from .rewrites import REWRITES
-from .sites import Sources, sites_of
+from .sites import Sources, sites_of, values_of
 from .source import Source, shown_path, unified_diff
 
-MOST = 48
-"""How many candidates are tried: a number and not a time, so that any machine finds the same."""
+MOST = 24
+"""How many candidates are tried on a mesh or two; half as many more for each further mesh.
 
-OPERATIONS = 8_000
-"""How many operations of edited programs are followed in all; a long program has fewer tries."""
+A number and not a time, so that any machine finds the same.
+"""
 
-OPEN = 12
-"""After how many candidates that can be neither proved nor refuted the search ends."""
+OPERATIONS = 150, 8
+"""How many operations of edited programs are followed for each mesh that was checked: so many, and
+so many times those of the program. The search is to take no longer than the check, which compiles
+and runs the program on each mesh."""
+
+APART = 3
+"""How many times as long it takes to follow a program with its devices kept apart."""
+
+RUNS = 2
+"""How many candidates that can be neither proved nor refuted are run."""
 
 MISTAKES = 3
 """How many mistakes in one program are looked for."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-    """A wrong program, and what it should be."""
-
-    f: Callable[..., Any]
-    args: tuple[Any, ...]
-    meshes: Sequence[AbstractMesh]
-    options: tuple[Any, Static]
-    plain: ReadProgram
-    """What is right: the original program on one device, or the reference."""
-    right: Callable[..., Any] | None
-    """The same as a function, if it can be evaluated while the program is edited."""
-
-    def read(self, mesh: AbstractMesh) -> ReadProgram:
-        """Trace the program as it is now, and follow its values."""
-        return ReadProgram.of(Tracing(self.f, mesh, *self.options), mesh, self.args, self.plain)
-
-    def gaps(self, mesh: AbstractMesh) -> list[list[Gap]] | None:
-        """Return where each result differs from what it should be; None if it may deadlock.
-
-        Devices are followed one by one only where nothing else says that the program is wrong.
-        """
-        found = self.read(mesh)
-        if found.sites or found.traced.tree != self.plain.traced.tree:
-            return None
-        gaps = found.reading.gaps()
-        return [row.gaps for row in found.compared(self.plain)] if _is_open(gaps) else gaps
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,61 +78,24 @@ class Tried:
     @property
     def is_open(self) -> bool:
         """Whether nothing says that the candidate is wrong."""
-        return _is_open(self.gaps)
-
-
-def _is_open(found: list[list[Gap]]) -> bool:
-    return any(found) and all(gap.kind == "other" for gaps in found for gap in gaps)
-
-
-def program_of(
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    meshes: Sequence[AbstractMesh],
-    reference: Any,
-    options: tuple[Any, Static],
-) -> Program:
-    """Return the program with what it should be, read before anything is edited."""
-    ones = one_device(meshes[0])
-    in_specs, static = options
-    options = Tracing(f, ones, in_specs, static).lying(args), static
-    if reference is None:
-        plain = Tracing(f, ones, *options)
-    else:
-        plain = Tracing(reference, None, static=static, alone=True)
-    read = ReadProgram.of(plain, ones, args)
-    return Program(f, args, meshes, options, read, reference or _frozen(f, ones, args))
-
-
-def _frozen(f: Callable[..., Any], ones: AbstractMesh, args: tuple[Any, ...]) -> Any:
-    """Return a program on one device as a function that later edits do not reach."""
-    try:
-        traced, shape = jax.make_jaxpr(simulate(f, mesh=ones), return_shape=True)(*args)
-    except Exception:  # objects, static arguments: numbers are then not compared
-        return None
-    tree = jax.tree.structure(shape)
-
-    def original(*args: Any) -> Any:
-        outs = _jax.evaluate(traced, traced.consts, jax.tree.leaves(args))
-        return jax.tree.unflatten(tree, outs)
-
-    return original
+        return is_open(self.gaps)
 
 
 def fixed(
-    verdict: Verdict,
+    examined: Examined,
     f: Callable[..., Any],
-    args: tuple[Any, ...],
     meshes: Sequence[AbstractMesh],
     reference: Any,
     options: tuple[Any, Static],
 ) -> Verdict:
     """Return the verdict with a verified fix at the finding that it resolves, if there is one."""
+    verdict = examined.verdict
     if verdict.ok or (reference is not None and not callable(reference)):
         return verdict
     doing("trying fixes")
     try:
-        search = Search(program_of(f, args, meshes, reference, options), verdict.findings)
+        program = Program.of(examined, f, meshes, reference, options)
+        search = Search(program, verdict.findings)
         found = search.run()
     except Exception as error:  # a fix is an extra: a bug in the search must not cost the verdict
         warn(
@@ -169,18 +107,14 @@ def fixed(
     if found is None:
         return verdict
     candidate, how = found
-    return dataclasses.replace(
-        verdict, findings=_led(verdict.findings, candidate, fix_of(candidate, how))
-    )
+    fix = fix_of(candidate, how, search.names_of(candidate.source))
+    return dataclasses.replace(verdict, findings=_led(verdict.findings, candidate, fix))
 
 
-def fix_of(candidate: Candidate, how: str) -> Fix:
+def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
     """Return a verified candidate as what the user sees."""
     source = candidate.source
-    uses = any(re.search(r"\bjax\.", edit.text) for edit in candidate.edits)
-    known = any("jax" in names for names in Live(source.file, source.text).globals)
-    edits = [*candidate.edits, *([import_edit(source)] if uses and not known else [])]
-    after = source.applied(edits)
+    after = source.applied([*candidate.edits, *import_edits(candidate, names)])
     diff = unified_diff(shown_path(source.file), source.text, after)
     return Fix(diff, candidate.description, how, source.file, source.text, after)
 
@@ -209,16 +143,19 @@ class Search:
     def __init__(self, program: Program, findings: Sequence[Finding]):
         self.program, self.findings = program, findings
         self.sources = Sources()
-        self.hardest = program.meshes[-1]
         self.live: dict[str, Live] = {}
-        self.tried = 0
-        self.most = min(MOST, OPERATIONS // max(1, program.plain.operations))
+        self.tried = self.followed = 0
+        meshes, self.length = len(program.meshes), program.plain.operations
+        self.most = MOST * (2 + max(0, meshes - 2)) // 2
+        self.budget = meshes * (OPERATIONS[0] + OPERATIONS[1] * self.length)
+        self.body = program.examined.largest.body
+        self.whole = values_of(program.plain.body, self.sources)
 
     def run(self) -> tuple[Candidate, str] | None:
         """Return the first candidate that is verified, and how it was."""
-        now = Tried(_NOTHING, self.program.gaps(self.hardest) or [])
+        now = Tried(_NOTHING, self._gaps_at_first())
         best: Candidate | None = None
-        open_ones: list[Candidate] = []
+        open_ones: list[Tried] = []
         for _ in range(MISTAKES):
             better: Tried | None = None
             for candidate in self.candidates(now.gaps, best):
@@ -227,116 +164,152 @@ class Search:
                 tried = self.attempt(candidate)
                 if tried is None:
                     continue
-                if len(tried.right) == len(tried.gaps) and self.proved(candidate):
+                if len(tried.right) == len(tried.gaps) and self._with(
+                    candidate, self.program.proved
+                ):
                     return candidate, "proved"
                 if tried.is_open:
-                    open_ones.append(candidate)
-                    if len(open_ones) == OPEN:
-                        break
+                    open_ones.append(tried)
                 elif tried.is_better(better or now):
                     better = tried
+                    if tried.right > now.right:  # what is proved stays: go on from here
+                        break
             if better is None or self.is_over:
                 break
             best, now = better.candidate, better
-        checked = (one for one in open_ones[:3] if self.checked(one))
-        found = next(checked, None)
-        return None if found is None else (found, "checked")
+        return self._checked(open_ones)
+
+    def _gaps_at_first(self) -> list[list[Gap]]:
+        program = self.program
+        known = program.examined.gaps
+        return known if known is not None else program.gaps(program.hardest, program.f) or []
+
+    def _checked(self, open_ones: Sequence[Tried]) -> tuple[Candidate, str] | None:
+        """Return the first of some candidates whose numbers are right on every mesh."""
+        likely = sorted(open_ones, key=lambda one: -len(one.right))
+        for one in likely[:RUNS]:
+            if self._with(one.candidate, self.program.agrees) and self._is_checked(one.candidate):
+                return one.candidate, "checked"
+        return None
+
+    def _is_checked(self, candidate: Candidate) -> bool:
+        if self.program.right is None:  # evaluated here, before the program is edited
+            return False
+        return bool(self._with(candidate, self.program.checked))
 
     @property
     def is_over(self) -> bool:
         """Whether enough was tried."""
-        return self.tried >= self.most
+        return self.tried >= self.most or self.followed >= self.budget
 
     def candidates(self, gaps: list[list[Gap]], best: Candidate | None) -> list[Candidate]:
         """Return what to try next, the most likely first; each goes on from the `best` so far."""
-        found = [
-            one
-            for request in self._requests(gaps)
-            for make in (*CATALOGUE, *REWRITES)
-            for one in make(request)
-        ]
+        found = [one for request in self._requests(gaps) for one in self._made(request)]
         found.sort(key=lambda one: (one.rank + self._distance(one), one.size))
         if best is not None:
-            found = [best.joined(one) for one in found if self._together(best, one)]
-        return list({one.text: one for one in reversed(found)}.values())[::-1]
+            found = [best.joined(one) for one in found if _together(best, one)]
+        unique: dict[str, Candidate] = {}
+        for one in found:
+            unique.setdefault(one.text, one)
+        return [*unique.values()]
+
+    def _made(self, request: Request) -> Iterator[Candidate]:
+        """Yield all candidates for a file.
+
+        Where a derivative is taken with `check_vma=False`, a reduction inside of what is
+        differentiated has the wrong derivative: it is tried with the check on as well.
+        """
+        on = [*keep_checks(request)]
+        yield from on
+        lines = self._differentiated(request.sites.source) if on else set()
+        for make in (*CATALOGUE, *REWRITES):
+            for one in make(request):
+                inside = bool(lines) and lines >= one.lines
+                if lines and all(_together(one, check) for check in on):
+                    both = functools.reduce(Candidate.joined, on, one)
+                    yield dataclasses.replace(both, rank=one.rank + (0 if inside else 1))
+                yield dataclasses.replace(one, rank=one.rank + (1 if inside else 0))
+
+    def _differentiated(self, source: Source) -> set[int]:
+        """Return the lines of a file whose values are differentiated."""
+        return {
+            source.line_of(source.span(node)[0])
+            for op in walk(self.body.ops)
+            if op.differentiated
+            for own, node in self.sources.expressions(op)
+            if own is source
+        }
 
     def _distance(self, candidate: Candidate) -> float:
         """Rank edits at the line of a finding before others."""
         file = candidate.source.file
         named = {one.where.line for one in self.findings if one.certain and one.where.file == file}
-        lines = {candidate.source.line_of(edit.start) for edit in candidate.edits}
-        return 0.0 if lines & named or not named else 1.0
-
-    def _together(self, best: Candidate, one: Candidate) -> bool:
-        return best.source is one.source and not best.overlaps(one)
+        return 0.0 if candidate.lines & named or not named else 1.0
 
     def _requests(self, gaps: list[list[Gap]]) -> Iterator[Request]:
         flat = [gap for own in gaps for gap in own]
         ops = list(dict.fromkeys(op for gap in flat for op in _named(gap)))
         named = [axis.name for gap in flat for axis in _axes(gap)]
-        sizes = self.hardest.shape
+        sizes = self.program.hardest.shape
         every = [name for name, size in sizes.items() if size > 1]
         owed = tuple(dict.fromkeys(named))
         axes = dict.fromkeys([owed] if owed else [])
         axes |= dict.fromkeys((name,) for name in (*owed, *every))
         axes |= dict.fromkeys([tuple(every)] if every else [])
         ratios = [float(gap.ratio) for gap in flat if gap.kind == "times" and gap.ratio is not None]
-        body = self.program.read(self.hardest).body
-        for sites in sites_of(body, ops, self.sources):
-            names = collections.ChainMap(*self.live_of(sites.source).globals)
+        outs = self.body.outs
+        wrong = [out for out, own in zip(outs, gaps, strict=False) if own] or outs
+        for sites in sites_of(self.body, wrong, ops, self.sources, self.whole):
             yield Request(
                 sites,
-                names,
+                self.names_of(sites.source),
                 list(axes),
                 ratio=ratios[0] if ratios else None,
+                shares=self._shares(flat, sites.source),
+                unsummed=any(op.backward for op in ops),
+                is_open=is_open(gaps),
+                sizes=sizes,
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),
             )
+
+    def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
+        """Return the expressions of a file that give a share which is used as if it were whole."""
+        mistakes = [one.used or one for gap in gaps for one in gap.mistakes]
+        born = dict.fromkeys(one.born for one in mistakes if one.born and not one.born.backward)
+        found = [next(self.sources.expressions(op), None) for op in born]
+        return list(dict.fromkeys(one[1] for one in found if one is not None and one[0] is source))
 
     def attempt(self, candidate: Candidate) -> Tried | None:
         """Try a candidate on the mesh that shows the most; None where it cannot be traced."""
         self.tried += 1
-        found = self._with(candidate, lambda: self.program.gaps(self.hardest))
+        program = self.program
+        found = self._with(candidate, lambda f: program.gaps(program.hardest, f))
+        apart = found is not None and not any(gap.kind != "other" for own in found for gap in own)
+        self.followed += self.length * (APART if apart else 1)
         return None if found is None else Tried(candidate, found)
 
-    def proved(self, candidate: Candidate) -> bool:
-        """Whether every result is proved on every mesh, one device included."""
-        others = [one_device(self.hardest), *self.program.meshes[:-1]]
-
-        def right() -> bool:
-            return all(self.program.gaps(mesh) == [[]] * self._count() for mesh in others)
-
-        return bool(self._with(candidate, right))
-
-    def _count(self) -> int:
-        return len(self.program.plain.traced.result_paths)
-
-    def checked(self, candidate: Candidate) -> bool:
-        """Whether the numbers are right on every mesh."""
-        program = self.program
-        if program.right is None:
-            return False
-
-        def right() -> bool:
-            given = program.args, program.meshes, program.right, program.options
-            found = examine(program.f, *given)
-            return found.verdict.ok and not found.verdict.limited
-
-        return bool(self._with(candidate, right))
+    def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
+        """Return the global names of a file."""
+        return collections.ChainMap(*self.live_of(source).globals)
 
     def live_of(self, source: Source) -> Live:
         """Return the functions of a file."""
         if source.file not in self.live:
-            self.live[source.file] = Live(source.file, source.text)
+            self.live[source.file] = Live(source)
         return self.live[source.file]
 
-    def _with(self, candidate: Candidate, ask: Callable[[], Any]) -> Any:
+    def _with(self, candidate: Candidate, ask: Callable[[Any], Any]) -> Any:
         """Ask something of the edited program; None where it cannot be traced."""
         live = self.live_of(candidate.source)
         try:
-            with live.edited(candidate.text) as changed:
-                return ask() if changed else None
+            with live.edited(candidate.edits) as replaced:
+                return ask(replaced(self.program.f)) if replaced else None
         except Exception:  # whatever an edit does to a program, it is then no fix of it
             return None
+
+
+def _together(one: Candidate, other: Candidate) -> bool:
+    return one.source is other.source and not one.overlaps(other)
 
 
 _NOTHING: Any = None

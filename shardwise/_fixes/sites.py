@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .. import _jax
-from .._program import Body, Join, Op, Split, is_user_file, walk
+from .._program import Atom, Body, Join, Op, Split, Var, is_user_file, live, walk
+from .live import outside_functions
 from .source import Source
 
 GRADIENTS = {"grad", "value_and_grad", "vjp", "jacrev"}
@@ -46,18 +47,37 @@ class Sites:
     """All other expressions that are computed inside a `shard_map`."""
     functions: frozenset[ast.AST]
     """The functions in which they stand."""
+    values: Mapping[ast.expr, Var]
+    """What the expressions give, on the mesh."""
+    whole: Mapping[ast.expr, Var]
+    """What they give on one device."""
+
+    def nodes(self, outside: bool = False) -> list[ast.AST]:
+        """Return what is below the functions, each node once; also what is outside functions."""
+        found = dict.fromkeys(node for one in self.functions for node in ast.walk(one))
+        if outside:
+            found |= dict.fromkeys(outside_functions(self.source.tree))
+        return [*found]
+
+    def keywords(self) -> list[ast.keyword]:
+        """Return the arguments that are given by name, also in decorators and constants."""
+        return [node for node in self.nodes(outside=True) if isinstance(node, ast.keyword)]
+
+    def specs(self) -> list[ast.Call]:
+        """Return the partition specs that are written in the file."""
+        return [
+            node
+            for node in self.nodes(outside=True)
+            if isinstance(node, ast.Call) and called(node) in ("P", "PartitionSpec")
+        ]
 
     def calls(self, names: set[str]) -> list[ast.Call]:
         """Return the calls of functions with these names, those first that are named."""
         found = [
-            node
-            for function in self.functions
-            for node in ast.walk(function)
-            if isinstance(node, ast.Call) and called(node) in names
+            node for node in self.nodes() if isinstance(node, ast.Call) and called(node) in names
         ]
         order = {id(node): at for at, node in enumerate([*self.named, *self.others])}
-        unique = {id(node): node for node in found}
-        return sorted(unique.values(), key=lambda node: (order.get(id(node), 1 << 20), node.lineno))
+        return sorted(found, key=lambda node: (order.get(id(node), 1 << 20), node.lineno))
 
 
 def called(node: ast.expr) -> str:
@@ -68,8 +88,17 @@ def called(node: ast.expr) -> str:
     return func.id if isinstance(func, ast.Name) else ""
 
 
-def sites_of(body: Body, evidence: Iterable[Op], sources: Sources) -> list[Sites]:
-    """Return the places of a program that edits may change, for each file of the user's."""
+def sites_of(
+    body: Body,
+    wrong: Sequence[Atom],
+    evidence: Iterable[Op],
+    sources: Sources,
+    whole: Mapping[ast.expr, Var],
+) -> list[Sites]:
+    """Return the places of a program that edits may change, for each file of the user's.
+
+    Only what the `wrong` results come from is looked at.
+    """
     named: dict[Source, dict[ast.expr, None]] = {}
     others: dict[Source, dict[ast.expr, None]] = {}
     for op in evidence:
@@ -77,16 +106,27 @@ def sites_of(body: Body, evidence: Iterable[Op], sources: Sources) -> list[Sites
             nearby = named.setdefault(source, {})
             nearby |= dict.fromkeys([node, *source.around(node)])
             nearby |= dict.fromkeys(_inside(node))
-    for op in walk(body.ops):
+    for op in walk(live(body.ops, [*wrong])):
         if op.scope or isinstance(op, Split | Join):
             for source, node in sources.expressions(op):
                 others.setdefault(source, {})[node] = None
+    values = values_of(body, sources)
     found = []
     for source, own in ({source: {} for source in others} | named).items():
         rest = others.get(source, {})
-        functions = frozenset(map(source.function_around, [*own, *rest]))
-        found.append(Sites(source, [*own], [*rest], functions))
+        functions = {*map(source.function_around, [*own, *rest])} - {source.tree}
+        found.append(Sites(source, [*own], [*rest], frozenset(functions), values, whole))
     return found
+
+
+def values_of(body: Body, sources: Sources) -> dict[ast.expr, Var]:
+    """Return what each expression of the user's gives: the last value that is computed in it."""
+    return {
+        node: op.outs[0]
+        for op in walk(body.ops)
+        if op.outs and not op.backward
+        for _, node in sources.expressions(op)
+    }
 
 
 def _inside(node: ast.expr) -> Iterator[ast.expr]:

@@ -9,6 +9,7 @@ import difflib
 import functools
 import linecache
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 Range = tuple[int, int, int, int]
@@ -22,6 +23,11 @@ class Edit:
     start: int
     end: int
     text: str
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names that the new text uses, but for attributes."""
+        return set(re.findall(r"(?<![\w.])[A-Za-z_]\w*", self.text))
 
 
 class Source:
@@ -65,6 +71,10 @@ class Source:
         first, last, column, end = _range(node)
         return self._starts[first - 1] + column, self._starts[last - 1] + end
 
+    def offset(self, line: int, column: int) -> int:
+        """Return the byte at a line and column."""
+        return self._starts[line - 1] + column
+
     def line_of(self, offset: int) -> int:
         """Return the line of a byte."""
         return bisect.bisect_right(self._starts, offset)
@@ -95,15 +105,69 @@ class Source:
             found = self.parents.get(found)
         return found or self.tree
 
+    def statement_at(self, edit: Edit) -> ast.stmt | None:
+        """Return the statement of the module that an edit is inside of."""
+        for statement, (start, end) in self._statements.items():
+            if start <= edit.start and edit.end <= end:
+                return statement
+        return None
+
+    @functools.cached_property
+    def _statements(self) -> dict[ast.stmt, tuple[int, int]]:
+        found = {}
+        for statement in self.tree.body:
+            start, end = self.span(statement)
+            decorators = getattr(statement, "decorator_list", [])
+            starts = [self._starts[one.lineno - 1] for one in decorators]
+            found[statement] = min([start, *starts]), end
+        return found
+
+    def edited_statement(self, statement: ast.stmt, edits: Iterable[Edit]) -> str:
+        """Return the text of one statement of the module with edits inside of it."""
+        start, end = self._statements[statement]
+        moved = [Edit(edit.start - start, edit.end - start, edit.text) for edit in edits]
+        return _applied(self.data[start:end], moved).decode()
+
+    def owner_of(self, edit: Edit) -> ast.AST:
+        """Return the function whose code an edit changes, or the module.
+
+        Decorators and defaults of a function belong to the code around it.
+        """
+        owner: ast.AST = self.tree
+        for function in self._functions:
+            for child in ast.iter_child_nodes(function):
+                if within_body(function, child) and self._contains(child, edit):
+                    owner = function  # the inner ones come later
+        return owner
+
+    @functools.cached_property
+    def _functions(self) -> list[ast.AST]:
+        return [node for node in ast.walk(self.tree) if isinstance(node, FUNCTIONS)]
+
+    def _contains(self, node: ast.AST, edit: Edit) -> bool:
+        if not isinstance(node, ast.expr | ast.stmt):
+            return False
+        start, end = self.span(node)
+        return start <= edit.start and edit.end <= end
+
     def applied(self, edits: Iterable[Edit]) -> str:
         """Return the text with these edits, which must not overlap."""
-        data = self.data
-        for edit in sorted(edits, reverse=True):
-            data = data[: edit.start] + edit.text.encode() + data[edit.end :]
-        return data.decode()
+        return _applied(self.data, edits).decode()
 
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+def within_body(function: ast.AST, child: ast.AST) -> bool:
+    """Whether a child of a function belongs to its code, and not to the code that defines it."""
+    body = getattr(function, "body", None)
+    return child in body if isinstance(body, list) else child is body
+
+
+def _applied(data: bytes, edits: Iterable[Edit]) -> bytes:
+    for edit in sorted(edits, reverse=True):
+        data = data[: edit.start] + edit.text.encode() + data[edit.end :]
+    return data
 
 
 def _range(node: ast.expr | ast.keyword | ast.stmt) -> Range:

@@ -81,6 +81,7 @@ NEEDED: dict[str, dict[str, str]] = {
         "module_to_bytecode": "1",
     },
     "jax._src.interpreters.partial_eval": {
+        "DynamicJaxprTrace": "",
         "JaxprTracer": "",
         "PartialVal": "",
         "RecomputeType": "",
@@ -128,6 +129,7 @@ NEEDED: dict[str, dict[str, str]] = {
         "set_mesh": "",
     },
     "jax._src.source_info_util": {
+        "current": "0",
         "current_name_stack": "0",
         "new_source_info": "0",
         "user_context": "1 name_stack",

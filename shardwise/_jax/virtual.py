@@ -24,6 +24,8 @@ from jax._src import mesh as _mesh
 from jax._src import pmap as _pmap
 from jax._src import shard_map as _shard_map
 from jax._src import sharding_impls as _shardings
+from jax._src import source_info_util as _source
+from jax._src.interpreters import partial_eval as _partial_eval
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from .ambient import note_ambient, unfreeze_meshes
@@ -35,6 +37,7 @@ from .placing import placing_patches
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
     _config, "abstract_mesh_context_manager", None
 )
+_TRACE: Any = _partial_eval.DynamicJaxprTrace
 _DEVICES: Any = getattr(_mesh, "device_context", None) or getattr(_config, "device_context", None)
 
 
@@ -53,6 +56,14 @@ def under(mesh: AbstractMesh | None) -> Iterator[None]:
 _VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual", default=None)
 
 
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """A call of `shard_map`: where it stands, and the shapes of its results."""
+
+    source: Any
+    shapes: tuple[tuple[int, ...], ...]
+
+
 @dataclasses.dataclass
 class Seen:
     """What was met in a trace that the jaxpr does not tell."""
@@ -61,6 +72,8 @@ class Seen:
     """The mesh that the program is traced for."""
     inferred: AbstractMesh | None = None
     """The virtual mesh of a `shard_map` that takes its specs from the types of its arguments."""
+    mapped: list[Mapped] = dataclasses.field(default_factory=list)
+    """The calls of `shard_map`, in order."""
 
     @property
     def size(self) -> int | None:
@@ -91,6 +104,7 @@ def _patches() -> list[Patch]:
         Patch(_pmap, "_get_mesh_devices", _mesh_devices),
         Patch(_pmap, "_cached_shard_map", _mapped),
         Patch(_shard_map, "_shmap_checks", _checks),
+        Patch(_TRACE, "process_shard_map", _noted),
         *placing_patches(lambda: _VIRTUAL.get() is not None),
         *counting_patches(_size),
     ]
@@ -131,6 +145,19 @@ def _checks(original: Callable[..., Any]) -> Callable[..., Any]:
         return used, names
 
     return checks
+
+
+def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def process(*args: Any, **params: Any) -> Any:
+        outs = original(*args, **params)
+        seen = _VIRTUAL.get()
+        if seen is not None:
+            shapes = tuple(tuple(out.shape) for out in getattr(outs, "vals", outs))
+            seen.mapped.append(Mapped(_source.current(), shapes))
+        return outs
+
+    return process
 
 
 def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: Seen) -> None:

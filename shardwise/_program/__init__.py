@@ -38,6 +38,7 @@ from .passes import Passes as Passes
 from .passes import kept_for_backward as kept_for_backward
 from .vary import annotate as annotate
 from .vary import annotate_loop as annotate_loop
+from .vary import differing as differing
 from .where import Where as Where
 from .where import anywhere as anywhere
 from .where import caller_of as caller_of

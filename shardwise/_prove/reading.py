@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from .._check import words
+from .._check import paths_apart, words
 from .._doing import doing
 from .._errors import ShardingError, explain_error, noting
 from .._meaning import (
@@ -92,10 +92,11 @@ class ReadProgram:
     def compared(self, plain: ReadProgram) -> list[Row]:
         """Every result beside that of the reference."""
         if self.traced.tree != plain.traced.tree:
+            differ = paths_apart(self.traced.result_paths, plain.traced.result_paths)
             raise ShardingError(
                 explain_error(
-                    f"on {words(self.mesh)} the results are {self.traced.tree}, and the reference "
-                    f"gives {plain.traced.tree}",
+                    f"on {words(self.mesh)} the results have another structure than the "
+                    f"reference's: {differ}",
                     where="sw.prove",
                     rule="Both return the same structure.",
                     remedy="return the same pytree from both.",

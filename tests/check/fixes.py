@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import ast
 import concurrent.futures
+import concurrent.futures.process
 import copy
 import dataclasses
 import functools
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,18 @@ def outcome(
     **options: Any,
 ) -> Outcome:
     """Check a wrong program, and run what its fix makes of it on real devices."""
-    import shardwise as sw
+    from shardwise._check import examine, wanted_meshes
+    from shardwise._fixes.search import fixed
+    from shardwise._static import Static
 
+    meshes = wanted_meshes(mesh, "check", args)
+    reference, rest = options.get("reference"), (None, Static.of(None, None))
     start = time.process_time()
-    plain = sw.check(f, *args, mesh=mesh, fix=False, progress=False, **options)
+    examined = examine(f, args, meshes, reference, rest)
     middle = time.process_time()
-    verdict = sw.check(f, *args, mesh=mesh, progress=False, **options)
-    seconds = middle - start, time.process_time() - middle
-    if plain.ok:
+    verdict = fixed(examined, f, meshes, reference, rest)
+    seconds = middle - start, time.process_time() - start
+    if verdict.ok:
         return Outcome(f"{name} (right)", seconds=seconds)
     found = {one.where.line for one in verdict.findings if one.certain}
     fix = next((one.fix for one in verdict.findings if one.fix), None)
@@ -187,6 +192,38 @@ def load(file: Path) -> types.ModuleType:
     return module
 
 
+Job = tuple[Callable[[Any], Outcome], Any]
+
+
+def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, Outcome]]:
+    """Yield what becomes of each program; one that ends its process does not cost the others."""
+    left = dict(enumerate(jobs))
+    for _ in range(ATTEMPTS):
+        context = multiprocessing.get_context("spawn")
+        pool = concurrent.futures.ProcessPoolExecutor(workers, context, request_devices, (DEVICES,))
+        with pool:
+            futures = {pool.submit(judge, given): at for at, (judge, given) in left.items()}
+            for future in concurrent.futures.as_completed(futures):
+                at = futures[future]
+                judge, given = jobs[at]
+                try:
+                    one = future.result()
+                except concurrent.futures.process.BrokenProcessPool:
+                    continue
+                except Exception as error:
+                    text = str(error).splitlines()[0][:99] if str(error) else ""
+                    one = Outcome(f"{given} ({type(error).__name__}: {text})")
+                del left[at]
+                yield judge.__name__, one
+        if not left:
+            return
+    for judge, given in left.values():
+        yield judge.__name__, Outcome(f"{given} (its process ended)")
+
+
+ATTEMPTS = 4
+
+
 def main() -> int:
     """Print an outcome for each program, and the sums; 1 if a fix is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -204,24 +241,17 @@ def main() -> int:
     step = max(1, len(all_mutants()) // max(1, 3 * asked.mutants))
     if asked.mutants:
         jobs += [(of_mutant, number) for number in range(0, len(all_mutants()), step)]
-    context = multiprocessing.get_context("spawn")
     sums: dict[str, list[Outcome]] = {}
-    with concurrent.futures.ProcessPoolExecutor(
-        asked.workers, context, request_devices, (DEVICES,)
-    ) as pool:
-        futures = {pool.submit(judge, given): judge.__name__ for judge, given in jobs}
-        for future in concurrent.futures.as_completed(futures):
-            try:
-                one = future.result()
-            except Exception as error:
-                print(f"({futures[future]}: {type(error).__name__}: {str(error)[:99]})", flush=True)
-                continue
-            if not one.name.endswith(")"):
-                sums.setdefault(futures[future], []).append(one)
-            verdict = "" if not one.verified else "right" if one.right else "WRONG"
-            times = f"{one.seconds[0]:.1f} + {one.seconds[1] - one.seconds[0]:.1f} s"
-            line = f"{one.name}: {one.verified or 'no fix'} {verdict} {times} {one.description}"
-            print(line, flush=True)
+    for judge, one in _outcomes(jobs, asked.workers):
+        if not one.name.endswith(")"):
+            sums.setdefault(judge, []).append(one)
+        verdict = "" if not one.verified else "right" if one.right else "WRONG"
+        line = "" if one.on_line else " (other line)"
+        times = f"{one.seconds[0]:.1f} + {one.seconds[1] - one.seconds[0]:.1f} s"
+        print(
+            f"{one.name}: {one.verified or 'no fix'} {verdict} {times}{line} {one.description}",
+            flush=True,
+        )
     print()
     for kind, rows in sums.items():
         count = sum(bool(one.verified) for one in rows)
