@@ -22,7 +22,8 @@ def compiled(lowered: Any, options: dict[str, Any]) -> Callable[..., Any]:
     a fix that is tried often leaves the program on one device as it is.
     """
     text = hashlib.blake2b(lowered.as_text().encode()).digest()
-    device = jax.config.jax_default_device or jax.devices()[0]
+    config: Any = jax.config  # its attributes are made as JAX starts
+    device = config.jax_default_device or jax.devices()[0]
     key = text, lowered.in_tree, lowered.out_tree, device, *sorted(options.items())
     if key not in _kept:
         _kept[key] = lowered.compile(compiler_options=options)

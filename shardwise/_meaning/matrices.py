@@ -16,10 +16,7 @@ from .rules import frozen, rule
 from .value import Unknown, Value, hidden_sizes, uncut, whole_size
 
 
-@rule(
-    *("cholesky", "lu", "qr", "triangular_solve", "householder_product"),
-    needs=ANY,
-)
+@rule("cholesky", "lu", "qr", "triangular_solve", "householder_product", needs=ANY)
 def by_matrix(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """A function of whole matrices: dimensions in front of them may be split."""
     return _batched(w, op, ins, len(ins[0].dims) - 2)
