@@ -17,7 +17,7 @@ from .._program import Body, Collective, Op, Var, Where, walk, within
 from .compare import difference, is_inexact, wide
 from .diagnose import place
 from .flow import ancestors
-from .overflow import Overflow, overflow
+from .overflow import Overflow, overflow, wrapped
 from .powers import Seen, Sizes, powers, said
 from .ranges import whole_numbers
 from .relate import share_of
@@ -99,6 +99,8 @@ def _differs_alone(alone: Wrong) -> Finding:
 
 
 def _finding(one: Wrong, seen: Seen) -> Finding:
+    if not one.structure and one.same_type and (wrap := wrapped(one.run, one.base, one.index)):
+        return _wraps(one, *wrap)
     code, what, remedy = _what(one, seen)
     where = place(one.draw, one.run.body) if code == "SW106" and one.draw else one.where
     if code == "SW107" and (far := _overflow(one)):
@@ -107,6 +109,21 @@ def _finding(one: Wrong, seen: Seen) -> Finding:
     accepted = ACCEPTED if code == "SW106" and one.draw and _has_own_key(one.draw) else ""
     message = f"{one.path} {what} on {one.mesh}{accepted}"
     return Finding(code, message, where, one.path, remedy, mesh=one.mesh)
+
+
+def _wraps(one: Wrong, found: Overflow, here: bool) -> Finding:
+    """The finding for integers that wrap around on the mesh, or on one device."""
+    on = "" if here else "on one device, and not on the mesh, "
+    return Finding(
+        "SW107",
+        f"{one.path} depends on where integers wrap around ({much(one)}): {on}{found} here on "
+        f"{one.mesh}",
+        found.where,
+        one.path,
+        "add up in a wider dtype: x.sum(dtype=jnp.int32), preferred_element_type=jnp.int32, or "
+        "x.astype(jnp.int32) before the sum; whole numbers wrap around where they end.",
+        mesh=one.mesh,
+    )
 
 
 def _what(one: Wrong, seen: Seen) -> tuple[str, str, str]:

@@ -234,15 +234,17 @@ class _Comparison:
 
         After the first wrong one the smaller meshes are confirmed by meaning; those of which it
         says nothing are compared if the program is short, or all meshes were asked for. A mesh on
-        which every result is proved is compared if it is the largest: meaning knows no overflow.
-        Says whether anything is wrong.
+        which every result is proved is compared if it is the largest, or the program short: meaning
+        knows no overflow. If the largest is wrong for that, all are compared. Says whether anything
+        is wrong.
         """
-        smaller = []
+        smaller: list[tuple[Run, AbstractMesh]] = []
+        proved: list[tuple[Run, AbstractMesh]] = []
         for run, mesh in reversed(self._pairs):
             if self.follows is not None and self.follows.proved(run):
                 self.proved_on.append(words(mesh))
-                if not self.base.by_numbers and run is not self.runs[-1] and run is not self.base:
-                    self.tried.append(dict(mesh.shape))
+                if not self._proof_needs_numbers and run not in (self.runs[-1], self.base):
+                    proved.append((run, mesh))
                     continue
             if self.wrong and run is not self.base:
                 smaller.append((run, mesh))
@@ -250,11 +252,21 @@ class _Comparison:
                 self.compare(run, mesh)
         if smaller:
             self._confirm(smaller)
+        if self.wrong_on and self.follows is not None and self.follows.proved(self.runs[-1]):
+            for run, mesh in proved:
+                self.compare(run, mesh)
+        else:
+            self.tried += [dict(mesh.shape) for _, mesh in proved]
         order = list(map(words, self.meshes)).index
         self.wrong.sort(key=lambda one: order(one.mesh))
         self.wrong_on = sorted({*self.wrong_on}, key=order)
         self.proved_on.sort(key=order)
         return bool(self.wrong_on)
+
+    @property
+    def _proof_needs_numbers(self) -> bool:
+        """Whether proved meshes are run as well: an overflow is near, or it costs little."""
+        return self.base.is_short or self.base.by_numbers
 
     @property
     def _pairs(self) -> list[tuple[Run, AbstractMesh]]:

@@ -25,8 +25,15 @@ class Overflow:
     dtype: Any
     value: float
 
+    @property
+    def wraps(self) -> bool:
+        """Whether it becomes another number there, and not infinite."""
+        return jnp.issubdtype(self.dtype, jnp.integer)
+
     def __str__(self) -> str:
-        return f"a value of {self.value:.4g} leaves the range of {self.dtype} ({_end(self):.4g})"
+        least, most = _range(self.dtype)
+        end = least if self.value < 0 and self.wraps else most
+        return f"a value of {self.value:.6g} leaves the range of {self.dtype} ({end:.6g})"
 
 
 def overflow(run: Run, index: int) -> Overflow | None:
@@ -40,12 +47,34 @@ def overflow(run: Run, index: int) -> Overflow | None:
                 before.append((op, var))
     held = run.observe([run.lifted.unbounded[var] for _, var in before], lifted=True)
     for (op, var), value in zip(before, held, strict=True):
-        finite = np.abs(value.array[np.isfinite(value.array)])
-        most = float(finite.max(initial=0.0))
-        if most > float(jnp.finfo(var.dtype).max):
-            return Overflow(place(op, run.body), var.dtype, most)
+        least, most = _range(var.dtype)
+        finite = value.array[np.isfinite(value.array)]
+        beyond = finite[(finite < least) | (finite > most)]
+        if beyond.size:
+            furthest = beyond[np.abs(beyond).argmax()]
+            signed = jnp.issubdtype(var.dtype, jnp.integer)
+            number = float(furthest if signed else abs(furthest))
+            return Overflow(place(op, run.body), var.dtype, number)
     return None
 
 
-def _end(found: Overflow) -> float:
-    return float(jnp.finfo(found.dtype).max)
+def wrapped(run: Run, base: Run, index: int) -> tuple[Overflow, bool] | None:
+    """Return where integers wrap around on the mesh or on one device alone, and if on the mesh.
+
+    What wraps around on both, as in a hash, is meant to.
+    """
+    here, alone = (_wrap(one, index) for one in (run, base))
+    if here is not None and (alone is None or alone.where != here.where):
+        return here, True
+    return (alone, False) if alone is not None and here is None else None
+
+
+def _wrap(run: Run, index: int) -> Overflow | None:
+    found = overflow(run, index)
+    return found if found is not None and found.wraps else None
+
+
+def _range(dtype: Any) -> tuple[float, float]:
+    is_integer = jnp.issubdtype(dtype, jnp.integer)
+    info = jnp.iinfo(dtype) if is_integer else jnp.finfo(dtype)
+    return float(info.min), float(info.max)

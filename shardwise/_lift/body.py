@@ -25,7 +25,14 @@ from .. import _jax
 from .._program import Atom, Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While
 from .leaves import lifted_leaf, runs_declared
 from .quantities import Quantities
-from .ranges import in_range, may_leave, one_by_one, sums_one_by_one
+from .ranges import (
+    in_range,
+    may_leave,
+    may_wrap,
+    one_by_one,
+    sums_one_by_one,
+    without_wrapping,
+)
 from .widths import constant, eps_of, wide_dtype
 
 
@@ -37,7 +44,9 @@ class Lifted:
     wide: dict[Var, Var]
     accuracy: dict[Var, float]
     unbounded: dict[Var, Var]
-    """For values that may leave the range of their dtype, what they are without one."""
+    """For values that may leave the range of their dtype, what they are without one.
+
+    Integers of 8 and 16 bits among them: what they are is computed only where it is asked for."""
 
     def of(self, atom: Atom) -> Atom:
         """Return the lifted value for one of the original program."""
@@ -113,6 +122,11 @@ class _Lift:
         rows: list[Op] = [new]
         if not isinstance(op, Leaf | Collective):
             return rows
+        if self.quantities is None and may_wrap(op):
+            beside = without_wrapping(op, list(new.ins))
+            if beside:
+                self.unbounded[op.outs[0]] = beside[-1].outs[0]
+            return rows + beside
         for index, declared in enumerate(op.outs):
             out = new.outs[index]
             run = in_range(declared.dtype) if out.dtype != declared.dtype else None

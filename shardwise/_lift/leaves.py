@@ -36,7 +36,7 @@ def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
     if op.name == "reduce_precision":
         run = _identity
         return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=run, params={})
-    primitive, params = _bound(op)
+    primitive, params = bound(op)
     if primitive is None:  # what the list of operations has of its own, such as a barrier
         return dataclasses.replace(op, ins=ins, outs=outs)
     params = wide_params(op.name, params)
@@ -50,7 +50,7 @@ def runs_declared(op: Leaf) -> bool:
         return any(is_wider(dtype) for dtype in _dtypes(op))
     if op.name in KNOWN or not any(is_wider(dtype) for dtype in _dtypes(op)):
         return False
-    primitive, _ = _bound(op)
+    primitive, _ = bound(op)
     return primitive is not None and not _takes_wide(op)
 
 
@@ -79,7 +79,7 @@ def wide_aval(aval: Any) -> Any:
 
 def _takes_wide(op: Leaf) -> bool:
     """Return whether an operation can be traced with wide operands, and gives wide results."""
-    primitive, params = _bound(op)
+    primitive, params = bound(op)
     given = [jax.ShapeDtypeStruct(np.shape(_value(a)), wide_dtype(_dtype(a))) for a in op.ins]
     try:
         with jax.enable_x64(True):
@@ -90,7 +90,7 @@ def _takes_wide(op: Leaf) -> bool:
     return [out.dtype for out in outs] == [wide_dtype(var.dtype) for var in op.outs]
 
 
-def _bound(op: Leaf) -> tuple[Any, dict[str, Any]]:
+def bound(op: Leaf) -> tuple[Any, dict[str, Any]]:
     """Return the primitive that an operation applies, if it is one, and its parameters."""
     if isinstance(op.run, _jax.Equation):
         return op.run.primitive, op.run.params

@@ -67,12 +67,13 @@ class Quantities:
             floats, made = map(_float_like, op.ins), map(_float_like, op.outs)
             own = dataclasses.replace(op, ins=[*floats], outs=[*made])
             new = lifted_leaf(own, ins, outs)
-            return dataclasses.replace(new, run=functools.partial(_floated, new.run))
+            return dataclasses.replace(new, run=functools.partial(floated, new.run))
         run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, kept, _dtypes(op))
         return dataclasses.replace(op, ins=ins, outs=outs, run=run)
 
 
-def _floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
+def floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
+    """Apply an operation to integers as to numbers."""
     are_integers = [jnp.issubdtype(jnp.result_type(x), jnp.integer) for x in xs]
     rows = zip(xs, are_integers, strict=True)
     return run(*(lax.convert_element_type(x, jnp.float64) if n else x for x, n in rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 from jax import lax
 
 from .. import _collectives, _jax
-from .._program import Atom, Collective, Leaf, Var
-from .._program.primitives import of
+from .._program import Atom, Collective, Leaf, Op, Var
+from .._program.primitives import DTYPE_PARAMS, of
+from .leaves import bound
+from .quantities import floated
 from .widths import FLOAT, wide_dtype
 
 FAR = 1e30
@@ -72,3 +75,50 @@ def _added_up(x: Any) -> list[Any]:
     limit, beyond = _end(jnp.dtype(jnp.float16))
     left = (abs(totals) >= limit).any(0)
     return [jnp.where(left, jnp.sign(totals[-1]) * beyond, totals[-1])]
+
+
+NARROW = 2
+"""Up to how many bytes of an integer dtype it is looked at whether values wrap around."""
+
+
+def may_wrap(op: Op) -> bool:
+    """Return whether an operation gives integers of 8 or 16 bits that may wrap around."""
+    if not isinstance(op, Leaf | Collective) or not of(op.name).growth or len(op.outs) != 1:
+        return False
+    dtype = op.outs[0].dtype
+    return jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize <= NARROW
+
+
+def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
+    """Return what gives the result of such an operation in float64, where it has no end."""
+    (out,) = op.outs
+    made = _like(out)
+    if isinstance(op, Collective):
+        wide = [_like(atom) for atom in ins if isinstance(atom, Var)]
+        around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
+        casts: list[Op] = [
+            Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **around)
+            for atom, var in zip(ins, wide, strict=True)
+        ]
+        return [*casts, dataclasses.replace(op, ins=wide, outs=[made])]
+    primitive, params = bound(op)
+    if op.name == "convert_element_type":
+        run: Any = _as_float
+    elif primitive is None:
+        return []
+    else:
+        params = {
+            key: FLOAT if key in DTYPE_PARAMS and value else value for key, value in params.items()
+        }
+        run = functools.partial(floated, _jax.applying(primitive, params, op.effect))
+    return [dataclasses.replace(op, ins=ins, outs=[made], run=run, params=params)]
+
+
+def _like(var: Var) -> Var:
+    new = Var(var.shape, FLOAT)
+    new.axes = var.axes
+    return new
+
+
+def _as_float(x: Any) -> list[Any]:
+    return [lax.convert_element_type(x, FLOAT)]
