@@ -2,8 +2,9 @@
 
 Programs are evaluated in float64, whatever dtypes they declare (`_lift`). The rule, for each
 element of a floating-point result: it agrees when it differs from what it should be by at most a
-millionth of itself, or by no more than it changes when the arguments change by 1e-13 of themselves.
-The second half is for what cancels to nothing but rounding, and for decisions at a tie.
+millionth of itself (1e-10 if it is declared float64 or complex128), or by no more than it changes
+when the arguments change by 1e-13 of themselves. The second half is for what cancels to nothing but
+rounding, and for decisions at a tie.
 
 Integers, booleans and keys agree when they are equal, or where they change with such a change of
 the arguments. NaN and infinity agree with themselves. What comes after an operation that runs in
@@ -26,6 +27,9 @@ import numpy as np
 RTOL = 1e-6
 """The part of itself by which an element is never called wrong."""
 
+RTOL64 = 1e-10
+"""The same of what is declared float64: a thousand times what rounding does to it."""
+
 CHANGE = 2.0**-43
 """By which part of themselves the arguments are changed, to see what changes with them."""
 
@@ -46,6 +50,8 @@ class Tolerance:
     atol: float | None = None
     eps: float = 0.0
     """The spacing of the dtype that a result has the accuracy of; 0 for float64."""
+    wide: bool = False
+    """Whether a result is declared float64 or complex128."""
 
     @property
     def given(self) -> bool:
@@ -55,7 +61,9 @@ class Tolerance:
     @property
     def own(self) -> float:
         """The part of itself by which an element may differ."""
-        return max(RTOL, 4 * self.eps, 64 * EPS32) if self.eps else RTOL
+        if self.eps:
+            return max(RTOL, 4 * self.eps, 64 * EPS32)
+        return RTOL64 if self.wide else RTOL
 
     @property
     def norm(self) -> float:

@@ -252,7 +252,9 @@ class Run:
         """
         alike = [one for one in [self, *runs] if one.traced.tree == self.traced.tree]
         own = [[one.lifted.eps(atom) for atom in one.body.outs] for one in alike]
-        return [Tolerance(rtol, atol, max(rows)) for rows in zip(*own, eps, strict=True)]
+        wide = [dtype in (np.float64, np.complex128) for dtype in self.dtypes]
+        rows = zip(zip(*own, eps, strict=True), wide, strict=True)
+        return [Tolerance(rtol, atol, max(each), is_wide) for each, is_wide in rows]
 
     @property
     def dtypes(self) -> list[Any]:

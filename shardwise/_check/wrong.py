@@ -96,7 +96,7 @@ class Wrong:
     def tie(self) -> bool:
         """Whether it is right only since an element that differs is decided by nothing at all."""
         assert self.value is not None
-        plain = Tolerance(eps=self.limit.eps)
+        plain = Tolerance(eps=self.limit.eps, wide=self.limit.wide)
         found = [off(row, self.want.value, plain) for row in self.value.rows]
         if not any(one.any() for one in found):
             return False

@@ -51,7 +51,8 @@ def check(
         reference: What is right: a function of the same arguments, or its result. Left out, the
             result on the mesh of ones.
         rtol: An element may differ by `atol + rtol * |reference|`. Left out, both of them, by a
-            millionth of itself: programs are evaluated in float64, whatever dtypes they declare.
+            millionth of itself (1e-10 of what is declared float64): programs are evaluated in
+            float64, whatever dtypes they declare.
         atol: See `rtol`.
         seed: From which values are drawn.
         in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
