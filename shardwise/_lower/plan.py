@@ -14,6 +14,7 @@ import numpy as np
 from .._collectives import foldable, one_by_one, wide, widen
 from .._mesh import Axis
 from .._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, primitives
+from .switches import is_on
 
 
 @dataclasses.dataclass
@@ -257,6 +258,8 @@ Nor through conversions: each device rounds its own product, and XLA would round
 
 def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
     """What makes a value, if the sum of it over `axis` can be made in one."""
+    if not is_on("joint"):
+        return None
     ops: list[Leaf] = []
     atom: Atom = var
     while True:

@@ -24,20 +24,17 @@ from .._jax.shapes import reshaped
 from .._mesh import Axis
 from .._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
 from . import flat, repeat
-from .apart import apart
 from .block import sum_block
 from .context import Context, Env, read
 from .control import control
-from .convolutions import in_order, reversing
 from .crossing import settle
-from .held import held
-from .later import later
 from .loop import Loop
 from .machine import on_host
-from .once import once
 from .pace import Pace, has_equal_columns, is_choosing
+from .passes import rewritten
 from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
 from .straight import Straight, straight
+from .switches import is_on
 from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
 
@@ -58,15 +55,12 @@ def observe(
         pace = dataclasses.replace(
             pace, apart="XLA gives wrong sums of products with equal columns"
         )
-    cx = Context(run, watch, pace, repeats=None if is_choosing() else {})
+    repeats = is_on("repeat") and not is_choosing()
+    cx = Context(run, watch, pace, repeats={} if repeats else None)
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
     keep = [atom for atom in atoms if isinstance(atom, Var)]
-    if on_host():
-        ops = later(in_order(body.ops, watch), keep, watch)
-    else:
-        ops = held(reversing(body.ops, watch))
-    run(apart(once(ops, watch), watch), list(axes), env, keep, cx)
+    run(rewritten(body.ops, keep, watch), list(axes), env, keep, cx)
     return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
 
 
@@ -76,7 +70,7 @@ def run(
     """Run `ops`; afterwards `env` holds the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
-        for part in [ops] if cx.batched else straight(ops, keep):
+        for part in straight(ops, keep) if not cx.batched and is_on("straight") else [ops]:
             if isinstance(part, Straight):
                 part.write(env)
                 continue
@@ -86,12 +80,12 @@ def run(
     axis = outermost(ops, axes)
     rest = [other for other in axes if other != axis]
     found = stages(ops, axis)
-    if not cx.watch.concerns(ops):
+    if is_on("crossing") and not cx.watch.concerns(ops):
         settle(found, axis, ops, keep)
     uses = count_uses([op for stage in found for op in stage.ops], keep)
     row: list[Stage] = []
     for stage in found:
-        is_flat = not cx.batched and flat.is_flat(stage, uses, axes)
+        is_flat = is_on("flat") and not cx.batched and flat.is_flat(stage, uses, axes)
         if stage.outside or not is_flat:
             _flat(row, axes, uses, cx, env)
             row = []
