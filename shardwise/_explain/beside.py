@@ -29,7 +29,7 @@ def with_findings(report: Kind, judged: Judged) -> Kind:
         Remark(
             finding.code,
             finding.message,
-            finding.remedy,
+            _advice(finding),
             finding.where,
             finding.certain,
             tuple(
@@ -43,3 +43,15 @@ def with_findings(report: Kind, judged: Judged) -> Kind:
         if finding.code != NOT_FOLLOWED
     )
     return dataclasses.replace(report, findings=found)
+
+
+def _advice(finding: Any) -> str:
+    """What to do about a finding: the fix that was verified, or what is only a suggestion."""
+    fix = getattr(finding, "fix", None)
+    if fix is not None:
+        return f"Fix ({fix.verified}): {fix.description}\n{fix.diff}".rstrip("\n")
+    unverified = finding.remedy and finding.certain and finding.remedy not in AGAIN
+    return f"Suggestion (not verified): {finding.remedy}" if unverified else finding.remedy
+
+
+AGAIN = ("as above.", "the fix above.")

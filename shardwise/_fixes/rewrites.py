@@ -324,7 +324,8 @@ def change_specs(r: Request) -> Iterator[Candidate]:
         rank = 3.5 if r.misplaced and _is_for_results(r, node) else 6.8
         for nth, entry in enumerate(entries):
             text = f"{source.text_of(node.func)}({entry})"
-            if text != source.text_of(node):
+            shared = not entry and source.owner_of(source.replace(node, text)) is source.tree
+            if text != source.text_of(node) and not shared:  # others may use a constant
                 described = f"declare {text} instead of {source.text_of(node)}"
                 # An argument that every device has whole is right, and no longer sharded.
                 last = 4 if not entry and not _is_for_results(r, node) else 0

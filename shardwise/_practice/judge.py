@@ -22,7 +22,8 @@ from .._errors import ShardwiseError, explain_error
 from . import compare, confirm, diagnose
 from .cases import Case, cases, job
 from .exercise import Exercise
-from .looking import seen_at, seen_in_loop
+from .looking import fix_in, seen_at, seen_in_loop
+from .pitfalls import Pitfall
 from .sandbox.host import Limits, Ran, Sandbox
 from .text import visible
 from .verdict import NOT_RUN, RIGHT, WRONG, Judgement, Line, Run
@@ -195,7 +196,7 @@ class _Making:
         if not all(run.ok for run in runs):
             mistakes = [case.mistakes for case in self.cases]
             name = diagnose.of_numbers(self.exercise, outcomes, mistakes)
-            if name in ("follows-the-mesh", "n-times", "one-nth"):
+            if name in ANY_MISTAKE:
                 name = self._lacking() or name
             return self._renamed(name), "", 0
         return self._lacking(), "", 0
@@ -257,8 +258,13 @@ class _Making:
             line=self._line(line),
             held_on=on,
             held=held,
-            hint=pitfall.hint or (self.exercise.hints[0] if self.exercise.hints else ""),
+            hint=self._hint(pitfall, fix_in(looked)),
         )
+
+    def _hint(self, pitfall: Pitfall, fix: str) -> str:
+        """The hint for a pitfall; what a verified fix does, where the pitfall is any mistake."""
+        own = [pitfall.hint, fix, *self.exercise.hints]
+        return next(filter(None, [fix, *own] if pitfall.name in ANY_MISTAKE else own), "")
 
     def _look(self, runs: tuple[Run, ...], refused: bool) -> dict[str, Any] | None:
         """What the devices hold on the smallest mesh of several devices that is wrong.
@@ -305,6 +311,10 @@ class _Making:
             cpu=getattr(self, "cpu", 0.0),
             **more,
         )
+
+
+ANY_MISTAKE = ("follows-the-mesh", "n-times", "one-nth")
+"""Pitfalls that are not of one exercise, and say how a result is wrong, not why."""
 
 
 def _worth_a_look(name: str) -> bool:

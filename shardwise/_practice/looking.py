@@ -25,6 +25,13 @@ def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held,
     return line, on, tuple(_held(s, mesh) for s in _chosen(here))
 
 
+def fix_in(looked: Mapping[str, Any] | None) -> str:
+    """What an edit does that was verified to make the program right, if one was found."""
+    fixes = (one["fix"] for one in (looked or {}).get("findings", ()) if "fix" in one)
+    found = next((str(fix["description"]) for fix in fixes), "")
+    return f"{found[:1].upper()}{found[1:]}." if found else ""
+
+
 def seen_in_loop(
     facts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[str, tuple[Held, ...]]:

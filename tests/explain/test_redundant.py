@@ -423,6 +423,10 @@ def test_findings_stand_beside_their_traffic():
     assert found[0].certain
     assert [report.collectives[place].direction for place in found[0].collectives] == ["backward"]
     assert "is 4 times" in found[0].message
+    assert found[0].remedy.startswith("Suggestion (not verified): ")
+    (fixed,) = report.beside(sw.check(program, *args, mesh={"data": [1, 4]})).findings
+    assert fixed.remedy.startswith("Fix (proved): let `w` vary over ")
+    assert 'lax.pcast(w, "data", to="varying")' in fixed.remedy
 
     def right(x, *, mesh):
         return jax.shard_map(lambda x: 2 * x, mesh=mesh, in_specs=ROWS, out_specs=ROWS)(x)

@@ -139,6 +139,15 @@ def test_a_pitfall_has_its_name(case, judged):
     assert found.hint
 
 
+def test_a_mistake_of_no_kind_gets_the_words_of_a_verified_fix_and_not_its_diff(exercises, judged):
+    one = find(exercises, "row_parallel")
+    found = judged("row_parallel", one.solution.replace("psum", "pmax"))
+    assert found.pitfall is not None
+    assert found.pitfall.name == "follows-the-mesh"
+    assert found.hint == 'Sum `x @ kernel` over "model".'
+    assert "+++" not in found.text()
+
+
 def test_the_verdict_has_the_line_and_what_each_device_held(exercises, judged):
     one = find(exercises, "shard_map_psum")
     found = judged("shard_map_psum", one.wrong["missing-psum"])

@@ -45,12 +45,9 @@ def look(
 
     found: dict[str, Any] = {"findings": [], "inspection": None}
     try:
-        verdict = check(
-            bound, *traced, mesh={name: [size] for name, size in sizes.items()}, fix=False
-        )
-        found["findings"] = [one.to_dict() for one in (*verdict.findings, *verdict.silenced)][
-            :FINDINGS
-        ]
+        verdict = check(bound, *traced, mesh={name: [size] for name, size in sizes.items()})
+        every = (*verdict.findings, *verdict.silenced)
+        found["findings"] = [one.to_dict() for one in every[:FINDINGS]]
     except Exception as error:
         found["check"] = f"{type(error).__name__}: {text_of(error)}"[:300]
     try:

@@ -273,12 +273,14 @@ STEP = record(
     held=each(HELD),
 )
 
+FIX = record(description=text())
+
 RUN = record(
     {
         "value": unpack,
         "error": ERROR,
         "program": PROGRAM,
-        "findings": each(record(certain=flag, where=WHERE)),
+        "findings": each(record({"fix": FIX}, certain=flag, where=WHERE)),
         "inspection": record(mesh=MESH, steps=each(STEP)),
     },
     facts=FACTS,
