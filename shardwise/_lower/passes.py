@@ -83,7 +83,7 @@ PASSES = (
         "apart",
         "any",
         "a loop in which devices exchange something would run for all of them at once",
-        "gallery zero",
+        "transformer",
         lambda ops, keep, watch: apart(ops, watch),
     ),
     Pass(
@@ -96,7 +96,7 @@ PASSES = (
         "flat",
         "any",
         "a loop over the devices costs more than the few operations in it",
-        "gallery ring_attention",
+        "gallery zero",
     ),
     Pass(
         "joint",
