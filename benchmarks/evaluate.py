@@ -32,7 +32,7 @@ import report
 from jax.sharding import Mesh
 from report import Target
 
-from shardwise._evaluate import evaluate
+from shardwise._runtime.evaluate import evaluate
 
 WIDTH, HIDDEN, BATCH = 256, 64, 4096
 CYCLE = 1 << 24

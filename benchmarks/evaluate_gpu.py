@@ -34,8 +34,8 @@ import jax.numpy as jnp
 import numpy as np
 import report
 
-from shardwise._evaluate import evaluate
-from shardwise._evaluate.computing import memory
+from shardwise._runtime.evaluate import evaluate
+from shardwise._runtime.evaluate.computing import memory
 
 WIDTH = 1024
 GIB = 1 << 30

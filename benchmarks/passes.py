@@ -25,8 +25,8 @@ import report
 from forms import Forms
 
 import shardwise as sw
-from shardwise._lower.passes import PASSES
-from shardwise._lower.switches import without
+from shardwise._engine.lower.passes import PASSES
+from shardwise._engine.lower.switches import without
 
 SMALLER = {"examples", "length", "microbatches", "groups"}
 """Sizes that are a quarter of those of the gallery: ratios do not need larger ones."""

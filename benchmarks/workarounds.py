@@ -3,9 +3,9 @@
     python benchmarks/workarounds.py            # from the root of the repository
 
 A scan that writes rows of bfloat16 against one that writes rows of float32: some versions convert
-the whole stack for every row (`_lower/loop.py` adds rows to a total instead). A product in bfloat16
+the whole stack for every row (`loop.py` adds rows to a total instead). A product in bfloat16
 with a transpose after it against the product alone: some versions make a slower operation of the
-two (`_lower/later.py` sums the products of all devices before it transposes). Gradients of a
+two (`later.py` sums the products of all devices before it transposes). Gradients of a
 convolution's weights in a loop, as autodiff writes them and with their dimensions in the order that
 XLA brings them into where there is no loop; and convolutions of each channel by itself in that
 order and in another one (`_jax/convolutions.py` chooses, for every loop). The sum of a stack of

@@ -14,7 +14,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
-from ._errors import ShardingError, a_type, explain_error
+from ._base.errors import ShardingError, a_type, explain_error
 
 
 @dataclasses.dataclass(frozen=True, order=True)

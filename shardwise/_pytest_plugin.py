@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from ._launch.place import process_number
+from ._runtime.launch.place import process_number
 
 MARKER = (
     "mesh(**axes): run the test on every mesh of these sizes, given to it as the fixture 'mesh': "
@@ -201,7 +201,7 @@ def _summary(finding: Any) -> str:
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:
     """The wrong verdicts that an `assert` was about: no others that happen to be around."""
-    homes = {"shardwise._check": "Verdict", "shardwise._prove": "Proof"}
+    homes = {"shardwise._analysis.check": "Verdict", "shardwise._analysis.prove": "Proof"}
     kinds = tuple(getattr(sys.modules[m], name) for m, name in homes.items() if m in sys.modules)
     test = _test_of(statement)
     if not kinds or test is None or not _is_about_truth(test):

@@ -26,11 +26,11 @@ from jax import P
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from numpy.typing import ArrayLike
 
-from ._calls import public
-from ._errors import ArgumentError, ShardingError, a_type, explain_error, require
+from ._base.calls import public
+from ._base.errors import ArgumentError, ShardingError, a_type, explain_error, require
+from ._engine.simulate import simulate
 from ._mesh import MeshLike, one_mesh
 from ._mesh import mesh as virtual_mesh
-from ._simulate import simulate
 
 require("flax", "shardwise.primitives")
 

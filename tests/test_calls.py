@@ -16,8 +16,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._calls import public
-from shardwise._errors import warn
+from shardwise._base.calls import public
+from shardwise._base.errors import warn
 
 X = np.arange(8, dtype=np.float32)
 MESH = sw.mesh(data=2)

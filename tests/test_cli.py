@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from shardwise import ShardingError, __version__, _cli
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
-from shardwise._lower.cost import Machine
+from shardwise._engine.lower.cost import Machine
 
 
 def run(*args: str):
@@ -87,7 +87,9 @@ def test_what_the_demo_proposes_can_be_run():
 
 
 def test_what_the_demo_says_of_the_cost(monkeypatch):
-    monkeypatch.setattr("shardwise._simulate.machine", Machine)  # the choice depends on its speed
+    monkeypatch.setattr(
+        "shardwise._engine.simulate.machine", Machine
+    )  # the choice depends on its speed
     out = io.StringIO()
     programs = _cli.demo._load_programs()
     _cli.demo._show_cost(Console(file=out, width=100), programs, batch=4096, width=128)

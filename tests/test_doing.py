@@ -13,8 +13,8 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise import _doing
-from shardwise._doing import doing, telling
+from shardwise._base import doing as _doing
+from shardwise._base.doing import doing, telling
 
 from .patience import HANGS
 

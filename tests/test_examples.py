@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from typer.testing import CliRunner
 
 import shardwise as sw
-from shardwise._check import Case
+from shardwise._analysis.check import Case
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
 

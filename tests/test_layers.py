@@ -17,33 +17,49 @@ PACKAGE = Path(__file__).parents[1] / "shardwise"
 
 # Each name is a module or a package right under shardwise/.
 ROWS = (
-    ("_version",),
-    ("_errors",),
-    ("_boxes", "_calls", "_doing", "_handed", "_numbers", "_progress"),
-    ("_durable",),
-    ("_jax", "_launch"),
-    ("_mesh", "_hosts"),
-    ("_collectives",),
+    ("_base",),
+    ("_jax",),
+    ("_mesh",),
     ("_program",),
-    ("_lift", "_lower", "_meaning"),
-    ("_call", "_idle", "_misuse", "_objects"),
-    ("_static", "_trees"),
-    ("_layout",),
-    ("_tracing",),
-    ("_compiler",),
-    ("_simulate",),
-    ("_check", "_explain"),
-    ("_inspect", "_prove"),
-    ("_fixes",),
-    ("_evaluate", "_train"),
+    ("_meaning",),
+    ("_engine",),
+    ("_analysis",),
+    ("_runtime",),
     ("primitives", "nnx"),
     ("_practice",),
     ("_cli", "_pytest_plugin"),
     ("__main__",),
 )
-ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names}
-ENGINE = {name for row in ROWS[ROW_OF["_collectives"] : ROW_OF["_evaluate"]] for name in row}
-RUNS_IN_PRODUCTION = {"_evaluate", "_train"}
+
+# The packages that hold several parts, and the rows of these.
+INSIDE = {
+    "_base": (
+        ("version",),
+        ("errors",),
+        ("boxes", "calls", "doing", "handed", "numbers", "progress"),
+        ("durable",),
+    ),
+    "_engine": (
+        ("lower",),
+        ("call", "idle", "misuse", "objects"),
+        ("static", "trees"),
+        ("layout",),
+        ("tracing",),
+        ("simulate",),
+    ),
+    "_analysis": (("lift", "compiler"), ("check", "explain"), ("inspect", "prove"), ("fixes",)),
+    "_runtime": (("launch",), ("hosts",), ("evaluate", "train")),
+}
+
+
+def _numbered(rows: tuple[tuple[str, ...], ...]) -> dict[str, int]:
+    return {name: number for number, names in enumerate(rows) for name in names}
+
+
+ROW_OF = _numbered(ROWS)
+ROW_INSIDE = {package: _numbered(rows) for package, rows in INSIDE.items()}
+ENGINE = {"_program", "_meaning", "_engine", "_analysis"}
+RUNS_IN_PRODUCTION = {"_runtime"}
 TOUCHES_INTERNALS = {"_jax"}
 INTERNALS = ("jax._src", "jax.extend", "jax.interpreters")
 
@@ -74,30 +90,43 @@ def _broken_in(file: Path, package: Path) -> Iterator[str]:
     if home not in ROW_OF:
         yield f"{where}: {home!r} is in no row. Add it to ROWS in tests/test_layers.py."
         return
+    part = parts[1] if home in INSIDE else ""
+    if part and part != "__init__" and part not in ROW_INSIDE[home]:
+        yield f"{where}: {part!r} is in no row of {home}. Add it to INSIDE in tests/test_layers.py."
+        return
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for found in _imports(tree, parts, package):
-        for sentence in _broken_by(found, home, package.name):
+        for sentence in _broken_by(found, home, part, package.name):
             yield f"{where}:{found.line}: {sentence}"
     if home not in TOUCHES_INTERNALS:
         for name, line in (*_internals(tree), *_locals(tree, home)):
             yield f"{where}:{line}: only _jax touches {name}; add what is needed there."
 
 
-def _broken_by(found: Import, home: str, root: str) -> Iterator[str]:
+def _broken_by(found: Import, home: str, part: str, root: str) -> Iterator[str]:
     top, _, rest = found.name.partition(".")
     if top != root:
         return
-    target = rest.partition(".")[0]
+    target, _, inner = rest.partition(".")
     if not target:
         yield "imports the package root; import from the module that defines the name."
     elif target == home:
-        return
+        yield from _broken_inside(home, part, inner.partition(".")[0])
     elif target not in ROW_OF:
         yield f"imports {target!r}, which is in no row. Add it to ROWS in tests/test_layers.py."
     elif ROW_OF[target] >= ROW_OF[home]:
         yield f"{home} imports {target}, which is not in a row above it."
     elif home in RUNS_IN_PRODUCTION and target in ENGINE and found.eager:
         yield f"{home} imports {target} eagerly; import it in the function that simulates."
+
+
+def _broken_inside(home: str, part: str, target: str) -> Iterator[str]:
+    """What an import of another part of one's own package breaks."""
+    rows = ROW_INSIDE.get(home, {})
+    if rows and not target:
+        yield f"imports {home} itself; import from the part that defines the name."
+    elif rows and target != part and rows.get(target, len(rows)) >= rows.get(part, -1):
+        yield f"{home}.{part} imports {home}.{target}, which is not in a row above it."
 
 
 def _imports(tree: ast.Module, parts: tuple[str, ...], package: Path) -> Iterator[Import]:
@@ -115,9 +144,10 @@ def _imports(tree: ast.Module, parts: tuple[str, ...], package: Path) -> Iterato
 
 def _names_of_from(node: ast.ImportFrom, parts: tuple[str, ...], package: Path) -> list[str]:
     base = _base(node, parts, package)
-    if base != package.name:
+    folder = package.joinpath(*base.split(".")[1:])
+    if base.partition(".")[0] != package.name or folder.name not in {package.name, *INSIDE}:
         return [base]
-    return [f"{base}.{a.name}" if _is_module(package / a.name) else base for a in node.names]
+    return [f"{base}.{a.name}" if _is_module(folder / a.name) else base for a in node.names]
 
 
 def _base(node: ast.ImportFrom, parts: tuple[str, ...], package: Path) -> str:
@@ -232,13 +262,15 @@ def test_the_layers_hold():
 
 def test_the_guide_names_every_module():
     guide = (PACKAGE.parent / "CONTRIBUTING.md").read_text()
-    _, drawing, rest = guide.partition("## Where things are")[2].split("```")[:3]
-    shown = set(re.findall(r"\b\w+\b", drawing))
-    rows = re.findall(r"^\| (`.*?) \|", rest, re.M)
-    listed = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    own = set(ROW_OF) - {"_version", "__main__"}
-    assert own == listed
-    assert own == {name for name in shown if name.startswith("_")} | {"nnx", "primitives"}
+    rows = re.findall(r"^\| (`.*?) \|", guide.partition("## Where things are")[2], re.M)
+    listed = {name for row in rows for name in re.findall(r"`([\w.]+)`", row)}
+    parts = {f"{package}.{name}" for package, rows in ROW_INSIDE.items() for name in rows}
+    assert listed == (set(ROW_OF) - set(INSIDE)) | parts
+
+
+def test_the_top_of_the_package_can_be_read_at_a_glance():
+    shown = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
+    assert len(shown) <= 16, sorted(shown)
 
 
 def test_nothing_imports_itself_round_about():
@@ -246,15 +278,19 @@ def test_nothing_imports_itself_round_about():
 
 
 GOOD = {
-    "__init__.py": "from ._simulate import simulate as simulate\n",
-    "_version.py": "__version__ = '1'\n",
+    "__init__.py": "from ._engine.simulate import simulate as simulate\n",
     "_jax.py": "from jax._src import core\nimport jax.extend.core\n",
-    "_errors.py": "import jax\n",
-    "_lower/__init__.py": "from ._walk import walk as walk\nfrom .. import _jax\n",
-    "_lower/_walk.py": "from .._errors import E\nfrom . import _rules\n",
-    "_lower/_rules.py": "def f():\n    from shardwise._jax import core\n",
-    "_simulate.py": "from ._lower import walk\nfrom ._version import __version__\n",
-    "_evaluate/__init__.py": "def run():\n    from .._simulate import simulate\n",
+    "_base/__init__.py": "",
+    "_base/errors.py": "import jax\n",
+    "_base/progress.py": "from .errors import E\nfrom . import errors\n",
+    "_engine/__init__.py": "",
+    "_engine/lower/__init__.py": "from ._walk import walk as walk\nfrom ... import _jax\n",
+    "_engine/lower/_walk.py": "from ..._base.errors import E\nfrom . import _rules\n",
+    "_engine/lower/_rules.py": "def f():\n    from shardwise._jax import core\n",
+    "_engine/simulate.py": "from .lower import walk\nfrom .._base import progress\n",
+    "_analysis/check/__init__.py": "from ..lift import x\n",
+    "_analysis/lift.py": "",
+    "_runtime/train.py": "def run():\n    from .._engine.simulate import simulate\n",
 }
 
 
@@ -273,24 +309,37 @@ def test_a_good_tree_passes(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
+        ("_base/errors.py", "from .._engine.simulate import s", "_base imports _engine"),
+        ("_base/errors.py", "from .progress import p", "_base.errors imports _base.progress"),
+        ("_base/errors.py", "from . import progress", "_base.errors imports _base.progress"),
+        ("_base/errors.py", "from . import E", "imports _base itself"),
         (
-            "_errors.py",
-            "from ._simulate import simulate",
-            "_errors imports _simulate",
+            "_engine/lower/_walk.py",
+            "def f():\n    from ..simulate import s",
+            "_engine.lower imports _engine.simulate",
         ),
-        ("_lower/_walk.py", "def f():\n    from .._simulate import s", "_lower imports _simulate"),
-        ("_lower/_walk.py", "import shardwise._simulate", "_lower imports _simulate"),
-        ("_check/__init__.py", "from .._explain import x", "_check imports _explain"),
-        ("_simulate.py", "import shardwise as sw", "imports the package root"),
-        ("_simulate.py", "from shardwise import mesh", "imports the package root"),
-        ("_lower/_walk.py", "from .. import mesh", "imports the package root"),
-        ("_simulate.py", "from jax._src import core", "only _jax touches jax._src"),
-        ("_simulate.py", "from jax import extend", "only _jax touches jax.extend"),
-        ("_simulate.py", "import jax\njax.interpreters.ad.x()", "only _jax touches jax.interp"),
-        ("_simulate.py", "def f(frame):\n    frame.f_locals", "only _jax touches the variables"),
-        ("_evaluate/__init__.py", "from .._simulate import simulate", "_simulate eagerly"),
+        (
+            "_engine/lower/_walk.py",
+            "import shardwise._engine.simulate",
+            "_engine.lower imports _engine.simulate",
+        ),
+        (
+            "_analysis/check/__init__.py",
+            "from ..explain import x",
+            "_analysis.check imports _analysis.explain",
+        ),
+        ("_engine/simulate.py", "import shardwise as sw", "imports the package root"),
+        ("_engine/simulate.py", "from shardwise import mesh", "imports the package root"),
+        ("_engine/lower/_walk.py", "from ... import mesh", "imports the package root"),
+        ("_engine/simulate.py", "from jax._src import core", "only _jax touches jax._src"),
+        ("_engine/simulate.py", "from jax import extend", "only _jax touches jax.extend"),
+        ("_engine/simulate.py", "import jax\njax.interpreters.ad.x()", "touches jax.interp"),
+        ("_engine/simulate.py", "def f(frame):\n    frame.f_locals", "touches the variables"),
+        ("_runtime/train.py", "from .._engine.simulate import simulate", "_engine eagerly"),
         ("_new.py", "", "'_new' is in no row. Add it to ROWS in tests/test_layers.py."),
-        ("_simulate.py", "from ._new import x", "imports '_new', which is in no row"),
+        ("_base/new.py", "", "'new' is in no row of _base. Add it to INSIDE"),
+        ("_engine/simulate.py", "from .._new import x", "imports '_new', which is in no row"),
+        ("_engine/simulate.py", "from .new import x", "imports _engine.new, which is not in a row"),
     ],
 )
 def test_a_broken_tree_fails(tmp_path, name, text, message):
@@ -304,19 +353,23 @@ def test_a_broken_tree_fails(tmp_path, name, text, message):
     ("files", "found"),
     [
         (
-            {"_lower/_rules.py": "def f():\n    from ._walk import walk"},
-            ["shardwise._lower._rules", "shardwise._lower._walk"],
+            {"_engine/lower/_rules.py": "def f():\n    from ._walk import walk"},
+            ["shardwise._engine.lower._rules", "shardwise._engine.lower._walk"],
         ),
         (
-            {"_lower/_rules.py": "from . import walk"},
-            ["shardwise._lower", "shardwise._lower._rules", "shardwise._lower._walk"],
+            {"_engine/lower/_rules.py": "from . import walk"},
+            [
+                "shardwise._engine.lower",
+                "shardwise._engine.lower._rules",
+                "shardwise._engine.lower._walk",
+            ],
         ),
         (
             {
-                "_jax.py": "import shardwise._errors",
-                "_errors.py": "from ._version import x\nfrom . import _jax",
+                "_jax.py": "import shardwise._base.errors",
+                "_base/errors.py": "from .. import _jax",
             },
-            ["shardwise._errors", "shardwise._jax"],
+            ["shardwise._base.errors", "shardwise._jax"],
         ),
     ],
 )
@@ -325,7 +378,7 @@ def test_a_circle_is_found(tmp_path, files, found):
 
 
 def test_a_type_makes_no_circle(tmp_path):
-    files = {"_lower/_rules.py": "if TYPE_CHECKING:\n    from ._walk import walk"}
+    files = {"_engine/lower/_rules.py": "if TYPE_CHECKING:\n    from ._walk import walk"}
     package = _write(tmp_path / "shardwise", {**GOOD, **files})
     assert circles(package) == []
     assert broken_rules(package) == []

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._errors import notes_of, noting, warn
+from shardwise._base.errors import notes_of, noting, warn
 
 HERE = Path(__file__).name
 X = jnp.ones((12, 4))
@@ -670,7 +670,7 @@ def test_a_simulated_method_is_bound():
     [([5], "on line 5."), ([5, 7], "on lines 5, 7."), ([], "No line of the program is known.")],
 )
 def test_one_line_is_no_lines(lines, words):
-    from shardwise._inspect.data import _lines_text
+    from shardwise._analysis.inspect.data import _lines_text
 
     assert _lines_text(lines).endswith(words)
 

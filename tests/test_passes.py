@@ -14,9 +14,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise import _lower
-from shardwise._lower.passes import PASSES
-from shardwise._lower.switches import is_on, without
+from shardwise._engine import lower as _lower
+from shardwise._engine.lower.passes import PASSES
+from shardwise._engine.lower.switches import is_on, without
 
 FOLDER = Path(_lower.__file__).parent
 NAMES = [one.name for one in PASSES]
@@ -53,7 +53,7 @@ def text() -> str:
 
 def test_each_pass_says_why_and_where():
     assert len(NAMES) == len(set(NAMES))
-    benchmarks = {file.stem for file in (FOLDER.parents[1] / "benchmarks").glob("*.py")}
+    benchmarks = {file.stem for file in (Path(__file__).parents[1] / "benchmarks").glob("*.py")}
     for one in PASSES:
         assert one.reason
         assert one.benchmark.split()[0] in benchmarks

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .._durable import wait_for_compiler
-from .._errors import ShardwiseError, was_told
-from .._version import __version__
+from .._base.durable import wait_for_compiler
+from .._base.errors import ShardwiseError, was_told
+from .._base.version import __version__
 from . import check, demo, evaluate, explain, inspect, launch, practice, prove, rule
 from .output import drop_the_rest, in_any_encoding, printing
 from .status import ExitCode

@@ -15,11 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .._calls import binds
-from .._errors import ArgumentError, ShardwiseError, explain_error, name_of
+from .._base.calls import binds
+from .._base.errors import ArgumentError, ShardwiseError, explain_error, name_of
 
 if TYPE_CHECKING:
-    from .._check import Case
+    from .._analysis.check import Case
 
 HOW = """import shardwise as sw
 
@@ -197,14 +197,14 @@ def _cases_in(file: Path) -> list[Found]:
 
 def _held(module: ModuleType) -> list[Case]:
     """The cases that a module has by name, each once; also those that it imports."""
-    from .._check import Case
+    from .._analysis.check import Case
 
     return list({id(x): x for x in vars(module).values() if isinstance(x, Case)}.values())
 
 
 def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
     """Cases that nobody can reach by a name of the module."""
-    from .._check import DECLARED
+    from .._analysis.check import DECLARED
 
     lines, reached = {case.name: case.line for case in own}, {id(case) for case in own}
     for case in DECLARED:
@@ -247,7 +247,7 @@ def _load(file: Path) -> ModuleType:
 
 
 def _execute(file: Path, name: str) -> ModuleType:
-    from .._check import collecting
+    from .._analysis.check import collecting
 
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None

@@ -12,7 +12,7 @@ from .judging import Asked, judge_all
 from .select import parse_mesh
 
 if TYPE_CHECKING:
-    from .._check import Case, Verdict
+    from .._analysis.check import Case, Verdict
 
 
 def check(
@@ -69,7 +69,7 @@ def _check(
     mesh: Any, fix: bool, all_meshes: bool
 ) -> Callable[[Case, Any, tuple[Any, ...]], Verdict]:
     def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Verdict:
-        from .._fixes import check as run
+        from .._analysis.fixes import check as run
 
         given = {**case.options, "mesh": mesh or case.mesh, "all_meshes": all_meshes}
         return run(f, *args, fix=fix, **given)

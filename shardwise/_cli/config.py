@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from .cases import split_target
 from .rules import nearest, rules
 
@@ -52,7 +52,7 @@ class Settings:
         """Say of a machine that there is not that this file names it. Imports JAX."""
         if self.hardware is None or self.file is None:
             return
-        from .._explain import Hardware
+        from .._analysis.explain import Hardware
 
         try:
             Hardware.named(self.hardware)

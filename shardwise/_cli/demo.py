@@ -88,8 +88,8 @@ def _show_gradients(console: Console, programs: Any, devices: Sequence[int]) -> 
     import jax
     from rich.table import Table
 
+    from .._engine.simulate import simulate
     from .._mesh import mesh
-    from .._simulate import simulate
 
     console.rule("1. The textbook gradient is n times too large")
     console.print("\nTwo gradients of a data-parallel step. On one device they are the same.\n")
@@ -115,7 +115,7 @@ def _show_gradients(console: Console, programs: Any, devices: Sequence[int]) -> 
 
 
 def _show_check(console: Console, programs: Any, devices: Sequence[int]) -> None:
-    from .._fixes import check
+    from .._analysis.fixes import check
     from .report import verdict_text
 
     console.rule("2. Nobody has to look for it: check says what is wrong, and where")
@@ -133,9 +133,9 @@ def _show_check(console: Console, programs: Any, devices: Sequence[int]) -> None
 def _show_deadlock(console: Console, programs: Any) -> None:
     import jax.numpy as jnp
 
-    from .._errors import DeadlockError
+    from .._base.errors import DeadlockError
+    from .._engine.simulate import simulate
     from .._mesh import mesh
-    from .._simulate import simulate
 
     console.rule("3. A deadlock, at once")
     console.print("\nOnly the first device reaches the psum. A real mesh waits forever.\n")
@@ -177,8 +177,8 @@ def _costs(programs: Any, batch: int, width: int) -> Iterator[tuple[str, float, 
     """Name, median seconds and temporary bytes of one gradient, unsharded and simulated."""
     import jax
 
+    from .._engine.simulate import simulate
     from .._mesh import mesh
-    from .._simulate import simulate
 
     args = jax.device_put(programs.make_problem(batch, width))
     steps: dict[str, Callable[..., Any]] = {"unsharded": jax.grad(programs.loss)}
@@ -215,7 +215,7 @@ def _temporary_page() -> Path:
 
 
 def _show_traffic(console: Console, programs: Any, page: Path) -> None:
-    from .._explain import explain
+    from .._analysis.explain import explain
     from .._mesh import mesh
 
     console.rule(f"4. What it would send on {MANY} devices, and what that costs")

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._errors import (
+from .._base.errors import (
     ShardingError,
     ShardwiseError,
     explain_error,
@@ -69,7 +69,7 @@ def evaluate(
     Started as several processes, by srun or shardwise launch, they share the work, and the first
     one prints the result.
     """
-    from .._hosts import connect
+    from .._runtime.hosts import connect
 
     me = connect()
     arrays = load_data(data)
@@ -82,7 +82,7 @@ def evaluate(
     with _told(state or "", "making the state", MAKING, verbose):
         held: Any = None if state is None else find(state, option="--state ")
         given = held() if _makes_state(held) else held
-    from .._evaluate import evaluate as run
+    from .._runtime.evaluate import evaluate as run
 
     with _told(function, "evaluating it", EVALUATING, verbose), _interrupts(journal):
         result = run(fn, given, arrays, batch=batch, journal=journal, progress=progress)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .._doing import telling
-from .._errors import ShardwiseError, explain_error
+from .._base.doing import telling
+from .._base.errors import ShardwiseError, explain_error
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .report import Outcome, full_text
@@ -22,7 +22,7 @@ from .running import console, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
-    from .._explain import Report
+    from .._analysis.explain import Report
 
 Mesh = Mapping[str, int]
 
@@ -213,7 +213,7 @@ class Explained:
         elif self.changes is not None:
             typer.echo(f"{self.outcome.found.name}: {self.changes}")
         else:
-            from .._explain import show
+            from .._analysis.explain import show
 
             show(self.report)
         for one in self.excesses:
@@ -237,7 +237,7 @@ def _explain(found: Found, wanted: Wanted, command: str, judged: bool) -> Explai
 
 
 def _explained(found: Found, wanted: Wanted, command: str, judged: bool) -> Explained:
-    from .._explain import changes_since, excesses
+    from .._analysis.explain import changes_since, excesses
 
     assert found.case is not None
     f, args = program_of(found.case, found.case.explain)
@@ -253,7 +253,7 @@ def _explained(found: Found, wanted: Wanted, command: str, judged: bool) -> Expl
 
 
 def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: Any) -> Report:
-    from .._explain import explain as run
+    from .._analysis.explain import explain as run
     from .._mesh import mesh as make_mesh
 
     return run(
@@ -269,8 +269,8 @@ def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: A
 
 def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
     """The report with what a proof of the same program finds; as it is where there is none."""
+    from .._analysis.prove import prove
     from .._mesh import mesh as make_mesh
-    from .._prove import prove
 
     try:
         return report.beside(prove(f, *args, mesh=make_mesh(mesh), run=False))
@@ -290,7 +290,7 @@ def largest(sizes: Any) -> Mesh:
 
 def _write(report: Report, page: Path | None, trace: Path | None) -> None:
     """The files that were asked for, whatever they are called."""
-    from .._explain import save_page, save_trace
+    from .._analysis.explain import save_page, save_trace
 
     if page is not None:
         save_page(report, page)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
-from .._durable import hindrance
-from .._errors import ShardwiseError, explain_error
+from .._base.durable import hindrance
+from .._base.errors import ShardwiseError, explain_error
 
 
 def refuse_unwritable(path: Path | None, option: str) -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from .._durable import write_file
+from .._base.durable import write_file
 from .cases import shown, split_target
 from .report import Outcome
 
 if TYPE_CHECKING:
-    from .._check import Fix
+    from .._analysis.check import Fix
 
 ROUNDS, ROUND = 8, "SHARDWISE_FIX_ROUND"
 """How often files are fixed and checked again at most, and the variable that counts it."""

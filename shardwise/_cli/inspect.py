@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .._doing import telling
-from .._errors import ShardwiseError
+from .._base.doing import telling
+from .._base.errors import ShardwiseError
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .explain import one_case_for_files
@@ -21,7 +21,7 @@ from .running import console, path_as_it_was
 from .status import ExitCode
 
 if TYPE_CHECKING:
-    from .._inspect import Inspection
+    from .._analysis.inspect import Inspection
 
     Inspected = tuple[Outcome, Inspection | None]
 
@@ -84,7 +84,7 @@ def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
     if found.case is None:
         return Outcome(found, error=found.error), None
     with telling(f"inspecting {found.name}"), contextlib.redirect_stdout(sys.stderr):
-        from .._inspect import inspect as run
+        from .._analysis.inspect import inspect as run
         from .._mesh import mesh as make_mesh
 
         try:
@@ -120,7 +120,7 @@ def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
 
     Never a mesh that the case does not have: its program need not fit any other.
     """
-    from .._check.options import expand, words
+    from .._analysis.check.options import expand, words
 
     found = expand(sizes, "case")
     largest = found[-1]

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 import typer
 
-from .._doing import doing, telling
-from .._errors import ShardwiseError, explain_error
+from .._base.doing import doing, telling
+from .._base.errors import ShardwiseError, explain_error
 from .cases import Found, find_cases, program_of
 from .fixing import apply_fixes, check_again, patches
 from .options import Format
@@ -103,7 +103,7 @@ def _run_all(
 
 
 def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
-    from .._check import silencing
+    from .._analysis.check import silencing
 
     if found.case is None:
         return Outcome(found, error=found.error)

@@ -62,9 +62,9 @@ def launch(
     Every process calls sw.connect(), or jax.distributed.initialize(), without arguments. The exit
     code is that of the process that failed first.
     """
-    from .._launch.handshake import read_secret
-    from .._launch.job import Job, parse_address
-    from .._launch.run import run
+    from .._runtime.launch.handshake import read_secret
+    from .._runtime.launch.job import Job, parse_address
+    from .._runtime.launch.run import run
 
     address = ("127.0.0.1", 0) if coordinator is None else parse_address(coordinator)
     job = Job(

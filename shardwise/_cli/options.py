@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from . import config
 from .running import start_devices
 from .select import parse_mesh

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 import typer
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from .status import ExitCode
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """What a file without room answers to being written to."""
 
 PRINTERS = (
-    *(__name__, "shardwise._explain.text", "shardwise._practice.watch"),
+    *(__name__, "shardwise._analysis.explain.text", "shardwise._practice.watch"),
     *("click", "typer", "rich"),
 )
 """The modules and packages that write to standard output."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from .marking import (
     Format,
     as_csv,

@@ -12,8 +12,8 @@ from .judging import Asked, judge_all
 from .select import parse_mesh
 
 if TYPE_CHECKING:
-    from .._check import Case
-    from .._prove import Proof
+    from .._analysis.check import Case
+    from .._analysis.prove import Proof
 
 
 def prove(
@@ -51,7 +51,7 @@ def prove(
 
 def _prove(mesh: Any, run: bool) -> Callable[[Case, Any, tuple[Any, ...]], Proof]:
     def judge(case: Case, f: Any, args: tuple[Any, ...]) -> Proof:
-        from .._prove import prove as prover
+        from .._analysis.prove import prove as prover
 
         reference = case.options.get("reference")
         reference = reference if callable(reference) else None

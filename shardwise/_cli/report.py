@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ShardwiseError, notes_of, prefix, text_of
+from .._base.errors import ShardwiseError, notes_of, prefix, text_of
 from .cases import Found, shown
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from .._check import Finding, Verdict
-    from .._prove import Proof
+    from .._analysis.check import Finding, Verdict
+    from .._analysis.prove import Proof
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Outcome:
 
     def silencers(self) -> Iterator[tuple[str, int, str]]:
         """The comments that silenced something: file, line and code."""
-        from .._check import ignore_of, place_of
+        from .._analysis.check import ignore_of, place_of
 
         places = [*place_of(self.program), self.found.place]
         for finding in self.silenced:
@@ -137,7 +137,7 @@ def github_commands(outcome: Outcome) -> Iterator[str]:
 
 def advised(finding: Finding) -> str:
     """What to do about a finding, on lines of its own."""
-    from .._check import advice
+    from .._analysis.check import advice
 
     label, text = advice(finding) or ("", "")
     return f"\n{label}: {text}" if label else ""
@@ -202,7 +202,7 @@ def verdict_text(
     """A headline, and each finding with its line of source."""
     from rich.text import Text
 
-    from .._check import counted, told_once
+    from .._analysis.check import counted, told_once
 
     text = Text.assemble((name, "bold"), ": ")
     for number, (word, meshes) in enumerate(verdict.head(brief=not verbose)):
@@ -245,7 +245,7 @@ def _advice(finding: Finding) -> Text:
     """The fix as a coloured diff, or what may help."""
     from rich.text import Text
 
-    from .._check import advice
+    from .._analysis.check import advice
 
     text = Text()
     label, body = advice(finding) or ("", "")
@@ -265,7 +265,7 @@ def _excerpt(finding: Finding, color: str) -> Text:
     """The line with its neighbours and a caret under the call, as linters show it."""
     from rich.text import Text
 
-    from .._check import underline
+    from .._analysis.check import underline
 
     where = finding.where
     place = f"{shown(where.file)}:{where.line}:{where.column + 1}"

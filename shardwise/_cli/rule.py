@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from .rules import Rule, nearest, rules
 from .running import console
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .._version import __version__
+from .._base.version import __version__
 from .report import Outcome, advised, place
 from .rules import Rule, rules
 
 if TYPE_CHECKING:
-    from .._check import Finding
+    from .._analysis.check import Finding
     from .silencing import Unused
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
@@ -100,7 +100,7 @@ def _fixes(finding: Finding) -> dict[str, Any]:
 
 def _meshes(outcome: Outcome) -> dict[str, list[str]]:
     """The meshes that the case is wrong on and those that it is right on; of a proof, by status."""
-    from .._check import Verdict
+    from .._analysis.check import Verdict
 
     verdict = outcome.verdict
     if verdict is None:

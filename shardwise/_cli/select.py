@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from .._errors import ShardingError, ShardwiseError, explain_error
+from .._base.errors import ShardingError, ShardwiseError, explain_error
 
 Matches = Callable[[str], bool]
 

@@ -12,7 +12,7 @@ from .report import Outcome, command
 from .rules import nearest, rules
 
 if TYPE_CHECKING:
-    from .._check import Ignore
+    from .._analysis.check import Ignore
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ def unused_in(
     outcomes: Sequence[Outcome], targets: Sequence[str], only: str, without: Sequence[str]
 ) -> list[Unused]:
     """What is unused in the files all of whose cases were run."""
-    from .._check import ignores_in
+    from .._analysis.check import ignores_in
 
     whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
     whole -= {str(one.found.file) for one in outcomes if one.error is not None}

@@ -24,7 +24,7 @@ import numpy as np
 from jax._src import config as _config
 from jax._src import xla_bridge as _bridge
 
-from .._errors import UnsupportedError, explain_error, prefix
+from .._base.errors import UnsupportedError, explain_error, prefix
 from .lines import is_own
 from .patches import Patch
 

@@ -18,7 +18,7 @@ from jax._src import config as _config
 from jax._src import source_info_util as _source
 from jax._src import traceback_util as _traceback
 
-from .._errors import prefix, text_of
+from .._base.errors import prefix, text_of
 from .messages import SPEC_TOO_LONG
 
 

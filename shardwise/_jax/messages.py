@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from .._errors import text_of
+from .._base.errors import text_of
 
 INDIVISIBLE = re.compile(
     r"maps array axis (?P<dim>\d+) \(of size (?P<size>\d+)\) to mesh ax[ei]s "

@@ -203,7 +203,7 @@ def require() -> None:
         return
     import jax
 
-    from .._errors import UnsupportedError, explain_error
+    from .._base.errors import UnsupportedError, explain_error
 
     oldest, newest = WORKS
     raise UnsupportedError(

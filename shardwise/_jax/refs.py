@@ -16,7 +16,7 @@ from jax._src.state import types as _state
 from jax.core import eval_jaxpr
 from jax.extend import core as jex
 
-from .._errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError, explain_error
 from .jaxprs import open_jaxpr
 from .patches import Patch, Patches
 

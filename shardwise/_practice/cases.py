@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from . import compare
 from .exercise import Exercise
 from .sandbox import wire

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from .pitfalls import COMMON, Pitfall
 
 OWN = Path(__file__).parent / "exercises"

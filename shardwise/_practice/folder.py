@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from .._durable.files import write_whole
-from .._errors import ShardwiseError, explain_error
+from .._base.durable.files import write_whole
+from .._base.errors import ShardwiseError, explain_error
 from .exercise import Exercise, load_all
 from .verdict import Judgement
 

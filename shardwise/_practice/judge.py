@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from .._errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError, explain_error
 from . import compare, confirm, diagnose
 from .cases import Case, cases, job
 from .exercise import Exercise

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from .._errors import ShardwiseError
+from .._base.errors import ShardwiseError
 from .exercise import Exercise
 from .folder import Folder, Stamp, stamp
 from .judge import Judge, read

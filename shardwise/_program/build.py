@@ -15,7 +15,7 @@ from typing import Any
 from jax import lax
 
 from .. import _jax
-from .._errors import ShardingError, UnsupportedError, explain_error
+from .._base.errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
 from . import checks, exchange, owed
 from .checks import Scope

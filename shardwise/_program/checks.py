@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _jax
-from .._errors import ShardingError, UnsupportedError, explain_error
+from .._base.errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, split_over
 from .primitives import AXIS_PARAMS, REDUCTIONS, SUMS, UNSUPPORTED, of
 from .where import Place

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from jax import lax
 
 from .. import _jax
-from .._errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError, explain_error
 from . import checks
 from .checks import Scope
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of

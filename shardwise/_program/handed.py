@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 from jax import lax
 
-from .._errors import UnsupportedError, explain_error
+from .._base.errors import UnsupportedError, explain_error
 from .._mesh import Axis, Placement
 from .ir import Atom, Body, Join, Leaf, Lit, Op, Split, Var
 from .vary import differing

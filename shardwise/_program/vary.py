@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._collectives import RULES
 from .._mesh import Axis
+from .collectives import RULES
 from .ir import AxisIndex, Body, Collective, Cond, Join, Leaf, Lit, Op, Scan, Split, While
 
 Axes = frozenset[Axis]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import _jax
-from .._errors import prefix
+from .._base.errors import prefix
 
 _HERE = prefix(Path(__file__).parents[1])
 

@@ -139,8 +139,8 @@ def campaign(
     count: int, seed: int, folder: Path, say: Callable[[str], None], kinds: tuple[str, ...]
 ) -> dict[str, Any]:
     """So many trials, spread over all sites."""
-    from shardwise import _progress
-    from shardwise._evaluate.remembering import journal
+    from shardwise._base import progress as _progress
+    from shardwise._runtime.evaluate.remembering import journal
 
     _progress.Call.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
     rng = random.Random(seed)

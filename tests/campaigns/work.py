@@ -23,7 +23,8 @@ import orbax.checkpoint  # noqa: F401  what takes long to import is imported onc
 from flax import nnx
 
 import shardwise as sw
-from shardwise import _evaluate, _train  # noqa: F401
+from shardwise._runtime import evaluate as _evaluate  # noqa: F401
+from shardwise._runtime import train as _train  # noqa: F401
 
 EVALUATIONS = ("arrays", "memmap", "dataset", "iterable")
 TRAININGS = ("plain", "nnx")

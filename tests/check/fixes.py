@@ -56,9 +56,9 @@ def outcome(
     **options: Any,
 ) -> Outcome:
     """Check a wrong program, and run what its fix makes of it on real devices."""
-    from shardwise._check import examine, wanted_meshes
-    from shardwise._fixes.search import fixed
-    from shardwise._static import Static
+    from shardwise._analysis.check import examine, wanted_meshes
+    from shardwise._analysis.fixes.search import fixed
+    from shardwise._engine.static import Static
 
     meshes = wanted_meshes(mesh, "check", args)
     reference, rest = options.get("reference"), (None, Static.of(None, None))
@@ -84,7 +84,7 @@ def is_right(
     """Whether an edited program gives on real devices what the original gives on one."""
     import jax
 
-    from shardwise._check import expand
+    from shardwise._analysis.check import expand
     from tests.support import assert_same, real_mesh
 
     meshes = [dict(one.shape) for one in expand(mesh)]

@@ -63,8 +63,8 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
     """All errors planted in the right program of a pair, and whether each was seen."""
     import numpy as np
 
-    from shardwise._check.judging import judge
-    from shardwise._check.wrong import Wrong
+    from shardwise._analysis.check.judging import judge
+    from shardwise._analysis.check.wrong import Wrong
 
     run, base, wanted, limits = _runs(pair, dtype)
     for index, (value, want, limit) in enumerate(zip(run.values, wanted, limits, strict=True)):
@@ -84,10 +84,10 @@ def planted(pair: Any, dtype: str) -> Iterator[Planted]:
 
 
 def _runs(pair: Any, dtype: str) -> tuple[Any, Any, list[Any], list[Any]]:
-    from shardwise._check.options import expand
-    from shardwise._check.reference import wanted_of
-    from shardwise._check.running import Run
-    from shardwise._tracing import Tracing
+    from shardwise._analysis.check.options import expand
+    from shardwise._analysis.check.reference import wanted_of
+    from shardwise._analysis.check.running import Run
+    from shardwise._engine.tracing import Tracing
 
     right, args = in_dtype(pair, dtype)
     *_, mesh = expand(pair.mesh)

@@ -8,7 +8,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._check.powers import powers, said
+from shardwise._analysis.check.powers import powers, said
 from tests.support import normal
 
 from .marks import line_of

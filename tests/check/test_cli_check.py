@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shardwise import Finding, ShardwiseError, Verdict, _doing
+from shardwise import Finding, ShardwiseError, Verdict
 from shardwise import case as sw_case
-from shardwise._check import underline
+from shardwise._analysis.check import underline
+from shardwise._base import doing as _doing
 from shardwise._cli import app, cases
 from shardwise._cli.select import parse_expression, parse_mesh
 from shardwise._cli.status import ExitCode

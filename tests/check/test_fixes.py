@@ -16,8 +16,8 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._fixes.live import Live
-from shardwise._fixes.source import Edit, Source
+from shardwise._analysis.fixes.live import Live
+from shardwise._analysis.fixes.source import Edit, Source
 from tests.support import normal, real_mesh
 
 from .fixes import of_corpus

@@ -9,11 +9,11 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._check.running import Run
-from shardwise._lift import lift
-from shardwise._lift.widths import constant
+from shardwise._analysis.check.running import Run
+from shardwise._analysis.lift import lift
+from shardwise._analysis.lift.widths import constant
+from shardwise._engine.tracing import Tracing
 from shardwise._program import walk
-from shardwise._tracing import Tracing
 from tests.support import normal
 
 from .corpus import pairs

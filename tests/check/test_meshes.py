@@ -10,8 +10,8 @@ from jax import P
 from typer.testing import CliRunner
 
 import shardwise as sw
-from shardwise._check import cache
-from shardwise._check.running import SHORT
+from shardwise._analysis.check import cache
+from shardwise._analysis.check.running import SHORT
 from shardwise._cli import app
 
 MESH = {"data": [1, 2, 4, 8]}

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 # The inner runs forget what they import; JAX cannot be imported twice.
-import shardwise._check
+import shardwise._analysis.check
 
 from ..optional import needed
 
@@ -381,4 +381,4 @@ def test_it_works_under_xdist(run):
     result = run(code, "-n", "1")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.fnmatch_lines(SAID)
-    assert shardwise._check
+    assert shardwise._analysis.check

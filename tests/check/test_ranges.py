@@ -9,9 +9,9 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._check.ranges import whole_numbers
-from shardwise._check.running import Run
-from shardwise._tracing import Tracing
+from shardwise._analysis.check.ranges import whole_numbers
+from shardwise._analysis.check.running import Run
+from shardwise._engine.tracing import Tracing
 from tests.support import real_mesh
 
 SIZES = [1, 2, 4, 8]

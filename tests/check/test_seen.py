@@ -123,8 +123,8 @@ def test_shapes_are_enough():
 
 def drawn(program, *shapes, seed=0):
     """The values that are drawn for the shapes of a program."""
-    from shardwise._check.draw import run_drawn
-    from shardwise._tracing import Tracing
+    from shardwise._analysis.check.draw import run_drawn
+    from shardwise._engine.tracing import Tracing
 
     return run_drawn(Tracing(program, sw.mesh(data=1)), shapes, seed)[1]
 

@@ -4,7 +4,7 @@ import linecache
 
 import pytest
 
-from shardwise._check.two_ways import rewritten
+from shardwise._analysis.check.two_ways import rewritten
 from shardwise._program import Where
 
 

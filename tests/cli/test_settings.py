@@ -110,7 +110,7 @@ class TestRule:
         source = Path(config.__file__).parents[1]
         said = {
             code
-            for folder in ("_check", "_prove")
+            for folder in ("_analysis/check", "_analysis/prove")
             for file in (source / folder).rglob("*.py")
             for code in re.findall(r'"(SW\d{3})"', file.read_text(encoding="utf-8"))
         }

@@ -74,7 +74,7 @@ class Training:
                     command = (entry / "cmdline").read_bytes()
                 except (OSError, ValueError):
                     continue
-                if parent == self.launchers[k].pid and b"shardwise._launch" in command:
+                if parent == self.launchers[k].pid and b"shardwise._runtime.launch" in command:
                     return int(entry.name)
         return None
 

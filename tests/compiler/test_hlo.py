@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import pytest
 
-from shardwise._compiler.devices import (
+from shardwise._analysis.compiler.devices import (
     axes_of_groups,
     axes_of_pairs,
     permuted,
     replica_groups,
     spec_of_sharding,
 )
-from shardwise._compiler.hlo import Type, parse
-from shardwise._compiler.sent import Reader, sent_in
-from shardwise._errors import UnsupportedError
+from shardwise._analysis.compiler.hlo import Type, parse
+from shardwise._analysis.compiler.sent import Reader, sent_in
+from shardwise._base.errors import UnsupportedError
 
 MESH = {"data": 4, "model": 2}
 

@@ -126,9 +126,9 @@ def test_the_sharding_of_every_line():
 
 def test_what_is_replicated_involuntarily_is_named_by_line():
     """From the partitioner's own log, whose words are those of XLA."""
-    from shardwise._compiler.compile import Compiled
-    from shardwise._compiler.worker import Files
-    from shardwise._explain.why import Reasons
+    from shardwise._analysis.compiler.compile import Compiled
+    from shardwise._analysis.compiler.worker import Files
+    from shardwise._analysis.explain.why import Reasons
 
     log = (
         "E1118 spmd_partitioner.cc:630] [SPMD] Involuntary full rematerialization. The compiler "

@@ -13,7 +13,7 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._compiler import worker
+from shardwise._analysis.compiler import worker
 
 from ..explain.support import shaped
 
@@ -67,7 +67,7 @@ CALLER = """
 import os, signal, jax.numpy as jnp, numpy as np, shardwise as sw
 from jax import P
 sw.explain(lambda x: x.sum(), np.zeros(64, np.float32), mesh=sw.mesh(data=8), in_specs=P("data"))
-from shardwise._compiler import worker
+from shardwise._analysis.compiler import worker
 print(worker._kept[0].process.pid, flush=True)
 {end}
 """

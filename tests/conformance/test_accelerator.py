@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._lower import block, run
+from shardwise._engine.lower import block, run
 
 from ..support import normal, real_mesh
 

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._lower import crossing
+from shardwise._engine.lower import crossing
 
 from ..support import assert_same, normal, real_mesh
 from ..test_examples import load

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._lower.cost import Machine
+from shardwise._engine.lower.cost import Machine
 
 from ..support import real_mesh
 
@@ -237,7 +237,7 @@ def test_auto_uses_its_share_of_the_memory_and_more_only_where_that_is_clearly_f
 
     def chosen(rates):
         machine = Machine(products=rates, bytes=((1.0, 1e12),), start=0.0)
-        monkeypatch.setattr("shardwise._simulate.machine", lambda: machine)
+        monkeypatch.setattr("shardwise._engine.simulate.machine", lambda: machine)
         (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x, w).loops
         return loop.at_once
 
@@ -250,7 +250,7 @@ def test_auto_uses_its_share_of_the_memory_and_more_only_where_that_is_clearly_f
 
 def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
     """Nor so many that every run has to get its memory anew."""
-    monkeypatch.setattr("shardwise._simulate.room", lambda: 1e12)
+    monkeypatch.setattr("shardwise._engine.simulate.room", lambda: 1e12)
 
     def f(x, *, mesh):
         body = lambda x: lax.psum(jnp.sum(jnp.sin(jnp.roll(x, 1)) * x), "x")  # noqa: E731
@@ -260,7 +260,7 @@ def test_auto_takes_no_more_shards_than_a_cache_holds(monkeypatch):
 
     def chosen(**known):
         machine = Machine(start=1e-4, **known)
-        monkeypatch.setattr("shardwise._simulate.machine", lambda: machine)
+        monkeypatch.setattr("shardwise._engine.simulate.machine", lambda: machine)
         (loop,) = sw.simulate(f, mesh=sw.mesh(x=64), at_once="auto").plan(x).loops
         return loop.at_once
 
@@ -285,7 +285,9 @@ def test_auto_takes_all_shards_where_they_meet_in_every_turn(monkeypatch):
     x = jax.ShapeDtypeStruct((8 * 2**18,), jnp.float32)  # a megabyte each
 
     def chosen(turns, **known):
-        monkeypatch.setattr("shardwise._simulate.machine", lambda: Machine(start=0.0, **known))
+        monkeypatch.setattr(
+            "shardwise._engine.simulate.machine", lambda: Machine(start=0.0, **known)
+        )
         simulated = sw.simulate(partial(f, turns=turns), mesh=sw.mesh(x=8), at_once="auto")
         return max(loop.at_once for loop in simulated.plan(x).loops)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from shardwise import ShardwiseError
-from shardwise._durable import (
+from shardwise._base.durable import (
     Identity,
     Lock,
     Signals,
@@ -28,7 +28,7 @@ from shardwise._durable import (
     write_file,
     write_whole,
 )
-from shardwise._durable.signals import GRACE
+from shardwise._base.durable.signals import GRACE
 
 from ..optional import because
 from ..patience import HANGS
@@ -66,7 +66,8 @@ class TestLock:
 
     def test_a_kill_lets_go_of_it_and_a_forked_worker_does_not_hold_it(self, tmp_path):
         code = (
-            "import os, sys, time; from pathlib import Path; from shardwise._durable import Lock\n"
+            "import os, sys, time; from pathlib import Path\n"
+            "from shardwise._base.durable import Lock\n"
             "lock = Lock(Path(sys.argv[1]), 'a', 'b', 'c'); lock.__enter__()\n"
             "if os.fork() == 0: print('held', flush=True); time.sleep(900); os._exit(0)\n"
             "time.sleep(900)"
@@ -181,7 +182,8 @@ class TestFiles:
         page, link = tmp_path / "page", tmp_path / "link"
         link.symlink_to(f"/proc/self/fd/{stream}")
         code = (
-            "import os, sys; from pathlib import Path; from shardwise._durable import write_file\n"
+            "import os, sys; from pathlib import Path\n"
+            "from shardwise._base.durable import write_file\n"
             "write_file(Path(sys.argv[1]), 'page\\n'); os.lseek(int(sys.argv[2]), 0, os.SEEK_END)\n"
             "os.write(int(sys.argv[2]), b'more')"
         )
@@ -312,7 +314,7 @@ class TestSignals:
 
     def test_a_forked_worker_ends_as_if_there_were_no_run(self):
         code = (
-            "import os, signal, time; from shardwise._durable import listen\n"
+            "import os, signal, time; from shardwise._base.durable import listen\n"
             "with listen('test') as signals:\n"
             "    child = os.fork()\n"
             "    if not child:\n"
@@ -327,7 +329,7 @@ class TestSignals:
 
     def test_a_second_interrupt_ends_at_once_whatever_the_main_thread_does(self):
         code = (
-            "import signal, time; from shardwise._durable import listen\n"
+            "import signal, time; from shardwise._base.durable import listen\n"
             # A shell's background jobs ignore SIGINT, and what they start does too.
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
             "with listen('test'):\n"
@@ -369,7 +371,7 @@ FORGOTTEN = {
 def test_an_interrupt_is_not_lost_where_python_forgets_what_is_raised(where, taken):
     code = f"""
 import contextlib, gc, signal, time
-from shardwise._durable import listen, wait_for_compiler
+from shardwise._base.durable import listen, wait_for_compiler
 signal.signal(signal.SIGINT, signal.default_int_handler)
 told = []
 def press(*_):
@@ -396,7 +398,7 @@ with contextlib.ExitStack() as stack:
 
 def test_a_wait_is_broken_though_the_handler_runs_late(monkeypatch):
     """On a busy machine the grace may be over before the main thread has run its handler."""
-    from shardwise._durable import signals
+    from shardwise._base.durable import signals
 
     monkeypatch.setattr(signals, "GRACE", 0.02)
     monkeypatch.setattr(signals, "PATIENCE", 0.04)

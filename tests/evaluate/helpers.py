@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise import _evaluate
+from shardwise._runtime import evaluate as _evaluate
 
 from ..support import normal, real_mesh
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise import ShardingError, ShardwiseError, _evaluate
+from shardwise import ShardingError, ShardwiseError
+from shardwise._runtime import evaluate as _evaluate
 
 from ..optional import because
 from ..patience import HANGS
@@ -99,8 +100,8 @@ class TestDamage:
         assert got["mean"] == 1.0
 
     def test_a_journal_that_goes_away_is_told(self, path, monkeypatch):
-        from shardwise import _progress
-        from shardwise._evaluate.remembering import journal
+        from shardwise._base import progress as _progress
+        from shardwise._runtime.evaluate.remembering import journal
 
         monkeypatch.setattr(_progress.Call, "every", 0.0)
         monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)
@@ -115,7 +116,7 @@ class TestDamage:
 @pytest.mark.usefixtures("interruptible")
 class TestSignals:
     def interrupted(self, data, path, signum, capsys, monkeypatch):
-        from shardwise import _progress
+        from shardwise._base import progress as _progress
 
         monkeypatch.setattr(_progress.Call, "every", 0.0)
         end = KeyboardInterrupt if signum == signal.SIGINT else SystemExit

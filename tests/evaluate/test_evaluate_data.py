@@ -10,8 +10,8 @@ import pytest
 from numpy.dtypes import StringDType
 
 from shardwise import ShardingError, UnsupportedError
-from shardwise._evaluate import Sum
-from shardwise._evaluate.reading import kinds
+from shardwise._runtime.evaluate import Sum
+from shardwise._runtime.evaluate.reading import kinds
 
 from ..optional import needed
 from ..support import normal

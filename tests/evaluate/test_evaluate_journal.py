@@ -15,9 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardwise import ShardwiseError, _evaluate
-from shardwise._evaluate import Max, Sum
-from shardwise._evaluate.remembering.journal import Journal
+from shardwise import ShardwiseError
+from shardwise._runtime import evaluate as _evaluate
+from shardwise._runtime.evaluate import Max, Sum
+from shardwise._runtime.evaluate.remembering.journal import Journal
 
 from ..optional import because
 from ..support import normal
@@ -64,8 +65,8 @@ def broken(fn, state, data, path, after, **options):
 @pytest.fixture
 def eager(monkeypatch):
     """Snapshots and transactions after every step."""
-    from shardwise import _progress as progress
-    from shardwise._evaluate.remembering import journal
+    from shardwise._base import progress as progress
+    from shardwise._runtime.evaluate.remembering import journal
 
     monkeypatch.setattr(progress.Call, "every", 0.0)
     monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)

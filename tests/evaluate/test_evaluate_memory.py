@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from shardwise import ShardwiseError
-from shardwise._evaluate import Sum
-from shardwise._evaluate.computing import memory, rounds
-from shardwise._evaluate.reading import stream
-from shardwise._evaluate.reading.source import Row
+from shardwise._runtime.evaluate import Sum
+from shardwise._runtime.evaluate.computing import memory, rounds
+from shardwise._runtime.evaluate.reading import stream
+from shardwise._runtime.evaluate.reading.source import Row
 
 from ..optional import because
 from ..patience import HANGS

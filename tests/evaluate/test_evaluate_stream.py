@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from shardwise import _evaluate
-from shardwise._evaluate.lanes import find_lanes
+from shardwise._runtime import evaluate as _evaluate
+from shardwise._runtime.evaluate.lanes import find_lanes
 
 from ..patience import HANGS
 from ..support import normal, real_mesh
@@ -281,7 +281,7 @@ class TestErrors:
         code = (
             "import os, signal, threading, time, numpy as np\n"
             "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may ignore it
-            "from shardwise._evaluate import evaluate\n"
+            "from shardwise._runtime.evaluate import evaluate\n"
             "from tests.evaluate.helpers import Lazy\n"
             "class Slow(Lazy):\n"
             "    def __getitem__(self, rows):\n"

@@ -18,12 +18,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import shardwise as sw
-from shardwise import _evaluate
-from shardwise import _progress as progress
+from shardwise._base import progress as progress
+from shardwise._base.progress import Snapshot
 from shardwise._cli import app
 from shardwise._cli.evaluate import evaluate as command
-from shardwise._evaluate import Evaluation, Max, Sum
-from shardwise._progress import Snapshot
+from shardwise._runtime import evaluate as _evaluate
+from shardwise._runtime.evaluate import Evaluation, Max, Sum
 
 from ..support import normal
 from .helpers import devices, evaluate, linear_data

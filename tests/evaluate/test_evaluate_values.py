@@ -13,8 +13,9 @@ from flax import nnx
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
-from shardwise import ShardingError, ShardwiseError, _evaluate
-from shardwise._evaluate import Max, Mean, Min, Sum
+from shardwise import ShardingError, ShardwiseError
+from shardwise._runtime import evaluate as _evaluate
+from shardwise._runtime.evaluate import Max, Mean, Min, Sum
 
 from ..support import integers, normal, real_mesh
 from .helpers import close, devices, evaluate, exact_mean, linear_data, squared_error

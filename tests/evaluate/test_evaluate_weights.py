@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardwise._evaluate import Max, Mean, Sum
-from shardwise._evaluate.adding.plan import make_plan
-from shardwise._evaluate.adding.totals import NonFinite
-from shardwise._evaluate.spans import Span
+from shardwise._runtime.evaluate import Max, Mean, Sum
+from shardwise._runtime.evaluate.adding.plan import make_plan
+from shardwise._runtime.evaluate.adding.totals import NonFinite
+from shardwise._runtime.evaluate.spans import Span
 
 from .helpers import devices, evaluate
 

@@ -19,16 +19,16 @@ import numpy as np
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._explain.avoid import plans
-from shardwise._explain.explain import _operations
-from shardwise._explain.instead import Plan
-from shardwise._inspect.record import Recorder
-from shardwise._inspect.seen import Around
-from shardwise._inspect.seen import Seen as One
-from shardwise._lower import Value, Watch
+from shardwise._analysis.explain.avoid import plans
+from shardwise._analysis.explain.explain import _operations
+from shardwise._analysis.explain.instead import Plan
+from shardwise._analysis.inspect.record import Recorder
+from shardwise._analysis.inspect.seen import Around
+from shardwise._analysis.inspect.seen import Seen as One
+from shardwise._engine.lower import Value, Watch
+from shardwise._engine.tracing import Tracing
 from shardwise._meaning import keep
 from shardwise._program import Collective, Op, Var, walk
-from shardwise._tracing import Tracing
 
 from .. import compiled
 

@@ -12,8 +12,8 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._explain import units
-from shardwise._explain.cost import SIZES, seconds
+from shardwise._analysis.explain import units
+from shardwise._analysis.explain.cost import SIZES, seconds
 
 from .support import explained, shaped, spmd
 

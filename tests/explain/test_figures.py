@@ -13,9 +13,9 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._explain import page, units
-from shardwise._explain.figures import FIGURES, draw, mesh, png, svg
-from shardwise._explain.figures.draw import COLORS, part_color
+from shardwise._analysis.explain import page, units
+from shardwise._analysis.explain.figures import FIGURES, draw, mesh, png, svg
+from shardwise._analysis.explain.figures.draw import COLORS, part_color
 
 from ..optional import needed
 from ..support import real_mesh

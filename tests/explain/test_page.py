@@ -16,8 +16,8 @@ import pytest
 from jax import P
 
 import shardwise as sw
-from shardwise._explain import page, units
-from shardwise._explain.figures import svg
+from shardwise._analysis.explain import page, units
+from shardwise._analysis.explain.figures import svg
 
 from .browser import start
 from .pages import KINDS, numbers_of

@@ -17,8 +17,8 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._explain import cost as costs
-from shardwise._explain import meant
+from shardwise._analysis.explain import cost as costs
+from shardwise._analysis.explain import meant
 
 from ..support import normal
 from .claims import wasteful, wrong_claims

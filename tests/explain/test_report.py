@@ -13,8 +13,8 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._explain import units
-from shardwise._explain.page import html
+from shardwise._analysis.explain import units
+from shardwise._analysis.explain.page import html
 
 from .support import explained, shaped
 

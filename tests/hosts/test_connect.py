@@ -12,9 +12,9 @@ import optax
 import pytest
 
 import shardwise as sw
-from shardwise._hosts.connect import Connection, _await_coordinator, _compare, _refuse_taken
-from shardwise._hosts.find import Seat, find_seat
-from shardwise._hosts.others import News, Section
+from shardwise._runtime.hosts.connect import Connection, _await_coordinator, _compare, _refuse_taken
+from shardwise._runtime.hosts.find import Seat, find_seat
+from shardwise._runtime.hosts.others import News, Section
 
 from .launching import LIMIT, free_port, script
 
@@ -106,7 +106,7 @@ def test_half_an_environment_is_refused(monkeypatch, env, words):
 
 
 def test_an_mpi_that_jax_does_not_know(monkeypatch):
-    monkeypatch.setattr("shardwise._hosts.find._has_mpi4py", lambda: False)
+    monkeypatch.setattr("shardwise._runtime.hosts.find._has_mpi4py", lambda: False)
     with pytest.raises(sw.ShardwiseError, match=r"PMI_SIZE is 4.*\n.*mpi4py"):
         seat(monkeypatch, PMI_SIZE="4")
 

@@ -40,7 +40,7 @@ def processes_of(launcher: int) -> list[int]:
                 command = (entry / "cmdline").read_bytes()
             except (OSError, ValueError):
                 continue
-            if parent == launcher and b"shardwise._launch" in command:
+            if parent == launcher and b"shardwise._runtime.launch" in command:
                 found.append(int(entry.name))
     return sorted(found)
 

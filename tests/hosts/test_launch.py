@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from shardwise._errors import ShardwiseError
-from shardwise._launch.events import Exited, Lost, Reported
-from shardwise._launch.failure import first_failure
-from shardwise._launch.job import Job, deal_devices, parse_address
+from shardwise._base.errors import ShardwiseError
+from shardwise._runtime.launch.events import Exited, Lost, Reported
+from shardwise._runtime.launch.failure import first_failure
+from shardwise._runtime.launch.job import Job, deal_devices, parse_address
 
 from ..optional import because
 from .launching import KILL, LIMIT, free_port, is_alive, launch, launched, script, wait_for
@@ -72,7 +72,7 @@ def test_an_error_is_shown_without_the_launchers_frames(tmp_path):
     code, _, err = launch(path)
     assert code == 1
     assert "ValueError: mine" in err
-    assert "_launch" not in err
+    assert "_runtime" not in err
 
 
 def test_started_again_after_a_kill(tmp_path):

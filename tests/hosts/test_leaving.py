@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from shardwise._hosts.news import End, News, Section
-from shardwise._launch import leaving
-from shardwise._launch.events import Ended, Exited, Reported
-from shardwise._launch.failure import first_failure
-from shardwise._launch.output import Output
+from shardwise._runtime.hosts.news import End, News, Section
+from shardwise._runtime.launch import leaving
+from shardwise._runtime.launch.events import Ended, Exited, Reported
+from shardwise._runtime.launch.failure import first_failure
+from shardwise._runtime.launch.output import Output
 
 from ..optional import because
 from .launching import LIMIT, launch, launched, script, wait_for

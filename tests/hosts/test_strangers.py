@@ -12,10 +12,10 @@ import sys
 
 import pytest
 
-from shardwise._errors import ShardwiseError
-from shardwise._launch import handshake
-from shardwise._launch.entry import LINES, Entry
-from shardwise._launch.events import (
+from shardwise._base.errors import ShardwiseError
+from shardwise._runtime.launch import handshake
+from shardwise._runtime.launch.entry import LINES, Entry
+from shardwise._runtime.launch.events import (
     Exited,
     Joined,
     Paused,
@@ -24,10 +24,10 @@ from shardwise._launch.events import (
     from_message,
     to_message,
 )
-from shardwise._launch.failure import first_failure
-from shardwise._launch.handshake import RejectedError, join, read_secret
-from shardwise._launch.job import Job
-from shardwise._launch.wire import LONGEST, Code, Wire, shown
+from shardwise._runtime.launch.failure import first_failure
+from shardwise._runtime.launch.handshake import RejectedError, join, read_secret
+from shardwise._runtime.launch.job import Job
+from shardwise._runtime.launch.wire import LONGEST, Code, Wire, shown
 
 from .launching import launch, launched, script, wait_for
 

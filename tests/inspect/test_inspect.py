@@ -306,7 +306,7 @@ class TestMeaning:
         def broken(*args):
             raise AssertionError("no such thing")
 
-        monkeypatch.setattr(sys.modules["shardwise._inspect.inspect"], "keep", broken)
+        monkeypatch.setattr(sys.modules["shardwise._analysis.inspect.inspect"], "keep", broken)
         found = sw.inspect(norm, normal(8, 2), normal(2), mesh=sw.mesh(data=4))
         assert {step.meaning for step in found} == {None}
         assert "what the values mean is not known (AssertionError: no such thing)." in found.notes

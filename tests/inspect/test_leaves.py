@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._inspect.leaves import common_key
+from shardwise._analysis.inspect.leaves import common_key
 
 PARAMS = {"bias": np.zeros(3, np.float32), "weight": np.ones((2, 3), np.float32)}
 X = np.ones((4, 2), np.float32)

@@ -22,9 +22,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
+from shardwise._analysis.prove import prove
+from shardwise._engine.tracing import Tracing
 from shardwise._program import Leaf, walk
-from shardwise._prove import prove
-from shardwise._tracing import Tracing
 
 DEVICES = 4
 COLUMNS = 4

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 
 import shardwise as sw
-from shardwise._errors import ShardwiseError
+from shardwise._analysis.prove import prove
+from shardwise._base.errors import ShardwiseError
 from shardwise._meaning.devices import TooLong, speaks_of
-from shardwise._prove import prove
 
 from ..fuzz import trial
 from ..fuzz.__main__ import make as make_fuzz
@@ -125,7 +125,9 @@ def results(f: Any, args: list[Any], sizes: dict[str, int]) -> Outcome:
     try:
         proof = prove(f, *args, mesh=sw.mesh(sizes), run=False)
     except Exception as error:
-        if "_meaning" in _origin(error) or ("_prove" in _origin(error) and not _untraceable(error)):
+        if "_meaning" in _origin(error) or (
+            "/prove/" in _origin(error) and not _untraceable(error)
+        ):
             failures.append(f"{type(error).__name__}: {error}")
         counts["programs without a run on one device"] += 1
         return counts, failures

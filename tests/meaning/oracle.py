@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardwise._lower import Pace, explain_trouble, observe
-from shardwise._lower import Value as Stacked
+from shardwise._engine.lower import Pace, explain_trouble, observe
+from shardwise._engine.lower import Value as Stacked
+from shardwise._engine.tracing import Tracing
 from shardwise._meaning import Walk
 from shardwise._meaning import term as T
 from shardwise._meaning.devices import DeviceWalk, Many
@@ -28,7 +29,6 @@ from shardwise._meaning.value import Value, whole
 from shardwise._meaning.walk import literal
 from shardwise._mesh import AbstractMesh, Axis, axes_of
 from shardwise._program import Body, Join, Lit, Op, Var, walk
-from shardwise._tracing import Tracing
 
 from .evaluate import Evaluator
 from .functions import structured

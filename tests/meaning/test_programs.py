@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._check import expand
+from shardwise._analysis.check import expand
 from shardwise._meaning.rules import RULES
 
 from ..check.corpus import pairs

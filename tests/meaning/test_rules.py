@@ -6,9 +6,9 @@ import jax
 import pytest
 
 import shardwise as sw
+from shardwise._engine.tracing import Tracing
 from shardwise._meaning.collectives import RULES as COLLECTIVES
 from shardwise._meaning.rules import RULES
-from shardwise._tracing import Tracing
 
 from ..optional import because
 from .cases import ABSENT, CASES

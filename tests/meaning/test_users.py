@@ -8,9 +8,9 @@ from jax import P, lax
 from jax.flatten_util import ravel_pytree
 
 import shardwise as sw
+from shardwise._analysis.prove.reading import ReadProgram
+from shardwise._engine.tracing import Tracing
 from shardwise._meaning import Merger
-from shardwise._prove.reading import ReadProgram
-from shardwise._tracing import Tracing
 from tests.support import normal
 
 from .evaluate import Evaluator

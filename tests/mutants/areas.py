@@ -29,9 +29,13 @@ class Area:
 
 AREAS = {
     "engine": Area(
-        sources=("shardwise/_lower/*.py", "shardwise/_program/*.py", "shardwise/_collectives.py"),
+        sources=(
+            "shardwise/_engine/lower/*.py",
+            "shardwise/_program/*.py",
+            "shardwise/_program/collectives.py",
+        ),
         # Numbers of these only make a program faster or a report prettier.
-        without=("shardwise/_lower/machine.py", "shardwise/_lower/cost.py"),
+        without=("shardwise/_engine/lower/machine.py", "shardwise/_engine/lower/cost.py"),
         tests=(
             "tests/conformance/test_table.py",
             "tests/conformance/test_[!tpm]*.py",
@@ -44,14 +48,14 @@ AREAS = {
         sources=(
             "shardwise/_meaning/*.py",
             "shardwise/_meaning/term/*.py",
-            "shardwise/_prove/*.py",
+            "shardwise/_analysis/prove/*.py",
         ),
         without=("shardwise/_meaning/words.py", "shardwise/_meaning/notes.py"),
         tests=("tests/meaning/test_*.py", "tests/check/test_corpus.py"),
         share=0.3,
     ),
     "verdicts": Area(
-        sources=("shardwise/_check/*.py",),
+        sources=("shardwise/_analysis/check/*.py",),
         tests=(
             "tests/check/test_[!cp]*.py",
             "tests/check/test_corpus.py",
@@ -60,7 +64,7 @@ AREAS = {
         share=0.2,
     ),
     "sums": Area(
-        sources=("shardwise/_evaluate/adding/*.py", "shardwise/_train/gradient.py"),
+        sources=("shardwise/_runtime/evaluate/adding/*.py", "shardwise/_runtime/train/gradient.py"),
         tests=("tests/evaluate/test_evaluate_[vwd]*.py", "tests/train/test_step.py"),
         share=0.15,
     ),

@@ -18,9 +18,9 @@ def test_an_area_has_files_and_tests(area):
 
 
 def test_every_bug_is_another_program_that_parses():
-    source = (ROOT / "shardwise/_collectives.py").read_bytes()
+    source = (ROOT / "shardwise/_program/collectives.py").read_bytes()
     before = ast.dump(ast.parse(source))
-    found = list(mutants(ROOT, "shardwise/_collectives.py"))
+    found = list(mutants(ROOT, "shardwise/_program/collectives.py"))
     assert len(found) > 50
     assert len({mutant.kind for mutant in found}) > 5
     for mutant in found:

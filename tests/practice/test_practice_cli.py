@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from shardwise._base.errors import ShardwiseError
 from shardwise._cli import app
 from shardwise._cli.status import ExitCode
-from shardwise._errors import ShardwiseError
 from shardwise._practice.exercise import OWN, load_all
 from shardwise._practice.folder import Folder
 from shardwise._practice.pitfalls import COMMON

@@ -20,8 +20,8 @@ import pytest
 from jax import lax
 
 import shardwise as sw
-from shardwise._durable import Lock
-from shardwise._train.curves import is_wide, running_mean, stretches
+from shardwise._base.durable import Lock
+from shardwise._runtime.train.curves import is_wide, running_mean, stretches
 
 from ..optional import needed
 from .fitting import Counted, Rows, digest

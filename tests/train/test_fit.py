@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import shardwise as sw
-from shardwise._train.loop import Loop
+from shardwise._runtime.train.loop import Loop
 
 from .. import apart
 from ..optional import needed
@@ -395,7 +395,7 @@ def test_a_log_of_another_kind(tmp_path):
 
 
 def test_progress_can_be_listened_to(monkeypatch):
-    from shardwise import _progress
+    from shardwise._base import progress as _progress
 
     monkeypatch.setattr(_progress.Call, "every", 0.0)
     seen = []
@@ -406,7 +406,7 @@ def test_progress_can_be_listened_to(monkeypatch):
 
 
 def test_compiling_does_not_count_for_the_time_left(monkeypatch):
-    from shardwise import _progress
+    from shardwise._base import progress as _progress
 
     now, seen = [100.0], []
     monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
@@ -430,7 +430,7 @@ def test_compiling_does_not_count_for_the_time_left(monkeypatch):
     + [(56.178, "56.18"), (float("nan"), "nan"), (float("inf"), "inf"), (1e-9, "1e-09")],
 )
 def test_numbers_as_people_read_them(value, text):
-    from shardwise._progress import number
+    from shardwise._base.progress import number
 
     assert number(value) == text
 
@@ -473,7 +473,7 @@ def test_the_end_is_one_line_with_metrics_and_paths(tmp_path, capsys):
 
 
 def test_what_was_evaluated_is_shown_from_then_on(monkeypatch):
-    from shardwise import _progress
+    from shardwise._base import progress as _progress
 
     monkeypatch.setattr(_progress.Call, "every", 0.0)
     seen = []

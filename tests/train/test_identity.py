@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from shardwise._durable import seal
-from shardwise._train.checkpoint import Checkpoints
-from shardwise._train.record import History, Record
+from shardwise._base.durable import seal
+from shardwise._runtime.train.checkpoint import Checkpoints
+from shardwise._runtime.train.record import History, Record
 
 from .fitting import digest
 from .test_fit import fit, rows_of

@@ -17,7 +17,7 @@ import traceback
 import types
 from typing import Any
 
-from ..._errors import text_of
+from ..._base.errors import text_of
 from . import wire
 from .walls import Confinement
 

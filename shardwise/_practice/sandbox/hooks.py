@@ -19,11 +19,11 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from ... import _jax
-from ..._call import call as run_program
-from ..._lower import Pace
+from ..._engine.call import call as run_program
+from ..._engine.lower import Pace
+from ..._engine.tracing import Tracing
 from ..._mesh import mesh as virtual_mesh
 from ..._program import Collective, Join, Split, walk
-from ..._tracing import Tracing
 
 ALL = Pace(1 << 30)
 MOST = 200

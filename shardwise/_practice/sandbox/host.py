@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..._errors import ShardwiseError, explain_error, require
+from ..._base.errors import ShardwiseError, explain_error, require
 from . import wire
 from .runs import PRINTED, Going, Limits, Ran, Stream
 from .walls import ALL, Walls, landlock, seccomp, words

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ..._errors import text_of
-from ..._fixes import check
-from ..._inspect import Inspection, inspect
-from ..._inspect.record import Recorder
+from ..._analysis.fixes import check
+from ..._analysis.inspect import Inspection, inspect
+from ..._analysis.inspect.record import Recorder
+from ..._base.errors import text_of
 from . import hooks
 
 FINDINGS, STEPS = 6, 400

@@ -17,8 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..._explain.figures.draw import COLORS
-from ..._version import __version__
+from ..._analysis.explain.figures.draw import COLORS
+from ..._base.version import __version__
 from ..exercise import Exercise
 from ..folder import about_hints
 from ..workshop import Workshop
@@ -306,7 +306,7 @@ def page() -> str:
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C."""
-    from ..._errors import ShardwiseError, explain_error
+    from ..._base.errors import ShardwiseError, explain_error
 
     live = Live(shop)
     try:

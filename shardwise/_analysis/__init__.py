@@ -1,0 +1,1 @@
+"""The questions asked of a program: `check`, `prove`, `explain`, `inspect`, and fixes."""

@@ -1,0 +1,70 @@
+"""What each device does with its own part alone, where the whole was meant.
+
+In-batch negatives, a median, a running sum: an operation that takes the elements of a dimension
+together gives something else for a part of it. No rule says what that is, so no proof says that it
+is wrong. But where the numbers are, and devices meet in nothing but sums on the way to the result,
+nothing has put the parts together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..._mesh import Axis
+from ..._program import Collective, Leaf, Op, Var, walk
+from ..._program.primitives import REDUCTIONS, of
+from .flow import ancestors
+from .times import names
+from .verdict import Finding
+from .wrong import Wrong
+
+PRODUCT = "dot_general"
+
+
+def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
+    """The finding for an operation since which a wrong result is not what one device has."""
+    if not isinstance(op, Leaf) or not op.where.file or not one.comes_from(op):
+        return None
+    given = [atom.axes for atom in op.ins if isinstance(atom, Var)]
+    if op.name == PRODUCT:
+        axes = sorted(given[0] & given[1]) if len(given) == 2 else []
+    else:
+        axes = sorted(given[0]) if given and of(op.name).along else []
+    if not axes or _are_exchanged(one, axes):
+        return None
+    over = names(axes)
+    does = (
+        "multiplies its own part with its own part"
+        if op.name == PRODUCT
+        else f"{of(op.name).along} its own part"
+    )
+    return Finding(
+        "SW109",
+        f"{one.path} depends on the number of devices ({much}): each device {does} over {over} "
+        f"alone (on {one.mesh})",
+        op.where,
+        one.path,
+        f"if the parts of all are meant, gather them first: jax.lax.all_gather(x, {over}, "
+        "tiled=True)" + _rows(op, over),
+        mesh=one.mesh,
+    )
+
+
+def _rows(op: Leaf, over: str) -> str:
+    if op.name != PRODUCT:
+        return "."
+    return (
+        " for one of the two. With n rows on each device, its own then begin at "
+        f"n * jax.lax.axis_index({over})."
+    )
+
+
+def _are_exchanged(one: Wrong, axes: Sequence[Axis]) -> bool:
+    """Whether devices exchange, otherwise than by a reduction, something that the result is of."""
+    body = one.run.body
+    made_by = ancestors(body, body.outs[one.index])
+    return any(_exchanges(op, axes) for op in walk(made_by))
+
+
+def _exchanges(op: Op, axes: Sequence[Axis]) -> bool:
+    return isinstance(op, Collective) and op.name not in REDUCTIONS and bool({*op.axes} & {*axes})

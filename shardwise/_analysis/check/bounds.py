@@ -1,0 +1,274 @@
+"""Which numbers the arguments of a program may hold, read off their uses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..._program import Atom, Body, Cond, Leaf, Op, Scan, Split, Var, While, primitives
+from ..._program.primitives import COMPARISONS
+from .flow import ancestors
+
+KEEPS = primitives.names(
+    lambda p: (
+        p.identity
+        or p.name in ("convert_element_type", "dynamic_slice")
+        or (p.acts == "moves" and p.moves in ("reorder", "part", "repeat", "join"))
+    )
+)
+"""What passes numbers on as they are."""
+
+PASSES = KEEPS | primitives.names(
+    lambda p: (p.pointwise and (p.selects or p.bounded or p.linear == "all")) or p.moves == "pad"
+)
+"""What may stand between an argument and its use as an index, offsets and wrapping included."""
+
+CARRIES_NAN = KEEPS | primitives.names(
+    lambda p: (
+        (p.pointwise and not (p.truth or p.bits or p.rounds))
+        or (p.acts == "reduces" and p.combines in ("sum", "max"))
+        or p.acts == "contracts"
+    )
+)
+"""What may stand between an argument and the question where it makes a NaN."""
+
+HUGE = 1 << 30
+"""A number that others are compared with so that they stay below it, not to tell them apart."""
+
+T = TypeVar("T")
+
+Sources = dict[Var, frozenset[Var]]
+Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
+"""What an operation says about its operands."""
+
+
+def bounds(body: Body) -> dict[Var, int]:
+    """For each input that is used as an index, one more than the largest it may be."""
+    found: dict[Var, int] = {}
+    for var, limit in _uses(body, _inputs(body, jnp.integer), PASSES, _limits_in):
+        found[var] = min(found.get(var, limit), limit)
+    return found
+
+
+def marks(body: Body) -> dict[Var, frozenset[float]]:
+    """For each input that is asked where it equals a number, as in `labels != -100`, those."""
+    return _gathered(_uses(body, _inputs(body, jnp.integer), KEEPS, _compared(_marks)))
+
+
+def sides(body: Body) -> dict[Var, frozenset[float]]:
+    """For each input that is held against numbers, those, and such on both sides of them.
+
+    As -1, 0 and 1 for `labels >= 0`. That an index is compared with 0 to count it from the end is
+    no such use.
+    """
+    inputs = _inputs(body, jnp.integer) | _inputs(body, jnp.floating)
+    return _gathered(_uses(body, inputs, KEEPS, _compared(_sides)))
+
+
+def missing(body: Body) -> set[Var]:
+    """The inputs that are split, and of whose elements it is asked where they make a NaN.
+
+    As labels are that are missing here and there, and left out by `nanmean`.
+    """
+    parts = {
+        op.outs[0]: frozenset({op.ins[0]})
+        for op in body.ops
+        if isinstance(op, Split) and op.axes and isinstance(op.ins[0], Var)
+    }
+    return {var for var, _ in _uses(body, parts, CARRIES_NAN, lambda _: _asked_for_nan)}
+
+
+def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
+    if isinstance(op, Leaf) and op.name in ("eq", "ne"):
+        one, other = op.ins
+        if one is other and isinstance(one, Var) and one.shape:  # of a number, it is for safety
+            yield one, True
+
+
+def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:
+    gathered: dict[Var, frozenset[T]] = {}
+    for var, one in found:
+        gathered[var] = gathered.get(var, frozenset()) | {one}
+    return gathered
+
+
+def met(body: Body) -> dict[Var, Var]:
+    """For each input that is asked where it equals a value of the program, that value.
+
+    As labels are that are counted where a prediction is right. A value that is made of the input
+    itself is none.
+    """
+    there = {out for op in body.ops for out in op.outs}
+    found = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
+    return {var: one for var, one in found if one in there and not _depends(body, one, var)}
+
+
+def _equals(op: Op) -> Iterator[tuple[Atom, Var]]:
+    if isinstance(op, Leaf) and op.name in ("eq", "ne"):
+        for one, other in (op.ins, op.ins[::-1]):
+            if isinstance(other, Var):
+                yield one, other
+
+
+def _depends(body: Body, value: Var, on: Var) -> bool:
+    return any(on in op.ins for op in ancestors(body, value))
+
+
+def _inputs(body: Body, kind: Any) -> Sources:
+    """The inputs that hold numbers of a kind."""
+    return {var: frozenset({var}) for var in body.ins if jnp.issubdtype(var.dtype, kind)}
+
+
+def _uses(
+    body: Body, sources: Sources, passes: frozenset[str], reader: Callable[[Body], Reader]
+) -> Generator[tuple[Var, Any], None, list[frozenset[Var]]]:
+    """What operations say of the inputs that their operands hold; returns those in the results.
+
+    What a loop carries is followed through it once.
+    """
+    read = reader(body)
+    for op in body.ops:
+        for atom, said in read(op):
+            yield from ((var, said) for var in _from(sources, [atom]))
+        results = [frozenset[Var]()] * len(op.outs)
+        for inner, ins in _inside(op):
+            named = zip(inner.ins, ins, strict=False)
+            given = {var: _from(sources, [atom]) for var, atom in named}
+            outs = yield from _uses(inner, given, passes, reader)
+            results = [one | other for one, other in zip(results, outs, strict=True)]
+        if op.name in passes if isinstance(op, Leaf) else not op.bodies:
+            results = [_from(sources, op.ins)] * len(op.outs)
+        if any(results):
+            sources = {**sources, **dict(zip(op.outs, results, strict=True))}
+    return [_from(sources, [atom]) for atom in body.outs]
+
+
+def _from(sources: Sources, atoms: Sequence[Atom]) -> frozenset[Var]:
+    given = (sources.get(atom, frozenset()) for atom in atoms if isinstance(atom, Var))
+    return frozenset().union(*given)
+
+
+def _inside(op: Op) -> Iterator[tuple[Body, Sequence[Atom]]]:
+    match op:
+        case Scan():
+            yield op.body, op.ins
+        case While():
+            yield op.body, op.ins[op.cond_consts :]
+        case Cond():
+            yield from ((branch, op.ins[1:]) for branch in op.branches)
+
+
+def _limits_in(body: Body) -> Reader:
+    ranges: dict[Var, int] = {}
+
+    def read(op: Op) -> Iterator[tuple[Atom, int]]:
+        yield from _limits(op, ranges)
+        _follow_range(op, ranges)
+
+    return read
+
+
+def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
+    """Numbers counted from 0, in whatever shape, and those of places in an array."""
+    if not isinstance(op, Leaf):
+        return
+    shape = op.ins[0].shape if op.ins and isinstance(op.ins[0], Var) else ()
+    if op.name == "iota":
+        ranges[op.outs[0]] = op.params["shape"][op.params["dimension"]]
+    elif op.name in ("argmax", "argmin") and shape:
+        ranges[op.outs[0]] = math.prod(shape[d] for d in op.params["axes"])
+    elif op.name == "top_k" and shape:
+        ranges[op.outs[1]] = shape[-1]
+    elif op.name == "sort":
+        for one, sorted_ in zip(op.ins, op.outs, strict=True):
+            if isinstance(one, Var) and one in ranges:
+                ranges[sorted_] = ranges[one]
+    elif op.name in PASSES:
+        known = [ranges[atom] for atom in op.ins if isinstance(atom, Var) and atom in ranges]
+        if known:
+            ranges[op.outs[0]] = min(known)
+
+
+def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
+    """The operands that are indices, each with the bound that this use of it sets."""
+    if isinstance(op, Cond):
+        yield op.ins[0], len(op.branches)
+    if not isinstance(op, Leaf) or not op.ins or not isinstance(op.ins[0], Var):
+        return
+    shape = op.ins[0].shape
+    if op.name == "gather":
+        sizes, dims = op.params["slice_sizes"], op.params["dimension_numbers"].start_index_map
+        yield op.ins[1], min((shape[d] - sizes[d] + 1 for d in dims), default=1)
+    elif op.name.startswith("scatter"):
+        dims = op.params["dimension_numbers"].scatter_dims_to_operand_dims
+        yield op.ins[1], min((shape[d] for d in dims), default=1)
+    elif op.name == "dynamic_slice":
+        sizes = op.params["slice_sizes"]
+        yield from ((a, shape[d] - sizes[d] + 1) for d, a in enumerate(op.ins[1:]))
+    elif op.name == "dynamic_update_slice" and isinstance(op.ins[1], Var):
+        sizes = op.ins[1].shape
+        yield from ((a, shape[d] - sizes[d] + 1) for d, a in enumerate(op.ins[2:]))
+    elif op.name in COMPARISONS:
+        for one, other in (op.ins, op.ins[::-1]):
+            if isinstance(other, Var) and other in ranges:
+                yield one, ranges[other]
+
+
+Says = Callable[[str, float], Iterator[float]]
+"""What a comparison says, by its name and the number that something is compared with."""
+
+
+def _compared(says: Says) -> Callable[[Body], Reader]:
+    return lambda body: _comparisons(body, says)
+
+
+def _comparisons(body: Body, says: Says) -> Reader:
+    made = {out: op for op in body.ops for out in op.outs}
+    chosen = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
+
+    def wraps(op: Op, one: Atom) -> bool:
+        """Whether the comparison serves to count an index from the end."""
+        select = chosen.get(op.outs[0])
+        cases = select.ins[1:] if select else ()
+        adding = [made[case] for case in cases if isinstance(case, Var) and case in made]
+        return any(one in add.ins for add in adding if isinstance(add, Leaf) and add.name == "add")
+
+    def written(atom: Atom) -> float | None:
+        """The number that the program has here, if it is written in it."""
+        while isinstance(atom, Var):
+            op = made.get(atom)
+            if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
+                return None
+            (atom,) = op.ins
+        found = np.asarray(atom.value)
+        one = not found.ndim and found.dtype.kind in "iuf" and abs(found) < HUGE
+        return found.item() if one else None
+
+    def read(op: Op) -> Iterator[tuple[Atom, Any]]:
+        if not isinstance(op, Leaf) or op.name not in COMPARISONS:
+            return
+        for name, one, other in (
+            (op.name, *op.ins),
+            (primitives.of(op.name).mirror, *op.ins[::-1]),
+        ):
+            number = written(other)
+            if number is not None and not wraps(op, one):
+                yield from ((one, each) for each in says(name, number))
+
+    return read
+
+
+def _marks(comparison: str, number: float) -> Iterator[float]:
+    """The number that an equality singles out."""
+    if comparison in ("eq", "ne"):
+        yield number
+
+
+def _sides(comparison: str, number: float) -> Iterator[float]:
+    """A number that others are held against, and those on both sides of it."""
+    if comparison not in ("eq", "ne"):
+        yield from (number, math.ceil(number) - 1, math.floor(number) + 1)

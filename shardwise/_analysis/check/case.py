@@ -1,0 +1,234 @@
+"""`@sw.case`: a program with arguments and meshes, declared for the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from ..._base.calls import public
+from ..._base.errors import ArgumentError, ShardwiseError, a_type, caller, explain_error, name_of
+from ..._mesh import AbstractMesh, Mesh
+from .options import Sizes, expand
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Case:
+    """A function that returns `(f, args)`, and the meshes on which to check `f`."""
+
+    make: Callable[[], tuple[Callable[..., Any], Sequence[Any]]]
+    mesh: Sizes
+    options: Mapping[str, Any]
+    explain: Callable[[], tuple[Callable[..., Any], Sequence[Any]]] | None = None
+    """Returns what to explain, at the size at which it will run; else what is checked is."""
+    explain_mesh: Mapping[str, int] | None = None
+    refused: ShardwiseError | None = None
+    """What is wrong with how it is declared, if somebody collects cases and not errors."""
+
+    __shardwise_case__ = True
+    """Refused where a program is wanted."""
+
+    @property
+    def name(self) -> str:
+        """The name of the declaring function."""
+        return name_of(self.make)
+
+    @property
+    def module(self) -> str:
+        """The module of that function."""
+        return self.make.__module__
+
+    @property
+    def line(self) -> int:
+        """Where it is declared."""
+        code = getattr(self.make, "__code__", None)
+        return code.co_firstlineno if code else 1
+
+    def __call__(self) -> tuple[Callable[..., Any], Sequence[Any]]:
+        return self.make()
+
+
+DECLARED: list[Case] = []
+"""All cases, those too whose name in the module a later one has taken."""
+
+
+@public("sw.case")
+def case(
+    *misplaced: Any,
+    mesh: Any = None,
+    explain: Callable[[], Any] | None = None,
+    explain_mesh: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Callable[[Callable[[], Any]], Case]:
+    """Declare a case for `shardwise check`, `prove`, `inspect` and `explain`.
+
+    Args:
+        mesh: Axis names, each with a size or a list of sizes, as `check` takes them; or a mesh,
+            which is one size for each axis.
+        explain: A function that returns `(f, args)` as `shardwise explain` is to see them: shapes
+            of the size at which the program will run, say. Left out, it sees what is checked.
+        explain_mesh: The mesh to explain it on, with one size for each axis. Left out, the largest
+            of `mesh`.
+        **options: Further options of `check`: `reference`, `rtol`, `atol`, `seed`, `in_specs`,
+            `static_argnums`, `static_argnames`.
+
+    Raises:
+        ShardwiseError: There is no mesh (`@sw.case` without parentheses, say), or `explain` is not
+            a function, or `explain_mesh` has several sizes for an axis.
+
+    Example:
+        ```python
+        import shardwise as sw
+
+        @sw.case(mesh={"data": [1, 2, 4, 8]})
+        def training_step():
+            return step, (params, batch)
+        ```
+
+        Checked on small arrays, explained at the size of the real thing:
+
+        ```python
+        def large():
+            return step, (shapes_of_params, jax.ShapeDtypeStruct((65536, 4096), "bfloat16"))
+
+        @sw.case(mesh={"data": [1, 2, 4, 8]}, explain=large, explain_mesh={"data": 256})
+        def training_step():
+            return step, (params, batch)
+        ```
+    """
+    if isinstance(mesh, Mesh | AbstractMesh):
+        mesh = {str(name): size for name, size in mesh.shape.items()}
+    refused = None
+    try:
+        _refuse_no_mesh(misplaced, mesh)
+        _refuse_wrong(explain, explain_mesh)
+        _refuse_unknown(options)
+    except ShardwiseError as error:
+        if not _collecting.get():
+            raise
+        refused = error
+
+    def declare(make: Callable[[], Any]) -> Case:
+        _refuse_no_function(make)
+        DECLARED.append(Case(make, mesh, options, explain, explain_mesh, refused))
+        return DECLARED[-1]
+
+    if refused and misplaced and callable(misplaced[0]):
+        return declare(misplaced[0])  # pyright: ignore[reportReturnType]
+    return declare
+
+
+_collecting: ContextVar[bool] = ContextVar("collecting", default=False)
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[None]:
+    """Inside, a case that is declared wrongly says so when it is its turn: the others run."""
+    token = _collecting.set(True)
+    try:
+        yield
+    finally:
+        _collecting.reset(token)
+
+
+def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
+    """Say what stands in the place of the mesh."""
+    if misplaced or not isinstance(mesh, Mapping) or not mesh:
+        bare = bool(misplaced) and callable(misplaced[0])
+        raise ShardwiseError(
+            explain_error(
+                "it stands without parentheses"
+                if bare
+                else "it is given arguments by position"
+                if misplaced
+                else "it has no mesh"
+                if mesh is None
+                else f"its mesh is {mesh!r}",
+                where=_where(),
+                rule="A case names the axes and the sizes to try; the function that follows "
+                "returns what to check, and its arguments.",
+                remedy='@sw.case(mesh={"data": [1, 2, 4, 8]}), and below it '
+                "def training_step(): return step, (params, batch)",
+            )
+        )
+
+    try:
+        expand(mesh)
+    except ShardwiseError as error:
+        raise type(error)(f"{_where()}: {error}") from None
+
+
+def _where() -> str:
+    """A file has many cases: which one it is, by its line."""
+    return ": ".join(filter(None, (caller(), "sw.case")))
+
+
+def _refuse_no_function(make: Any) -> None:
+    """A case is made by a function that has a name; a second `@sw.case` above it has none."""
+    if not callable(make) or not hasattr(make, "__name__"):
+        again = isinstance(make, Case)
+        raise ShardwiseError(
+            explain_error(
+                "it stands above another sw.case" if again else f"it decorates {a_type(make)}",
+                where=_where(),
+                rule="It decorates a function without arguments, which returns (f, args).",
+                remedy="one case for one function: def training_step(): return step, (params, "
+                "batch)",
+            )
+        )
+
+
+OPTIONS = (
+    "reference",
+    "rtol",
+    "atol",
+    "seed",
+    "in_specs",
+    "static_argnums",
+    "static_argnames",
+)
+"""What a case hands on to `check`."""
+
+
+def _refuse_unknown(options: Mapping[str, Any]) -> None:
+    """Say at its declaration that `check` would not take what a case hands on."""
+    unknown = [name for name in options if name not in OPTIONS]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
+        raise ArgumentError(
+            explain_error(
+                f"there is no argument {', '.join(f'{name}=' for name in unknown)}",
+                where=_where(),
+                rule="It takes by name mesh=, explain=, explain_mesh=, and what it hands on to "
+                f"check: {', '.join(f'{name}=' for name in OPTIONS)}.",
+                remedy=f"did you mean {near[0]}=?"
+                if near
+                else "the arguments of the program are what the case returns: return f, (x,)",
+            )
+        )
+
+
+def _refuse_wrong(explain: Any, mesh: Any) -> None:
+    """Say it where the case is declared, not when somebody explains it."""
+    if explain is not None and not callable(explain):
+        raise ArgumentError(
+            explain_error(
+                f"explain is {type(explain).__name__}",
+                where=_where(),
+                rule="It is a function without arguments that returns (f, args).",
+                remedy="explain=lambda: (step, (params, batch))",
+            )
+        )
+    sizes = mesh.values() if isinstance(mesh, Mapping) else [None]
+    if mesh is not None and not (sizes and all(type(size) is int and size > 0 for size in sizes)):
+        raise ArgumentError(
+            explain_error(
+                f"explain_mesh is {mesh!r}",
+                where=_where(),
+                rule="A program is explained on one mesh: a dict with one size for each axis.",
+                remedy='explain_mesh={"data": 256}',
+            )
+        )

@@ -1,0 +1,72 @@
+"""Shapes that clash behind a `shard_map`, because `out_specs` change the shape of a result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import _jax
+from ..._base.errors import ShardingError, explain_error, text_of
+from ..._engine.tracing import Tracing
+from ..._mesh import AbstractMesh
+from ..._program.where import choose
+from .options import words
+from .running import Run
+
+
+def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
+    """Trace a program on a mesh, as it was on one device; an error names `out_specs` if need be."""
+    try:
+        return Run(tracing, args)
+    except (TypeError, ValueError) as error:
+        if (found := suspected(error, base, tracing)) is None:
+            raise
+        raise found from error
+
+
+def suspected(error: Exception, base: Tracing, there: Tracing) -> ShardingError | None:
+    """Return the error that names `out_specs`, where a result has another shape on one device.
+
+    A program that runs on one device and fails on a mesh with shapes that do not fit each other may
+    have failed far behind the cause, in a library.
+    """
+    mesh = there.around
+    if mesh is None or not isinstance(error, TypeError | ValueError):
+        return None
+    for plain, own in zip(base.mapped, there.mapped, strict=False):
+        pairs = enumerate(zip(plain.shapes, own.shapes, strict=False))
+        for number, (whole, part) in pairs:
+            if whole != part and len(whole) == len(part):
+                where = str(choose([*_jax.user_frames(own.source)]))
+                return _clash(error, mesh, where, number, whole, part)
+    return None
+
+
+def _clash(
+    error: Exception,
+    mesh: AbstractMesh,
+    where: str,
+    number: int,
+    whole: tuple[int, ...],
+    part: tuple[int, ...],
+) -> ShardingError:
+    first = text_of(error).splitlines()[0]
+    return ShardingError(
+        explain_error(
+            f"on {words(mesh)}, result {number} of this shard_map has shape {part}, and {whole} on "
+            f"one device; behind it JAX raises: {first}",
+            where=where,
+            rule="out_specs say how the parts of a result are put together. Along a dimension that "
+            "names no axis, the part of one device is taken for the whole.",
+            remedy=_remedy(mesh, whole, part),
+        )
+    )
+
+
+def _remedy(mesh: AbstractMesh, whole: tuple[int, ...], part: tuple[int, ...]) -> str:
+    """Say which spec gives the whole: the axis of that size, at the dimension that differs."""
+    for dim, (large, small) in enumerate(zip(whole, part, strict=True)):
+        names = [name for name, size in mesh.shape.items() if small * size == large]
+        if large > small and names:
+            spec = ", ".join(["None"] * dim + [repr(names[0])])
+            return f"is this result split over {names[0]!r}? Then declare it so: P({spec})."
+    return "compare the specs of this result with those of the argument that it belongs to."

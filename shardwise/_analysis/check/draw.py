@@ -1,0 +1,343 @@
+"""Values for arguments of which only the shapes are given.
+
+Where an argument is a `jax.ShapeDtypeStruct`, also inside a pytree or an abstract NNX object
+(`nnx.eval_shape`), values are drawn for it, from a seed. Numbers are normal, and smaller for larger
+matrices, so that products keep their size. Whole numbers stay within what they are used for, and
+some are those that mark an element, like the -100 of labels that do not count, or what the program
+holds them against, like labels that are predicted: all that is read off the program (`bounds`).
+What is marked, met, or true, is not so equally often in the parts that devices have. Keys are keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import _jax
+from ..._engine.objects import is_object
+from ..._engine.tracing import Traced, Tracing
+from ..._jax.types import unplaced
+from ..._program import Var
+from .bounds import bounds, marks, met, missing, sides
+from .running import Run
+
+SOME, WIDE = 10, 100_000
+"""Below which whole numbers are drawn where no use of them tells more: most of them, and some."""
+
+RARELY = 0.25
+"""How often a number is one of a few that the program asks for, or a large one."""
+
+FEW = 4
+"""Of how many marks it is looked at that they are not everywhere alike."""
+
+TRIES = 100
+"""How often values are drawn until they count differently in different parts."""
+
+
+@dataclasses.dataclass(frozen=True)
+class How:
+    """How values are drawn."""
+
+    marks: bool = True
+    """Whether some numbers are those that the program asks for."""
+    wide: bool = True
+    """Whether some whole numbers are large."""
+    signs: bool = True
+    zero: bool = True
+    """Whether 0 is among whole numbers."""
+    unit: bool = False
+    """Whether numbers are between 0 and 1."""
+
+
+_WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
+WAYS = (
+    *_WAYS,
+    *(dataclasses.replace(how, wide=False) for how in _WAYS),
+    *(dataclasses.replace(how, wide=False, marks=False) for how in _WAYS),
+)
+"""The ways to draw values, one after the other until all results are finite."""
+
+
+def run_drawn(
+    tracing: Tracing, args: tuple[Any, ...], seed: int, like: Run | None = None
+) -> tuple[Run, tuple[Any, ...]]:
+    """A run with values for all shapes, and the arguments with them; `like` another one.
+
+    Where a result is not finite, as with the root of a negative variance or a division by a length
+    of 0, the numbers are drawn again in another way; in the first one where none is of any use.
+    """
+    leaves, rebuild = taken_apart(args)
+    if not any(map(_is_shape, leaves)):
+        return Run(tracing, args, like), args
+
+    def fill(used: dict[int, Use], how: How) -> list[Any]:
+        rng = np.random.default_rng(seed)
+        rows = enumerate(leaves)
+        return [_draw(x, rng, used.get(i, Use()), how) if _is_shape(x) else x for i, x in rows]
+
+    first = fill({}, How())
+    used = _used(tracing, rebuild(first), first)
+    ways = WAYS if used or any(map(_is_whole, leaves)) else _WAYS
+
+    def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
+        args = rebuild(values)
+        return Run(tracing, args, tried[0][0] if tried else like), args
+
+    tried = []
+    for how in ways:
+        values = fill(used, how)
+        tried.append(run(values))
+        if _is_finite(tried[-1][0]):
+            nearer = _met(tried[-1][0], leaves, values, used, seed)
+            again = run(nearer) if nearer else tried[-1]
+            return again if _is_finite(again[0]) else tried[-1]
+    return tried[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """What a program does with the numbers of one array."""
+
+    limit: int | None = None
+    """One more than the largest that may be an index."""
+    marks: tuple[float, ...] = ()
+    """Those that mark an element, where they are no index."""
+    sides: tuple[float, ...] = ()
+    """Those around the numbers that it is held against."""
+    nan: bool = False
+    """Whether it is asked where there is none."""
+
+
+def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
+    """What the program does with the numbers of each leaf."""
+    traced = tracing(args, {})
+    body = traced.program.body
+    limits, marked, held, gone = bounds(body), marks(body), sides(body), missing(body)
+    none: frozenset[float] = frozenset()
+    return {
+        index: Use(
+            limits.get(var),
+            tuple(sorted(marked.get(var, none))),
+            tuple(sorted(held.get(var, none))),
+            var in gone,
+        )
+        for var, index in _numbered(traced, values)
+        if var in limits or var in marked or var in held or var in gone
+    }
+
+
+def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
+    """The inputs of a program that are among these values, and which they are."""
+    number = {id(value): index for index, value in enumerate(values)}
+    rows = zip(traced.program.body.ins, traced.values, strict=True)
+    return [(var, number[id(value)]) for var, value in rows if id(value) in number]
+
+
+def _met(
+    run: Run, leaves: list[Any], values: list[Any], used: dict[int, Use], seed: int
+) -> list[Any]:
+    """The values, with some of those changed that the program holds against its own: to these.
+
+    Labels out of a thousand would never be what is predicted. Empty where there are none.
+    """
+    others = met(run.body)
+    drawn = [
+        (index, others[var])
+        for var, index in _numbered(run.traced, values)
+        if var in others and _is_shape(leaves[index]) and _covers(others[var].shape, var.shape)
+    ]
+    changed = list(values)
+    for (index, _), held in zip(drawn, run.observe([var for _, var in drawn]), strict=True):
+        own = np.asarray(values[index])
+        there = held.first[(..., *(0,) * (held.first.ndim - own.ndim))].astype(own.dtype)
+        changed[index] = jnp.asarray(_nearer(own, there, used.get(index, Use()), seed + index))
+    return changed if drawn else []
+
+
+def _covers(shape: Sequence[int], part: Sequence[int]) -> bool:
+    """Whether a shape begins with another one."""
+    return bool(part) and tuple(shape[: len(part)]) == tuple(part)
+
+
+def _nearer(own: np.ndarray, there: np.ndarray, use: Use, seed: int) -> np.ndarray:
+    """Numbers of which none of the first half and most at the end are as they are `there`.
+
+    That some devices are right more often than others shows what is not linear in that. Those that
+    are marked stay.
+    """
+    rng, marked = np.random.default_rng(seed), np.isin(own, use.marks)
+    along = np.meshgrid(*(np.linspace(0, 1, size) for size in own.shape), indexing="ij")
+    often = 2 * sum(along) / own.ndim - 1
+    return _unevenly(
+        lambda: np.where(marked | (rng.random(own.shape) >= often), own, there),
+        lambda drawn: [drawn == there],
+    )
+
+
+def _is_shape(x: Any) -> bool:
+    return isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _is_whole(x: Any) -> bool:
+    return _is_shape(x) and jnp.issubdtype(x.dtype, jnp.integer)
+
+
+def _is_finite(run: Run) -> bool:
+    return all(map(_finite, run.results()))
+
+
+def _finite(x: np.ndarray) -> bool:
+    return not jnp.issubdtype(x.dtype, jnp.inexact) or bool(np.isfinite(x.astype("c16")).all())
+
+
+def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]], tuple[Any, ...]]]:
+    """All arrays among the arguments, and how to put others in their place."""
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        flat, tree = jax.tree.flatten(args)
+        return flat, lambda values: jax.tree.unflatten(tree, values)
+    mixed, outer = jax.tree.flatten(args, is_leaf=lambda x: is_object(nnx, x))
+    objects = [x for x in mixed if is_object(nnx, x)]
+    graph, state = nnx.split(tuple(objects))
+    flat, tree = jax.tree.flatten((state, [x for x in mixed if not is_object(nnx, x)]))
+
+    def rebuild(values: list[Any]) -> tuple[Any, ...]:
+        # The objects that were given are left as they are.
+        state, rest = jax.tree.unflatten(tree, values)
+        own, others = iter(nnx.merge(graph, state)), iter(rest)
+        return jax.tree.unflatten(
+            outer, [next(own) if is_object(nnx, x) else next(others) for x in mixed]
+        )
+
+    return flat, rebuild
+
+
+def without_zeros(args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
+    """The arguments with numbers between 0 and 1 in place of arrays of zeros."""
+    rng = np.random.default_rng(seed)
+    leaves, rebuild = taken_apart(args)
+    return rebuild([_filled(x, rng) if is_zero(x) else x for x in leaves])
+
+
+def is_zero(x: Any) -> bool:
+    """Whether something is a floating-point number, or an array of them, and 0 everywhere."""
+    if type(x) is float:
+        return x == 0
+    if _is_shape(x) or _jax.is_traced(x) or not jnp.issubdtype(_dtype_of(x), jnp.floating):
+        return False
+    return bool(np.size(x)) and not np.asarray(unplaced(x)).any()
+
+
+def _filled(x: Any, rng: np.random.Generator) -> Any:
+    if type(x) is float:
+        return float(rng.uniform(0.1, 0.9))
+    return rng.uniform(0.1, 0.9, np.shape(x)).astype(x.dtype)
+
+
+def _dtype_of(x: Any) -> Any:
+    return getattr(x, "dtype", np.dtype(bool))
+
+
+def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:
+    """Values for one array."""
+    dims, dtype = shape.shape, shape.dtype
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        key = jax.random.key(int(rng.integers(1 << 31)), impl=_jax.key_impl(dtype))
+        return jax.random.split(key, dims) if dims else key
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return jnp.asarray(_unevenly(lambda: rng.random(dims) < 0.75))
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(_whole(dims, dtype, rng, use, how))
+    return jnp.asarray(_numbers(dims, dtype, rng, use, how))  # float64 is narrowed as JAX does
+
+
+def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
+    size = 1 / math.sqrt(dims[-2]) if len(dims) > 1 and dims[-2] else 1.0
+    is_complex = jnp.issubdtype(dtype, jnp.complexfloating)
+    drawn = rng.normal(size=dims) * size
+    if is_complex:
+        drawn = drawn + 1j * rng.normal(size=dims) * size
+    elif how.unit:
+        drawn = rng.uniform(0.1, 0.9, dims)
+    elif not how.signs:
+        drawn = np.abs(drawn) + 0.1 * size
+    if use.nan and how.marks and dims:
+        often = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of what is in them
+        gone = _unevenly(lambda: rng.random(dims) < often)
+        drawn = np.where(gone, np.nan, drawn)
+    far = [side for side in use.sides if abs(side) > size]
+    if not (far and how.marks and dims) or is_complex:
+        return drawn.astype(dtype)
+
+    def near() -> np.ndarray:
+        some = rng.choice(far, dims) * (1 + 0.1 * rng.normal(size=dims))
+        return np.where(rng.random(dims) < RARELY, some, drawn)
+
+    return _unevenly(near, lambda found: [found < side for side in far[:FEW]]).astype(dtype)
+
+
+def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) -> np.ndarray:
+    if use.limit is None and dtype == jnp.uint32 and dims and dims[-1] in (2, 4):
+        return rng.integers(1 << 32, size=dims, dtype=np.uint32)  # the data of a key
+    info = jnp.iinfo(dtype)
+    most = min(SOME if use.limit is None else max(use.limit, 1), int(info.max))
+    least = 0 if how.zero or most == 1 else 1
+
+    def held(numbers: Sequence[float]) -> list[int]:
+        whole = [int(one) for one in numbers if float(one).is_integer() and (one or how.zero)]
+        return [one for one in whole if info.min <= one <= info.max]
+
+    asked = held((*use.marks, *use.sides))
+    if not dims:
+        # A count of steps may be on either side of what it is held against.
+        beyond = [side for side in held(use.sides) if side >= most][-1:]
+        chosen = how.marks and beyond and rng.random() < 0.5
+        return np.asarray(beyond[0] if chosen else rng.integers(least, most), dtype)
+    some = [one for one in asked if not least <= one < most] or asked
+
+    def numbers() -> np.ndarray:
+        drawn = rng.integers(least, most, size=dims)
+        if how.wide and use.limit is None:
+            large = np.exp(rng.uniform(0, math.log(min(WIDE, int(info.max))), dims))
+            drawn = np.where(rng.random(dims) < RARELY, large.astype(np.int64), drawn)
+        if how.marks and some:
+            drawn = np.where(rng.random(dims) < RARELY, rng.choice(some, dims), drawn)
+        return drawn.astype(dtype)
+
+    def counted(drawn: np.ndarray) -> list[np.ndarray]:
+        between = sorted({*asked})[:-1]
+        return [np.isin(drawn, some), *(drawn <= one for one in between[:FEW])]
+
+    return _unevenly(numbers, counted if how.marks and some else lambda drawn: [drawn])
+
+
+def _unevenly(
+    draw: Callable[[], np.ndarray],
+    counted: Callable[[np.ndarray], list[np.ndarray]] = lambda drawn: [drawn],
+) -> np.ndarray:
+    """Values of which the parts of an array count differently, along every dimension.
+
+    A mask that counts as many everywhere shows nothing of a mean of means.
+    """
+    drawn = draw()
+    for _ in range(TRIES):
+        if all(map(_is_uneven, counted(drawn))):
+            break
+        drawn = draw()
+    return drawn
+
+
+def _is_uneven(counted: np.ndarray) -> bool:
+    for dim, size in enumerate(counted.shape):
+        line = counted.sum(tuple(d for d in range(counted.ndim) if d != dim), dtype=np.float64)
+        for parts in (2, 3):
+            if size and not size % parts and len({*line.reshape(parts, -1).sum(1)}) == 1:
+                return False
+    return True

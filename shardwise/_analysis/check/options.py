@@ -1,0 +1,119 @@
+"""What `check` is asked, checked and worded before anything is run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._base.errors import ArgumentError, ShardingError, ShardwiseError, explain_error
+from ..._mesh import AbstractMesh, Mesh, MeshLike, abstract
+from ..._mesh import mesh as make_mesh
+
+Sizes = Mapping[str, int | Sequence[int]]
+"""Axis names, each with a size or the sizes to try."""
+
+
+def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
+    """Refuse options that make no sense."""
+    if not callable(f):
+        raise _refused(
+            f"f is {f!r}",
+            "check takes a function first, then its arguments.",
+            'sw.check(step, params, batch, mesh={"data": [1, 2, 4, 8]})',
+        )
+    for name, given in (("rtol", rtol), ("atol", atol)):
+        if given is not None and not _is_tolerance(given):
+            raise _refused(
+                f"{name} is {given!r}",
+                "A tolerance is a number, 0 or more, and finite.",
+                f"{name}=1e-3, or leave it out: programs are compared in float64.",
+            )
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 1 << 32:
+        raise _refused(
+            f"seed is {seed!r}",
+            "The seed of the values that are drawn is a whole number from 0 to 2**32 - 1.",
+            "seed=0",
+        )
+
+
+def _is_tolerance(given: Any) -> bool:
+    if isinstance(given, str | bytes | bool | np.bool_):
+        return False
+    try:
+        return math.isfinite(float(given)) and float(given) >= 0
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _refused(what: str, rule: str, remedy: str) -> ShardwiseError:
+    return ShardwiseError(explain_error(what, where="sw.check", rule=rule, remedy=remedy))
+
+
+Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
+
+
+def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> list[AbstractMesh]:
+    """The meshes of a call that cannot do without; `args` are those of the function."""
+    if given is not None:
+        return expand(given, called)
+    misplaced = any(isinstance(arg, Mesh | AbstractMesh) for arg in args)
+    raise ArgumentError(
+        explain_error(
+            "the mesh is given by position, as an argument of the function"
+            if misplaced
+            else "mesh= is missing",
+            where=f"sw.{called}",
+            rule=f"{called} compares a program on a mesh with one device, also a program that has "
+            "a mesh of its own.",
+            remedy=f'sw.{called}(f, *args, mesh={{"data": [1, 2, 4, 8]}}), where f takes the mesh '
+            "as a keyword or uses the one around it.",
+        )
+    )
+
+
+def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
+    """All meshes that a description asks for, each once, the smallest first."""
+    if isinstance(sizes, Mesh | AbstractMesh):
+        return [abstract(sizes)]
+    if isinstance(sizes, list | tuple) and sizes and all(map(_is_mesh, sizes)):
+        found = dict.fromkeys(mesh for one in sizes for mesh in expand(one, called))
+        if len({(one.axis_names, one.axis_types) for one in found}) == 1:
+            return sorted(found, key=lambda m: m.size)
+    if not isinstance(sizes, Mapping) or not sizes:
+        raise ShardingError(
+            explain_error(
+                f"mesh is {sizes!r}",
+                where=f"sw.{called}",
+                rule=f"{called} needs the axes and the sizes to try.",
+                remedy='mesh={"data": [1, 2, 4, 8]}',
+            )
+        )
+    columns = []
+    for name, given in sizes.items():
+        column = [given] if isinstance(given, str) or not isinstance(given, Sequence) else [*given]
+        if not column:
+            raise ShardingError(
+                explain_error(
+                    f"axis {name!r} has no sizes",
+                    where=f"sw.{called}",
+                    rule="Each axis has at least one size to try.",
+                    remedy=f'mesh={{"{name}": [1, 2, 4, 8]}}',
+                )
+            )
+        columns.append(column)
+    rows = itertools.product(*columns)
+    found = dict.fromkeys(make_mesh(dict(zip(sizes, row, strict=True))) for row in rows)
+    return sorted(found, key=lambda m: math.prod(m.shape.values()))
+
+
+def _is_mesh(given: Any) -> bool:
+    return isinstance(given, Mesh | AbstractMesh | Mapping)
+
+
+def words(mesh: AbstractMesh) -> str:
+    """A mesh in words: `{data: 4, model: 2}`."""
+    return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"

@@ -1,0 +1,146 @@
+"""What is right, where the user says so: a function of the same arguments, or its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._base.calls import called_wrongly
+from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, noting
+from ..._engine.call import simulate_p
+from ..._engine.tracing import Tracing
+from ..._jax.types import unplaced
+from ..lift import eps_of, widened
+from .draw import taken_apart
+from .running import Run, Wanted, plain
+
+
+def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
+    """What each result of a program should be."""
+    alone = [Wanted(*row) for row in zip(base.results(), base.dtypes, strict=True)]
+    if reference is None:
+        return alone
+    own = dict(zip(base.paths, alone, strict=True))
+    run = _traced(reference, base, args) if callable(reference) else None
+    if run is not None:
+        weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
+        # Objects that it updates are those of the program, whatever its parameters are called.
+        paths = map(base.traced.name_of, run.traced.tree.paths)
+        rows = zip(paths, run.results(), run.dtypes, weak, strict=True)
+        found = {
+            path: Wanted(value, _typed(value, dtype, own.get(path), weakly), 0.0, at, run)
+            for at, (path, value, dtype, weakly) in enumerate(rows)
+        }
+    else:
+        result = _called(reference, base, args) if callable(reference) else reference
+        leaves = jax.tree_util.tree_leaves_with_path(result)
+        found = {
+            (name := "result" + jax.tree_util.keystr(path)): _array(name, leaf, own.get(name))
+            for path, leaf in leaves
+        }
+    _refuse_others(found, base)
+    # A value cannot say what becomes of objects among the arguments: there one device is right.
+    return [found[path] if path in found else own[path] for path in base.paths]
+
+
+def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
+    mesh = {"mesh": base.mesh} if Tracing(reference, base.mesh).takes_mesh else {}
+    try:
+        with noting("computing the reference"):
+            return reference(*_by_value(args), **mesh)
+    except TypeError as error:
+        rule = "The reference is a function of the same arguments as the program."
+        told = called_wrongly(reference, args, mesh, error, rule=rule)
+        if told is None:
+            raise
+        raise told from None
+
+
+def _by_value(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments on one device, where some lie on a mesh."""
+    leaves, rebuild = taken_apart(args)
+    here = list(map(unplaced, leaves))
+    moved = any(new is not old for new, old in zip(here, leaves, strict=True))
+    return rebuild(here) if moved else args
+
+
+def _typed(value: np.ndarray, dtype: Any, beside: Wanted | None, weakly: bool) -> Any:
+    """A number of Python's takes the dtype of the result it is for, as it does in JAX."""
+    if not weakly or beside is None:
+        return dtype
+    number = np.zeros((), dtype).item()
+    typed = jnp.result_type(number, beside.dtype)
+    fits = isinstance(number, float | complex) or np.array_equal(value.astype(typed), value)
+    return np.dtype(typed) if fits else dtype
+
+
+def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
+    try:
+        value = np.asarray(jnp.asarray(plain(leaf)))
+        _check_kept(leaf, value)
+        dtype = _typed(value, value.dtype, beside, type(leaf) in (int, float, complex))
+        return Wanted(widened(value, value.dtype), dtype, eps_of(value.dtype), given=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ArgumentError(
+            explain_error(
+                f"{name} of the reference is {a_type(leaf)}: {error}",
+                where="sw.check",
+                rule="The reference is a function of the same arguments, or its result: arrays.",
+                remedy="reference=lambda *args: ..., or a pytree of arrays",
+            )
+        ) from error
+
+
+def _check_kept(leaf: Any, value: np.ndarray) -> None:
+    """Refuse numbers of NumPy's that JAX's type for them cannot hold."""
+    given = leaf if isinstance(leaf, np.ndarray | np.generic) else value
+    if given.dtype == value.dtype or not np.issubdtype(given.dtype, np.number):
+        return
+    if np.issubdtype(given.dtype, np.integer):
+        lost = not np.array_equal(given, value)
+    else:
+        lost = bool((np.isfinite(given) & ~np.isfinite(value)).any())
+    if lost:
+        raise OverflowError(f"it has numbers of {given.dtype} that {value.dtype} cannot hold")
+
+
+def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
+    """The reference as a program, if JAX can trace it; NumPy cannot be."""
+    in_specs, static = base.tracing.in_specs, base.tracing.static.taken_by(reference)
+    tracing = Tracing(reference, base.mesh, in_specs, static)
+    try:
+        alone = Tracing(reference, None, static=static, alone=True)
+        run = Run(tracing if tracing.takes_mesh else alone, args)
+        run.program.inline(simulate_p.name)  # so that it is evaluated in float64 as well
+        run.results()
+    except Exception:
+        return None
+    return run
+
+
+def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
+    """Refuse a reference with other results than the program's, naming them."""
+    here = [path for path in base.paths if path.startswith("result")]
+    lacks = [path for path in here if path not in found]
+    more = [path for path in found if path not in base.paths]
+    if not lacks and not more:
+        return
+    parts = [f"lacks {_some(lacks)}"] * bool(lacks) + [f"has {_some(more)} besides"] * bool(more)
+    raise ShardingError(
+        explain_error(
+            f"the reference {' and '.join(parts)}",
+            where="sw.check",
+            rule="The reference has the structure of the program's result: "
+            f"{_some(here) or 'nothing at all'}.",
+            remedy="return the same pytree from both: the same keys, in the same places.",
+        )
+    )
+
+
+def _some(paths: list[str]) -> str:
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return ", ".join(paths[:3]) + more

@@ -1,0 +1,148 @@
+"""How a value on a mesh relates to the same value on one device.
+
+A value is *right* when every device holds what one device would, or its part of it; it is a *share*
+when the devices' values have still to be added, averaged or compared to give it; else it is off.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..._mesh import Axis
+
+Agree = Callable[[Any, Any], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """A value as all devices hold it: a leading dimension for each axis it differs over."""
+
+    array: np.ndarray
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def first(self) -> np.ndarray:
+        """What JAX returns for a result that claims to be the same everywhere: device 0's."""
+        return self.array[(0,) * len(self.axes)]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """What each device holds, one row each."""
+        lead, own = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
+        return self.array.reshape((math.prod(lead), *own))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Relation:
+    """What a value is to its twin. A share is right after the reduction `missing` over `axes`."""
+
+    missing: str = ""
+    axes: tuple[Axis, ...] = ()
+
+    @property
+    def share(self) -> bool:
+        """Whether only a reduction is missing."""
+        return bool(self.missing)
+
+    def like(self, other: Relation) -> bool:
+        """Whether the same is missing in both."""
+        return self.share and (self.missing, self.axes) == (other.missing, other.axes)
+
+
+RIGHT, OFF, UNLIKE = Relation(), Relation(), Relation()
+"""Right; wrong; of a shape that cannot be compared. These are compared with `is`."""
+
+REDUCE: dict[str, Callable[..., Any]] = {
+    "psum": np.sum,
+    "pmean": np.mean,
+    "pmax": np.max,
+    "pmin": np.min,
+}
+
+
+def relate(
+    held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str] = ("psum", "pmean")
+) -> Relation:
+    """What a value on a mesh is to the value `want` on one device."""
+    local = held.array.shape[len(held.axes) :]
+    if local != want.shape:
+        wholes = _wholes(held, want.shape)
+        if not wholes:
+            return UNLIKE
+        return RIGHT if any(agree(whole, want) for whole in wholes) else OFF
+    if all(agree(row, want) for row in held.rows):
+        return RIGHT
+    return share_of(held, want, agree, reductions) or OFF
+
+
+def share_of(
+    held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str] = ("psum", "pmean")
+) -> Relation | None:
+    """The reduction that is missing, if one makes the value right on all devices."""
+    if held.array.dtype == bool:
+        return None
+    wide = held.array
+    if jnp.issubdtype(wide.dtype, jnp.floating):
+        wide = wide.astype(np.float64)
+    else:
+        reductions = [name for name in reductions if name in {"psum", "pmean"}]
+    for count in range(1, len(held.axes) + 1):
+        for dims in itertools.combinations(range(len(held.axes)), count):
+            rest = len(held.axes) - count
+            for name in reductions:
+                with np.errstate(all="ignore"):
+                    reduced = REDUCE[name](wide, axis=dims)
+                rows = reduced.reshape((-1, *reduced.shape[rest:]))
+                if all(agree(row, want) for row in rows):
+                    return Relation(name, tuple(held.axes[d] for d in dims))
+    return None
+
+
+def _wholes(held: Held, shape: Sequence[int]) -> list[np.ndarray]:
+    """The parts of all devices as one array of the given shape, in the ways there are."""
+    local = held.array.shape[len(held.axes) :]
+    if len(local) != len(shape) or held.array.size != np.prod(shape, dtype=int):
+        return []
+    found = []
+    for order in itertools.permutations(range(len(held.axes))):
+        array, dims = held.array.transpose(*order, *_rest(held)), list(shape)
+        taken = _deal([held.axes[d].size for d in order], local, dims)
+        if taken is not None:
+            found.append(_merge(array, taken, shape))
+    return found
+
+
+def _rest(held: Held) -> range:
+    return range(len(held.axes), held.array.ndim)
+
+
+def _deal(sizes: Sequence[int], local: Sequence[int], whole: Sequence[int]) -> list[int] | None:
+    """For each axis, the dimension it is split along: greedily, in order."""
+    left = [w // n if n and w % n == 0 else 0 for n, w in zip(local, whole, strict=True)]
+    taken = []
+    for size in sizes:
+        dim = next((d for d, ratio in enumerate(left) if ratio > 1 and ratio % size == 0), None)
+        if size == 1:
+            dim = 0
+        if dim is None:
+            return None
+        left[dim] //= size
+        taken.append(dim)
+    return taken if all(ratio == 1 for ratio in left) else None
+
+
+def _merge(array: np.ndarray, taken: Sequence[int], shape: Sequence[int]) -> np.ndarray:
+    """Move each axis in front of the dimension it is a part of."""
+    count = len(taken)
+    order: list[int] = []
+    for dim in range(len(shape)):
+        order += [axis for axis, own in enumerate(taken) if own == dim]
+        order.append(count + dim)
+    return array.transpose(order).reshape(shape)

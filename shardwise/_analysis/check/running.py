@@ -1,0 +1,323 @@
+"""A program on one mesh, evaluated in float64."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._base.doing import doing
+from ..._base.errors import noting
+from ..._engine.lower import Pace, Value, Watch, explain_trouble, observe
+from ..._engine.tracing import Traced, Tracing
+from ..._jax.virtual import under
+from ..._mesh import abstract
+from ..._program import Atom, Body, Op, Scan, Var, walk
+from ..lift import Lifted, lift, widened
+from ..lift import rounds as rounds_to_integers
+from .cache import compiled
+from .compare import Change, Tolerance, change_of, wide
+from .options import words
+from .ranges import are_vast, asks_for_nan, short_range, whole_numbers
+from .relate import Held
+from .twins import comparable
+
+ALL = Pace(1 << 30)
+"""All shards at once: programs that are checked are small."""
+
+SMALL = 1 << 31
+"""Up to how many bytes of values it pays to compile quickly and run slowly."""
+
+SHORT = 256
+"""Up to how many operations a program compiles in a fraction of a second."""
+
+LIGHT = 1 << 24
+"""Up to how many bytes of values a program may be run a hundred times."""
+
+HEAVY = 1 << 30
+"""From how many bytes on a program is not compiled again to look at it more closely."""
+
+QUICKLY: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""What has XLA compile for a CPU in half the time."""
+
+
+class Run:
+    """A function on one mesh: its program, and what it gives."""
+
+    def __init__(self, tracing: Tracing, args: tuple[Any, ...], like: Run | None = None):
+        """`like` is a run with other values: what was compiled for it serves again."""
+        self.mesh, self.tracing = tracing.mesh, tracing
+        doing(f"tracing {self.on}")
+        with noting(f"tracing {self.on}"):
+            self.traced: Traced = tracing(args, {})
+        self.program = self.traced.program
+        self.twins: dict[Var, Var] = {}
+        """For values that are `beside` others, those on one device."""
+        self.stuck_at: Op | None = None
+        """Where devices wait for others that never come, once that was seen."""
+        self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
+        self._changes: dict[float, list[list[Change]]] = {}
+        known = like._executables if like is not None and like.program is self.program else {}
+        self._executables: dict[Any, Callable[..., Any]] = known
+        self._unrounded = False
+
+    def again(self, args: tuple[Any, ...]) -> Run:
+        """The same with other values."""
+        return Run(self.tracing, args, like=self)
+
+    @functools.cached_property
+    def unrounded(self) -> Run:
+        """The same program with its rounding to integers left out."""
+        run = copy.copy(self)
+        for name in ("lifted", "rounds", "unrounded", "values", "_watch"):
+            run.__dict__.pop(name, None)
+        run._unrounded, run._changes, run._executables = True, {}, {}
+        return run
+
+    @property
+    def on(self) -> str:
+        """Where it runs, in words."""
+        return "the reference" if self.mesh is None else f"on {words(abstract(self.mesh))}"
+
+    @property
+    def body(self) -> Body:
+        """The operations."""
+        return self.program.body
+
+    @property
+    def arguments(self) -> list[Var]:
+        """The inputs that are arguments, and not what the program closes over."""
+        return self.body.ins[len(self.body.ins) - len(self.traced.argument_paths) :]
+
+    @property
+    def paths(self) -> list[str]:
+        """A name for each result."""
+        return self.traced.result_paths
+
+    @functools.cached_property
+    def lifted(self) -> Lifted:
+        """The program in float64."""
+        vast = are_vast(self.traced.plain)
+        return lift(self.body, vast=vast, unrounded=self._unrounded)
+
+    @functools.cached_property
+    def _watch(self) -> Watch:
+        return Watch(self.lifted.body.ops)
+
+    def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
+        """Values of the program, or of the `lifted` one, in float64, as all devices hold them."""
+        if not atoms:
+            return []
+        outs, trouble = self._run(atoms, self._wide, lifted)
+        if trouble is not None and int(trouble.site):
+            sites = self._watch.sites
+            self.stuck_at = sites[int(trouble.site) - 1]
+            raise explain_trouble(sites, int(trouble.site), np.asarray(trouble.ways))
+        return [_held(out) for out in outs]
+
+    def _run(self, atoms: Sequence[Atom], values: Sequence[Any], lifted_ones: bool = False) -> Any:
+        lifted, watch = self.lifted, self._watch
+        wanted = atoms if lifted_ones else [lifted.of(atom) for atom in atoms]
+
+        def run(*values: Any) -> Any:
+            outs, trouble = observe(lifted.body, values, watch, ALL, wanted)
+            return [Value(plain(out.array), out.dims) for out in outs], trouble
+
+        with jax.enable_x64(True):
+            executable = self._compiled(tuple(map(id, atoms)), run)
+            doing(f"running {self.on}")
+            return jax.device_get(executable(*values))
+
+    def _compiled(self, key: Any, run: Callable[..., Any]) -> Callable[..., Any]:
+        if key not in self._executables:
+            doing(f"compiling {self.on}")
+            quick = jax.default_backend() == "cpu" and self._size <= SMALL
+            with under(None):  # a simulated program runs on no mesh
+                lowered = jax.jit(run).lower(*self._wide)
+                self._executables[key] = compiled(lowered, QUICKLY if quick else {})
+        return self._executables[key]
+
+    @functools.cached_property
+    def _wide(self) -> list[Any]:
+        """The arguments in float64."""
+        rows = zip(self.traced.plain, self.body.ins, strict=True)
+        return [widened(value, var.dtype) for value, var in rows]
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may be run a hundred times."""
+        return self._size <= LIGHT
+
+    @functools.cached_property
+    def is_short(self) -> bool:
+        """Whether it compiles in a fraction of a second."""
+        return self.is_light and sum(1 for _ in walk(self.body.ops)) <= SHORT
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether compiling it once more is too much."""
+        return self._size > HEAVY
+
+    @functools.cached_property
+    def _size(self) -> int:
+        """The bytes of all values of the program."""
+        return _bytes(self.body)
+
+    @functools.cached_property
+    def values(self) -> list[Held]:
+        """The results as all devices hold them."""
+        return self.observe(self.body.outs)
+
+    def results(self) -> list[np.ndarray]:
+        """The results as JAX returns them."""
+        return [value.first for value in self.values]
+
+    # --- what changes with the arguments
+
+    def changes(self, count: int, by: float) -> list[Change]:
+        """How each result changes when the arguments do by a part of themselves, `count` times."""
+        drawn = self._changes.setdefault(by, [])
+        for seed in range(len(drawn), count):
+            doing(f"changing the arguments {self.on}")
+            outs, _ = self._run(self.body.outs, _changed(self._wide, by, seed))
+            rows = zip(outs, self.results(), strict=True)
+            drawn.append([change_of(_held(out).first, own) for out, own in rows])
+        return [functools.reduce(operator.or_, own) for own in zip(*drawn[:count], strict=True)]
+
+    @functools.cached_property
+    def rounds(self) -> bool:
+        """Whether it rounds numbers to integers."""
+        return not self._unrounded and any(map(rounds_to_integers, self.body.ops))
+
+    @functools.cached_property
+    def scale(self) -> float:
+        """The largest number among arguments and results."""
+        arrays = [x for x in [*self._wide, *self.results()] if isinstance(x, np.ndarray)]
+        sizes = [np.abs(wide(x))[np.isfinite(wide(x))].max(initial=0.0) for x in arrays]
+        return float(max(sizes, default=0.0))
+
+    @functools.cached_property
+    def short_range(self) -> Any:
+        """A type of the program that ends far below float32; None if there is none."""
+        return short_range(self.body)
+
+    @functools.cached_property
+    def whole_numbers(self) -> Any:
+        """The type of whole numbers that are added up and may leave it; None if there are none."""
+        return whole_numbers(self.body)
+
+    @functools.cached_property
+    def asks_for_nan(self) -> bool:
+        """Whether it asks of its numbers whether they are NaN."""
+        return asks_for_nan(self.body)
+
+    @functools.cached_property
+    def by_numbers(self) -> bool:
+        """Whether numbers may say what meaning does not: sums may leave the range of their types,
+        on some meshes and not on others, or something may be NaN."""
+        if self.short_range is not None or self.whole_numbers is not None or self.asks_for_nan:
+            return True
+        return are_vast([*self.traced.plain, *self.results()])
+
+    # --- comparison
+
+    def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
+        """Values on the way to the results, each with its twin in `base`."""
+        if self._beside is None:
+            pairs = comparable(self.body, base.body)
+            self.twins = dict(pairs)
+            got = self.observe([var for var, _ in pairs])
+            want = base.observe([twin for _, twin in pairs])
+            rows = zip(pairs, got, want, strict=True)
+            self._beside = {var: (held, twin.first) for (var, _), held, twin in rows}
+        return self._beside
+
+    def limits(
+        self, runs: Sequence[Run], rtol: float | None, atol: float | None, eps: Sequence[float]
+    ) -> list[Tolerance]:
+        """How far each result may be off, of this program and of the same on other meshes.
+
+        `eps` are the spacings of the dtypes that what they should be has the accuracy of.
+        """
+        alike = [one for one in [self, *runs] if one.traced.tree == self.traced.tree]
+        own = [[one.lifted.eps(atom) for atom in one.body.outs] for one in alike]
+        wide = [dtype in (np.float64, np.complex128) for dtype in self.dtypes]
+        rows = zip(zip(*own, eps, strict=True), wide, strict=True)
+        return [Tolerance(rtol, atol, max(each), is_wide) for each, is_wide in rows]
+
+    @property
+    def dtypes(self) -> list[Any]:
+        """The declared dtypes of the results, as NumPy has them."""
+        return [_plain_dtype(aval.dtype) for aval in self.program.avals]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """What a result should be: its value in float64 and its declared dtype."""
+
+    value: np.ndarray
+    dtype: Any
+    eps: float = 0.0
+    """The spacing of the dtype that it was computed in, if that was not float64."""
+    index: int = 0
+    run: Run | None = None
+    """The program that computes it, where that is another one."""
+    given: bool = False
+    """Whether it is a value of the user's."""
+
+
+def plain(x: Any) -> Any:
+    """Random keys as the numbers they are made of; tangents of whole numbers, which have no values,
+    as false everywhere."""
+    if getattr(x, "dtype", None) == jax.dtypes.float0:
+        return np.zeros(x.shape, np.bool_)
+    is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def _held(value: Value) -> Held:
+    axes = tuple(sorted(value.dims))
+    array = np.moveaxis(np.asarray(value.array), [value.dims[a] for a in axes], range(len(axes)))
+    return Held(array, axes)
+
+
+def _bytes(body: Body) -> int:
+    total = 0
+    for op in body.ops:
+        total += sum(var.bytes * math.prod(axis.size for axis in var.axes) for var in op.outs)
+        times = op.length if isinstance(op, Scan) else 1
+        total += times * sum(map(_bytes, op.bodies))
+    return total
+
+
+def _changed(values: Sequence[Any], by: float, seed: int) -> list[Any]:
+    """Arguments of which every number is changed by a part of itself."""
+    rng = np.random.default_rng(seed)
+
+    def changed(x: Any) -> Any:
+        if not isinstance(x, np.ndarray) or not jnp.issubdtype(x.dtype, jnp.inexact):
+            return x
+        return x * (1 + by * rng.uniform(-1, 1, x.shape))
+
+    return list(map(changed, values))
+
+
+def _plain_dtype(dtype: Any) -> Any:
+    """The dtype of what `plain` makes of an array."""
+    if dtype == jax.dtypes.float0:
+        return np.dtype(np.bool_)
+    return np.dtype(np.uint32) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.dtype(dtype)
+
+
+__all__ = ["ALL", "Run", "Wanted", "plain"]

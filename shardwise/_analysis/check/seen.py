@@ -1,0 +1,244 @@
+"""What a check could not have seen: data that says nothing, and nothing to compare with.
+
+A program may be wrong and yet pass on zeros, on data that is the same on every device, or on one
+mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what to do about it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ... import _jax
+from ..._mesh import AbstractMesh
+from ..._program import Split, Var, Where
+from .draw import is_zero
+from .flow import ancestors
+from .lint import axes_used
+from .running import Run, plain
+from .verdict import NOWHERE, Finding
+from .wrong import Wrong
+
+DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
+DRAWN = "in place of the shapes: numbers as the program is for, which were not found by drawing."
+
+
+def unseen(
+    base: Run,
+    runs: Sequence[Run],
+    meshes: Sequence[AbstractMesh],
+    given: bool,
+    proved: bool,
+) -> list[Finding]:
+    """What this check could not have seen.
+
+    `given`: there is a reference. `proved`: the program is right on all meshes, with any data.
+    """
+    if not base.paths:
+        return [no_results("nothing was compared")]
+    if not any(value.size for value in base.results()):
+        return [_finding("SW501", "every result is empty: nothing was compared", RETURN)]
+    found = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
+    found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
+    found += _empty(base, "is NaN everywhere", _is_nan)
+    found += _empty(base, "is infinite or NaN everywhere", _is_infinite)
+    found += _empty(base, "is NaN in some of its elements", _is_partly_nan)
+    return found + list(_alike(runs[-1] if runs else base, proved))
+
+
+def with_values(finding: Finding) -> Finding:
+    """What is said of values that were drawn: others have to be given."""
+    remedy = finding.remedy.replace(f", {DRAW}", f", {DRAWN}")
+    return dataclasses.replace(finding, remedy=remedy)
+
+
+RETURN = "return what the program computes: the loss, the gradients, the new parameters."
+
+
+def no_results(so: str) -> Finding:
+    """What is said of a function that returns None."""
+    return _finding("SW501", f"the function returns no arrays: {so}", RETURN)
+
+
+def _finding(code: str, message: str, remedy: str, where: Where = NOWHERE) -> Finding:
+    return Finding(code, message, where, remedy=remedy, certain=False)
+
+
+def _single(
+    meshes: Sequence[AbstractMesh], given: bool, used: Collection[str]
+) -> Iterator[Finding]:
+    """Say so if nothing was compared, or not along an axis that the program uses."""
+    names = [str(name) for name in meshes[0].axis_names]
+    ones = [name for name in names if all(mesh.shape[name] == 1 for mesh in meshes)]
+    if given or not ones:
+        return
+    if len(ones) < len(names):
+        for axis in (name for name in ones if name in used):
+            yield _finding(
+                "SW502",
+                f"axis {axis!r} was only ever 1: what goes wrong along it could not be seen",
+                f'mesh={{"{axis}": [1, 2, 4, 8], ...}}.',
+            )
+    else:
+        axis = names[0]
+        yield _finding(
+            "SW502",
+            "only one device was tried: its result was compared with itself",
+            f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
+        )
+
+
+def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterator[Finding]:
+    rows = list(zip(base.paths, base.results(), strict=True))
+    empty = [path for path, value in rows if value.size and test(value)]
+    if empty and (len(empty) == len(rows) or not all_of_them):
+        more = f" (and {len(empty) - 1} more results likewise)" if len(empty) > 1 else ""
+        yield _finding(
+            "SW503",
+            f"{empty[0]} {what}: nothing could be seen of {'them' if 'elements' in what else 'it'}"
+            f"{more}",
+            f"give other data, {DRAW}",
+        )
+
+
+def ties(tied: Sequence[Wrong]) -> list[Finding]:
+    """Say of which results the data decides nothing: their elements change with next to nothing."""
+    worst = {one.index: one for one in tied}  # meshes come in order of size
+    return [
+        _finding(
+            "SW506",
+            f"{one.path} is decided by a tie: {_count(one)} on {one.mesh}, and as much by changing "
+            "the arguments by 1e-13 of themselves",
+            "give data without ties; or break them by a rule, as by the index of equal scores.",
+            one.where,
+        )
+        for one in worst.values()
+    ]
+
+
+def _count(one: Wrong) -> str:
+    count = int((one.got != one.want.value).sum())
+    return f"{count} of {one.got.size} element{'s differ' if one.got.size > 1 else ' differs'}"
+
+
+def hidden_by_zeros(base: Run, shown: Finding) -> Finding:
+    """What is said of a program that is right with zeros, and wrong with other numbers there."""
+    rows = zip(base.traced.argument_paths, base.traced.argument_values, strict=True)
+    one, *more = [path for path, value in rows if is_zero(value)]
+    whole = f"{one} is" if not more else f"{one} (and {len(more)} more) are"
+    return _finding(
+        "SW505",
+        f"{whole} zero everywhere, and with other numbers there the results are wrong: "
+        f"{shown.message}",
+        f"mend this line ({shown.code}), or give {'them' if more else 'it'} numbers that are not "
+        f"zero and check again, {DRAW}",
+        shown.where,
+    )
+
+
+def _is_zero(value: np.ndarray) -> bool:
+    return not value.any()
+
+
+def _nan(value: np.ndarray) -> np.ndarray:
+    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
+    return np.isnan(value) if is_float else np.zeros(value.shape, bool)
+
+
+def _is_nan(value: np.ndarray) -> bool:
+    return bool(_nan(value).all())
+
+
+def _is_partly_nan(value: np.ndarray) -> bool:
+    return bool(_nan(value).any()) and not _is_nan(value) and not _is_infinite(value)
+
+
+def _is_infinite(value: np.ndarray) -> bool:
+    """Infinity times eight is infinity. An element here and there may be meant: a mask."""
+    is_float = jnp.issubdtype(value.dtype, jnp.inexact)
+    return is_float and not np.isfinite(value).any() and not _is_nan(value)
+
+
+def _alike(run: Run, proved: bool) -> Iterator[Finding]:
+    """Say so if nothing that is split over the devices differs between them, or some of it."""
+    given = dict(zip(run.body.ins, run.traced.plain, strict=True))
+    splits = [op for op in run.body.ops if isinstance(op, Split) and _divides(op)]
+    direct = [(op, given[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in given]
+    alike = [op for op, value in direct if not _differs(op, value)]
+    if len(alike) < len(direct):
+        yield from () if proved else _partly_alike(run, alike)
+        return
+    # What is made of arguments is looked at where those have nothing to tell rows apart by.
+    known = [op for op, _ in direct]
+    made = [op for op in splits if op not in known and isinstance(op.ins[0], Var)]
+    used = [a for op in made for one in ancestors(run.body, op.ins[0]) for a in one.ins]
+    if not splits or any(_has_rows(given[atom]) for atom in used if atom in given):
+        return
+    held = run.observe([op.ins[0] for op in made])
+    if not any(_differs(op, one.first) for op, one in zip(made, held, strict=True)):
+        yield _finding(
+            "SW504",
+            "every device was given the same data: what mixes up devices, or takes one for all, "
+            "cannot be seen",
+            f"give data that differs from row to row, {DRAW}",
+            splits[0].where,
+        )
+
+
+def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
+    """Name the arguments that are the same on every device, beside others that are not.
+
+    What comes back in its shape is a state, such as weights and moments that begin with zeros: a
+    step changes it, and what it changes it by is seen.
+    """
+    names = dict(zip(run.arguments, run.traced.argument_paths, strict=True))
+    states = {(atom.shape, atom.dtype) for atom in run.body.outs if isinstance(atom, Var)}
+    told = {
+        names[op.ins[0]]: op
+        for op in alike
+        if op.ins[0] in names and (op.ins[0].shape, op.ins[0].dtype) not in states
+    }
+    if told:
+        one, *more = told
+        whole = f"{one}{f' (and {len(more)} more)' if more else ''}"
+        yield _finding(
+            "SW504",
+            f"every device was given the same {whole}: a mistake that shows only where "
+            f"{'they differ' if more else 'it differs'} cannot be seen",
+            f"give data that differs from row to row, {DRAW}",
+            told[one].where,
+        )
+
+
+def _divides(op: Split) -> bool:
+    return any(axis.size > 1 for axis in op.axes)
+
+
+def _differs(op: Split, value: Any) -> bool:
+    if _jax.is_traced(value):
+        return True
+    array = np.asarray(plain(jnp.asarray(value)))
+    for dim, axes in enumerate(op.placement):
+        parts = math.prod(axis.size for axis in axes)
+        if parts > 1:
+            pieces = np.split(array, parts, axis=dim)
+            if any(not _equal(piece, pieces[0]) for piece in pieces[1:]):
+                return True
+    return False
+
+
+def _has_rows(value: Any) -> bool:
+    """Whether the rows of an array differ."""
+    if _jax.is_traced(value):
+        return True
+    array = np.asarray(plain(jnp.asarray(value)))
+    return array.ndim > 0 and any(not _equal(row, array[0]) for row in array[1:])
+
+
+def _equal(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.tobytes() == b.tobytes()

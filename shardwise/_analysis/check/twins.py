@@ -1,0 +1,105 @@
+"""The values of a program on a mesh, each with its twin on one device."""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._program import Atom, Body, Collective, Leaf, Op, Var
+from .flow import ancestors
+
+LIMIT = 1 << 24
+"""How many bytes of values are looked at, at most."""
+
+
+def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
+    """The values worth a look that have a twin on the mesh of ones."""
+    twins = twins_of(body, ones)
+    needed = {out for atom in body.outs for op in ancestors(body, atom) for out in op.outs}
+    needed -= _passed_on(body, twins)
+    found: dict[Var, Var] = {}
+    size = 0
+    for op in body.ops:
+        twin = twins.get(id(op))
+        for var, other in _pairs(op, twin) if twin else ():
+            if not isinstance(var, Var) or not isinstance(other, Var) or var.dtype != other.dtype:
+                continue
+            if var in needed and var not in found and not _is_random(var.dtype):
+                size += var.bytes * math.prod(axis.size for axis in var.axes)
+                if size <= LIMIT:
+                    found[var] = other
+    return [*found.items()]
+
+
+def _passed_on(body: Body, twins: Mapping[int, Op | None]) -> set[Var]:
+    """What is made of nothing but parts of other devices, on a way that one device does not go.
+
+    Such a part is not what one device has there, and need not be.
+    """
+    found: set[Var] = set()
+    for op in body.ops:
+        away = isinstance(op, Collective) and op.name == "ppermute" and not twins.get(id(op))
+        own = {atom for atom in op.ins if isinstance(atom, Var)}
+        if away or (isinstance(op, Leaf | Collective) and own and own <= found):
+            found |= {*op.outs}
+    return found
+
+
+def _pairs(op: Op, twin: Op) -> list[tuple[Atom, Atom]]:
+    """What two operations give, and what they are given: that may be made in different ways."""
+    ins = zip(op.ins, twin.ins, strict=True) if len(op.ins) == len(twin.ins) else ()
+    return [*zip(op.outs, twin.outs, strict=True), *ins]
+
+
+def twins_of(body: Body, ones: Body) -> dict[int, Op | None]:
+    """For each operation (by its id) the same one on the mesh of ones."""
+    matcher = difflib.SequenceMatcher(
+        None, [_key(op) for op in body.ops], [_key(op) for op in ones.ops], autojunk=False
+    )
+    found = {
+        id(body.ops[block.a + offset]): ones.ops[block.b + offset]
+        for block in matcher.get_matching_blocks()
+        for offset in range(block.size)
+    }
+    return found | _last_turns(body, ones)
+
+
+def _last_turns(body: Body, ones: Body) -> dict[int, Op | None]:
+    """The twins of what stands in the source once and is done once for each device.
+
+    A loop in Python over the devices takes one turn on one device. Only at the last of several is
+    everything there: what is passed round has been to all of them.
+    """
+    rows, few = _by_key(body.ops), _by_key(ones.ops)
+    found: dict[int, Op | None] = {}
+    for key, own in few.items():
+        turns = rows.get(key, [])
+        if len(turns) > len(own) and len(turns) % len(own) == 0 and own[0].where.file:
+            found |= dict.fromkeys(map(id, turns))
+            found |= zip(map(id, turns[-len(own) :]), own, strict=True)
+    return found
+
+
+def _by_key(ops: Iterable[Op]) -> dict[Any, list[Op]]:
+    found: dict[Any, list[Op]] = collections.defaultdict(list)
+    for op in ops:
+        found[_key(op)].append(op)
+    return found
+
+
+def _is_random(dtype: Any) -> bool:
+    """Keys and bits: there are many of them on the way to a random number, and all differ."""
+    return jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == np.uint32
+
+
+def _key(op: Op) -> tuple[Any, ...]:
+    name = op.name if isinstance(op, Leaf | Collective) else ""
+    where = op.where.file, op.where.line, op.where.column
+    return type(op).__name__, name, len(op.outs), *where

@@ -1,0 +1,112 @@
+"""The two remedies for a gradient that autodiff has summed already, in the words of the line."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from dataclasses import dataclass
+
+from ... import _jax
+from ..._program import Collective, Op, Where
+from .diagnose import line_of
+
+
+@dataclass(frozen=True)
+class _Gradient:
+    """`grad(loss)(params, *rest)`, each as it is written, or `grad(lambda name: value)(params)`."""
+
+    grad: str = "jax.grad"
+    loss: str = "loss"
+    params: str = "w"
+    rest: tuple[str, ...] = ("x",)
+    name: str = ""
+    value: str = ""
+    over: str | None = None
+    """The axes that the value is reduced over, as they are written, where it is."""
+
+    @property
+    def variable(self) -> str:
+        if self.name:
+            return self.name
+        return self.params if self.params.isidentifier() else "params"
+
+    @property
+    def lost(self) -> str:
+        """The loss of the variable."""
+        return self.value or self.call(self.loss, self.variable)
+
+    def call(self, function: str, params: str) -> str:
+        return f"{function}({', '.join([params, *self.rest])})"
+
+
+def two_ways(of: Op | None = None, over: str = "'data'") -> str:
+    """What to write instead of a gradient that is reduced over some axes, by an operation of it."""
+    if of is not None and _jax.is_derived_around((of.source, *of.calls)):
+        return (
+            f"average the loss over {over} where it is made: jax.lax.pmean instead of psum inside "
+            "the shard_map; or the mean, not the sum, of what it returns for each device."
+        )
+    # A sum that leaves each device a part is for parameters that are split: they differ already.
+    split = isinstance(of, Collective) and of.name != "psum"
+    return rewritten(None if of is None else line_of(of), over, split)
+
+
+def rewritten(where: Where | None = None, over: str = "'data'", split: bool = False) -> str:
+    """What to write instead of the gradient at a place, of parameters that may be `split`."""
+    found = (_read(where) if where else None) or _Gradient()
+    if found.over is not None:
+        return (
+            f"what is differentiated is already reduced over {found.over}. Look inside it for what "
+            f"every device adds whole before a sum over {over}, and for what is summed over {over} "
+            "more than once, or summed where it should be averaged."
+        )
+    name = found.variable
+    reduced = f"{found.grad}(lambda {name}: jax.lax.pmean({found.lost}, {over}))({found.params})"
+    own = f"{found.grad}(lambda {name}: {found.value})({name})"
+    if not found.value:
+        own = found.call(f"{found.grad}({found.loss})", name)
+    other = (
+        "\nor make the parameters differ first, and reduce the gradients yourself:\n"
+        f"    {name} = jax.lax.pcast({found.params}, {over}, to='varying')\n"
+        f"    jax.lax.pmean({own}, {over})"
+    )
+    return (
+        f"{'' if split else 'either '}differentiate the reduced loss, which autodiff handles:\n"
+        f"    {reduced}{'' if split else other}\n"
+        f"Where the loss is summed over {over} inside already, average it there instead."
+    )
+
+
+def _read(where: Where) -> _Gradient | None:
+    """The gradient that is taken there, if it is written in one line and in the usual form."""
+    line = linecache.getline(where.file, where.line)
+    try:
+        call = ast.parse(line.encode()[where.column : where.end_column].strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Call)):
+        return None
+    taken = call.func
+    grad = ast.unparse(taken.func)
+    plain = not (call.keywords or taken.keywords) and len(taken.args) == 1 and call.args
+    if not plain or grad.split(".")[-1] not in ("grad", "value_and_grad"):
+        return None
+    params, *rest = (ast.unparse(argument) for argument in call.args)
+    loss = taken.args[0]
+    if isinstance(loss, ast.Name | ast.Attribute):
+        return _Gradient(grad, ast.unparse(loss), params, tuple(rest))
+    if not isinstance(loss, ast.Lambda) or rest or len(loss.args.args) != 1:
+        return None
+    value = ast.unparse(loss.body)
+    return _Gradient(grad, "", params, (), loss.args.args[0].arg, value, _reduced_over(loss.body))
+
+
+def _reduced_over(value: ast.expr) -> str | None:
+    """The axes of a reduction over devices, as they are written, if the value is one."""
+    if not isinstance(value, ast.Call):
+        return None
+    if ast.unparse(value.func).split(".")[-1] not in ("psum", "pmean"):
+        return None
+    named = [one.value for one in value.keywords if one.arg == "axis_name"]
+    axes = [*value.args[1:2], *named]
+    return ast.unparse(axes[0]) if axes else None

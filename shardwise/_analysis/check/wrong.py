@@ -1,0 +1,270 @@
+"""Results beside what they should be: which of them are wrong, and what can be asked of those."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..._program import Collective, Join, Lit, Op, Var, Where
+from .compare import NOTHING, STILL, Change, Tolerance, agree, factor, gaps, is_inexact, off, wide
+from .diagnose import (
+    Known,
+    Origin,
+    follows_sharding,
+    gradient_before,
+    leads_to,
+    mean_of_means,
+    origin,
+    place,
+    relations,
+)
+from .flow import ancestors
+from .lint import maker_of
+from .relate import Held
+from .running import Run, Wanted
+from .verdict import NOWHERE
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Wrong:
+    """One result on one mesh, beside what it should be."""
+
+    run: Run
+    base: Run
+    index: int
+    value: Held | None
+    wanted: Wanted | None
+    limit: Tolerance
+    change: Change = STILL
+    """How it was seen to change with the arguments."""
+    structure: bool = False
+
+    @property
+    def path(self) -> str:
+        """The name of the result."""
+        return "result" if self.structure else self.run.paths[self.index]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The mesh."""
+        assert self.run.mesh is not None
+        return dict(self.run.mesh.shape)
+
+    @property
+    def mesh(self) -> str:
+        """The same in words."""
+        return "{" + ", ".join(f"{name}: {size}" for name, size in self.sizes.items()) + "}"
+
+    @functools.cached_property
+    def got(self) -> np.ndarray:
+        """What JAX returns."""
+        assert self.value is not None
+        return self.value.first
+
+    @property
+    def want(self) -> Wanted:
+        """What it should be."""
+        assert self.wanted is not None
+        return self.wanted
+
+    @functools.cached_property
+    def right(self) -> bool:
+        """Whether there is nothing to say."""
+        if self.structure or not self.same_type:
+            return False
+        return not any(one.any() for one in self.off_by_device)
+
+    @functools.cached_property
+    def off_by_device(self) -> list[np.ndarray]:
+        """For each device the elements that are not what they should be, or not as on the first.
+
+        A device that holds the same as the first one to the bit is left out.
+        """
+        assert self.value is not None
+        first, *others = self.value.rows
+        if first.shape != self.want.value.shape:  # all of it is wrong
+            found = [np.ones(first.shape, bool)]
+        else:
+            found = [off(first, self.want.value, self.limit, self.change)]
+        apart = [row for row in others if not np.array_equal(row, first, equal_nan=_has_nan(row))]
+        return found + [off(row, first, self.limit, self.change) for row in apart]
+
+    @property
+    def tie(self) -> bool:
+        """Whether it is right only since an element that differs is decided by nothing at all."""
+        assert self.value is not None
+        plain = Tolerance(eps=self.limit.eps, wide=self.limit.wide)
+        found = [off(row, self.want.value, plain) for row in self.value.rows]
+        if not any(one.any() for one in found):
+            return False
+        gap = max(gaps(row, self.want.value).max(initial=0.0) for row in self.value.rows)
+        return not is_inexact(self.want.value) or gap > NOTHING * self.base.scale
+
+    @functools.cached_property
+    def on_one_device(self) -> Wrong | None:
+        """The same on one device, where it is wrong there already: only a reference shows that."""
+        alone = self.base.mesh is None or self.base.mesh.size == 1
+        if self.structure or not alone:
+            return None
+        own = dataclasses.replace(self, run=self.base, value=self.base.values[self.index])
+        return None if own.right else own
+
+    @property
+    def same_type(self) -> bool:
+        """Whether shape and dtype are what they should be."""
+        same = self.run.dtypes[self.index] == self.want.dtype
+        return self.got.shape == self.want.value.shape and same
+
+    @property
+    def kind(self) -> str:
+        """Its declared dtype and shape."""
+        return f"{self.run.dtypes[self.index]}{list(self.got.shape)}"
+
+    @property
+    def not_finite(self) -> bool:
+        """Whether it is NaN or infinite where it should not be."""
+        want, got = self._finite
+        return bool((want & ~got).any())
+
+    @property
+    def finite_alone(self) -> bool:
+        """Whether it is not NaN or infinite where it should be."""
+        want, got = self._finite
+        return bool((~want & got).any())
+
+    @functools.cached_property
+    def _finite(self) -> tuple[Any, Any]:
+        """Which elements should be finite, and which are; nothing where the two are not alike."""
+        if self.structure or not self.same_type:
+            return np.True_, np.True_
+        return np.isfinite(wide(self.want.value)), np.isfinite(wide(self.got))
+
+    @functools.cached_property
+    def off(self) -> np.ndarray:
+        """The elements that are not what they should be."""
+        return off(self.got, self.want.value, self.limit, self.change)
+
+    @functools.cached_property
+    def times(self) -> float | None:
+        """The number by which it is too large, if it is one number for the whole array."""
+        if self.structure or not self.same_type or self.apart or self.not_finite:
+            return None
+        return factor(self.got, self.want.value, self.limit)
+
+    @property
+    def slack(self) -> float:
+        """By how much that number may differ from what it is."""
+        return min(max(16 * self.limit.norm, 1e-5), 0.25)
+
+    @functools.cached_property
+    def apart(self) -> bool:
+        """Whether devices that should hold the same do not."""
+        return any(one.any() for one in self.off_by_device[1:])
+
+    @functools.cached_property
+    def origin(self) -> Origin | None:
+        """Where it starts to depend on the number of devices."""
+        target = self.run.body.outs[self.index] if not self.structure else None
+        if not isinstance(target, Var) or not self.same_type:
+            return None
+        return origin(self.run.body, target, self.related)
+
+    @functools.cached_property
+    def origin_times(self) -> float:
+        """The number by which the value is too large that it starts from; 1 if that is none."""
+        op = self.origin.op if self.origin else None
+        pair = self.run.beside(self.base).get(op.outs[0]) if op else None
+        if pair is None or pair[0].first.shape != pair[1].shape:
+            return 1.0
+        return factor(pair[0].first, pair[1], self.limit) or 1.0
+
+    @functools.cached_property
+    def related(self) -> Known:
+        """What each value on the way to it is to its twin on one device."""
+        target = self.run.body.outs[self.index]
+        assert isinstance(target, Var)
+        beside = self.run.beside(self.base)
+        return relations(self.run.body, target, beside, self.run.twins, self.agree)
+
+    def comes_from(self, op: Op) -> bool:
+        """Whether what an operation gives can be what makes it wrong."""
+        body = self.run.body
+        target = body.outs[self.index]
+        return not isinstance(target, Var) or leads_to(body, target, self.related, op)
+
+    def agree(self, a: Any, b: Any) -> bool:
+        """Whether two arrays are the same, as far as this result goes."""
+        return agree(a, b, self.limit)
+
+    @property
+    def mean_of_means(self) -> bool:
+        """Whether it is a mean of unequal means."""
+        body, beside = self.run.body, self.run.beside(self.base)
+        return bool(self.origin) and mean_of_means(body, self.origin.op, beside, self.agree)
+
+    @functools.cached_property
+    def reduced_again(self) -> Collective | None:
+        """The reduction of something already reduced on the way to this result, if there is one."""
+        if self.structure:
+            return None
+        for op in ancestors(self.run.body, self.run.body.outs[self.index]):
+            if isinstance(op, Collective) and op.name == "psum" and not op.backward:
+                atom = op.ins[0]
+                again = [axis for axis in op.axes if axis.size > 1 and axis not in atom.axes]
+                if again and isinstance(atom, Var):
+                    return op
+        return None
+
+    @property
+    def suspect(self) -> tuple[str, Where] | None:
+        """What reading says of that."""
+        return ("SW201", self.reduced_again.where) if self.reduced_again else None
+
+    @property
+    def gradient(self) -> Op | None:
+        """The last operation of the gradient that it is made from, if it is from one."""
+        made = self.origin.op if self.origin else None
+        if made is not None and made.backward:
+            return made
+        again = self.reduced_again
+        return gradient_before(self.run.body, again.ins[0]) if again else None
+
+    @property
+    def written(self) -> bool:
+        """Whether it is a number that the program has, and computes nothing for."""
+        return not self.structure and isinstance(self.run.body.outs[self.index], Lit)
+
+    @property
+    def where(self) -> Where:
+        """The line to name; none for a program that computes nothing."""
+        if self.written:
+            return NOWHERE
+        op = self.origin.op if self.origin else self.maker
+        return place(op, self.run.body) if op else NOWHERE
+
+    @property
+    def draw(self) -> Op | None:
+        """The random numbers that follow the sharding, if there are any."""
+        target = self.run.body.outs[self.index]
+        return follows_sharding(self.run.body, self.base.body, target)
+
+    @property
+    def maker(self) -> Op | None:
+        """The operation that made the result inside the sharded body, if there is any at all."""
+        body = self.run.body
+        if self.structure or not body.ops:
+            return body.ops[-1] if body.ops else None
+        op = maker_of(body, body.outs[self.index], body.ops[-1])
+        while isinstance(op, Join):
+            inner = maker_of(body, op.ins[0], op)
+            if inner is op:
+                break
+            op = inner
+        return op
+
+
+def _has_nan(x: np.ndarray) -> bool:
+    return is_inexact(x)

@@ -1,0 +1,159 @@
+"""Compile a traced program for its mesh, and read what the compiler made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import jax
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+from ..._base.errors import ShardingError, explain_error
+from ..._engine.tracing import Traced
+from ..._jax.compiling import lower, meshes_in, placed_inputs
+from ..._mesh import split_over
+from . import worker
+from .hlo import Module, parse
+from .origin import Origins
+from .sent import Node, Reader, Sent, sent_in
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """An input of a program, as it is compiled."""
+
+    path: str
+    """`params['w1']`; empty for a constant that the program closes over."""
+    spec: PartitionSpec
+    donated: bool
+    said: bool
+    """Whether the argument or `in_specs=` says how it is sharded, and not the program."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a program."""
+
+    mesh: Mapping[str, int]
+    devices: int
+    inputs: tuple[Input, ...]
+    files: worker.Files
+
+    @functools.cached_property
+    def module(self) -> Module:
+        """What one device runs."""
+        return parse(self.files.optimized)
+
+    @functools.cached_property
+    def whole(self) -> Module:
+        """The program of the whole arrays, with the sharding of each operation's result."""
+        return parse(self.files.propagated)
+
+    @functools.cached_property
+    def schedule(self) -> list[Node]:
+        """What one device runs, from top to bottom."""
+        return Reader(self.module, self.mesh, self.devices).schedule()
+
+    @functools.cached_property
+    def sent(self) -> list[Sent]:
+        """Everything that devices send each other."""
+        return list(sent_in(self.schedule))
+
+    @functools.cached_property
+    def origins(self) -> Origins:
+        """Which inputs are behind the arrays of what one device runs."""
+        return Origins(self.module)
+
+    def argument(self, sent: Sent) -> str:
+        """The path of the argument that is sent, where nothing has been computed from it yet."""
+        computation = self.module.computations[sent.computation]
+        source = computation.get(sent.operand)
+        number = None if source is None else self.origins.of(source, sent.computation)
+        return "" if number is None else self.inputs[number].path
+
+    @property
+    def peak(self) -> int | None:
+        """Bytes that the buffer assignment takes: arguments, results and temporary values."""
+        match = re.search(r"Total bytes: (\d+)", self.files.memory)
+        return int(match[1]) if match else None
+
+
+def mesh_of(traced: Traced, mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh | None:
+    """The mesh that a program is compiled for: the one with devices, if it names one itself.
+
+    Left out, it is the mesh of the program's own shardings, or that of its arguments.
+    """
+    own = meshes_in(traced.program.jaxpr)
+    held = [getattr(value, "sharding", None) for value in traced.values]
+    own += [one.mesh for one in held if isinstance(one, NamedSharding) and one.mesh.size > 1]
+    if mesh is None:
+        return own[0] if own else None
+    same = (one for one in own if isinstance(one, Mesh) and one.shape == mesh.shape)
+    return next(same, mesh)
+
+
+def inputs_of(traced: Traced, otherwise: Sequence[PartitionSpec] = ()) -> list[Input]:
+    """How each input is sharded: as it says, as `in_specs=` do, or as the program first asks.
+
+    Args:
+        traced: The program.
+        otherwise: For each argument, how it is sharded where nothing says so.
+    """
+    paths = traced.argument_paths
+    missing = len(traced.values) - len(paths)
+    specs = [*[None] * missing, *traced.specs]
+    placed = placed_inputs(traced.program.jaxpr)
+    found = []
+    rest = otherwise or [PartitionSpec()] * len(paths)
+    rest = [*[PartitionSpec()] * missing, *rest]
+    rows = zip([""] * missing + list(paths), specs, traced.values, placed, rest, strict=True)
+    for path, spec, value, program, last in rows:
+        sharding = getattr(value, "sharding", None)
+        if spec is None and isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
+            spec = sharding.spec
+        said = spec is not None
+        spec = spec if spec is not None else program.spec
+        found.append(Input(path, last if spec is None else spec, program.donated, said))
+    return found
+
+
+def compiled(
+    traced: Traced,
+    inputs: Sequence[Input],
+    mesh: Mesh | AbstractMesh,
+    constrained: Mapping[int, PartitionSpec] | None = None,
+) -> Compiled:
+    """Compile a program for the mesh; raise `CompileError` where that fails.
+
+    With `constrained`, some inputs are constrained to another sharding before anything else.
+    """
+    worker.start()
+    types = traced.program.arguments
+    for one, type_ in zip(inputs, types, strict=True):
+        _refuse_uneven(one, type_.shape, mesh)
+    shaped = [
+        jax.ShapeDtypeStruct(type_.shape, type_.dtype, sharding=NamedSharding(mesh, one.spec))
+        for one, type_ in zip(inputs, types, strict=True)
+    ]
+    donated = [place for place, one in enumerate(inputs) if one.donated]
+    lowered = lower(traced.program.jaxpr, shaped, mesh, donated, constrained)
+    files = worker.compiled(lowered, narrow=True)
+    return Compiled(dict(mesh.shape), lowered.devices, tuple(inputs), files)
+
+
+def _refuse_uneven(one: Input, shape: Sequence[int], mesh: Mesh | AbstractMesh) -> None:
+    """Refuse an argument that does not divide as its spec says."""
+    for size, names in zip(shape, split_over(one.spec), strict=False):
+        parts = math.prod(mesh.shape[name] for name in names)
+        if size % parts:
+            raise ShardingError(
+                explain_error(
+                    f"a dimension of size {size} is split over {', '.join(names)}, {parts} devices",
+                    where=one.path or "a constant of the program",
+                    rule="An argument of jit divides evenly over the devices of its spec.",
+                    remedy="pad it, or name a mesh or a spec that divides it.",
+                )
+            )

@@ -1,0 +1,254 @@
+"""The text of an HLO module as data: computations, instructions, types and source frames.
+
+Only what the text says; what it means for a mesh is read in `sent` and `shardings`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Iterator
+
+from ..._jax import Frame
+
+WIDTHS = {"pred": 8, "token": 0, "opaque": 0, "c64": 64, "c128": 128}
+"""Bits of the types whose name does not say it."""
+
+NAMES = {"pred": "bool", "bf16": "bfloat16", "c64": "complex64", "c128": "complex128"}
+KINDS = {"f": "float", "s": "int", "u": "uint"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Type:
+    """The type of one array."""
+
+    element: str
+    """As HLO writes it: `f32`, `bf16`, `pred`."""
+    shape: tuple[int, ...]
+
+    @property
+    def dtype(self) -> str:
+        """As JAX writes it: `float32`."""
+        if self.element in NAMES:
+            return NAMES[self.element]
+        if match := re.fullmatch(r"([fsu])(\d+)(e\w+)?", self.element):
+            kind, bits, format_ = match.groups()
+            return f"{KINDS[kind]}{bits}_{format_}" if format_ else f"{KINDS[kind]}{bits}"
+        return self.element
+
+    @property
+    def bytes(self) -> int:
+        """Of the whole array."""
+        return -(-math.prod(self.shape) * _bits(self.element) // 8)
+
+
+def _bits(element: str) -> int:
+    if element in WIDTHS:
+        return WIDTHS[element]
+    match = re.match(r"[a-z]+(\d+)", element)
+    return int(match[1]) if match else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Instruction:
+    """One instruction of a computation."""
+
+    name: str
+    types: tuple[Type, ...]
+    """Of its result; several for a tuple, whose nesting is flattened."""
+    opcode: str
+    operands: tuple[str, ...]
+    attributes: str
+    """Everything behind the operands."""
+    root: bool
+    inside: str = ""
+    """The text between the parentheses: a constant's value, a parameter's number."""
+
+    def attribute(self, name: str) -> str:
+        """The value of an attribute as text, balanced braces and all; empty if it is not there."""
+        match = re.search(rf"(?:^|[\s,]){name}=", self.attributes)
+        if match is None:
+            return ""
+        rest = self.attributes[match.end() :]
+        if rest[0] in "{[":
+            return rest[: _balanced(rest)]
+        return re.match(r'"(?:[^"\\]|\\.)*"|[^\s,]+', rest)[0]  # pyright: ignore
+
+    @functools.cached_property
+    def op_name(self) -> str:
+        """The path of JAX transformations and primitives that it comes from."""
+        match = re.search(r'op_name="((?:[^"\\]|\\.)*)"', self.attributes)
+        return match[1] if match else ""
+
+    @property
+    def frame(self) -> int:
+        """The number of its innermost stack frame; 0 for none."""
+        match = re.search(r"stack_frame_id=(\d+)", self.attributes)
+        return int(match[1]) if match else 0
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """The computations that run with it, in order."""
+        if self.opcode in ("async-update", "async-done"):  # they name what async-start runs
+            return ()
+        found = []
+        for name in ("condition", "body", "calls", "to_apply", "called_computations"):
+            found += re.findall(r"%?([\w.\-]+)", self.attribute(name).strip("{}"))
+        if self.opcode == "conditional":
+            found += self.branches
+        return tuple(found)
+
+    @property
+    def branches(self) -> tuple[str, ...]:
+        """For a conditional: its branches."""
+        text = self.attribute("branch_computations")
+        text = text or f"{self.attribute('true_computation')} {self.attribute('false_computation')}"
+        return tuple(re.findall(r"%?([\w.\-]+)", text))
+
+    @property
+    def trips(self) -> int | None:
+        """For a loop: how often it runs, where the compiler knows."""
+        match = re.search(r'"known_trip_count":\s*\{"n":\s*"(\d+)"', self.attributes)
+        return int(match[1]) if match else None
+
+
+Computation = dict[str, Instruction]
+"""The instructions by name, in order."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A whole module."""
+
+    computations: dict[str, Computation]
+    entry: str
+    frames: dict[int, tuple[Frame, int]]
+    """Each stack frame with the number of its parent; 0 for none."""
+
+    def stack(self, instruction: Instruction) -> Iterator[Frame]:
+        """The frames of an instruction, the innermost first."""
+        number = instruction.frame
+        while number in self.frames:
+            frame, number = self.frames[number]
+            yield frame
+
+
+def parse(text: str) -> Module:
+    """Read the text of a module."""
+    head, lines = _tables(text.splitlines())
+    computations: dict[str, Computation] = {}
+    entry, current = "", {}
+    for line in lines:
+        if line.startswith(" "):
+            if (instruction := instruction_of(line)) is not None:
+                for name in instruction.operands:
+                    if "#" in name and name not in current:
+                        current[name] = _element(name, current)
+                current[instruction.name] = instruction
+        elif match := re.match(r"(ENTRY )?%?([\w.\-]+) .*\{$", line):
+            current = computations.setdefault(match[2], {})
+            entry = match[2] if match[1] else entry
+    return Module(computations, entry, _frames(head))
+
+
+def instruction_of(line: str) -> Instruction | None:
+    """Read one line of a computation; None if it is no instruction."""
+    match = re.match(r"\s+(ROOT )?%?([\w.\-]+) = ", line)
+    if match is None:
+        return None
+    rest = line[match.end() :]
+    end = _balanced(rest) if rest[0] == "(" else rest.index(" ")
+    types, rest = rest[:end], rest[end:].lstrip()
+    opcode, _, _ = rest.partition("(")
+    rest = rest[len(opcode) :]
+    end = _balanced(rest)
+    inside = rest[1 : end - 1]
+    names = () if opcode in ("constant", "parameter") else re.findall(r"%([\w.\-#]+)", inside)
+    return Instruction(
+        match[2], _types(types), opcode, tuple(names), rest[end:], bool(match[1]), inside
+    )
+
+
+def _element(name: str, computation: Computation) -> Instruction:
+    """An element of a tuple, written `%tuple#1` where it is used, as an instruction."""
+    source, _, index = name.partition("#")
+    types = computation[source].types[int(index) : int(index) + 1]
+    return Instruction(name, types, "get-tuple-element", (source,), f", index={index}", False)
+
+
+def _types(text: str) -> tuple[Type, ...]:
+    return tuple(
+        Type(element, tuple(int(size.lstrip("<=")) for size in shape.split(",") if size))
+        for element, shape in re.findall(r"\b([a-z]\w*)\[([\d,<=]*)\]", text)
+    )
+
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[(\[{]|[)\]}]')
+
+
+def _balanced(text: str) -> int:
+    """The end of the bracketed text that a text starts with; strings inside it do not count."""
+    depth = 0
+    for match in _BRACKETS.finditer(text):
+        if match[0] in "([{":
+            depth += 1
+        elif match[0] in ")]}":
+            depth -= 1
+            if not depth:
+                return match.end()
+    return len(text)
+
+
+# --- source frames
+
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+
+
+def _tables(lines: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """The tables of source locations at the head of a module, and the lines after them."""
+    tables: dict[str, list[str]] = {name: [] for name in _TABLES}
+    current: list[str] | None = None
+    for number, line in enumerate(lines):
+        if line in tables:
+            current = tables[line]
+        elif current is not None and line[:1].isdigit():
+            current.append(line)
+        elif line and not line.startswith("HloModule"):
+            return tables, lines[number:]
+    return tables, []
+
+
+def _frames(tables: dict[str, list[str]]) -> dict[int, tuple[Frame, int]]:
+    files, functions = _strings(tables["FileNames"]), _strings(tables["FunctionNames"])
+    places = {}
+    for line in tables["FileLocations"]:
+        number, fields = _fields(line)
+        places[number] = Frame(
+            files.get(fields.get("file_name_id", 0), ""),
+            fields.get("line", 0),
+            functions.get(fields.get("function_name_id", 0), ""),
+            fields.get("column", 0),
+            fields.get("end_column", 0),
+        )
+    frames = {}
+    for line in tables["StackFrames"]:
+        number, fields = _fields(line)
+        # The text has the parent's number plus one.
+        parent = fields.get("parent_frame_id", 1) - 1
+        frames[number] = places[fields["file_location_id"]], parent if parent != number else 0
+    return frames
+
+
+def _strings(lines: list[str]) -> dict[int, str]:
+    found = {}
+    for line in lines:
+        number, _, text = line.partition(" ")
+        found[int(number)] = text.strip()[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return found
+
+
+def _fields(line: str) -> tuple[int, dict[str, int]]:
+    number, _, text = line.partition(" ")
+    return int(number), {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", text)}

@@ -1,0 +1,361 @@
+"""The collectives of an optimised module: what is sent, how often, from which line.
+
+Every instruction that makes devices communicate is read, whatever form it has: alone, several
+combined into one, asynchronous, inside loops, branches and called computations. What a module says
+of a device is the same for all devices, so the figures are those of one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..._program import primitives
+from ..._program.collectives import sends
+from .devices import axes_of_groups, axes_of_pairs, permuted, replica_groups
+from .hlo import Computation, Instruction, Module, Type
+from .work import Work, add_instruction
+
+NAMES = {
+    "all-gather": "all_gather",
+    "reduce-scatter": "psum_scatter",
+    "all-to-all": "all_to_all",
+    "ragged-all-to-all": "ragged_all_to_all",
+    "collective-permute": "ppermute",
+    "collective-broadcast": "pbroadcast",
+}
+"""HLO opcodes by the names of `jax.lax`; an all-reduce has one for each reduction."""
+
+REDUCTIONS = {
+    "add": "psum",
+    "maximum": "pmax",
+    "or": "pmax",
+    "minimum": "pmin",
+    "and": "pmin",
+}
+
+WRITTEN = primitives.names(lambda p: p.acts == "collective")
+"""Primitives of JAX that are collectives: what comes from them the program itself sends."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Sent:
+    """One array that a collective of the compiled program sends."""
+
+    name: str
+    """As in `jax.lax`; `all_reduce` for a reduction that `jax.lax` has no collective for."""
+    axes: tuple[str, ...]
+    group_size: int
+    type: Type
+    """Of one device's operand."""
+    result: Type
+    bytes_sent: int
+    """By one device, each time, by ring algorithms."""
+    times: int
+    """How often; each loop whose trip count is not known taken once."""
+    known: bool
+    """Whether all trip counts are known."""
+    counted: bool
+    """False in the branches of a conditional that send less than another."""
+    message: int
+    """Arrays with the same number are sent as one message."""
+    direction: str
+    """`forward`, `backward` or `update`."""
+    instruction: Instruction
+    """With the source frames: for a combined collective, what takes this array out of it."""
+    computation: str
+    operand: str
+    """The name of the instruction that gives the array."""
+    sliced: bool = False
+    """Whether of a reduced array each device keeps only a part."""
+
+    @property
+    def written(self) -> bool:
+        """Whether the program itself calls this collective, in a `shard_map`."""
+        return any(part in WRITTEN for part in self.instruction.op_name.split("/")[-1:])
+
+
+@dataclasses.dataclass(frozen=True)
+class _Around:
+    """The loops and branches around a computation."""
+
+    times: int = 1
+    known: bool = True
+    counted: bool = True
+    update: bool = False
+    """Whether what goes in comes of a backward pass."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop with a collective inside."""
+
+    instruction: Instruction
+    trips: int | None
+    body: list[Node]
+
+
+@dataclasses.dataclass(frozen=True)
+class Branches:
+    """A conditional with a collective inside; the branch that sends most is the one that counts."""
+
+    instruction: Instruction
+    bodies: list[list[Node]]
+    chosen: int
+
+
+Node = Sent | Work | Loop | Branches
+"""A part of what one device runs."""
+
+
+class Reader:
+    """One walk over the computations of a module, as they run."""
+
+    def __init__(self, module: Module, mesh: Mapping[str, int], devices: int):
+        self.module, self.mesh, self.devices = module, mesh, devices
+        self.messages = 0
+
+    def schedule(self) -> list[Node]:
+        """What one device runs, from top to bottom."""
+        return self._nodes(self.module.entry, _Around())
+
+    def _nodes(self, name: str, around: _Around) -> list[Node]:
+        """The nodes of a computation; all work between two collectives is one."""
+        found: list[Node] = []
+        for node in self._walk(name, around):
+            if isinstance(node, Work) and found and isinstance(found[-1], Work):
+                found[-1].add(node)
+                found[-1].first = found[-1].first or node.first
+            elif not isinstance(node, Work) or node.operations:
+                found.append(node)
+        return found
+
+    def _walk(self, name: str, around: _Around) -> Iterator[Node]:
+        computation = self.module.computations.get(name, {})
+        later = _after_backward(computation)
+        for instruction in computation.values():
+            update = around.update or instruction.name in later
+            inside = dataclasses.replace(around, update=update)
+            opcode = instruction.opcode.removesuffix("-start")
+            if opcode == "all-reduce" or opcode in NAMES:
+                yield from self._collective(instruction, opcode, computation, name, inside)
+            elif instruction.opcode == "while":
+                yield self._loop(instruction, inside)
+            elif instruction.opcode == "conditional":
+                yield self._branches(instruction, inside)
+            elif instruction.opcode in ("call", "async-start"):
+                for called in instruction.called:
+                    yield from self._nodes(called, inside)
+            else:
+                work = Work()
+                add_instruction(work, instruction, computation, self.module)
+                yield work
+
+    def _loop(self, instruction: Instruction, around: _Around) -> Node:
+        trips = instruction.trips
+        times = 1 if trips is None else trips
+        known = around.known and trips is not None
+        inside = dataclasses.replace(around, times=around.times * times, known=known)
+        body = [node for name in instruction.called for node in self._nodes(name, inside)]
+        if any(True for _ in sent_in(body)):
+            return Loop(instruction, trips, body)
+        return _all_work([body], times, instruction)
+
+    def _branches(self, instruction: Instruction, around: _Around) -> Node:
+        bodies = [self._nodes(name, around) for name in instruction.branches]
+        costs = [sum(one.bytes_sent * one.times for one in sent_in(body)) for body in bodies]
+        chosen = costs.index(max(costs))
+        if not max(costs):
+            return _all_work(bodies[:1], 1, instruction)
+        for number, body in enumerate(bodies):
+            if number != chosen:
+                bodies[number] = _uncounted(body)
+        return Branches(instruction, bodies, chosen)
+
+    def _collective(
+        self,
+        instruction: Instruction,
+        opcode: str,
+        computation: Computation,
+        name: str,
+        around: _Around,
+    ) -> Iterator[Sent]:
+        called = self._name(instruction, opcode)
+        axes, size = self._group(instruction, opcode)
+        if size <= 1:
+            return
+        self.messages += 1
+        sliced = _is_sliced(instruction, computation, self.module)
+        named = instruction
+        if not instruction.frame:
+            instruction = _with_line(instruction, computation)
+        named = named if named.op_name else instruction
+        for source, operand, result, origin in _arrays(instruction, opcode, computation):
+            yield Sent(
+                name=called,
+                axes=axes,
+                group_size=size,
+                type=operand,
+                result=result,
+                bytes_sent=sends(called, operand.bytes, size),
+                times=around.times,
+                known=around.known,
+                counted=around.counted,
+                message=self.messages,
+                direction=_direction(named if origin is instruction else origin, around.update),
+                instruction=origin,
+                computation=name,
+                operand=source,
+                sliced=sliced,
+            )
+
+    def _name(self, instruction: Instruction, opcode: str) -> str:
+        if opcode != "all-reduce":
+            return NAMES[opcode]
+        body = self.module.computations.get(instruction.attribute("to_apply").lstrip("%"), {})
+        kinds = {one.opcode for one in body.values()} & (REDUCTIONS.keys() | {"multiply", "xor"})
+        return REDUCTIONS.get(kinds.pop(), "all_reduce") if len(kinds) == 1 else "all_reduce"
+
+    def _group(self, instruction: Instruction, opcode: str) -> tuple[tuple[str, ...], int]:
+        if opcode == "collective-permute":
+            axes = axes_of_pairs(permuted(instruction.attributes), self.mesh)
+            return axes, math.prod(self.mesh[name] for name in axes)
+        groups = replica_groups(instruction.attributes, self.devices)
+        return axes_of_groups(groups, self.mesh), max(map(len, groups))
+
+
+def sent_in(nodes: Sequence[Node]) -> Iterator[Sent]:
+    """Everything that is sent, in order."""
+    for node in nodes:
+        match node:
+            case Sent():
+                yield node
+            case Loop():
+                yield from sent_in(node.body)
+            case Branches():
+                for body in node.bodies:
+                    yield from sent_in(body)
+
+
+def work_in(nodes: Sequence[Node]) -> Work:
+    """All work, loops multiplied out; of branches, that of the one that counts."""
+    total = Work()
+    for node in nodes:
+        match node:
+            case Work():
+                total.add(node)
+            case Loop():
+                total.add(work_in(node.body), 1 if node.trips is None else node.trips)
+            case Branches():
+                total.add(work_in(node.bodies[node.chosen]))
+    return total
+
+
+def _all_work(bodies: Sequence[Sequence[Node]], times: int, origin: Instruction) -> Work:
+    total = Work(first=origin)
+    for body in bodies:
+        total.add(work_in(body), times)
+    return total
+
+
+def _uncounted(body: Sequence[Node]) -> list[Node]:
+    found: list[Node] = []
+    for node in body:
+        match node:
+            case Sent():
+                found.append(dataclasses.replace(node, counted=False))
+            case Loop():
+                found.append(dataclasses.replace(node, body=_uncounted(node.body)))
+            case Branches():
+                inner = [_uncounted(one) for one in node.bodies]
+                found.append(dataclasses.replace(node, bodies=inner))
+            case _:
+                found.append(node)
+    return found
+
+
+def _arrays(
+    instruction: Instruction, opcode: str, computation: Computation
+) -> Iterator[tuple[str, Type, Type, Instruction]]:
+    """The operands, their types and results, and the instruction that has the line of each."""
+    operands = [computation[name] for name in instruction.operands if name in computation]
+    if opcode == "all-to-all" and len(operands) > 1:  # one operand for each device of the group
+        (first,) = operands[0].types
+        whole = Type(first.element, (len(operands), *first.shape))
+        yield operands[0].name, whole, whole, instruction
+        return
+    if opcode in ("ragged-all-to-all", "collective-permute"):  # the others say where it goes
+        operands = operands[:1]
+    taken = {
+        int(one.attribute("index")): one
+        for one in computation.values()
+        if one.opcode == "get-tuple-element" and one.operands == (instruction.name,)
+    }
+    asynchronous = instruction.opcode.endswith("-start")
+    for place, operand in enumerate(operands):
+        (kind,) = operand.types[:1]
+        own = taken.get(place) if len(operands) > 1 and not asynchronous else None
+        results = instruction.types[len(operands) :] if asynchronous else instruction.types
+        result = results[place] if place < len(results) else kind
+        lines = (own, operand) if len(operands) > 1 else ()
+        origin = next((one for one in lines if one is not None and one.frame), instruction)
+        yield operand.name, kind, result, origin
+
+
+def _with_line(instruction: Instruction, computation: Computation) -> Instruction:
+    """A collective that has no line, with that of the first operation that takes its result."""
+    names = {instruction.name}
+    for one in computation.values():
+        if not names.isdisjoint(one.operands):
+            if one.frame and one.opcode != "tuple":
+                own = _METADATA.sub("", instruction.attributes)
+                (metadata,) = _METADATA.findall(one.attributes)[:1]
+                return dataclasses.replace(instruction, attributes=f"{own}, {metadata}")
+            names.add(one.name)
+    return instruction
+
+
+_METADATA = re.compile(r'metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+
+
+def _is_sliced(instruction: Instruction, computation: Computation, module: Module) -> bool:
+    """Whether all that takes the result of a reduction takes a part of it alone."""
+    if not instruction.opcode.startswith("all-reduce"):
+        return False
+    readers = [one for one in computation.values() if instruction.name in one.operands]
+    return bool(readers) and all(_slices(one, instruction.name, module) for one in readers)
+
+
+def _slices(reader: Instruction, name: str, module: Module) -> bool:
+    if reader.opcode == "dynamic-slice":
+        return reader.operands[0] == name
+    if reader.opcode != "fusion":
+        return False
+    inner = module.computations.get(reader.attribute("calls").lstrip("%"), {})
+    number = str(reader.operands.index(name))
+    parameter = next(
+        (one.name for one in inner.values() if (one.opcode, one.inside) == ("parameter", number)),
+        "",
+    )
+    uses = [one for one in inner.values() if parameter in one.operands]
+    return bool(uses) and all(
+        one.opcode == "dynamic-slice" and one.operands[0] == parameter for one in uses
+    )
+
+
+def _direction(instruction: Instruction, update: bool) -> str:
+    name = instruction.op_name
+    if "transpose(" in name:
+        return "backward"
+    return "update" if update and "jvp(" not in name else "forward"
+
+
+def _after_backward(computation: Computation) -> set[str]:
+    """The instructions that come of the backward pass, itself included."""
+    found: set[str] = set()
+    for instruction in computation.values():
+        if "transpose(" in instruction.op_name or not found.isdisjoint(instruction.operands):
+            found.add(instruction.name)
+    return found

@@ -1,0 +1,232 @@
+"""The process that compiles, seen from the caller: started once, kept, ended with the caller."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from ..._base.errors import ShardwiseError, explain_error
+from .messages import Request, receive, send
+
+SECONDS = "SHARDWISE_COMPILE_SECONDS"
+"""The environment variable that bounds one compilation."""
+
+DEFAULT_SECONDS = 900.0
+
+
+class CompileError(ShardwiseError):
+    """The compiler did not compile a program: it failed, took too long, or ran out of memory."""
+
+
+class Worker:
+    """One process that compiles, with the pipes to it."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
+        # -P: a file of the working directory that is called like a package is not imported.
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            "from shardwise._analysis.compiler.child import main; main()",
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            env=_environment(),
+            start_new_session=True,  # Ctrl-C is the caller's to handle
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be sent a request from this process."""
+        return self.owner == os.getpid() and self.process.poll() is None
+
+    def ask(self, request: Request, seconds: float) -> str:
+        """Send a request and wait for the answer."""
+        stdin = cast(BinaryIO, self.process.stdin)
+        stdout = cast(BinaryIO, self.process.stdout)
+        try:
+            send(stdin, request)
+            if not _readable(stdout, seconds):
+                raise _too_slow(seconds)
+            return receive(stdout)
+        except (EOFError, BrokenPipeError):
+            raise self._ended() from None
+
+    def end(self) -> None:
+        """End the process and wait for it, so that none is left behind."""
+        if self.owner != os.getpid():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.errors):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def _ended(self) -> CompileError:
+        code = self.process.wait()
+        self.errors.seek(0)
+        last = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
+        killed = code == -signal.SIGKILL or "bad_alloc" in " ".join(last)
+        why = "was killed, most likely for memory" if killed else f"ended with {_how(code)}"
+        return CompileError(
+            explain_error(
+                "\n".join([f"the process that compiles {why}", *last]),
+                where="sw.explain(compile=...)",
+                rule="The program is compiled for every device of the mesh in one process.",
+                remedy="explain it on a smaller mesh with the same axes, or with compile=False.",
+            )
+        )
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _too_slow(seconds: float) -> CompileError:
+    return CompileError(
+        explain_error(
+            f"the compiler did not finish within {seconds:g} seconds",
+            where="sw.explain(compile=...)",
+            rule=f"{SECONDS} bounds it; the default is {DEFAULT_SECONDS:g}.",
+            remedy="a smaller mesh with the same axes, fewer layers (or a scan over them), "
+            f"compile=False, or {SECONDS}={2 * seconds:g}.",
+        )
+    )
+
+
+def _readable(stream: BinaryIO, seconds: float) -> bool:
+    """Wait until there is something to read; in short steps, so that Ctrl-C works everywhere."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        if select.select([stream], [], [], min(left, 1.0))[0]:
+            return True
+    return False
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment, for a process that has no accelerator and finds this package."""
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    kept = [flag for flag in flags if not flag.startswith(("--xla_force_host", "--xla_dump"))]
+    package = str(Path(__file__).parents[3])
+    path = os.pathsep.join([package, *filter(None, sys.path)])
+    return {
+        **os.environ,
+        "XLA_FLAGS": " ".join(kept),
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": path,
+        "TF_CPP_MIN_LOG_LEVEL": "1",
+    }
+
+
+_lock = threading.Lock()
+_kept: list[Worker] = []
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+    """What the compiler left, as text."""
+
+    optimized: str
+    """The HLO that would run."""
+    propagated: str
+    """The HLO of the whole program, each operation with its sharding, before it is partitioned."""
+    memory: str
+    """The report of the buffer assignment."""
+    log: str
+
+
+def start() -> None:
+    """Start the process if there is none, and do not wait until it is ready."""
+    with _lock:
+        _worker()
+
+
+def compiled(lowered: Any, narrow: bool) -> Files:
+    """Have a module compiled; raise `CompileError` where the compiler does not give one."""
+    seconds = _seconds()
+    with _lock, tempfile.TemporaryDirectory(prefix="shardwise-") as folder:
+        worker = _worker()
+        try:
+            error = worker.ask(Request(folder, lowered, narrow), seconds)
+        except BaseException:  # also Ctrl-C: an answer that comes later is nobody's
+            stop()
+            raise
+        files = _files(Path(folder))
+    if not files.optimized:
+        raise CompileError(
+            explain_error(
+                f"XLA does not compile this program: {error}",
+                where="sw.explain(compile=...)",
+                remedy="compile=False explains it from the trace alone.",
+            )
+        )
+    return files
+
+
+def _files(folder: Path) -> Files:
+    return Files(
+        _text(folder, "*cpu_after_optimizations.txt"),
+        _text(folder, "*.before_spmd-partitioning.txt"),
+        _text(folder, "*cpu_after_optimizations-memory-usage-report.txt"),
+        (folder / "log").read_text(errors="replace"),
+    )
+
+
+def _text(folder: Path, pattern: str) -> str:
+    """The largest file of that name: constants that are folded are modules too."""
+    found = sorted(folder.glob(pattern), key=lambda path: path.stat().st_size)
+    return found[-1].read_text() if found else ""
+
+
+def _seconds() -> float:
+    text = os.environ.get(SECONDS, "")
+    try:
+        return float(text) if text else DEFAULT_SECONDS
+    except ValueError:
+        raise CompileError(
+            explain_error(
+                f"it is {text!r}",
+                where=SECONDS,
+                rule="It is a number of seconds.",
+                remedy=f"{SECONDS}=900",
+            )
+        ) from None
+
+
+def _worker() -> Worker:
+    if _kept and not _kept[0].alive:
+        _kept.pop().end()
+    if not _kept:
+        _end_with_this_process()
+        _kept.append(Worker())
+    return _kept[0]
+
+
+@functools.cache
+def _end_with_this_process() -> None:
+    atexit.register(stop)
+
+
+def stop() -> None:
+    """End the process, if there is one."""
+    while _kept:
+        _kept.pop().end()

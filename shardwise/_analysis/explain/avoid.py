@@ -1,0 +1,401 @@
+"""Traffic that need not be: collectives whose result could be had with fewer bytes, or with none.
+
+Nothing here is guessed. A collective is named where the meaning of its operand and of its result,
+or of all that is made of the result, shows what would do instead. Where meaning is not known, and
+where one reader of the result needs more than that, nothing is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..._meaning import (
+    Kept,
+    Known,
+    Value,
+    changes_in_loop,
+    holding,
+    is_number,
+    own_part,
+    same_reading,
+)
+from ..._program import (
+    Atom,
+    Body,
+    Collective,
+    Join,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Split,
+    Var,
+    doing,
+    primitives,
+    within,
+)
+from . import turns
+from .instead import Other, Plan, code, names, sent_bytes
+from .turns import is_recomputed
+
+VIEWS = primitives.names(lambda p: p.identity or p.moves == "reorder") | {"convert_element_type"}
+"""Operations through which it is looked at what becomes of a value."""
+
+SCALES = {"mul", "div"}
+"""Linear operations with a number, which a sum over devices may go past."""
+
+GONE = {"unused", "scattered", "reduced"}
+"""Kinds after which the whole result is not there any more."""
+
+
+def plans(body: Body, kept: Kept) -> dict[int, Plan]:
+    """A plan for each collective that could be avoided, by `id` of the operation."""
+    found: dict[int, Plan] = {}
+    for inner, around in _bodies(body, None):
+        found |= _Look(inner, around, kept, found).plans()
+    return found
+
+
+def _bodies(body: Body, around: Op | None) -> Iterator[tuple[Body, Op | None]]:
+    yield body, around
+    for op in body.ops:
+        for inner in op.bodies:
+            yield from _bodies(inner, op)
+
+
+class _Look:
+    """One list of operations, looked at for collectives that could be avoided."""
+
+    def __init__(self, body: Body, around: Op | None, kept: Kept, found: dict[int, Plan]):
+        self.body, self.around, self.kept, self.found = body, around, kept, dict(found)
+        self.readers: dict[Var, list[Op]] = {}
+        self.makers: dict[Var, Op] = {}
+        for op in body.ops:
+            for var in op.outs:
+                self.makers[var] = op
+            for atom in op.ins:
+                if isinstance(atom, Var):
+                    self.readers.setdefault(atom, []).append(op)
+        self.seen: dict[Any, bool] = {}
+        self.returned = {atom for atom in body.outs if isinstance(atom, Var)}
+
+    def plans(self) -> dict[int, Plan]:
+        """The plans for the collectives of this list, not of lists inside it."""
+        if not any(isinstance(op, Collective) for op in self.body.ops):
+            return {}
+        own: dict[int, Plan] = {}
+        held = self._held_at_first()
+        for op in self.body.ops:
+            known = self.kept.of(op)
+            if known is None:
+                continue
+            if isinstance(op, Collective) and _sends(op) and len(op.ins) == len(op.outs) == 1:
+                plan = self._plan(op, known.ins[0], known.outs[0], held)
+                if plan is not None:
+                    own[id(op)] = self.found[id(op)] = plan
+            self._take_in(op, known, held)
+        return own
+
+    def _take_in(self, op: Op, known: Known, held: dict) -> None:
+        """Remember what a device has after an operation: what it read, and what it made."""
+        if _on_device(op):
+            pairs: list[tuple[Atom, Value]] = [*zip(op.outs, known.outs, strict=True)]
+            if not isinstance(op, Split):
+                pairs += zip(op.ins, known.ins, strict=True)
+            for atom, value in pairs:
+                if isinstance(atom, Var):
+                    held.setdefault((value, str(atom.dtype)), atom)
+
+    def _held_at_first(self) -> dict[tuple[Value, str], Var]:
+        if self.around is None or not _on_device(self.around):
+            return {}  # whole arrays, which no device has
+        values = self.kept.inputs_of(self.body) or []
+        pairs = zip(self.body.ins, values, strict=False)
+        return {(value, str(var.dtype)): var for var, value in pairs}
+
+    def _plan(self, op: Collective, before: Value, after: Value, held: dict) -> Plan | None:
+        return (
+            self._same(op, before)
+            or self._held(op, after, held)
+            or self._given_back(op, before)
+            or self._scattered(op, after)
+            or self._reduced(op)
+            or self._merged(op)
+            or self._order(op)
+            or self._in_loop(op, after)
+        )
+
+    # --- what the devices already have
+
+    def _same(self, op: Collective, before: Value) -> Plan | None:
+        """The operand is the same along some of the axes, or along all."""
+        real = [axis for axis in op.axes if axis.size > 1]
+        apart = before.axes | before.debts
+        alike = [axis for axis in real if axis not in apart]
+        if not alike or not _reaches_all(op):
+            return None
+        rest = tuple(axis for axis in op.axes if axis not in alike)
+        if len(alike) < len(real) and (
+            op.name not in primitives.REDUCTIONS or op.groups is not None
+        ):
+            return None
+        over, mean = names(alike), within(op.source, "pmean")
+        name = "pmean" if mean else op.name
+        reason = f"{name} of what is already the same on all devices along {over}"
+        if len(alike) < len(real):
+            size = Other(op.name, rest, sent_bytes(op))
+            remedy = f"leave {over} out: jax.lax.{name}(..., {code(rest)})"
+            if op.name == "psum" and not mean:
+                remedy += f", times jax.lax.axis_size({code(alike)})"
+            return Plan("same", reason, remedy + ".", (size,))
+        if op.backward and op.name == "psum":
+            remedy = "autodiff adds it where check_vma=False; with check_vma=True it sends nothing."
+        elif mean or primitives.of(op.name).idempotent:
+            remedy = f"leave the {name} out: it gives back what goes in."
+        elif op.name == "psum":
+            remedy = f"multiply by jax.lax.axis_size({code(alike)}), or leave it out."
+        else:
+            remedy = "make it here: every device has all that it would be sent."
+        return Plan("same", reason, remedy)
+
+    def _held(self, op: Collective, after: Value, held: dict) -> Plan | None:
+        """The result is something that the device has already."""
+        var = held.get((after, str(op.outs[0].dtype)))
+        maker = self.makers.get(var) if var is not None else None
+        if var is None or is_number(after) or (after.owed and not _the_same(maker, op)):
+            # Shares of one sum are not the same share, unless they are made in the same way.
+            return self._sent_back(op)
+        if not isinstance(maker, Collective):
+            known = self.kept.of(op)
+            name = holding(after, known.names if known else {})
+            made = maker is not None and not isinstance(maker, Split) and maker.where.file
+            place = f", made at {maker.where}" if made and maker else ""
+            return Plan(
+                "held",
+                f"the device already has what {op.name} gives it: {name}{place}",
+                "use what is there.",
+            )
+        if id(maker) in self.found and self.found[id(maker)].kind in GONE:
+            return None
+        if is_recomputed(op):
+            return Plan(
+                "recomputed",
+                f"jax.checkpoint sends again what {maker.name} gave at {maker.where}",
+                "a policy of jax.checkpoint that saves it would spare this, at the price of the "
+                "memory.",
+                memory=op.outs[0].bytes,
+            )
+        return Plan(
+            "repeated",
+            f"{maker.name} at {maker.where} has already given the same",
+            "keep that result and use it here.",
+        )
+
+    def _sent_back(self, op: Collective) -> Plan | None:
+        """The result is what went into the collective before it."""
+        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        plan = self.found.get(id(before))
+        if not isinstance(before, Collective) or plan is None or plan.kind != "unused":
+            return None
+        return Plan(
+            "held",
+            f"it only undoes the {before.name} at {before.where}",
+            "leave both out.",
+        )
+
+    def _given_back(self, op: Collective, before: Value) -> Plan | None:
+        """All that is made of the result is the operand again."""
+        kind = op.ins[0].dtype if isinstance(op.ins[0], Var) else None
+
+        def again(value: Value, var: Var) -> bool:
+            return var.dtype == kind and same_reading(value, before)
+
+        if not self._all(op.outs[0], again):
+            return None
+        reason = f"of what {op.name} brings, each device only takes its own part back"
+        if any(isinstance(user, Collective) for user in self.readers[op.outs[0]]):
+            reason = f"what {op.name} brings is only sent back"
+        return Plan("unused", reason, "use what goes in.")
+
+    # --- what fewer bytes would do
+
+    def _scattered(self, op: Collective, after: Value) -> Plan | None:
+        """Of a sum every device keeps its own part only."""
+        if op.name != "psum" or op.groups is not None:
+            return None
+        axes = tuple(axis for axis in op.axes if axis.size > 1)
+        count = math.prod(axis.size for axis in axes)
+        for d, size in enumerate(op.outs[0].shape):
+            if size % count:
+                continue
+            own = own_part(after, d, axes)
+            if own is not None and self._only(op.outs[0], own):
+                return Plan(
+                    "scattered",
+                    "of the sum every device keeps only its own part",
+                    f"jax.lax.psum_scatter(..., {code(op.axes)}, scatter_dimension={d}, "
+                    "tiled=True) sends half as much.",
+                    (Other("psum_scatter", op.axes, sent_bytes(op)),),
+                )
+        return None
+
+    def _reduced(self, op: Collective) -> Plan | None:
+        """What is gathered is only reduced, along the dimension it was gathered in."""
+        if op.name != "all_gather" or op.groups is not None:
+            return None
+        users = self._users(op.outs[0])
+        if not users or not all(_reduces(user, op.params["dimension"]) for user in users):
+            return None
+        with_what = [_over_devices(user) for user in users]
+        others = tuple(
+            Other(name, op.axes, user.outs[0].bytes)
+            for name, user in zip(with_what, users, strict=True)
+        )
+        own = Other("all_gather", op.axes, sent_bytes(op))
+        if sum(other.sent for other in others) >= own.sent:
+            return None
+        said = " and ".join(dict.fromkeys(with_what))
+        return Plan(
+            "reduced",
+            f"what all_gather brings is only reduced, at {users[0].where}",
+            f"reduce on each device first, then jax.lax.{said} over {code(op.axes)}: it sends "
+            "the size of the result.",
+            others,
+        )
+
+    def _merged(self, op: Collective) -> Plan | None:
+        """A sum of a sum: one collective over the axes of both."""
+        first = (
+            self._summed(op.ins[0])
+            if op.name in primitives.REDUCTIONS and op.groups is None
+            else None
+        )
+        if first is None or first.name != op.name or first.groups is not None:
+            return None
+        if id(first) in self.found or set(first.axes) & set(op.axes):
+            return None
+        both = Other(op.name, (*first.axes, *op.axes), sent_bytes(op))
+        apart = [Other(one.name, one.axes, sent_bytes(one)).sent for one in (first, op)]
+        if both.sent >= sum(apart):
+            return None
+        means = [one for one in (first, op) if within(one.source, "pmean")]
+        name = "pmean" if len(means) == 2 else op.name
+        divided = "".join(f", divided by jax.lax.axis_size({code(one.axes)})," for one in means)
+        inner = "pmean" if first in means else op.name
+        return Plan(
+            "merged",
+            f"the {inner} over {names(first.axes)} at {first.where} goes into this one alone",
+            f"one jax.lax.{name}(..., {code(both.axes)}){divided * (len(means) == 1)} does both.",
+            (both,),
+            also=first,
+        )
+
+    def _order(self, op: Collective) -> Plan | None:
+        """A sum of the whole where a sum of each device's part of it would do."""
+        if op.name not in primitives.REDUCTIONS or op.groups is not None:
+            return None
+        before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
+        users = self._users(op.outs[0]) or []
+        after = users[0] if len(users) == 1 else None
+        if op.name == "psum" and isinstance(after, Collective) and after.name == "psum_scatter":
+            other, remedy = after, "scatter first, and sum the parts"
+            why = "leaves each device only a part of it"
+        elif isinstance(before, Collective) and before.name == "all_gather":
+            if self._users(before.outs[0]) != [op]:
+                return None
+            other, remedy = before, f"{op.name} the parts first, and gather the result"
+            why = "has put it together from parts"
+        else:
+            return None
+        if other.groups is not None or set(other.axes) & set(op.axes) or id(other) in self.found:
+            return None
+        parts = math.prod(axis.size for axis in other.axes)
+        return Plan(
+            "order",
+            f"{op.name} of the whole, where {other.name} over {names(other.axes)} at {other.where} "
+            f"{why}",
+            f"{remedy}: it sends one part in {parts}.",
+            (Other(op.name, op.axes, -(-sent_bytes(op) // parts)),),
+        )
+
+    def _summed(self, atom: Any) -> Collective | None:
+        """The reduction that a value comes from, by nothing but a number in between."""
+        while isinstance(atom, Var) and len(self._users(atom) or ()) == 1:
+            maker = self.makers.get(atom)
+            if isinstance(maker, Collective):
+                return maker if atom.dtype == maker.outs[0].dtype else None
+            if not isinstance(maker, Leaf) or maker.name not in SCALES:
+                return None
+            numbers = [one for one in maker.ins[1:] if isinstance(one, Lit)]
+            if len(numbers) != 1 or getattr(numbers[0].value, "shape", ()) != ():
+                return None
+            if not numbers[0].value > 0:
+                return None  # a negative number turns a maximum round
+            atom = maker.ins[0]
+        return None
+
+    def _in_loop(self, op: Collective, after: Value) -> Plan | None:
+        """In a loop, the same at every turn, or only added up."""
+        loop, known = self.around, self.kept.of(op)
+        if not isinstance(loop, Scan) or loop.length < 2 or known is None or is_recomputed(op):
+            return None
+        changes = changes_in_loop(after, known.depth, self.kept, self.seen)
+        return turns.added_up_only(op, loop) if changes else turns.always_the_same(op, loop)
+
+    # --- readers
+
+    def _users(self, var: Var) -> list[Op] | None:
+        """What reads a value; None where it is also a result of the list."""
+        return None if var in self.returned else self.readers.get(var, [])
+
+    def _all(self, var: Var, wanted: Callable[[Value, Var], bool]) -> bool:
+        """Whether everything that is made of a value is wanted, by whatever view of it."""
+        users = self._users(var)
+        return bool(users) and all(self._becomes(user, wanted) for user in users or ())
+
+    def _only(self, var: Var, part: Value) -> bool:
+        """Whether everything that is made of a value is this part of it."""
+        return self._all(var, lambda value, _: same_reading(value, part))
+
+    def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
+        known = self.kept.of(user)
+        if known is None or len(user.outs) != 1 or user.bodies:
+            return False
+        if isinstance(user, Leaf | Collective) and wanted(known.outs[0], user.outs[0]):
+            return True
+        view = isinstance(user, Leaf) and user.name in VIEWS
+        return view and self._all(user.outs[0], wanted)
+
+
+def _the_same(a: Op | None, b: Op) -> bool:
+    """Whether two operations do the same to the same values."""
+    return a is not None and doing(a) is not None and doing(a) == doing(b) and a.ins == b.ins
+
+
+def _on_device(op: Op) -> bool:
+    """Whether the results of an operation are each device's own, inside a `shard_map`."""
+    return isinstance(op, Split) or (bool(op.scope) and not isinstance(op, Join))
+
+
+def _reaches_all(op: Collective) -> bool:
+    """Whether every device is sent something; who is sent nothing has zeros."""
+    pairs = op.params.get("perm")
+    return pairs is None or len(pairs) == math.prod(axis.size for axis in op.axes)
+
+
+def _sends(op: Collective) -> bool:
+    pairs = op.params.get("perm")
+    moves = pairs is None or any(source != target for source, target in pairs)
+    return moves and math.prod(axis.size for axis in op.axes) > 1
+
+
+def _reduces(user: Op, dimension: int) -> bool:
+    return bool(_over_devices(user)) and dimension in getattr(user, "params", {})["axes"]
+
+
+def _over_devices(op: Op) -> str:
+    """Return the collective that does over devices what an operation does along dimensions."""
+    row = primitives.of(op.name) if isinstance(op, Leaf) else primitives.UNKNOWN
+    return primitives.BY_KIND.get(row.combines, "") if row.acts == "reduces" else ""

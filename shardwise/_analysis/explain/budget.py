@@ -1,0 +1,124 @@
+"""Bounds on what a program sends and holds, and the rows that exceed them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..._base.errors import ArgumentError, ShardwiseError, explain_error
+from ..._program.primitives import COLLECTIVES as FORMS
+from . import units
+from .data import CollectiveUse
+from .facts import Facts
+
+COLLECTIVES = (*dict.fromkeys(form.name for form in FORMS.values()), "all_reduce", "collectives")
+"""What can be counted; `collectives` is all of them."""
+
+Bound = float | Mapping[str, float]
+"""One number, or one for each mesh axis."""
+
+
+class BudgetError(ShardwiseError, AssertionError):
+    """A program sends or holds more than it is expected to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Excess:
+    """A bound that is exceeded."""
+
+    what: str
+    found: float
+    bound: float
+    uses: tuple[CollectiveUse, ...]
+    """What adds up to it, the most first; nothing for memory."""
+
+    def __str__(self) -> str:
+        show = units.size if self.what.startswith(("bytes", "peak")) else "{:g}".format
+        lines = [f"{self.what} is {show(self.found)}, and at most {show(self.bound)} is expected"]
+        for use in self.uses:
+            times = "" if use.least == 1 else f" × {use.least}"
+            of = f" of {use.of}" if use.of else ""
+            array = units.array(use.shape, use.dtype)
+            lines.append(
+                f"    {use.name} over {units.axes(use.axes)}{of}, {array}{times}, "
+                f"{units.size(use.total_bytes)}, {use.direction}, by the {use.by}: {use.where}"
+            )
+            if use.where.text:
+                lines.append(f"        {use.where.text}")
+        return "\n".join(lines)
+
+
+def excesses(report: Facts, bounds: Mapping[str, Bound]) -> list[Excess]:
+    """Every bound that the report exceeds."""
+    for name, bound in bounds.items():
+        _refuse_other(name, bound, report)
+    return [one for name, bound in bounds.items() for one in _exceeded(report, name, bound)]
+
+
+def refuse_excess(report: Facts, bounds: Mapping[str, Bound]) -> None:
+    """Raise `BudgetError` with the rows that exceed a bound."""
+    if found := excesses(report, bounds):
+        head = f"{report.name} on {units.mesh([(one.name, one.size) for one in report.mesh])}"
+        raise BudgetError("\n".join([f"{head} exceeds its budget:", *map(str, found)]))
+
+
+def _exceeded(report: Facts, name: str, bound: Bound) -> Iterator[Excess]:
+    if name == "peak_memory":
+        assert not isinstance(bound, Mapping)
+        if report.memory.peak > bound:
+            yield Excess("peak memory", report.memory.peak, bound, ())
+        return
+    each = bound if isinstance(bound, Mapping) else {"": bound}
+    for axis, most in each.items():
+        uses = [
+            use
+            for use in report.collectives
+            if use.counted and (not axis or axis in use.axes) and _is_counted(use, name)
+        ]
+        total = sum(use.total_bytes if name == "bytes_sent" else use.least for use in uses)
+        if total > most:
+            uses.sort(key=lambda use: -use.total_bytes)
+            over = f" over {axis}" if axis else ""
+            what = "bytes sent" if name == "bytes_sent" else f"the number of {name}"
+            yield Excess(f"{what}{over}", total, most, tuple(uses))
+
+
+def _is_counted(use: CollectiveUse, name: str) -> bool:
+    return name in ("bytes_sent", "collectives", use.name)
+
+
+def _refuse_other(name: str, bound: Any, report: Facts) -> None:
+    known = ("bytes_sent", "peak_memory", *COLLECTIVES)
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        raise ArgumentError(
+            explain_error(
+                f"there is no figure {name!r}",
+                where="report.expect",
+                rule=f"There are {', '.join(known)}.",
+                remedy=f"did you mean {near[0]!r}?" if near else "report.expect(all_gather=0)",
+            )
+        )
+    each = bound if isinstance(bound, Mapping) and name != "peak_memory" else {"": bound}
+    axes = [one.name for one in report.mesh]
+    for axis, most in each.items():
+        if axis and axis not in axes:
+            raise ArgumentError(
+                explain_error(
+                    f"{name} is bounded over {axis!r}",
+                    where="report.expect",
+                    rule=f"The mesh has {', '.join(axes)}.",
+                    remedy=f"{name}={{{axes[0]!r}: ...}}" if axes else f"{name}=...",
+                )
+            )
+        if isinstance(most, bool) or not isinstance(most, int | float) or not most >= 0:
+            raise ArgumentError(
+                explain_error(
+                    f"{name} is {most!r}",
+                    where="report.expect",
+                    rule="A bound is a number, at least 0, or a dict of them by mesh axis.",
+                    remedy='report.expect(bytes_sent={"data": 1e6}, all_gather=0)',
+                )
+            )

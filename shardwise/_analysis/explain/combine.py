@@ -1,0 +1,148 @@
+"""A report from the trace, and what the compiler makes of the same program, as one report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from ..._base.doing import doing
+from ..._base.errors import ArgumentError, explain_error, text_of
+from ..._engine.tracing import Traced
+from ..._jax.compiling import meshes_in
+from ..._mesh import Axis
+from ..compiler.compile import compiled, inputs_of
+from ..compiler.worker import CompileError
+from .compiled import Rows, held_arguments, held_results, memory_of, with_redundant, work_of
+from .data import CollectiveUse, MeshAxis, Traffic
+from .notes import notes_of
+from .report import Report
+from .suggest import suggestions
+
+LARGEST = 2048
+"""How many devices a program is compiled for without being asked."""
+
+CPU = (
+    "the compiler's collectives are those of a compile for CPU devices. A TPU or GPU may combine "
+    "messages, hide them behind compute, and reduce-scatter where a CPU reduces and slices."
+)
+
+
+WHOLE = (
+    "there is no shard_map in the program and nothing in it is sharded, so every device computes "
+    "all of it: give the arguments a sharding, or in_specs=."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Whether a program is compiled, and what is known before it is."""
+
+    compile: bool | Literal["auto"]
+    mesh: Mesh | AbstractMesh | None
+    sharded: bool
+    """Whether there is a `shard_map` in it."""
+    left: tuple[str, ...]
+    """What is left to the compiler, in sentences."""
+    unread: str
+    """Why the meaning of its values is not known."""
+    products: float
+    """FLOPs of the matrix products of the whole program, each counted once."""
+    suggest: bool = False
+    """Whether constraints that send less are looked for."""
+
+
+def refuse_other_compile(compile: Any) -> None:
+    """Refuse a `compile=` that is none of the three."""
+    if compile != "auto" and not isinstance(compile, bool):
+        raise ArgumentError(
+            explain_error(
+                f"compile is {compile!r}",
+                where="sw.explain",
+                rule='compile is "auto", True or False.',
+                remedy='compile="auto" compiles what the compiler partitions.',
+            )
+        )
+
+
+def with_compiled(report: Report, traced: Traced, plan: Plan) -> Report:
+    """The report with what the compiler sends, where the program is compiled."""
+    mesh = plan.mesh
+    if mesh is None or not plan.compile or (plan.compile == "auto" and not plan.left):
+        return _with_notes(report, plan.left)
+    if not traced.program.body.outs:
+        return _with_notes(report, plan.left)
+    if not plan.sharded and not _is_split(traced, mesh):
+        return _with_notes(report, [WHOLE])
+    if plan.compile == "auto" and mesh.size > LARGEST:
+        more = f"for {mesh.size:,} devices it is compiled with compile=True alone."
+        return _with_notes(report, (*plan.left, more))
+    try:
+        doing(f"compiling for {mesh.size:,} devices")
+        return _combined(report, traced, plan, mesh)
+    except CompileError as error:
+        if plan.compile is True or not plan.sharded:
+            raise
+        return _with_notes(report, (*plan.left, f"it was not compiled: {text_of(error)}"))
+
+
+def _with_notes(report: Report, notes: Sequence[str]) -> Report:
+    return dataclasses.replace(report, notes=(*notes, *report.notes))
+
+
+def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
+    """Whether anything in a program says that an array is sharded."""
+    named = any(axis for one in inputs_of(traced) for axis in one.spec.partitions)
+    return mesh.size > 1 and (named or bool(meshes_in(traced.program.jaxpr)))
+
+
+def _combined(report: Report, traced: Traced, plan: Plan, mesh: Mesh | AbstractMesh) -> Report:
+    inferred = [PartitionSpec(*map(_entry, one.spec)) for one in report.arguments]
+    result = compiled(traced, inputs_of(traced, inferred), mesh)
+    doing("reading the compiled program")
+    rows = Rows(result, report.collectives)
+    steps = rows.steps()
+    uses = with_redundant(rows.collectives, report.collectives)
+    axes = tuple(MeshAxis(name, size) for name, size in mesh.shape.items())
+    arguments = held_arguments(result, report.arguments, axes)
+    results = held_results(result, report.results, axes)
+    used = sum(one.bytes for one in arguments if one.used)
+    unused = sum(one.bytes for one in arguments if not one.used)
+    memory = memory_of(result, used, unused, sum(one.bytes for one in results))
+    return dataclasses.replace(
+        report,
+        mesh=axes,
+        arguments=tuple(arguments),
+        results=tuple(results),
+        collectives=tuple(uses),
+        steps=steps,
+        traffic=traffic_of(uses, axes),
+        memory=memory or report.memory,
+        work=work_of(result, plan.products),
+        notes=(*dict.fromkeys(rows.reasons.replicated()), *notes_of(uses, plan.unread), CPU),
+        compiled=True,
+        shardings=tuple(rows.reasons.shardings()),
+        suggestions=suggestions(traced, mesh, result, uses) if plan.suggest else (),
+    )
+
+
+def _entry(names: Sequence[str]) -> Any:
+    return None if not names else tuple(names) if len(names) > 1 else names[0]
+
+
+def traffic_of(
+    uses: Sequence[CollectiveUse], axes: Sequence[MeshAxis | Axis]
+) -> tuple[Traffic, ...]:
+    """What is sent along each axis, and along several at once where a collective has several."""
+    counted = [use for use in uses if use.counted]
+    rows = dict.fromkeys([*((axis.name,) for axis in axes), *(use.axes for use in counted)])
+    total = sum(use.total_bytes for use in counted)
+    found = []
+    for names in rows:
+        own = [use for use in counted if use.axes == names]
+        sent = sum(use.total_bytes for use in own)
+        times = sum(use.least for use in own)
+        found.append(Traffic(names, len(own), times, sent, sent / total if total else 0.0))
+    return tuple(found)

@@ -1,0 +1,286 @@
+"""What the compiler sends, as the rows, steps and figures of a report."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..._mesh import split_over
+from ..._program import Where
+from ..._program.where import NOWHERE, caller_in, choose_own
+from ..compiler.compile import Compiled
+from ..compiler.devices import Spec, spec_of_sharding
+from ..compiler.hlo import Instruction, Type
+from ..compiler.sent import Branches, Loop, Node, Sent, sent_in, work_in
+from ..compiler.work import Work as Counted
+from .data import CollectiveUse, Held, Live, Memory, MeshAxis, Step, Work
+from .record import module_in
+from .why import Reasons
+
+LIVE = 8
+"""How many of the largest buffers are listed."""
+
+
+class Rows:
+    """The collectives and steps of a compiled program."""
+
+    def __init__(self, compiled: Compiled, recorded: Sequence[CollectiveUse]):
+        self.compiled = compiled
+        self.recorded = _by_line(recorded)
+        self.nameless = _nameless(compiled, recorded)
+        self.reasons = Reasons(compiled)
+        self.collectives: list[CollectiveUse] = []
+
+    def steps(self, nodes: Sequence[Node] | None = None) -> tuple[Step, ...]:
+        """What one device runs, from top to bottom; fills `collectives` on the way."""
+        nodes = self.compiled.schedule if nodes is None else nodes
+        return tuple(self._step(node) for node in nodes)
+
+    def _step(self, node: Node) -> Step:
+        match node:
+            case Sent():
+                use = self._use(node)
+                self.collectives.append(use)
+                place = len(self.collectives) - 1
+                return Step("collective", use.where, collective=place, direction=use.direction)
+            case Loop():
+                return self._loop(node)
+            case Branches():
+                return self._branches(node)
+        where = self.where(node.first) if node.first else NOWHERE
+        return Step(
+            "compute",
+            where,
+            flops=node.flops,
+            moved=node.moved,
+            dots=dict(node.dots),
+            operations=node.operations,
+            direction=_direction(node.first),
+        )
+
+    def _loop(self, node: Loop) -> Step:
+        kind = "while" if node.trips is None else "scan"
+        inner = work_in(node.body)
+        total = Counted()
+        total.add(inner, node.trips or 1)
+        return self._around(kind, node.instruction, total, (self.steps(node.body),), node.trips)
+
+    def _branches(self, node: Branches) -> Step:
+        bodies = tuple(self.steps(body) for body in node.bodies)
+        step = self._around("cond", node.instruction, work_in(node.bodies[node.chosen]), bodies)
+        return dataclasses.replace(step, counted=node.chosen)
+
+    def _around(
+        self,
+        kind: str,
+        instruction: Instruction,
+        work: Counted,
+        bodies: tuple[tuple[Step, ...], ...],
+        length: int | None = None,
+    ) -> Step:
+        return Step(
+            kind,
+            self.where(instruction),
+            flops=work.flops,
+            moved=work.moved,
+            dots=dict(work.dots),
+            bodies=bodies,
+            length=length,
+            direction=_direction(instruction),
+        )
+
+    def where(self, instruction: Instruction) -> Where:
+        """The user's line that an instruction comes from."""
+        return choose_own(self.compiled.module.stack(instruction))
+
+    def _use(self, sent: Sent) -> CollectiveUse:
+        where = self.where(sent.instruction)
+        use = CollectiveUse(
+            name=sent.name,
+            axes=sent.axes,
+            group_size=sent.group_size,
+            shape=sent.type.shape,
+            dtype=sent.type.dtype,
+            bytes=sent.type.bytes,
+            count=sent.times if sent.known else None,
+            least=sent.times,
+            bytes_sent=sent.bytes_sent,
+            direction=sent.direction,
+            where=where,
+            caller=caller_in(self.compiled.module.stack(sent.instruction), where),
+            module=module_in(sent.instruction.op_name.rpartition("/")[0]),
+            counted=sent.counted,
+            launch=sent.message,
+            by="program" if sent.written else "compiler",
+            of=self.compiled.argument(sent),
+            result_shape=sent.result.shape,
+        )
+        if not sent.written and (left := self.nameless.get(_kind(use))):
+            known = left.pop(0)
+            use = dataclasses.replace(
+                use, by="program", where=known.where, direction=known.direction
+            )
+        elif not sent.written:
+            return dataclasses.replace(use, why=self.reasons.of(use, sent))
+        else:
+            known = self.recorded.get(_line(use))
+        if known is None:
+            return use
+        return dataclasses.replace(
+            use, meaning=known.meaning, module=known.module, caller=known.caller
+        )
+
+
+def with_redundant(
+    uses: Sequence[CollectiveUse], recorded: Sequence[CollectiveUse]
+) -> list[CollectiveUse]:
+    """The collectives that the program calls, with what is redundant about them."""
+    places = {_line(use): place for place, use in enumerate(uses) if use.by == "program"}
+    found = list(uses)
+    for use in recorded:
+        place, why = places.get(_line(use)), use.redundant
+        if place is None or why is None:
+            continue
+        also = None if why.also is None else places.get(_line(recorded[why.also]))
+        if why.also is None or also is not None:
+            why = dataclasses.replace(why, also=also)
+            found[place] = dataclasses.replace(found[place], redundant=why)
+    return found
+
+
+def _line(use: CollectiveUse) -> tuple[object, ...]:
+    return use.name, use.axes, use.shape, use.where.file, use.where.line
+
+
+def _kind(use: CollectiveUse) -> tuple[object, ...]:
+    return use.name, use.axes, use.shape
+
+
+def _nameless(
+    compiled: Compiled, recorded: Sequence[CollectiveUse]
+) -> dict[tuple[object, ...], list[CollectiveUse]]:
+    """The collectives of the program that the compiler keeps without a name, by their kind.
+
+    What it combines may lose the name of the call: that of the arrays' makers is left.
+    """
+    kept: collections.Counter[tuple[object, ...]] = collections.Counter(
+        (sent.name, sent.axes, sent.type.shape)
+        for sent in sent_in(compiled.schedule)
+        if sent.written
+    )
+    found: dict[tuple[object, ...], list[CollectiveUse]] = {}
+    for use in recorded:
+        if kept[_kind(use)] > 0:
+            kept[_kind(use)] -= 1
+        else:
+            found.setdefault(_kind(use), []).append(use)
+    return found
+
+
+def _by_line(recorded: Sequence[CollectiveUse]) -> Mapping[tuple[object, ...], CollectiveUse]:
+    return {_line(use): use for use in reversed(recorded)}
+
+
+def _direction(instruction: Instruction | None) -> str:
+    return "backward" if instruction and "transpose(" in instruction.op_name else "forward"
+
+
+# --- who holds what
+
+
+def held_results(
+    compiled: Compiled, results: Sequence[Held], mesh: Sequence[MeshAxis]
+) -> list[Held]:
+    """The results, sharded as the compiler leaves them."""
+    entry = compiled.whole.computations.get(compiled.whole.entry, {})
+    root = next((one for one in entry.values() if one.root), None)
+    text = "" if root is None else root.attribute("sharding")
+    shardings = [text] if not text.startswith("{{") else _split(text)
+    if len(shardings) != len(results):
+        return list(results)
+    return [_held(one, text, compiled, mesh) for one, text in zip(results, shardings, strict=True)]
+
+
+def held_arguments(
+    compiled: Compiled, arguments: Sequence[Held], mesh: Sequence[MeshAxis]
+) -> list[Held]:
+    """The arguments, sharded as they were compiled."""
+    inputs = compiled.inputs[len(compiled.inputs) - len(arguments) :]
+    found = []
+    for one, given in zip(arguments, inputs, strict=True):
+        rows = split_over(given.spec)
+        spec = (*rows, *[()] * (len(one.shape) - len(rows)))
+        found.append(with_spec(one, spec, mesh))
+    return found
+
+
+def _held(one: Held, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]) -> Held:
+    spec = spec_of_sharding(text, len(one.shape), compiled.mesh)
+    return one if spec is None else with_spec(one, spec, mesh)
+
+
+def with_spec(one: Held, spec: Spec, mesh: Sequence[MeshAxis]) -> Held:
+    """The same array, sharded so."""
+    sizes = {axis.name: axis.size for axis in mesh}
+    parts = [_product(sizes[name] for name in row) for row in spec]
+    local = tuple(-(-size // n) for size, n in zip(one.shape, parts, strict=True))
+    whole = _product(one.shape) or 1
+    split = {name for row in spec for name in row}
+    each = -(-_whole_bytes(one) * _product(local) // whole)
+    same = tuple(axis.name for axis in mesh if axis.name not in split)
+    return dataclasses.replace(one, spec=spec, local_shape=local, bytes=each, replicated=same)
+
+
+def _whole_bytes(one: Held) -> int:
+    local = _product(one.local_shape) or 1
+    return one.bytes * _product(one.shape) // local
+
+
+def _product(sizes: Iterator[int] | Sequence[int]) -> int:
+    total = 1
+    for size in sizes:
+        total *= size
+    return total
+
+
+def _split(text: str) -> list[str]:
+    return re.findall(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", text[1:-1])
+
+
+# --- memory and work
+
+
+def memory_of(compiled: Compiled, arguments: int, unused: int, results: int) -> Memory | None:
+    """What one device holds by XLA's own buffer assignment; None where it says nothing."""
+    if compiled.peak is None:
+        return None
+    peak = compiled.peak - unused  # an argument that nothing reads is kept only here
+    live = tuple(_buffers(compiled.files.memory))[:LIVE]
+    rest = max(0, peak - sum(one.bytes for one in live))
+    return Memory(arguments, results, peak, NOWHERE, live, rest, ((0, peak),))
+
+
+def _buffers(text: str) -> Iterator[Live]:
+    """The largest buffers: the first array that each holds."""
+    row = re.compile(r"%\);\s+([\d.]+)(B|KiB|MiB|GiB|TiB);.*?;\s+(?:(\d+)×)?\(?(\w+)\[([\d,]*)\]")
+    units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+    for line in text.splitlines():
+        if match := row.search(line):
+            size, unit, _, element, shape = match.groups()
+            kind = Type(element, tuple(int(part) for part in shape.split(",") if part))
+            yield Live("buffer", kind.shape, kind.dtype, int(float(size) * units[unit]), NOWHERE)
+
+
+def work_of(compiled: Compiled, whole: float) -> Work:
+    """The arithmetic of one device; `whole` is that of the products of the whole program."""
+    work = work_in(compiled.schedule)
+    repeated = work.products * compiled.devices - whole
+    return Work(
+        flops=work.flops,
+        total=work.flops * compiled.devices,
+        redundant=repeated if repeated > 0.01 * whole else 0.0,
+        by_kind=dict(work.kinds),
+        moved=work.moved,
+    )

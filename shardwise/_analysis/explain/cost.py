@@ -1,0 +1,297 @@
+"""What a program would cost: a latency-bandwidth model over the steps of a report.
+
+It is a model. A step takes the longer of its arithmetic and its memory traffic; a collective takes
+its bytes over the bandwidth plus a latency for each round of messages. Mesh axes fill the nodes of
+the machine from the last axis on. A group within a node uses its links; a group that spans several
+works in two levels, and the share of the bytes that leaves a node goes over the network:
+
+    (m - 1) / (n - 1)    of a reduction or a gather, for n devices in m nodes
+    (n - k) / (n - 1)    of an all-to-all, with k = n / m devices in a node
+    all                  of a permutation or a broadcast
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import TypeVar
+
+from ..._program.collectives import sends
+from ..._program.primitives import REDUCTIONS
+from .data import CollectiveUse, Cost, Scaling, ScalingPoint, Step
+from .facts import Facts
+from .hardware import Hardware, find
+
+Kind = TypeVar("Kind", bound=Facts)
+
+SIZES = tuple(1 << power for power in range(11))
+"""The sizes of an axis on a scaling curve: 1 to 1024."""
+
+ASSUMPTIONS = (
+    "This is a model, not a measurement.",
+    "Arithmetic and memory traffic of a device overlap; the longer of the two counts. Both reach "
+    "the share of the peak that the profile calls utilisation. Starting an operation is free.",
+    "Collectives use ring algorithms at full bandwidth; each round of messages adds one latency, "
+    "and the rounds of a reduction, a gather or a broadcast grow with the logarithm of the group.",
+    "Collectives of one kind that stand side by side are sent as one message.",
+    "The last mesh axes lie within a node. Nobody else uses links and network, and no device is "
+    "slower than the others.",
+    "A step takes between `overlapped` (communication hidden behind compute as far as it goes) and "
+    "`serial` (nothing hidden).",
+    "On a scaling curve every device keeps its work as the axis grows: the batch grows with it, "
+    "trip counts stay, and what is gathered or scattered stays as large as a whole.",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Seconds:
+    """The time of a collective, by what it is spent on."""
+
+    bandwidth: float = 0.0
+    latency: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.bandwidth + self.latency
+
+
+def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
+    """The report with a cost, and with seconds in its steps."""
+    machine = find(hardware)
+    sizes = {axis.name: axis.size for axis in report.mesh}
+    pairs = list(zip(report.collectives, _openers(report), strict=True))
+    times = [seconds(use, machine, sizes, opens) for use, opens in pairs]
+    steps = tuple(_timed(step, times, machine) for step in report.steps)
+    arithmetic, moving, compute = _compute(report.steps, machine)
+    totals = [_all_times(use, time) for use, time in zip(report.collectives, times, strict=True)]
+    bandwidth = sum(time.bandwidth for time in totals)
+    latency = sum(time.latency for time in totals)
+    takes = {"arithmetic": arithmetic, "memory": moving, "bandwidth": bandwidth, "latency": latency}
+    communication = bandwidth + latency
+    saved = _saved(report, totals, machine, sizes)
+    by_axes = _by_axes(report, [time.total for time in totals])
+    cost = Cost(
+        hardware=machine,
+        compute=compute,
+        arithmetic=arithmetic,
+        moving=moving,
+        communication=communication,
+        latency=latency,
+        serial=compute + communication,
+        overlapped=max(compute, communication),
+        bound=max(takes, key=lambda name: takes[name]),
+        collectives=tuple(time.total for time in totals),
+        latencies=tuple(time.latency for time in totals),
+        saved=saved,
+        redundant=sum(
+            one for use, one in zip(report.collectives, saved, strict=True) if _at_no_price(use)
+        ),
+        by_axes=by_axes,
+        fits=report.memory.peak <= machine.memory,
+        scaling=tuple(_scaling(report, axis.name, machine, compute) for axis in report.mesh),
+        assumptions=ASSUMPTIONS,
+    )
+    spent = dict(by_axes)
+    traffic = tuple(
+        dataclasses.replace(
+            one,
+            seconds=spent[one.axes],
+            time_share=spent[one.axes] / communication if communication else 0.0,
+        )
+        for one in report.traffic
+    )
+    return dataclasses.replace(report, steps=steps, traffic=traffic, cost=cost)
+
+
+def seconds(
+    use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int], first: bool = True
+) -> Seconds:
+    """One occurrence of a collective on a mesh of these sizes.
+
+    `first` says that it opens a message; what goes along with it has no latency of its own.
+    """
+    n = use.group_size
+    if n <= 1 or not use.bytes_sent:
+        return Seconds()
+    nodes = _nodes(use, machine, sizes)
+    away = use.bytes_sent * _share_away(use.name, n, nodes)
+    bandwidth = away / machine.network_bandwidth
+    bandwidth += (use.bytes_sent - away) / machine.link_bandwidth
+    if not first:
+        return Seconds(bandwidth)
+    inside = _rounds(use.name, -(-n // nodes)) * machine.link_latency
+    return Seconds(bandwidth, inside + _rounds(use.name, nodes) * machine.network_latency)
+
+
+def _nodes(use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int]) -> int:
+    """Over how many nodes a group is spread; the last axes of the mesh lie closest together."""
+    spread, room = 1, machine.node
+    for name in reversed(list(sizes)):
+        here = sizes[name] if sizes[name] <= room else math.gcd(sizes[name], room)
+        room //= here
+        if name in use.axes:
+            spread *= sizes[name] // here
+    return min(spread, use.group_size)
+
+
+def _share_away(name: str, n: int, nodes: int) -> float:
+    """The share of a device's bytes that leaves its node."""
+    if nodes == 1:
+        return 0.0
+    if name in ("ppermute", "pbroadcast"):
+        return 1.0
+    if name == "all_to_all":
+        return (n - n / nodes) / (n - 1)
+    return (nodes - 1) / (n - 1)
+
+
+def _rounds(name: str, n: int) -> int:
+    """How many messages follow each other in a group of `n`."""
+    if n <= 1:
+        return 0
+    if name in ("ppermute", "all_to_all"):
+        return 1
+    once = math.ceil(math.log2(n))
+    return 2 * once if name in (*REDUCTIONS, "all_reduce") else once
+
+
+def _openers(report: Facts) -> list[bool]:
+    """For each collective whether it is the first of those sent with it."""
+    first = {launch.collectives[0] for launch in report.launches}
+    return [place in first for place in range(len(report.collectives))]
+
+
+def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
+    """All occurrences that enter the totals."""
+    count = use.least if use.counted else 0
+    return Seconds(time.bandwidth * count, time.latency * count)
+
+
+def _saved(
+    report: Facts, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
+) -> tuple[float, ...]:
+    """Seconds of all occurrences that each collective would take less without what is redundant.
+
+    A latency is saved only where all that is sent in one message is left out.
+    """
+    uses = report.collectives
+    gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
+    gone |= {use.redundant.also for use in uses if use.redundant and use.redundant.also is not None}
+    alone = {
+        place: gone.issuperset(launch.collectives)
+        for launch in report.launches
+        for place in launch.collectives
+    }
+    openers = _openers(report)
+    found = []
+    for place, use in enumerate(uses):
+        what = use.redundant
+        if what is None or not use.counted:
+            found.append(0.0)
+            continue
+        left_out = [place] if what.also is None else [place, what.also]
+        before = sum(
+            totals[one].total
+            if alone[one] or (one == place and what.instead)
+            else totals[one].bandwidth
+            for one in left_out
+        )
+        after = 0.0
+        for one in what.instead:
+            other = dataclasses.replace(
+                use,
+                name=one.name,
+                axes=one.axes,
+                group_size=one.group_size,
+                bytes_sent=one.bytes_sent,
+            )
+            after += one.times * seconds(other, machine, sizes, openers[place]).total
+        found.append(max(0.0, before - after))
+    return tuple(found)
+
+
+def _at_no_price(use: CollectiveUse) -> bool:
+    return use.redundant is not None and not use.redundant.memory
+
+
+def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, float]:
+    """Seconds of arithmetic, of memory traffic, and of both as they overlap, of one call."""
+    sums = [0.0, 0.0, 0.0]
+    for step in steps:
+        if step.bodies:
+            times = step.length if step.length is not None else 1
+            chosen = step.bodies[step.counted]
+            parts = [times * part for part in _compute(chosen, machine)]
+        else:
+            arithmetic, moving = _rates(step, machine)
+            parts = [arithmetic, moving, max(arithmetic, moving)]
+        sums = [total + part for total, part in zip(sums, parts, strict=True)]
+    return sums[0], sums[1], sums[2]
+
+
+def _rates(step: Step, machine: Hardware) -> tuple[float, float]:
+    arithmetic = sum(flops / machine.peak(dtype) for dtype, flops in step.dots.items())
+    moving = step.moved / machine.memory_bandwidth
+    return arithmetic / machine.utilisation, moving / machine.utilisation
+
+
+def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
+    """The step, and those inside it, with seconds of one occurrence; nothing overlaps."""
+    if step.collective is not None:
+        return dataclasses.replace(step, seconds=times[step.collective].total)
+    if not step.bodies:
+        return dataclasses.replace(step, seconds=max(_rates(step, machine)))
+    bodies = tuple(tuple(_timed(inner, times, machine) for inner in body) for body in step.bodies)
+    once = sum(inner.seconds or 0.0 for inner in bodies[step.counted])
+    trips = step.length if step.length is not None else 1
+    return dataclasses.replace(step, bodies=bodies, seconds=trips * once)
+
+
+def _by_axes(report: Facts, totals: list[float]) -> tuple[tuple[tuple[str, ...], float], ...]:
+    rows = {traffic.axes: 0.0 for traffic in report.traffic}
+    for use, time in zip(report.collectives, totals, strict=True):
+        rows[use.axes] = rows.get(use.axes, 0.0) + time
+    return tuple(rows.items())
+
+
+def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Scaling:
+    own = {one.name: one.size for one in report.mesh}
+    openers = _openers(report)
+    rows = []
+    for size in SIZES:
+        sizes = {**own, axis: size}
+        total = 0.0
+        for use, opens in zip(report.collectives, openers, strict=True):
+            grown = resized(use, axis, own[axis], size)
+            total += _all_times(grown, seconds(grown, machine, sizes, opens)).total
+        rows.append((size, total, compute + total, max(compute, total)))
+    _, _, serial, overlapped = rows[0]
+    return Scaling(
+        axis,
+        tuple(
+            ScalingPoint(size, total, one, other, _ratio(serial, one), _ratio(overlapped, other))
+            for size, total, one, other in rows
+        ),
+    )
+
+
+def _ratio(least: float, time: float) -> float:
+    return least / time if time else 1.0
+
+
+def resized(use: CollectiveUse, axis: str, old: int, new: int) -> CollectiveUse:
+    """The collective with another number of devices along `axis`, each with the same work.
+
+    Operands stay as they are; but what is gathered stays as large as a whole, as parameters do.
+    """
+    if axis not in use.axes:
+        return use
+    n = max(1, use.group_size * new // old)
+    size = use.bytes
+    if use.name == "all_gather":
+        size = -(-size * use.group_size // n)
+    moves = use.bytes_sent or use.group_size == 1
+    sent = sends(use.name, size, n) if moves else 0
+    return dataclasses.replace(use, group_size=n, bytes_sent=sent)

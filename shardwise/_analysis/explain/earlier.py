@@ -1,0 +1,113 @@
+"""A report beside one that was saved earlier: which collectives are new, gone, or changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..._base.errors import ShardwiseError, explain_error
+from . import units
+from .data import Plain
+from .facts import Facts
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference(Plain):
+    """Collectives of one kind and line, in both reports."""
+
+    name: str
+    axes: tuple[str, ...]
+    direction: str
+    line: str
+    """`train.py:31`, the line in the newer report where there is one."""
+    text: str
+    before: int
+    """Bytes that one device sends in one call."""
+    after: int
+
+    def __str__(self) -> str:
+        sizes = f"{units.size(self.before)} → {units.size(self.after)}"
+        sign = "+" if not self.before else "-" if not self.after else "~"
+        over = units.axes(self.axes)
+        return (
+            f"{sign} {self.name} over {over}, {self.direction}: {sizes}  {self.line}: {self.text}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Changes(Plain):
+    """What changed since an earlier report."""
+
+    before: int
+    after: int
+    differences: tuple[Difference, ...]
+
+    def __str__(self) -> str:
+        head = f"One device sends {units.size(self.after)}, before {units.size(self.before)}."
+        if not self.differences:
+            return f"{head} The same collectives from the same lines."
+        return "\n".join([head, *map(str, self.differences)])
+
+
+def changes_since(path: Path, report: Facts) -> Changes:
+    """Compare a report with one of the same program in a JSON file."""
+    old = _read(path, report.name)
+    before, after = _grouped(old["collectives"]), _grouped(report.to_dict()["collectives"])
+    found = tuple(sorted(_differences(before, after), key=lambda one: one.before - one.after))
+    return Changes(int(old["bytes_sent"]), report.bytes_sent, found)
+
+
+Key = tuple[str, tuple[str, ...], str, str, str]
+
+
+def _grouped(rows: list[Mapping[str, Any]]) -> dict[Key, tuple[int, int]]:
+    """Bytes and line number by kind and text of the line: lines move when others are inserted."""
+    found: dict[Key, tuple[int, int]] = {}
+    for row in rows:
+        where = row["where"]
+        file = Path(where["file"]).name
+        key = row["name"], tuple(row["axes"]), row["direction"], file, where["text"]
+        total, _ = found.get(key, (0, 0))
+        sent = row["total_bytes"] if row["counted"] else 0
+        found[key] = total + sent, where["line"]
+    return found
+
+
+def _differences(
+    before: dict[Key, tuple[int, int]], after: dict[Key, tuple[int, int]]
+) -> Iterator[Difference]:
+    for key in dict.fromkeys([*after, *before]):
+        name, axes, direction, file, text = key
+        was, now = before.get(key, (0, 0)), after.get(key, (0, 0))
+        if was[0] != now[0]:
+            line = f"{file}:{now[1] or was[1]}" if file else "an argument"
+            yield Difference(name, axes, direction, line, text, was[0], now[0])
+
+
+def _read(path: Path, name: str) -> Mapping[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _no_report(path, f"it cannot be read: {error}") from None
+    reports = data if isinstance(data, list) else [{"report": data}]
+    found = [one.get("report") for one in reports if isinstance(one, Mapping)]
+    found = [one for one in found if isinstance(one, Mapping) and "collectives" in one]
+    if len(found) > 1:
+        found = [one for one in found if one.get("name") == name]
+    if len(found) != 1:
+        raise _no_report(path, f"there is no report of {name} in it")
+    return found[0]
+
+
+def _no_report(path: Path, what: str) -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            what,
+            where=f"--against {path}",
+            rule="It is compared with a report of the same program that was saved as JSON.",
+            remedy="shardwise explain FILE.py --format json > old.json, or report.save('old.json')",
+        )
+    )

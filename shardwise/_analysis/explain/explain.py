@@ -1,0 +1,220 @@
+"""`explain`: what a sharded program sends, holds and costs. Traces it; runs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import jax
+
+from ..._base.calls import DEVICES, public
+from ..._base.doing import Telling, doing, telling
+from ..._base.errors import ArgumentError, a_type, explain_error, name_of
+from ..._engine.call import simulate_p
+from ..._engine.static import Static
+from ..._engine.tracing import Traced, Tracing
+from ..._mesh import AbstractMesh, Axis, Mesh, MeshLike, Placement, axes_of, placement
+from ..._program import Body, Passes, Var, annotate, build, is_sharded, walk
+from ..._program.where import place_of
+from ..compiler.compile import mesh_of
+from .combine import Plan, refuse_other_compile, traffic_of, with_compiled
+from .data import Held, MeshAxis, Work
+from .hardware import Hardware, find
+from .meant import Meant
+from .memory import memory_of
+from .merge import merged
+from .notes import left_to_compiler, notes_of
+from .placing import Layouts
+from .prune import pruned
+from .record import Around, Recorder, Tally
+from .report import Report
+
+
+@public("sw.explain", devices=DEVICES, machine="hardware= names the machine.")
+def explain(
+    f: Callable[..., Any],
+    *args: Any,
+    mesh: MeshLike | None = None,
+    hardware: str | Hardware | None = None,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    compile: bool | Literal["auto"] = "auto",
+    suggest: bool = False,
+    progress: Telling = None,
+) -> Report:
+    """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
+
+    `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s and the mesh of any size. What
+    the compiler partitions (`jit` with shardings, `with_sharding_constraint`, Explicit axes) is
+    compiled, in another process, for as many virtual CPU devices as the mesh has.
+
+    Args:
+        f: The function: with `jax.shard_map` inside, partitioned by the compiler, or both.
+        *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
+        mesh: The mesh: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a keyword
+            `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left out, `f`
+            has its own mesh.
+        hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
+            `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
+        in_specs: How the arguments lie on the mesh, as in `sw.simulate`; an array that has a
+            sharding keeps it. What is not said is read off the program.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        compile: Whether to compile the program and read the collectives off the optimised HLO.
+            `"auto"` does where the compiler decides what is sent, up to 2,048 devices; `True`
+            always; `False` never: then only the collectives that the program calls are known.
+        suggest: Whether to look for a `with_sharding_constraint` on an argument that sends less.
+            Each is compiled, and those that send less are in `report.suggestions`.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
+
+    Returns:
+        The report. `print(report)` is for people, `report.to_dict()` for programs,
+        `report.save("step.html")` for a design review.
+
+    Raises:
+        ShardingError: Mesh, specs and arrays do not fit each other.
+        UnsupportedError: The program uses a collective that is not known.
+        ShardwiseError: There is no hardware of that name, or the program does not compile.
+
+    Example:
+        ```python
+        report = sw.explain(step, params, batch, mesh=sw.mesh(data=1024, model=64))
+        print(report)
+        ```
+    """
+    if not callable(f):
+        raise ArgumentError(
+            explain_error(
+                f"f is {a_type(f)}",
+                where="sw.explain",
+                rule="explain takes a function and its arguments.",
+                remedy="sw.explain(f, *args, mesh=mesh)",
+            )
+        )
+    refuse_other_compile(compile)
+    machine = None if hardware is None else find(hardware)
+    static = Static.of(static_argnums, static_argnames)
+    tracing = Tracing(f, mesh, in_specs, static)
+    with telling(f"explaining {name_of(f)}", progress):
+        doing("tracing")
+        traced = tracing(args, {})
+        doing("adding up what is sent, held and computed")
+        report = _report(f, traced, tracing.mesh, compile, suggest)
+    return report if machine is None else report.on(machine)
+
+
+def _report(
+    f: Callable[..., Any],
+    traced: Traced,
+    mesh: Mesh | AbstractMesh | None,
+    compile: bool | Literal["auto"],
+    suggest: bool,
+) -> Report:
+    body = _operations(traced)
+    whole = mesh_of(traced, mesh)
+    axes = _axes(body, mesh if whole is None or is_sharded(body) else whole)
+    paths = traced.argument_paths
+    given = body.ins[len(body.ins) - len(paths) :]
+    layouts = Layouts(body, _shardings(traced, given, axes))
+    meant = Meant.of(body, traced.constants, paths) if is_sharded(body) else Meant()
+    recorder = Recorder(layouts, Passes(body), meant)
+    steps, tally = recorder.steps(body, Around())
+    read = {atom for op in body.ops for atom in op.ins} | set(body.outs)
+    arguments = tuple(
+        _held(path, var, layouts, axes, var in read) for path, var in zip(paths, given, strict=True)
+    )
+    results = tuple(
+        _held(path, _as_var(atom, aval), layouts, axes)
+        for path, atom, aval in zip(
+            traced.result_paths, body.outs, traced.program.avals, strict=True
+        )
+    )
+    names = dict.fromkeys((var for var in body.ins if var in read), "constant")
+    names |= {var: path for path, var in zip(paths, given, strict=True) if var in read}
+    memory = memory_of(
+        body,
+        layouts,
+        names,
+        sum(one.bytes for one in arguments if one.used),
+        sum(one.bytes for one in results),
+    )
+    devices = math.prod(axis.size for axis in axes)
+    report = Report(
+        name=name_of(f),
+        mesh=tuple(MeshAxis(axis.name, axis.size) for axis in axes),
+        arguments=arguments,
+        results=results,
+        collectives=tuple(recorder.collectives),
+        steps=steps,
+        traffic=traffic_of(recorder.collectives, axes),
+        memory=memory,
+        work=_work(tally, devices),
+        notes=notes_of(recorder.collectives, meant.failed),
+        source=place_of(f),
+    )
+    left = left_to_compiler(body, layouts, axes)
+    plan = Plan(compile, whole, is_sharded(body), left, meant.failed, tally.products, suggest)
+    return with_compiled(report, traced, plan)
+
+
+def _operations(traced: Traced) -> Body:
+    """The operations of a program, those of simulated programs inside it too."""
+    body = build(traced.program.jaxpr, through=simulate_p.name)
+    annotate(body)
+    return merged(pruned(body))
+
+
+def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
+    """The axes of the mesh, and those of meshes that the program has itself."""
+    found = dict.fromkeys(axes_of(mesh).values() if mesh is not None else ())
+    for op in walk(body.ops):
+        found |= dict.fromkeys(op.scope)
+    return tuple(found)
+
+
+def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
+    """How arguments that say so themselves are laid out."""
+    by_name = {axis.name: axis for axis in axes}
+    values = traced.values[len(traced.values) - len(given) :]
+    found = {}
+    for var, value, spec in zip(given, values, traced.specs, strict=True):
+        sharding = getattr(value, "sharding", None)
+        if isinstance(sharding, jax.sharding.NamedSharding) and sharding.mesh.size > 1:
+            spec = sharding.spec if spec is None else spec
+        if spec is not None:
+            found[var] = placement(spec, len(var.shape), by_name)
+    return found
+
+
+def _as_var(atom: Any, aval: Any) -> Var:
+    return atom if isinstance(atom, Var) else Var(tuple(aval.shape), aval.dtype)
+
+
+def _held(path: str, var: Var, layouts: Layouts, axes: tuple[Axis, ...], used: bool = True) -> Held:
+    split = set(layouts.axes(var))
+    return Held(
+        path=path,
+        shape=var.shape,
+        dtype=var.kind,
+        spec=tuple(tuple(axis.name for axis in row) for row in layouts.of(var)),
+        local_shape=layouts.local_shape(var),
+        bytes=layouts.bytes(var),
+        replicated=tuple(axis.name for axis in axes if axis not in split),
+        used=used,
+    )
+
+
+def _work(tally: Tally, devices: int) -> Work:
+    total = tally.flops * devices
+    return Work(
+        flops=tally.flops,
+        total=total,
+        redundant=max(0.0, total - tally.distinct),
+        by_kind=dict(tally.kinds),
+        moved=tally.moved,
+        uncounted=tuple(sorted(tally.uncounted)),
+    )

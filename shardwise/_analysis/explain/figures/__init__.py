@@ -1,0 +1,80 @@
+"""Single figures of a report, for papers and for the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...._base.errors import ShardwiseError, explain_error
+from .. import units
+from ..facts import Facts
+from . import charts, mesh, program
+from .draw import Drawing
+
+FIGURES: dict[str, Callable[[Facts], Drawing]] = {
+    "mesh": mesh.figure,
+    "program": program.figure,
+    "traffic": charts.traffic,
+    "memory": charts.memory,
+    "scaling": charts.scaling,
+}
+"""The figures by name."""
+
+ZOOM = 3
+"""Pixels of a PNG for each unit of a drawing: sharp in print."""
+
+
+def draw(report: Facts, figure: str) -> Drawing:
+    """One figure of a report.
+
+    Raises:
+        ShardwiseError: There is no such figure, or the report does not have what it shows.
+    """
+    if figure not in FIGURES:
+        raise ShardwiseError(
+            explain_error(
+                f"there is no figure {figure!r}; there are {', '.join(FIGURES)}",
+                where="Report.save",
+                rule="What comes before .svg or .png is the name of a figure.",
+                remedy="report.save('mesh.svg') or report.save('step.mesh.svg').",
+            )
+        )
+    if figure == "scaling" and report.cost is None:
+        raise ShardwiseError(
+            explain_error(
+                "the report has no cost",
+                where="figure 'scaling'",
+                rule="How a program scales depends on the hardware.",
+                remedy="report.on('h200-node').save('scaling.svg')",
+            )
+        )
+    drawing = FIGURES[figure](report)
+    mesh = units.mesh([(axis.name, axis.size) for axis in report.mesh])
+    machine = f", modelled on {report.cost.hardware.name}" if report.cost else ""
+    drawing.subtitle = f"{report.name} on {mesh}{machine}"
+    return drawing
+
+
+def svg(report: Facts, figure: str) -> str:
+    """A figure as an SVG file of its own."""
+    return draw(report, figure).standalone()
+
+
+def png(report: Facts, figure: str) -> bytes:
+    """A figure as a PNG; needs the extra `png`.
+
+    Raises:
+        ShardwiseError: The extra is not installed.
+    """
+    drawing = draw(report, figure)
+    try:
+        import resvg_py  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ShardwiseError(
+            explain_error(
+                "resvg_py is not installed",
+                where="Report.save",
+                rule="It turns a figure into a PNG.",
+                remedy="pip install 'shardwise[png]', or save the figure as .svg.",
+            )
+        ) from error
+    return bytes(resvg_py.svg_to_bytes(svg_string=drawing.standalone(), zoom=ZOOM))

@@ -1,0 +1,221 @@
+"""Described machines, for the cost model.
+
+Speeds and sizes are the makers' own; see `about`. The utilisation of the GPUs is what large steps
+reach on one H200 (`benchmarks/explain_gpu.py`), that of the TPUs about what MaxText reports.
+Latencies are round numbers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import numbers
+from typing import Any
+
+from ..._base.calls import public, public_methods
+from ..._base.errors import ShardwiseError, a_type, explain_error
+
+
+@public("sw.Hardware")
+@public_methods("sw.Hardware")
+@dataclasses.dataclass(frozen=True)
+class Hardware:
+    """A machine, as the cost model of `explain` sees it.
+
+    Devices stand in nodes: within a node they talk over links, between nodes over a network. The
+    last axes of a mesh lie within a node. For numbers of your own, start from a known profile:
+    `dataclasses.replace(sw.Hardware.named("h200-node"), utilisation=0.4)`.
+    """
+
+    name: str
+    flops: float
+    """Peak of one device in matrix products of 16-bit types, per second."""
+    flops_float32: float
+    """The same for float32 at JAX's default precision."""
+    memory_bandwidth: float
+    """Bytes per second between a device and its own memory."""
+    memory: float
+    """Bytes of memory of one device."""
+    link_bandwidth: float
+    """Bytes per second that one device sends within a node, in one direction."""
+    link_latency: float
+    """Seconds until the first byte arrives within a node."""
+    node: int
+    """Devices of a node."""
+    network_bandwidth: float
+    """Bytes per second that one device sends to other nodes."""
+    network_latency: float
+    """Seconds until the first byte arrives in another node."""
+    utilisation: float = 0.5
+    """The share of the peak, of arithmetic and of memory, that a good program reaches."""
+    about: str = ""
+    """Where the numbers come from."""
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("name", "about"):
+                _need_text(field.name, value)
+            elif not _is_positive(value):
+                raise ShardwiseError(
+                    explain_error(
+                        f"{field.name} is {value!r}",
+                        where=f"hardware {self.name!r}",
+                        rule="Speeds, sizes and times of a machine are positive numbers.",
+                        remedy="give it in bytes, FLOPs and seconds, not in GB or microseconds.",
+                    )
+                )
+        if self.utilisation > 1 or self.node != int(self.node):
+            wrong = "utilisation" if self.utilisation > 1 else "node"
+            raise ShardwiseError(
+                explain_error(
+                    f"{wrong} is {getattr(self, wrong)!r}",
+                    where=f"hardware {self.name!r}",
+                    rule="The utilisation is a share of the peak, at most 1; a node has a whole "
+                    "number of devices.",
+                    remedy="utilisation=0.5, node=8",
+                )
+            )
+        for field in dataclasses.fields(self):
+            value: Any = getattr(self, field.name)
+            if isinstance(value, numbers.Real):
+                # numpy's numbers are no JSON, and 8.0 devices no size of an array.
+                whole = isinstance(value, numbers.Integral) or field.name == "node"
+                plain: Any = int if whole else float
+                object.__setattr__(self, field.name, plain(value))
+
+    def peak(self, dtype: str) -> float:
+        """FLOPs per second of matrix products of a type."""
+        narrow = dtype in ("bfloat16", "float16") or dtype.startswith(("float8", "int8", "uint8"))
+        return self.flops if narrow else self.flops_float32
+
+    def to_dict(self) -> dict[str, Any]:
+        """The machine as plain data."""
+        return dataclasses.asdict(self)
+
+    @staticmethod
+    def named(name: str) -> Hardware:
+        """One of the described profiles, by its name.
+
+        Raises:
+            ShardwiseError: There is no such profile; the message names those there are.
+        """
+        _need_text("name", name)
+        if name not in PROFILES:
+            near = difflib.get_close_matches(name, PROFILES, n=1)
+            raise ShardwiseError(
+                explain_error(
+                    f"there is no profile {name!r}; there are {', '.join(PROFILES)}",
+                    where="hardware",
+                    rule="A hardware is the name of a described profile, or numbers of your own.",
+                    remedy=f"did you mean {near[0]!r}?"
+                    if near
+                    else "name one of these, or give sw.Hardware(name=..., flops=..., ...).",
+                )
+            )
+        return PROFILES[name]
+
+
+def find(hardware: str | Hardware) -> Hardware:
+    """A profile by name, or the user's own."""
+    if isinstance(hardware, Hardware):
+        return hardware
+    if isinstance(hardware, str):
+        return Hardware.named(hardware)
+    raise ShardwiseError(
+        explain_error(
+            f"hardware is {a_type(hardware)}",
+            where="sw.explain",
+            rule="A hardware is the name of a described profile, or a sw.Hardware.",
+            remedy=f"one of {', '.join(PROFILES)}.",
+        )
+    )
+
+
+def _is_positive(value: Any) -> bool:
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return 0 < float(value) < math.inf
+    except OverflowError:  # an int has no largest value
+        return False
+
+
+def _need_text(field: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise ShardwiseError(
+            explain_error(
+                f"{field} is {a_type(value)}",
+                where="sw.Hardware",
+                rule="The name of a machine, and what there is to say about it, are text.",
+                remedy='sw.Hardware(name="mine", ...), sw.Hardware.named("h200-node")',
+            )
+        )
+
+
+_H100 = Hardware(
+    name="h100-node",
+    flops=989e12,
+    flops_float32=495e12,
+    memory_bandwidth=3.35e12,
+    memory=80e9,
+    link_bandwidth=450e9,
+    link_latency=3e-6,
+    node=8,
+    network_bandwidth=50e9,
+    network_latency=10e-6,
+    utilisation=0.7,
+    about="NVIDIA H100 SXM: 989 TFLOP/s in bfloat16, 495 in TF32, 3.35 TB/s, 80 GB; NVLink 4 at "
+    "450 GB/s each way within a node of 8; 400 Gb/s for each GPU between nodes.",
+)
+_H200 = dataclasses.replace(
+    _H100,
+    name="h200-node",
+    memory_bandwidth=4.8e12,
+    memory=141e9,
+    about="NVIDIA H200 SXM: as the H100, with 141 GB at 4.8 TB/s; NVLink 4 at 450 GB/s each way "
+    "within a node of 8; 400 Gb/s for each GPU between nodes.",
+)
+_H200_NETWORK = dataclasses.replace(
+    _H200,
+    name="h200-network",
+    link_bandwidth=50e9,
+    link_latency=10e-6,
+    node=1,
+    about="NVIDIA H200 with every device in another node: only 400 Gb/s for each GPU.",
+)
+_V5E = Hardware(
+    name="tpu-v5e",
+    flops=197e12,
+    flops_float32=197e12,
+    memory_bandwidth=819e9,
+    memory=16e9,
+    link_bandwidth=90e9,
+    link_latency=1e-6,
+    node=256,
+    network_bandwidth=3.125e9,
+    network_latency=30e-6,
+    utilisation=0.6,
+    about="TPU v5e: 197 TFLOP/s in bfloat16, 819 GB/s, 16 GB; a torus of 256 chips with 45 GB/s "
+    "each way on a link, a mesh axis using both directions of one dimension; 25 Gb/s for each "
+    "chip between slices.",
+)
+_V5P = Hardware(
+    name="tpu-v5p",
+    flops=459e12,
+    flops_float32=459e12,
+    memory_bandwidth=2.765e12,
+    memory=95e9,
+    link_bandwidth=180e9,
+    link_latency=1e-6,
+    node=8960,
+    network_bandwidth=6.25e9,
+    network_latency=30e-6,
+    utilisation=0.6,
+    about="TPU v5p: 459 TFLOP/s in bfloat16, 2.765 TB/s, 95 GB; a torus of 8960 chips with 90 GB/s "
+    "each way on a link, a mesh axis using both directions of one dimension; 50 Gb/s for each "
+    "chip between slices.",
+)
+
+PROFILES = {one.name: one for one in (_H100, _H200, _H200_NETWORK, _V5E, _V5P)}

@@ -1,0 +1,63 @@
+"""What would be sent instead of a collective, and how that is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ..._mesh import Axis
+from ..._program import Collective, Var
+from ..._program.collectives import RULES
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """What would be sent instead: a collective over these axes of so many bytes."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    bytes: int
+    once: int = 1
+    """It happens once in so many times."""
+
+    @property
+    def group_size(self) -> int:
+        """How many devices exchange it with each other."""
+        return math.prod(axis.size for axis in self.axes)
+
+    @property
+    def sent(self) -> int:
+        """By one device, each time."""
+        return RULES[self.name].sends(self.bytes, self.group_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a collective could be avoided. The kinds are those of `Redundant`."""
+
+    kind: str
+    reason: str
+    remedy: str
+    others: tuple[Other, ...] = ()
+    also: Collective | None = None
+    """Another collective that is not needed either then."""
+    memory: int = 0
+    """Bytes that one device has to keep for it."""
+
+
+def sent_bytes(op: Collective) -> int:
+    """The bytes that a device brings to a collective."""
+    operand = op.ins[0]
+    return (operand if isinstance(operand, Var) else op.outs[0]).bytes
+
+
+def names(axes: Sequence[Axis]) -> str:
+    """Axes as one writes them in a sentence."""
+    return ", ".join(axis.name for axis in axes)
+
+
+def code(axes: Sequence[Axis]) -> str:
+    """Axes as one writes them in a program."""
+    names = tuple(axis.name for axis in axes)
+    return repr(names[0]) if len(names) == 1 else repr(names)

@@ -1,0 +1,72 @@
+"""What meaning says of each collective: who holds what before and after it, and what it wastes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from ..._meaning import Kept, holding, keep
+from ..._program import Body, Collective, walk
+from .avoid import plans
+from .data import CollectiveUse, Holding, Instead, Redundant
+from .instead import Other, Plan
+
+MOST = 60_000
+"""Programs with more operations than this are not read: it would take longer than tracing them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Meant:
+    """The meanings of a program, as far as they are known."""
+
+    kept: Kept | None = None
+    plans: dict[int, Plan] = dataclasses.field(default_factory=dict)
+    failed: str = ""
+    """Why nothing is known, if so."""
+
+    @classmethod
+    def of(cls, body: Body, constants: Sequence[Any], paths: Sequence[str]) -> Meant:
+        """Read a program. What goes wrong here must not cost the user the report."""
+        operations = sum(1 for _ in walk(body.ops))
+        if operations > MOST:
+            return cls(failed=f"it has {operations:,} operations")
+        try:
+            kept = keep(body, constants, paths)
+            return cls(kept, plans(body, kept))
+        except Exception as error:
+            return cls(failed=f"{type(error).__name__}: {error}")
+
+    def holding(self, op: Collective) -> Holding | None:
+        """What each device holds before and after a collective."""
+        known = self.kept.of(op) if self.kept else None
+        if known is None:
+            return None
+        return Holding(holding(known.ins[0], known.names), holding(known.outs[0], known.names))
+
+    def also(self, op: Collective) -> Collective | None:
+        """Another collective that is not needed either, if this one is avoided."""
+        plan = self.plans.get(id(op))
+        return plan.also if plan is not None else None
+
+    def redundant(
+        self, op: Collective, use: CollectiveUse, also: tuple[int, CollectiveUse] | None
+    ) -> Redundant | None:
+        """What is redundant about a collective, with what it would save."""
+        plan = self.plans.get(id(op))
+        if plan is None:
+            return None
+        instead = tuple(_instead(other, use) for other in plan.others)
+        place, total = (also[0], also[1].total_bytes) if also is not None else (None, 0)
+        saved = use.total_bytes + total - sum(one.total_bytes for one in instead)
+        if saved <= 0:
+            return None
+        return Redundant(
+            plan.kind, plan.reason, plan.remedy, saved, instead, place, memory=plan.memory
+        )
+
+
+def _instead(other: Other, use: CollectiveUse) -> Instead:
+    names = tuple(axis.name for axis in other.axes)
+    times = max(1, use.least // other.once)
+    return Instead(other.name, names, other.group_size, other.sent, times)

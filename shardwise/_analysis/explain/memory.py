@@ -1,0 +1,216 @@
+"""What one device holds as the program runs: a walk over the operations with the values alive.
+
+A value is alive from the operation that makes it to the last one that reads it; arguments and
+results are alive throughout and from there on. Three things that every compiler does are taken
+into account: a change of shape costs nothing, what is computed element by element and read once is
+never written to memory (fusion), and so are broadcasts and counters. A loop holds what it stacks up
+as a whole, and one iteration of the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from ..._program import (
+    Atom,
+    Body,
+    Cond,
+    Join,
+    Leaf,
+    Op,
+    Scan,
+    Split,
+    Var,
+    Where,
+    While,
+    primitives,
+)
+from ..._program.where import NOWHERE
+from .data import Live, Memory
+from .placing import KEEPS_LAYOUT, Layouts
+
+FREE = primitives.names(lambda p: p.moves == "repeat" and p.acts == "moves") | {"iota"}
+"""Made again wherever they are read."""
+
+FUSES = (
+    KEEPS_LAYOUT
+    | FREE
+    | primitives.names(
+        lambda p: p.acts == "moves" and not p.view and p.moves in ("reorder", "part", "pad")
+    )
+)
+"""Leaves that are computed where their result is read."""
+
+READS_FUSED = FUSES | primitives.names(
+    lambda p: p.view or p.acts in ("reduces", "scans", "windows")
+)
+"""Leaves into which the making of their operands is fused."""
+
+SHOWN = 12
+"""How many of the values at the peak are named."""
+
+POINTS = 400
+"""How many points the timeline has at most."""
+
+
+def is_view(op: Op) -> bool:
+    """Whether the result is the operand itself, seen in another way."""
+    return isinstance(op, Split | Join) or (isinstance(op, Leaf) and primitives.of(op.name).view)
+
+
+def fused(body: Body) -> set[Var]:
+    """Values that are never written to memory."""
+    readers: dict[Var, list[Op]] = {}
+    for op in body.ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                readers.setdefault(atom, []).append(op)
+    results = {id(atom) for atom in body.outs}
+    found = set()
+    for op in body.ops:
+        if not isinstance(op, Leaf) or op.name not in FUSES:
+            continue
+        for var in op.outs:
+            into = readers.get(var, [])
+            fits = all(isinstance(one, Leaf) and one.name in READS_FUSED for one in into)
+            if fits and id(var) not in results and (len(into) == 1 or op.name in FREE):
+                found.add(var)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Peak:
+    """The largest moment of a list of operations."""
+
+    bytes: int = 0
+    values: tuple[tuple[Var, int], ...] = ()
+    where: Where = NOWHERE
+
+
+@dataclasses.dataclass
+class Moment:
+    """While an operation runs: the bytes of all values alive, and what the operation adds."""
+
+    op: Op
+    alive: dict[Var, int]
+    total: int
+    inside: Peak
+
+    @property
+    def bytes(self) -> int:
+        """All together."""
+        return self.total + self.inside.bytes
+
+    def peak(self) -> Peak:
+        """This moment, kept: the values alive change as the program goes on."""
+        where = self.inside.where if self.inside.bytes else self.op.where
+        return Peak(self.bytes, (*self.alive.items(), *self.inside.values), where)
+
+
+class Walk:
+    """The values alive along a program."""
+
+    def __init__(self, layouts: Layouts):
+        self.layouts = layouts
+        self.makers: dict[Var, Op] = {}
+        self.insides: dict[int, Peak] = {}
+
+    def peak(self, body: Body, own: Iterable[Var], keep: Iterable[Atom]) -> Peak:
+        """The peak of a list. `own` is there from the start, `keep` to the end."""
+        start = {var: self.layouts.bytes(var) for var in own}
+        sizes = [moment.bytes for moment in self.moments(body, start, keep)]
+        if max(sizes, default=0) <= sum(start.values()):
+            return Peak(sum(start.values()), tuple(start.items()))
+        # A second walk, up to there: to keep what is alive at every new height would take long.
+        highest = sizes.index(max(sizes))
+        moments = self.moments(body, start, keep)
+        return next(moment.peak() for at, moment in enumerate(moments) if at == highest)
+
+    def moments(self, body: Body, start: dict[Var, int], keep: Iterable[Atom]) -> Iterator[Moment]:
+        """Each operation in turn, with what is alive while it runs."""
+        skip = fused(body)
+        root: dict[Var, Var] = {}
+        last = _last_reads(body, keep, root)
+        alive, total = dict(start), sum(start.values())
+        for index, op in enumerate(body.ops):
+            self.makers.update(dict.fromkeys(op.outs, op))
+            made = [] if is_view(op) else [v for v in op.outs if v not in skip and v in last]
+            for var in made:
+                alive[var] = self.layouts.bytes(var)
+                total += alive[var]
+            yield Moment(op, alive, total, self._inside(op))
+            for var in {root.get(a, a) for a in [*op.ins, *op.outs] if isinstance(a, Var)}:
+                if last.get(var, index) <= index and var in alive and var not in start:
+                    total -= alive.pop(var)
+
+    def _inside(self, op: Op) -> Peak:
+        """What an operation holds besides its operands and results while it runs."""
+        if id(op) not in self.insides:
+            self.insides[id(op)] = self._nested(op)
+        return self.insides[id(op)]
+
+    def _nested(self, op: Op) -> Peak:
+        match op:
+            case Scan():
+                stacked = op.body.ins[op.consts + op.carry :]
+                return self.peak(op.body, stacked, op.body.outs)
+            case While():
+                return self.peak(op.body, (), op.body.outs)
+            case Cond():
+                # The results of the branch are the results of the operation, counted there.
+                peaks = [self.peak(branch, (), ()) for branch in op.branches]
+                return max(peaks, key=lambda peak: peak.bytes)
+        return Peak()
+
+
+def _last_reads(body: Body, keep: Iterable[Atom], root: dict[Var, Var]) -> dict[Var, int]:
+    """For each value the last operation that needs it, views followed to what they show."""
+    last: dict[Var, int] = {}
+    for index, op in enumerate(body.ops):
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                last[root.get(atom, atom)] = index
+        source = op.ins[0] if is_view(op) else None
+        if isinstance(source, Var):
+            root.update(dict.fromkeys(op.outs, root.get(source, source)))
+    for atom in keep:
+        if isinstance(atom, Var):
+            last[root.get(atom, atom)] = len(body.ops)
+    return last
+
+
+def memory_of(
+    body: Body, layouts: Layouts, names: dict[Var, str], arguments: int, results: int
+) -> Memory:
+    """The memory of a program whose inputs have `names`."""
+    walk = Walk(layouts)
+    peak = walk.peak(body, names, body.outs)
+    start = {var: layouts.bytes(var) for var in names}
+    moments = walk.moments(body, start, body.outs)
+    timeline = [(index, moment.bytes) for index, moment in enumerate(moments)]
+    ordered = sorted(peak.values, key=lambda pair: -pair[1])
+    shown = ordered[:SHOWN]
+    return Memory(
+        arguments=arguments,
+        results=results,
+        peak=peak.bytes,
+        peak_where=peak.where,
+        live=tuple(_live(var, size, names, walk, layouts) for var, size in shown),
+        rest=sum(size for _, size in ordered[SHOWN:]),
+        timeline=_thinned(timeline),
+    )
+
+
+def _live(var: Var, size: int, names: dict[Var, str], walk: Walk, layouts: Layouts) -> Live:
+    op = walk.makers.get(var)
+    made = getattr(op, "name", type(op).__name__.lower()) if op else "loop input"
+    where = op.where if op else NOWHERE
+    return Live(names.get(var, made), layouts.local_shape(var), var.kind, size, where)
+
+
+def _thinned(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """At most `POINTS` points: of each stretch the highest."""
+    width = -(-len(points) // POINTS) or 1
+    stretches = (points[at : at + width] for at in range(0, len(points), width))
+    return tuple(max(stretch, key=lambda point: point[1]) for stretch in stretches)

@@ -1,0 +1,214 @@
+"""The report as one HTML file that needs nothing else, and as a smaller piece for notebooks.
+
+Every number on the page stands in a `<data value=...>` (in a picture, in a `data-value`) with the
+unrounded number of `Report.to_dict()`. The templates escape whatever comes from the program.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import itertools
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ..._base.version import __version__
+from ..._program import Where
+from ..._program.collectives import RULES
+from . import units
+from .data import CollectiveUse
+from .facts import Facts, Remark
+from .figures import charts, mesh, program
+from .figures.draw import COLORS, Drawing, axis_colors, clean
+from .figures.program import Entry
+from .rows import dearest
+
+SHOWN = 4
+"""How many arrays of a layout are listed before the rest is folded away."""
+
+BOUNDS = {
+    "arithmetic": "arithmetic",
+    "memory": "reading and writing memory",
+    "bandwidth": "sending",
+    "latency": "waiting for messages",
+}
+"""What takes longest, in words."""
+
+
+CALL = re.compile(r"jax\.[\w.]*\w(?:\((?:[^()]|\([^()]*\))*\))?")
+"""A name of JAX, with its arguments where it is called."""
+
+
+def html(report: Facts) -> str:
+    """The whole page."""
+    return _render("page.html.j2", report)
+
+
+def notebook(report: Facts) -> str:
+    """The piece that a notebook shows: what matters first, the rest folded away."""
+    return _render("notebook.html.j2", report)
+
+
+def _render(template: str, report: Facts) -> str:
+    page = _environment().get_template(template)
+    view = View(report)
+    return clean(page.render(report=report, view=view, version=__version__, made=_now()))
+
+
+def _now() -> datetime.datetime:
+    """The time that a page is made at, or that reproducible builds say it is."""
+    said = os.environ.get("SOURCE_DATE_EPOCH", "")
+    zone = datetime.UTC
+    return datetime.datetime.fromtimestamp(int(said), zone) if said else datetime.datetime.now(zone)
+
+
+@functools.cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "size": lambda value: _number(value, units.size(value)),
+        "flop": lambda value: _number(value, units.large(value, "FLOP")),
+        "duration": lambda value: _number(value, units.duration(value)),
+        "share": lambda value: _number(value, units.share(value)),
+        "number": lambda value: _number(value, f"{value:,}"),
+        "ticks": _ticks,
+        "sentence": _sentence,
+        "times": lambda value: "unknown" if value is None else _number(value, f"{value:,}"),
+    }
+    environment.globals |= {
+        "array": lambda shape, dtype: Markup('<code class="sw-array">{}</code>').format(
+            units.array(shape, dtype)
+        ),
+        "themes": [_theme(number) for number in (0, 1)],
+        "colors": list(COLORS),
+        "bounds": BOUNDS,
+    }
+    return environment
+
+
+def _number(value: float, words: str) -> Markup:
+    """A number as people read it, with the whole of it for programs."""
+    return Markup('<data value="{}">{}</data>').format(repr(value), words)
+
+
+def _ticks(words: str) -> Markup:
+    """Words in which what stands in backticks is code."""
+    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(words))))
+
+
+def _sentence(words: str) -> Markup:
+    """Words as a sentence, in which calls of JAX are code; a name in front keeps its letters."""
+    words = str(words)
+    first = words.partition(" ")[0]
+    if first.isalpha() and first not in {*RULES, "pmean"}:
+        words = words[:1].upper() + words[1:]
+    words += "" if words.endswith((".", ":")) else "."
+    return Markup(CALL.sub(r"<code>\g<0></code>", str(escape(words))))
+
+
+def _theme(number: int) -> Markup:
+    """The colours of the light theme (0) or the dark one (1), as declarations of CSS."""
+    return Markup("".join(f"--{name}:{pair[number]};" for name, pair in COLORS.items()))
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What the templates ask of a report beyond its data: pictures, and groups of things."""
+
+    report: Facts
+
+    @property
+    def sizes(self) -> list[tuple[str, int, str]]:
+        """The mesh axes: name, size and colour."""
+        return [(axis.name, axis.size, self.colors([axis.name])[0]) for axis in self.report.mesh]
+
+    def colors(self, names: Sequence[str]) -> list[str]:
+        """The colours of axes, as the style sheet knows them."""
+        return axis_colors(self.report, names)
+
+    def axes(self, names: Sequence[str]) -> str:
+        """The axes of a collective."""
+        return units.axes(names)
+
+    @property
+    def dearest(self) -> list[CollectiveUse]:
+        """What costs the most, one collective for each line; none where there is no choice."""
+        return self.sources([row.first for row in dearest(self.report)])
+
+    @property
+    def devices(self) -> Markup:
+        """The picture of the devices."""
+        return _picture(mesh.devices(self.report))
+
+    @property
+    def layouts(self) -> list[dict[str, Any]]:
+        """The pictures of who holds what, in words, and the arrays held so."""
+        return [
+            {
+                "picture": _picture(mesh.shards(self.report, one)),
+                "words": one.words(self.report),
+                "arrays": (*one.arguments, *one.results),
+                "shown": SHOWN,
+            }
+            for one in mesh.layouts(self.report)
+        ]
+
+    @property
+    def passes(self) -> list[tuple[str, list[Entry]]]:
+        """The program from top to bottom, cut where one pass ends and the next begins."""
+        entries = program.outline(self.report)
+        groups = itertools.groupby(entries, lambda entry: entry.step.direction)
+        return [(direction, list(group)) for direction, group in groups]
+
+    @property
+    def used(self) -> list[tuple[str, ...]]:
+        """The axes, or groups of axes, that collectives use."""
+        return list(dict.fromkeys(use.axes for use in self.report.collectives))
+
+    def sources(self, uses: Sequence[CollectiveUse]) -> list[CollectiveUse]:
+        """One collective for each line of the program."""
+        return list({(use.where.file, use.where.line): use for use in uses}.values())
+
+    def hint(self, entry: Entry) -> str:
+        """What pointing at a collective shows."""
+        use = entry.uses[0]
+        times = "times unknown" if use.count is None else f"{use.count:,} ×"
+        return (
+            f"{use.name} over {units.axes(use.axes)}: {entry.array}, "
+            f"{times} {units.size(entry.launch.bytes_sent if entry.launch else 0)}\n"
+            f"{use.where}: {use.where.text}"
+        )
+
+    def caller(self, entry: Entry) -> Where | None:
+        """The line that called the function a collective stands in, if its own line says little:
+        where another collective stands in the same one."""
+        own = entry.uses[0].where
+        firsts = (self.report.collectives[one.collectives[0]] for one in self.report.launches)
+        alike = sum((use.where.file, use.where.line) == (own.file, own.line) for use in firsts)
+        return entry.uses[0].caller if alike > 1 and entry.uses[0].caller.file else None
+
+    def findings(self, entry: Entry) -> list[Remark]:
+        """What was found in the line of a collective."""
+        places = set(entry.launch.collectives) if entry.launch else set()
+        return [one for one in self.report.findings if places.intersection(one.collectives)]
+
+    def figure(self, name: str) -> Markup:
+        """A chart."""
+        return _picture(getattr(charts, name)(self.report))
+
+
+def _picture(drawing: Drawing) -> Markup:
+    return Markup(drawing.inline())

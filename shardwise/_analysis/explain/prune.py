@@ -1,0 +1,107 @@
+"""The program without what nothing comes of, as every compiler leaves it.
+
+A list of operations holds only what is needed for its results. Here loops and branches lose the
+results that nobody reads, and what only those need: a `psum` of a metric that a `scan` stacks up
+and nobody looks at is never sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ..._program import Atom, Body, Cond, Op, Scan, Var, While
+
+T = TypeVar("T")
+
+
+def pruned(body: Body) -> Body:
+    """The same results from fewer operations."""
+    return _needed(body, [True] * len(body.outs))
+
+
+def _needed(body: Body, wanted: Sequence[bool]) -> Body:
+    """The part of a list that some of its results need; its inputs stay."""
+    outs = _those(body.outs, wanted)
+    used = set(map(id, outs))
+    ops: list[Op] = []
+    for op in reversed(body.ops):
+        if op.effectful or any(id(var) in used for var in op.outs):
+            ops.append(_lighter(op, used))
+            used |= set(map(id, ops[-1].ins))
+    return Body(body.ins, ops[::-1], outs)
+
+
+def _lighter(op: Op, used: set[int]) -> Op:
+    wanted = [id(var) in used for var in op.outs]
+    match op:
+        case Scan():
+            return _scan(op, wanted)
+        case While():
+            return _while(op, wanted)
+        case Cond():
+            branches = tuple(_needed(branch, wanted) for branch in op.branches)
+            return dataclasses.replace(op, outs=_those(op.outs, wanted), branches=branches)
+    return op
+
+
+def _scan(op: Scan, wanted: list[bool]) -> Scan:
+    carried, body = _fixed_point(op.body, wanted, op.consts, op.carry)
+    read = _reads(body)
+    keep = [id(var) in read for var in op.body.ins]
+    keep[op.consts : op.consts + op.carry] = carried
+    return dataclasses.replace(
+        op,
+        ins=_those(op.ins, keep),
+        outs=_those(op.outs, [*carried, *wanted[op.carry :]]),
+        body=Body(_those(body.ins, keep), body.ops, body.outs),
+        consts=sum(keep[: op.consts]),
+        carry=sum(carried),
+    )
+
+
+def _while(op: While, wanted: list[bool]) -> While:
+    cond = _needed(op.cond, [True])
+    decides = _reads(cond)
+    wanted = [
+        one or id(var) in decides
+        for one, var in zip(wanted, op.cond.ins[op.cond_consts :], strict=True)
+    ]
+    carried, body = _fixed_point(op.body, wanted, op.body_consts, len(wanted))
+    first = op.cond_consts + op.body_consts
+    return dataclasses.replace(
+        op,
+        ins=[*op.ins[:first], *_those(op.ins[first:], carried)],
+        outs=_those(op.outs, carried),
+        cond=Body(_behind(cond.ins, op.cond_consts, carried), cond.ops, cond.outs),
+        body=Body(_behind(body.ins, op.body_consts, carried), body.ops, body.outs),
+    )
+
+
+def _fixed_point(
+    body: Body, wanted: list[bool], consts: int, carry: int
+) -> tuple[list[bool], Body]:
+    """What has to be carried: what is wanted at the end, and what another turn needs for that."""
+    carried = wanted[:carry]
+    while True:
+        inner = _needed(body, [*carried, *wanted[carry:]])
+        read = _reads(inner)
+        ins = body.ins[consts : consts + carry]
+        more = [one or id(var) in read for one, var in zip(carried, ins, strict=True)]
+        if more == carried:
+            return carried, inner
+        carried = more
+
+
+def _reads(body: Body) -> set[int]:
+    atoms: list[Atom] = [atom for op in body.ops for atom in op.ins]
+    return set(map(id, [*atoms, *body.outs]))
+
+
+def _behind(ins: list[Var], consts: int, carried: list[bool]) -> list[Var]:
+    return [*ins[:consts], *_those(ins[consts:], carried)]
+
+
+def _those(values: Sequence[T], keep: Sequence[bool]) -> list[T]:
+    return [value for value, kept in zip(values, keep, strict=True) if kept]

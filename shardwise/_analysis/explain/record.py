@@ -1,0 +1,341 @@
+"""From the operations of a program to its collectives and steps, with counts, bytes and FLOPs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+from ..._program import (
+    Body,
+    Collective,
+    Cond,
+    Leaf,
+    Op,
+    Passes,
+    Scan,
+    Var,
+    Where,
+    While,
+    anywhere,
+    caller_of,
+    collectives_in,
+    primitives,
+)
+from ..._program.collectives import RULES
+from ..._program.where import NOWHERE
+from .data import CollectiveUse, Step
+from .flops import flops_of
+from .meant import Meant
+from .memory import fused, is_view
+from .placing import Layouts
+
+
+@dataclasses.dataclass
+class Tally:
+    """Work added up: of one device, and over the mesh what no other device does as well."""
+
+    kinds: dict[str, float] = dataclasses.field(default_factory=dict)
+    dots: dict[str, float] = dataclasses.field(default_factory=dict)
+    distinct: float = 0.0
+    products: float = 0.0
+    """The part of `distinct` that is matrix products and convolutions."""
+    moved: int = 0
+    sent: int = 0
+    operations: int = 0
+    uncounted: set[str] = dataclasses.field(default_factory=set)
+
+    @property
+    def flops(self) -> float:
+        """Of one device."""
+        return float(sum(self.kinds.values()))
+
+    def add(self, other: Tally, times: int = 1) -> None:
+        """Add what another has counted, so many times."""
+        for kind, flops in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0.0) + times * flops
+        for dtype, flops in other.dots.items():
+            self.dots[dtype] = self.dots.get(dtype, 0.0) + times * flops
+        self.distinct += times * other.distinct
+        self.products += times * other.products
+        self.moved += times * other.moved
+        self.sent += times * other.sent
+        self.operations += other.operations
+        self.uncounted |= other.uncounted
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """The loops and branches around a list of operations."""
+
+    count: int = 1
+    """How often the list is run through, if each `while` around runs once."""
+    known: bool = True
+    """Whether there is no `while` around."""
+    module: str = ""
+
+    def inside(self, op: Op, length: int = 1) -> Around:
+        """Within the body of `op`, which runs so often."""
+        known = self.known and not isinstance(op, While)
+        return Around(self.count * length, known, self.module_of(op))
+
+    def module_of(self, op: Op) -> str:
+        """The Flax module that an operation belongs to, or the user's own `jax.named_scope`."""
+        sources = () if op.source is None else (*reversed(op.calls), op.source)
+        stacks = [str(source.name_stack) for source in sources]
+        return "/".join(filter(None, [self.module, *map(module_in, stacks)]))
+
+
+class Recorder:
+    """One walk over a program; collectives are gathered in program order."""
+
+    def __init__(self, layouts: Layouts, passes: Passes, meant: Meant):
+        self.layouts = layouts
+        self.passes = passes
+        self.meant = meant
+        self.collectives: list[CollectiveUse] = []
+        self.places: dict[int, int] = {}
+        self.launch = 0
+        self.launched: set[Var] = set()
+        """Results of the collectives that are sent with the last one."""
+
+    def steps(self, body: Body, around: Around) -> tuple[tuple[Step, ...], Tally]:
+        """The steps of a list of operations, and the work of one run through it."""
+        skip = fused(body)
+        found: list[Step] = []
+        total, part, ops = Tally(), Tally(), []
+
+        def close() -> None:
+            nonlocal part, ops
+            if part.operations:
+                found.append(self._compute(ops, part, around))
+            total.add(part)
+            part, ops = Tally(), []
+
+        for op in body.ops:
+            if ops and self.passes.of(ops[0]) != self.passes.of(op):
+                close()
+            if not _talks(op):
+                part.add(self._alone(op, skip))
+                ops.append(op)
+                continue
+            close()
+            step, tally = self._meeting(op, around, found)
+            found.append(step)
+            total.add(tally)
+        close()
+        return tuple(found), total
+
+    def _meeting(self, op: Op, around: Around, before: list[Step]) -> tuple[Step, Tally]:
+        match op:
+            case Collective():
+                return self._collective(op, around, before)
+            case Scan():
+                steps, once = self.steps(op.body, around.inside(op, op.length))
+                tally = Tally()
+                tally.add(once, op.length)
+                return self._nested("scan", op, around, (steps,), tally, length=op.length), tally
+            case While():
+                inner = around.inside(op)
+                steps, tally = self.steps(op.cond, inner)
+                more, rest = self.steps(op.body, inner)
+                tally.add(rest)
+                return self._nested("while", op, around, ((*steps, *more),), tally), tally
+            case Cond():
+                return self._cond(op, around)
+        raise AssertionError(f"no rule for {type(op).__name__}")
+
+    def _cond(self, op: Cond, around: Around) -> tuple[Step, Tally]:
+        """Both branches are shown; the one that sends most, or computes most, is counted."""
+        starts = []
+        branches = []
+        for branch in op.branches:
+            starts.append(len(self.collectives))
+            branches.append(self.steps(branch, around.inside(op)))
+        starts.append(len(self.collectives))
+        costs = [(tally.sent, tally.flops, tally.moved) for _, tally in branches]
+        chosen = costs.index(max(costs))
+        for number in range(len(branches)):
+            if number != chosen:
+                for index in range(starts[number], starts[number + 1]):
+                    use = self.collectives[index]
+                    self.collectives[index] = dataclasses.replace(use, counted=False)
+        tally = branches[chosen][1]
+        bodies = tuple(steps for steps, _ in branches)
+        return self._nested("cond", op, around, bodies, tally, counted=chosen), tally
+
+    def _collective(self, op: Collective, around: Around, before: list[Step]) -> tuple[Step, Tally]:
+        operand = op.ins[0]
+        shape, dtype, size = _type(operand, op)
+        n = group_size(op)
+        sent = RULES[op.name].sends(size, n) if _moves(op) else 0
+        names = tuple(axis.name for axis in op.axes)
+        direction = self.passes.of(op)
+        # What a library does for the user has no line of his.
+        where = op.where if op.where.file else anywhere(op.source)
+        if operand in self.launched or not self._alike(op.name, names, direction, where, before):
+            self.launch, self.launched = self.launch + 1, set()
+        self.launched |= set(op.outs)
+        module = around.module_of(op)
+        use = CollectiveUse(
+            name=op.name,
+            axes=names,
+            group_size=n,
+            shape=shape,
+            dtype=dtype,
+            bytes=size,
+            count=around.count if around.known else None,
+            least=around.count,
+            bytes_sent=sent,
+            direction=direction,
+            where=where,
+            caller=caller_of(op.source, where) or NOWHERE,
+            module=module,
+            launch=self.launch,
+            meaning=self.meant.holding(op),
+        )
+        index = len(self.collectives)
+        self.places[id(op)] = index
+        redundant = self.meant.redundant(op, use, self._also(op))
+        self.collectives.append(dataclasses.replace(use, redundant=redundant))
+        step = Step("collective", where, collective=index, direction=direction, module=module)
+        return step, Tally(sent=sent)
+
+    def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
+        """Another collective that is not needed either without this one, and its place."""
+        also = self.meant.also(op)
+        if also is None:
+            return None
+        place = self.places[id(also)]
+        return place, self.collectives[place]
+
+    def _alike(
+        self, name: str, axes: tuple[str, ...], direction: str, where: Where, before: list[Step]
+    ) -> bool:
+        """Whether it stands right behind one of the same kind, or of the same call."""
+        last = before[-1].collective if before else None
+        if last is None:
+            return False
+        use = self.collectives[last]
+        if (use.name, use.axes) != (name, axes):
+            return False
+        return use.direction == direction or use.where == where
+
+    def _alone(self, op: Op, skip: set[Var]) -> Tally:
+        """The work of an operation without a collective inside."""
+        tally = Tally(operations=int(not is_view(op)), moved=self._moved(op, skip))
+        match op:
+            case Leaf():
+                self._leaf(op, tally)
+            case Scan():
+                tally.add(self.steps(op.body, Around())[1], op.length)
+            case While():
+                tally.add(self.steps(op.cond, Around())[1])
+                tally.add(self.steps(op.body, Around())[1])
+            case Cond():
+                inner = [self.steps(branch, Around())[1] for branch in op.branches]
+                tally.add(max(inner, key=lambda one: (one.flops, one.moved)))
+        return tally
+
+    def _compute(self, ops: list[Op], tally: Tally, around: Around) -> Step:
+        first = next((op for op in ops if op.where.file and not is_view(op)), ops[0])
+        return Step(
+            "compute",
+            first.where,
+            flops=tally.flops,
+            moved=tally.moved,
+            dots=dict(tally.dots),
+            operations=tally.operations,
+            direction=self.passes.of(first),
+            module=around.module_of(first),
+        )
+
+    def _nested(
+        self,
+        kind: str,
+        op: Op,
+        around: Around,
+        bodies: tuple[tuple[Step, ...], ...],
+        tally: Tally,
+        **more: int,
+    ) -> Step:
+        return Step(
+            kind,
+            op.where,
+            flops=tally.flops,
+            moved=tally.moved,
+            dots=dict(tally.dots),
+            bodies=bodies,
+            direction=self.passes.of(op),
+            module=around.module_of(op),
+            **more,
+        )
+
+    def _leaf(self, op: Leaf, tally: Tally) -> None:
+        counted = flops_of(op)
+        if counted is None:
+            tally.uncounted.add(op.name)
+            return
+        kind, flops = counted
+        over = op.needs
+        if not op.scope:
+            split = self.layouts.axes(op.outs[0]) if op.outs else ()
+            flops /= math.prod(axis.size for axis in split)
+            over = frozenset(split)
+        tally.kinds[kind] = flops
+        tally.distinct += flops * math.prod(axis.size for axis in over)
+        if kind in ("dot", "convolution"):
+            operand = next((atom for atom in op.ins if isinstance(atom, Var)), op.outs[0])
+            tally.dots[str(operand.dtype)] = flops
+            tally.products = tally.distinct
+
+    def _moved(self, op: Op, skip: set[Var]) -> int:
+        """Bytes read and written, where the values are in memory at all."""
+        if is_view(op) or op.bodies:
+            return 0
+        written = sum(self.layouts.bytes(var) for var in op.outs if var not in skip)
+        row = primitives.of(op.name) if isinstance(op, Leaf) else primitives.UNKNOWN
+        if row.moves in ("part", "lookup"):
+            return 2 * written
+        if row.name == "dynamic_update_slice":
+            update = op.ins[1]
+            return 2 * self.layouts.bytes(update) if isinstance(update, Var) else 0
+        inside = {atom for atom in op.ins if isinstance(atom, Var) and atom not in skip}
+        return written + sum(self.layouts.bytes(var) for var in inside)
+
+
+def _talks(op: Op) -> bool:
+    inside = any(True for body in op.bodies for _ in collectives_in(body.ops))
+    return isinstance(op, Collective) or inside
+
+
+def _moves(op: Collective) -> bool:
+    """Whether anything goes to another device."""
+    pairs = op.params.get("perm")
+    return pairs is None or any(source != target for source, target in pairs)
+
+
+def group_size(op: Collective) -> int:
+    """How many devices exchange something; the largest group where they differ."""
+    if op.groups is not None:
+        return max(len(group) for group in op.groups)
+    return math.prod(axis.size for axis in op.axes)
+
+
+def module_in(stack: str) -> str:
+    """The names in a name stack, the transformations around them taken off."""
+    stack = re.sub(r"\bjit\([^()]*\)", "", stack)
+    while (inner := re.sub(r"\b\w+\(([^()]*)\)", r"\1", stack)) != stack:
+        stack = inner
+    names = (part for part in stack.split("/") if part.isidentifier())
+    return "/".join(name for name in names if name not in OWN_NAMES)
+
+
+OWN_NAMES = primitives.names(lambda p: p.acts in ("call", "control"))
+OWN_NAMES |= {"body", "checkpoint", "rematted_computation", "remat"}
+"""What JAX itself puts on the name stack, or on the path of an operation that it compiles."""
+
+
+def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:
+    value = operand if isinstance(operand, Var) else op.outs[0]
+    return value.shape, value.kind, value.bytes

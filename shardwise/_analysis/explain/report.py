@@ -1,0 +1,105 @@
+"""The report as `sw.explain` gives it: the data, with all that can be made of it as methods."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from ..._base.calls import public_methods
+from ..._base.errors import ArgumentError, a_type, explain_error, path_of
+from .beside import Judged, with_findings
+from .budget import Bound, refuse_excess
+from .compare import Comparison, compare
+from .cost import with_cost
+from .facts import Facts
+from .hardware import Hardware
+from .save import save
+from .text import plain_text
+
+
+@public_methods("report")
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report(Facts):
+    """What a sharded program sends, holds and costs. Made by `sw.explain`."""
+
+    def on(self, hardware: str | Hardware) -> Report:
+        """The same report with what the program would cost on `hardware`; nothing is traced."""
+        return with_cost(self, hardware)
+
+    def compare(self, other: Facts) -> Comparison:
+        """What changes from this report to `other`: traffic, memory, work and time."""
+        if not isinstance(other, Facts):
+            raise ArgumentError(
+                explain_error(
+                    f"it is compared with {a_type(other)}",
+                    where="report.compare",
+                    rule="Two reports are compared.",
+                    remedy="before.compare(after), both from sw.explain",
+                )
+            )
+        return compare(self, other)
+
+    def expect(
+        self,
+        *,
+        bytes_sent: Bound | None = None,
+        peak_memory: float | None = None,
+        **counts: Bound,
+    ) -> Report:
+        """Raise an error where the program sends or holds more than this; else return the report.
+
+        Args:
+            bytes_sent: The most bytes that one device may send in one call; a dict bounds each
+                mesh axis: `{"data": 1e6}`.
+            peak_memory: The most bytes that one device may hold.
+            **counts: How often a collective may happen in one call: `all_gather=0`,
+                `psum={"model": 8}`, `collectives=12` for all of them.
+
+        Raises:
+            BudgetError: A bound is exceeded; an `AssertionError` with the rows, by line.
+        """
+        bounds = {"bytes_sent": bytes_sent, "peak_memory": peak_memory, **counts}
+        refuse_excess(self, {name: bound for name, bound in bounds.items() if bound is not None})
+        return self
+
+    def beside(self, judged: Judged) -> Report:
+        """The same report with the findings of a verdict or a proof beside their traffic.
+
+        Args:
+            judged: What `sw.check` or `sw.prove` says of the same function.
+        """
+        if not hasattr(judged, "findings"):
+            raise ArgumentError(
+                explain_error(
+                    f"it is set beside {a_type(judged)}",
+                    where="report.beside",
+                    rule="A report is set beside what sw.check or sw.prove gives.",
+                    remedy="report.beside(sw.prove(f, *args, mesh=mesh))",
+                )
+            )
+        return with_findings(self, judged)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report to a file; the name says as what.
+
+        Args:
+            path: `trace.json` or `*.trace.json` for Perfetto, any other `*.json` for the data,
+                `*.html` for a page, `*.txt` for the text, `*.svg` or `*.png` for one figure, whose
+                name comes before the suffix: `step.mesh.svg`.
+
+        Returns:
+            The path.
+        """
+        path = path_of(path, "report.save")
+        return save(self, path)
+
+    def __str__(self) -> str:
+        return plain_text(self)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        from .page import notebook
+
+        return notebook(self)

@@ -1,0 +1,66 @@
+"""Write a report to a file: the name of the file says as what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ..._base.durable import write_file
+from ..._base.errors import ShardwiseError, explain_error
+from .facts import Facts
+from .text import plain_text
+
+
+def save(report: Facts, path: Path) -> Path:
+    """Write the report; give the path."""
+    match path.suffix:
+        case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
+            save_trace(report, path)
+        case ".json":
+            write_file(path, json.dumps(report.to_dict(), indent=2))
+        case ".txt":
+            write_file(path, plain_text(report))
+        case ".html":
+            save_page(report, path)
+        case ".svg":
+            from .figures import svg
+
+            write_file(path, svg(report, _figure(path)))
+        case ".png":
+            from .figures import png
+
+            write_file(path, png(report, _figure(path)))
+        case _:
+            raise ShardwiseError(
+                explain_error(
+                    f"{path.suffix!r} is not a format of a report"
+                    if path.suffix
+                    else "the name has no suffix",
+                    where=str(path),
+                    rule="The suffix says what is written.",
+                    remedy="report.html, report.json, trace.json (for Perfetto), report.txt, "
+                    "mesh.svg or mesh.png.",
+                )
+            )
+    return path
+
+
+def save_page(report: Facts, path: Path) -> Path:
+    """Write the page, whatever the file is called; give the path."""
+    from .page import html
+
+    write_file(path, html(report))
+    return path
+
+
+def save_trace(report: Facts, path: Path) -> Path:
+    """Write the trace for Perfetto, whatever the file is called; give the path."""
+    from .trace import trace
+
+    write_file(path, json.dumps(trace(report)))
+    return path
+
+
+def _figure(path: Path) -> str:
+    """The figure that a file is named after: `mesh` for `mesh.svg` and for `step.mesh.svg`."""
+    return path.stem.rpartition(".")[2]

@@ -1,0 +1,58 @@
+"""Constraints that send less: each is compiled, and shown only if it does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from ..._base.doing import doing
+from ..._base.errors import ShardwiseError
+from ..._engine.tracing import Traced
+from ..._mesh import split_over
+from ..compiler.compile import Compiled, compiled
+from ..compiler.worker import CompileError
+from . import units
+from .data import CollectiveUse, Spec, Suggestion
+
+TRIALS = 6
+"""How many constraints are compiled."""
+
+
+def suggestions(
+    traced: Traced, mesh: Mesh | AbstractMesh, result: Compiled, uses: Sequence[CollectiveUse]
+) -> tuple[Suggestion, ...]:
+    """The constraints on one argument that send less than the program does, the best first."""
+    before = _sent(result)
+    found = []
+    for place, spec in list(_candidates(result, uses))[:TRIALS]:
+        path = result.inputs[place].path
+        doing(f"trying {path} as {units.spec(spec)}")
+        try:
+            constrained = {place: PartitionSpec(*(row or None for row in spec))}
+            other = compiled(traced, result.inputs, mesh, constrained)
+        except (CompileError, ShardwiseError, TypeError, ValueError):
+            continue  # a constraint that this program does not take, as along Explicit axes
+        if _sent(other) < before:
+            code = f"{path} = jax.lax.with_sharding_constraint({path}, {units.spec(spec)})"
+            found.append(Suggestion(code, path, spec, _sent(other), before, other.peak or 0))
+    return tuple(sorted(found, key=lambda one: one.bytes_sent))
+
+
+def _sent(result: Compiled) -> int:
+    return sum(one.bytes_sent * one.times for one in result.sent if one.counted)
+
+
+def _candidates(result: Compiled, uses: Sequence[CollectiveUse]) -> Iterator[tuple[int, Spec]]:
+    """Arguments split over the axes of the largest collectives, without these axes."""
+    largest = sorted(
+        (use for use in uses if use.by == "compiler"), key=lambda use: -use.total_bytes
+    )
+    seen = set()
+    for use in largest:
+        for place, one in enumerate(result.inputs):
+            rows = split_over(one.spec)
+            fewer = tuple(tuple(name for name in row if name not in use.axes) for row in rows)
+            if one.path and fewer != tuple(rows) and (place, fewer) not in seen:
+                seen.add((place, fewer))
+                yield place, fewer

@@ -1,0 +1,58 @@
+"""Collectives in a loop, of which one outside of it would do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._program import Collective, Leaf, Lit, Op, Scan, added_up, is_move, primitives, within
+from .instead import Other, Plan, code, names, sent_bytes
+
+
+def always_the_same(op: Collective, loop: Scan) -> Plan:
+    """A plan for a collective that gives the same at every turn."""
+    return Plan(
+        "every turn",
+        f"{op.name} gives the same at each of the {loop.length} turns of the loop",
+        f"do it once, before the loop at {loop.where}.",
+        (_once(op, loop),),
+    )
+
+
+def added_up_only(op: Collective, loop: Scan) -> Plan | None:
+    """A plan for a sum over devices with which the loop does nothing but add it up."""
+    if op.name != "psum" or op.groups is not None:
+        return None
+    if not any(each.collective is op for each in added_up(loop, _is_linear)):
+        return None
+    name = "pmean" if within(op.source, "pmean") else op.name
+    if op.backward and not is_recomputed(loop):
+        remedy = (
+            f"before the loop at {loop.where}, make the value this is the gradient of each "
+            f"device's own: jax.lax.pcast(value, {code(op.axes)}, to='varying'). Its gradient is "
+            "then summed once."
+        )
+    else:
+        remedy = f"add up each device's own, and {name} the total after the loop at {loop.where}."
+    return Plan(
+        "added up",
+        f"the loop only adds up what its {loop.length} turns sum over {names(op.axes)}",
+        remedy,
+        (_once(op, loop),),
+    )
+
+
+def _once(op: Collective, loop: Scan) -> Other:
+    return Other(op.name, op.axes, sent_bytes(op), once=loop.length)
+
+
+def _is_linear(op: Leaf) -> bool:
+    """Whether a sum may be taken before or after an operation."""
+    linear = primitives.of(op.name).linear
+    factors = op.ins if linear == "each" else op.ins[1:] if linear == "first" else ()
+    return is_move(op) or any(isinstance(x, Lit) and np.shape(x.value) == () for x in factors)
+
+
+def is_recomputed(op: Op) -> bool:
+    """Whether `jax.checkpoint` computes it once more."""
+    sources = () if op.source is None else (op.source, *op.calls)
+    return any("rematted_computation" in str(source.name_stack) for source in sources)

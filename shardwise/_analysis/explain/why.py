@@ -1,0 +1,199 @@
+"""Why the compiler sends something: what at the line needs another sharding than there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from ..._program import Where, primitives
+from ..._program.primitives import EXCHANGES
+from ..._program.where import NOWHERE, choose_own
+from ..compiler.compile import Compiled
+from ..compiler.devices import spec_of_sharding
+from ..compiler.hlo import Instruction, instruction_of
+from ..compiler.sent import Sent
+from ..compiler.shardings import Sharded, contracted, operands_of, sharded_values
+from . import units
+from .data import CollectiveUse, Sharding, Why
+
+
+class Reasons:
+    """The reasons of a compiled program, looked up by line."""
+
+    def __init__(self, compiled: Compiled):
+        self.compiled = compiled
+        self.values = list(sharded_values(compiled.whole, compiled.mesh))
+        self.by_name: dict[tuple[str, int], list[Sharded]] = {}
+        for one in self.values:
+            line = choose_own(compiled.whole.stack(one.instruction)).line
+            self.by_name.setdefault((one.instruction.op_name, line), []).append(one)
+
+    def of(self, use: CollectiveUse, sent: Sent) -> Why | None:
+        """The reason of one collective; None where the line does not show it."""
+        for one in self.by_name.get((sent.instruction.op_name, use.where.line), ()):
+            if found := self._reason(use, one):
+                return _sliced(found) if sent.sliced else found
+        return None
+
+    def _reason(self, use: CollectiveUse, one: Sharded) -> Why | None:
+        operands = operands_of(one, self.compiled.mesh)
+        if one.instruction.opcode == "dot":
+            return _of_product(use, one, operands, self.compiled.mesh)
+        if one.instruction.opcode == "reduce" and use.name not in EXCHANGES:
+            return _of_reduction(use, one, operands)
+        if operands and use.name in EXCHANGES:
+            return _of_resharding(use, one, operands)
+        return None
+
+    def replicated(self) -> Iterator[str]:
+        """What the partitioner could not reshard and replicates instead, by its own log."""
+        rows = re.compile(
+            r"Involuntary full rematerialization.*?from sharding (\{.*?\}) to (\{.*?\})"
+            r"(?: efficiently)? for HLO operation %?(.*)"
+        )
+        for match in rows.finditer(self.compiled.files.log):
+            one = instruction_of(f"  %{match[3]}")
+            if one is None or not one.types:
+                continue
+            rank, kind = len(one.types[0].shape), one.types[0]
+            specs = [
+                spec_of_sharding(text, rank, self.compiled.mesh) for text in match.groups()[:2]
+            ]
+            before, after = ("no spec" if spec is None else units.spec(spec) for spec in specs)
+            array = units.array(kind.shape, kind.dtype)
+            yield (
+                f"{self._line_of(one)}: {array} is replicated on every device to get "
+                f"from {before} to {after}, since the compiler knows no direct way "
+                "(involuntary full rematerialization): go there in two steps, or keep one spec."
+            )
+
+    def _line_of(self, one: Instruction) -> Where:
+        """The line of an instruction in the log, which may name it without its metadata."""
+        if one.frame:
+            return choose_own(self.compiled.whole.stack(one))
+        sharding = one.attribute("sharding")
+        alike = (value.instruction for value in self.values)
+        alike = (each for each in alike if each.opcode == one.opcode)
+        lines = {
+            choose_own(self.compiled.whole.stack(each))
+            for each in alike
+            if each.attribute("sharding") == sharding
+        }
+        places = {(line.file, line.line) for line in lines}
+        return lines.pop() if len(places) == 1 else NOWHERE
+
+    def shardings(self) -> list[Sharding]:
+        """How the values of each line are sharded, each way once."""
+        found: dict[Sharding, None] = {}
+        for one in self.values:
+            where = choose_own(self.compiled.whole.stack(one.instruction))
+            if where.file:
+                backward = "transpose(" in one.instruction.op_name
+                direction = "backward" if backward else "forward"
+                kind = one.type
+                row = Sharding(where, one.primitive, kind.shape, kind.dtype, one.spec, direction)
+                found.setdefault(row)
+        return list(found)
+
+
+def _of_product(
+    use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
+) -> Why | None:
+    """A product that sums over a split dimension, or that needs a part it does not have."""
+    if len(operands) != 2 or any(operand.spec is None for operand in operands):
+        return None
+    sides = list(zip(operands, contracted(one), strict=True))
+    if use.name not in EXCHANGES:
+        split = [
+            (operand, place)
+            for operand, places in sides
+            for place in places
+            if set(use.axes) & set((operand.spec or ())[place])
+        ]
+        if not split or not _is_part(use, one, mesh):
+            return None
+        operand, place = split[0]
+        both = "both operands" if len({id(operand) for operand, _ in split}) > 1 else "one operand"
+        return Why(
+            "contraction",
+            f"the product sums over a dimension of size {operand.type.shape[place]} that is split "
+            f"over {units.axes(use.axes)} in {both} "
+            f"({_shown(operands[0])} @ {_shown(operands[1])}), so each device has a partial sum "
+            f"of the result, {units.array(one.type.shape, one.type.dtype)}",
+            before=None,
+            after=one.spec,
+        )
+    for operand, _ in sides:
+        lost = set(use.axes) & {name for row in operand.spec or () for name in row}
+        if lost and _is_part(use, operand, mesh):
+            return Why(
+                "operand",
+                f"the product needs more of {_shown(operand)} than a device holds: it is split "
+                f"over {units.axes(sorted(lost))}, and the result is "
+                f"{_spec(one)}",
+                before=operand.spec,
+                after=None,
+            )
+    return None
+
+
+def _of_reduction(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]) -> Why | None:
+    operand = operands[0] if operands else None
+    if operand is None or operand.spec is None:
+        return None
+    places = [int(place) for place in re.findall(r"\d+", one.instruction.attribute("dimensions"))]
+    if not any(set(use.axes) & set(operand.spec[place]) for place in places):
+        return None
+    return Why(
+        "reduction",
+        f"{one.primitive} goes over a dimension of {_shown(operand)} that is split over "
+        f"{units.axes(use.axes)}",
+        before=operand.spec,
+        after=one.spec,
+    )
+
+
+def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]) -> Why | None:
+    operand = max(operands, key=lambda each: each.type.bytes)
+    if operand.spec is None or one.spec is None or operand.spec == one.spec:
+        return None
+    kind = "resharding" if primitives.of(one.primitive).acts == "places" else "operation"
+    array = units.array(operand.type.shape, operand.type.dtype)
+    taken = f"{array} is" if kind == "resharding" else f"{one.primitive} takes {array}"
+    return Why(
+        kind,
+        f"{taken} sharded as {_spec(operand)}, and the result is needed as {_spec(one)}",
+        before=operand.spec,
+        after=one.spec,
+    )
+
+
+def _is_part(use: CollectiveUse, one: Sharded, mesh: Mapping[str, int]) -> bool:
+    """Whether what is sent has the shape of one device's part, in whatever order."""
+    if use.dtype != one.type.dtype or one.spec is None:
+        return False
+    # Of a sum that is scattered afterwards, the whole is reduced.
+    whole = () if use.name in EXCHANGES else use.axes
+    parts = [math.prod(mesh[name] for name in row if name not in whole) for row in one.spec]
+    local = (-(-size // n) for size, n in zip(one.type.shape, parts, strict=True))
+    return math.prod(local) == math.prod(use.shape)
+
+
+def _sliced(why: Why) -> Why:
+    """The reason of a reduction of which each device keeps a part."""
+    return dataclasses.replace(
+        why,
+        kind="sliced",
+        reason=f"{why.reason}; each device then keeps only its part of the sum, so a "
+        "reduce-scatter would send half: TPUs and GPUs do that where they see it",
+    )
+
+
+def _shown(one: Sharded) -> str:
+    return f"{units.array(one.type.shape, one.type.dtype)} as {_spec(one)}"
+
+
+def _spec(one: Sharded) -> str:
+    return "no spec" if one.spec is None else units.spec(one.spec)

@@ -1,0 +1,118 @@
+"""A wrong program as the search sees it: what is right, and how an edited version compares."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ... import _jax
+from ..._engine.simulate import simulate
+from ..._engine.static import Static
+from ..._engine.tracing import Tracing
+from ..._meaning import Gap
+from ..._mesh import AbstractMesh, one_device
+from ..check import Examined, examine
+from ..prove.reading import ReadProgram
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A wrong program, and what it should be."""
+
+    f: Callable[..., Any]
+    args: tuple[Any, ...]
+    meshes: Sequence[AbstractMesh]
+    options: tuple[Any, Static]
+    reference: Callable[..., Any] | None
+    plain: ReadProgram
+    """What is right: the original program on one device, or the reference."""
+    examined: Examined
+
+    @classmethod
+    def of(
+        cls,
+        examined: Examined,
+        f: Callable[..., Any],
+        meshes: Sequence[AbstractMesh],
+        reference: Any,
+        options: tuple[Any, Static],
+    ) -> Program:
+        """Return the program, with what the check has read of it before anything is edited."""
+        ones = one_device(meshes[0])
+        args = examined.args
+        in_specs, static = options
+        options = Tracing(f, ones, in_specs, static).lying(args), static
+        if examined.reading is not None:
+            plain = ReadProgram(examined.base.traced, ones, examined.reading)
+        elif reference is None:
+            plain = ReadProgram.of(Tracing(f, ones, *options), ones, args)
+        else:
+            own = Tracing(reference, None, static=static, alone=True)
+            plain = ReadProgram.of(own, ones, args)
+        return cls(f, args, meshes, options, reference, plain, examined)
+
+    @property
+    def hardest(self) -> AbstractMesh:
+        """Return the mesh that shows the most: the largest."""
+        return self.meshes[-1]
+
+    def read(self, mesh: AbstractMesh, f: Any = None) -> ReadProgram:
+        """Trace the program, or an edited `f`, and follow its values."""
+        own = Tracing(f or self.f, mesh, *self.options)
+        return ReadProgram.of(own, mesh, self.args, self.plain)
+
+    def gaps(self, mesh: AbstractMesh, f: Any) -> list[list[Gap]] | None:
+        """Return where each result differs from what it should be; None if it may deadlock.
+
+        Devices are followed one by one only where nothing else says that the program is wrong.
+        """
+        found = self.read(mesh, f)
+        if found.sites or found.traced.tree != self.plain.traced.tree:
+            return None
+        gaps = found.reading.gaps()
+        return [row.gaps for row in found.compared(self.plain)] if is_open(gaps) else gaps
+
+    def proved(self, f: Any) -> bool:
+        """Whether every result is proved on the other meshes, one device included."""
+        others = dict.fromkeys([one_device(self.hardest), *self.meshes[:-1]])
+        right = [[] for _ in self.plain.traced.result_paths]
+        return all(self.gaps(mesh, f) == right for mesh in others)
+
+    def agrees(self, f: Any) -> bool:
+        """Whether the numbers are right on the largest mesh."""
+        return self.examined.agrees(Tracing(f, self.hardest, *self.options))
+
+    def checked(self, f: Any) -> bool:
+        """Whether the numbers are right on every mesh."""
+        if self.right is None:
+            return False
+        verdict = examine(f, self.args, self.meshes, self.right, self.options).verdict
+        return verdict.ok and not verdict.limited
+
+    @functools.cached_property
+    def right(self) -> Callable[..., Any] | None:
+        """Return what is right as a function that edits do not reach; None if there is none."""
+        if self.reference is not None:
+            return self.reference
+        ones = one_device(self.hardest)
+        try:
+            simulated = simulate(self.f, mesh=ones)
+            traced, shape = jax.make_jaxpr(simulated, return_shape=True)(*self.args)
+        except Exception:  # objects, static arguments: numbers are then not compared
+            return None
+        tree = jax.tree.structure(shape)
+
+        def original(*args: Any) -> Any:
+            outs = _jax.evaluate(traced, traced.consts, jax.tree.leaves(args))
+            return jax.tree.unflatten(tree, outs)
+
+        return original
+
+
+def is_open(found: list[list[Gap]]) -> bool:
+    """Whether nothing says that a result is wrong, and not all are proved."""
+    return any(found) and all(gap.kind == "other" for gaps in found for gap in gaps)

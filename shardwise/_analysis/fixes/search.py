@@ -1,0 +1,333 @@
+"""Find an edit that makes a wrong program right, and verify it before anyone sees it.
+
+The original program on one device (or the reference) says what is right. A candidate is executed,
+traced on every mesh, and its meaning compared with that: `"proved"`. Where no candidate can be
+proved, the most promising ones are run on the same arguments instead: `"checked"`. An edit that
+makes some results right and none wrong is kept, and the search goes on from there, so that two
+mistakes in one program are fixed by one patch.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..._base.doing import doing
+from ..._base.errors import warn
+from ..._engine.static import Static
+from ..._meaning import Gap
+from ..._mesh import AbstractMesh
+from ..._program import Op, walk
+from ..check import Examined, Finding, Fix, Verdict
+from .candidate import Candidate, import_edits
+from .edits import CATALOGUE, Request, keep_checks
+from .live import Live
+from .program import Program, is_open
+from .rewrites import REWRITES
+from .sites import Sources, sites_of, values_of
+from .source import Source, shown_path, unified_diff
+
+MOST = 24
+"""How many candidates are tried on a mesh or two; half as many more for each further mesh.
+
+A number and not a time, so that any machine finds the same.
+"""
+
+OPERATIONS = 150, 8
+"""How many operations of edited programs are followed for each mesh that was checked: so many, and
+so many times those of the program. The search is to take no longer than the check, which compiles
+and runs the program on each mesh."""
+
+APART = 3
+"""How many times as long it takes to follow a program with its devices kept apart."""
+
+RUNS = 2
+"""How many candidates that can be neither proved nor refuted are run."""
+
+MISTAKES = 3
+"""How many mistakes in one program are looked for."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tried:
+    """A candidate on the mesh that shows the most."""
+
+    candidate: Candidate
+    gaps: list[list[Gap]]
+
+    @property
+    def right(self) -> frozenset[int]:
+        """Return the results that are proved."""
+        return frozenset(index for index, gaps in enumerate(self.gaps) if not gaps)
+
+    @property
+    def mistakes(self) -> int:
+        """Count the operations on shares that are left."""
+        return len({id(one.op) for gaps in self.gaps for gap in gaps for one in gap.mistakes})
+
+    def is_better(self, other: Tried) -> bool:
+        """Whether more results are right, or fewer operations wrong, and none got worse."""
+        if not self.right >= other.right or self.is_open:
+            return False
+        return self.right > other.right or 0 < self.mistakes < other.mistakes
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing says that the candidate is wrong."""
+        return is_open(self.gaps)
+
+
+def fixed(
+    examined: Examined,
+    f: Callable[..., Any],
+    meshes: Sequence[AbstractMesh],
+    reference: Any,
+    options: tuple[Any, Static],
+) -> Verdict:
+    """Return the verdict with a verified fix at the finding that it resolves, if there is one."""
+    verdict = examined.verdict
+    if verdict.ok or (reference is not None and not callable(reference)):
+        return verdict
+    doing("trying fixes")
+    try:
+        program = Program.of(examined, f, meshes, reference, options)
+        search = Search(program, verdict.findings)
+        found = search.run()
+    except Exception as error:  # a fix is an extra: a bug in the search must not cost the verdict
+        warn(
+            f"shardwise could not look for a fix ({type(error).__name__}: {error}). This is a bug "
+            "in shardwise: a report with the program would help.",
+            RuntimeWarning,
+        )
+        return verdict
+    if found is None:
+        return verdict
+    candidate, how = found
+    fix = fix_of(candidate, how, search.names_of(candidate.source))
+    return dataclasses.replace(verdict, findings=_led(verdict.findings, candidate, fix))
+
+
+def fix_of(candidate: Candidate, how: str, names: Any) -> Fix:
+    """Return a verified candidate as what the user sees."""
+    source = candidate.source
+    after = source.applied([*candidate.edits, *import_edits(candidate, names)])
+    diff = unified_diff(shown_path(source.file), source.text, after)
+    return Fix(diff, candidate.description, how, source.file, source.text, after)
+
+
+def _led(findings: Sequence[Finding], candidate: Candidate, fix: Fix) -> tuple[Finding, ...]:
+    """Return the findings with the one that the fix resolves first, and the others behind it."""
+    lines = [candidate.source.line_of(edit.start) for edit in candidate.edits]
+
+    def distance(finding: Finding) -> tuple[bool, float]:
+        here = finding.where.file == candidate.source.file
+        return not finding.certain, min(
+            abs(finding.where.line - line) for line in lines
+        ) if here else 1e9
+
+    first, *rest = sorted(findings, key=distance)
+    others = [dataclasses.replace(one, remedy=AGAIN) if one.certain else one for one in rest]
+    return (dataclasses.replace(first, fix=fix), *others)
+
+
+AGAIN = "the fix above."
+
+
+class Search:
+    """The search for a fix of one program."""
+
+    def __init__(self, program: Program, findings: Sequence[Finding]):
+        self.program, self.findings = program, findings
+        self.sources = Sources()
+        self.live: dict[str, Live] = {}
+        self.tried = self.followed = 0
+        meshes, self.length = len(program.meshes), program.plain.operations
+        self.most = MOST * (2 + max(0, meshes - 2)) // 2
+        self.budget = meshes * (OPERATIONS[0] + OPERATIONS[1] * self.length)
+        self.body = program.examined.largest.body
+        self.whole = values_of(program.plain.body, self.sources)
+
+    def run(self) -> tuple[Candidate, str] | None:
+        """Return the first candidate that is verified, and how it was."""
+        now = Tried(_NOTHING, self._gaps_at_first())
+        best: Candidate | None = None
+        open_ones: list[Tried] = []
+        for _ in range(MISTAKES):
+            better: Tried | None = None
+            for candidate in self.candidates(now.gaps, best):
+                if self.is_over:
+                    break
+                tried = self.attempt(candidate)
+                if tried is None:
+                    continue
+                if len(tried.right) == len(tried.gaps) and self._with(
+                    candidate, self.program.proved
+                ):
+                    return candidate, "proved"
+                if tried.is_open:
+                    open_ones.append(tried)
+                elif tried.is_better(better or now):
+                    better = tried
+                    if tried.right > now.right:  # what is proved stays: go on from here
+                        break
+            if better is None or self.is_over:
+                break
+            best, now = better.candidate, better
+        return self._checked(open_ones)
+
+    def _gaps_at_first(self) -> list[list[Gap]]:
+        program = self.program
+        known = program.examined.gaps
+        return known if known is not None else program.gaps(program.hardest, program.f) or []
+
+    def _checked(self, open_ones: Sequence[Tried]) -> tuple[Candidate, str] | None:
+        """Return the first of some candidates whose numbers are right on every mesh."""
+        likely = sorted(open_ones, key=lambda one: -len(one.right))
+        for one in likely[:RUNS]:
+            if self._with(one.candidate, self.program.agrees) and self._is_checked(one.candidate):
+                return one.candidate, "checked"
+        return None
+
+    def _is_checked(self, candidate: Candidate) -> bool:
+        if self.program.right is None:  # evaluated here, before the program is edited
+            return False
+        return bool(self._with(candidate, self.program.checked))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough was tried."""
+        return self.tried >= self.most or self.followed >= self.budget
+
+    def candidates(self, gaps: list[list[Gap]], best: Candidate | None) -> list[Candidate]:
+        """Return what to try next, the most likely first; each goes on from the `best` so far."""
+        found = [one for request in self._requests(gaps) for one in self._made(request)]
+        found.sort(key=lambda one: (one.rank + self._distance(one), one.size))
+        if best is not None:
+            found = [best.joined(one) for one in found if _together(best, one)]
+        unique: dict[str, Candidate] = {}
+        for one in found:
+            unique.setdefault(one.text, one)
+        return [*unique.values()]
+
+    def _made(self, request: Request) -> Iterator[Candidate]:
+        """Yield all candidates for a file.
+
+        Where a derivative is taken with `check_vma=False`, a reduction inside of what is
+        differentiated has the wrong derivative: it is tried with the check on as well.
+        """
+        on = [*keep_checks(request)]
+        yield from on
+        lines = self._differentiated(request.sites.source) if on else set()
+        for make in (*CATALOGUE, *REWRITES):
+            for one in make(request):
+                inside = bool(lines) and lines >= one.lines
+                if lines and all(_together(one, check) for check in on):
+                    both = functools.reduce(Candidate.joined, on, one)
+                    yield dataclasses.replace(both, rank=one.rank + (0 if inside else 1))
+                yield dataclasses.replace(one, rank=one.rank + (1 if inside else 0))
+
+    def _differentiated(self, source: Source) -> set[int]:
+        """Return the lines of a file whose values are differentiated."""
+        return {
+            source.line_of(source.span(node)[0])
+            for op in walk(self.body.ops)
+            if op.differentiated
+            for own, node in self.sources.expressions(op)
+            if own is source
+        }
+
+    def _distance(self, candidate: Candidate) -> float:
+        """Rank edits at the line of a finding before others."""
+        file = candidate.source.file
+        named = {one.where.line for one in self.findings if one.certain and one.where.file == file}
+        return 0.0 if candidate.lines & named or not named else 1.0
+
+    def _requests(self, gaps: list[list[Gap]]) -> Iterator[Request]:
+        flat = [gap for own in gaps for gap in own]
+        ops = list(dict.fromkeys(op for gap in flat for op in _named(gap)))
+        named = [axis.name for gap in flat for axis in _axes(gap)]
+        sizes = self.program.hardest.shape
+        every = [name for name, size in sizes.items() if size > 1]
+        owed = tuple(dict.fromkeys(named))
+        axes = dict.fromkeys([owed] if owed else [])
+        axes |= dict.fromkeys((name,) for name in (*owed, *every))
+        axes |= dict.fromkeys([tuple(every)] if every else [])
+        ratios = [float(gap.ratio) for gap in flat if gap.kind == "times" and gap.ratio is not None]
+        outs = self.body.outs
+        wrong = [out for out, own in zip(outs, gaps, strict=False) if own] or outs
+        for sites in sites_of(self.body, wrong, ops, self.sources, self.whole):
+            yield Request(
+                sites,
+                self.names_of(sites.source),
+                list(axes),
+                ratio=ratios[0] if ratios else None,
+                shares=self._shares(flat, sites.source),
+                unsummed=any(op.backward for op in ops),
+                is_open=is_open(gaps),
+                sizes=sizes,
+                misplaced=any(gap.kind in ("moved", "first") for gap in flat),
+            )
+
+    def _shares(self, gaps: Sequence[Gap], source: Source) -> list[ast.expr]:
+        """Return the expressions of a file that give a share which is used as if it were whole."""
+        mistakes = [one.used or one for gap in gaps for one in gap.mistakes]
+        born = dict.fromkeys(one.born for one in mistakes if one.born and not one.born.backward)
+        found = [next(self.sources.expressions(op), None) for op in born]
+        return list(dict.fromkeys(one[1] for one in found if one is not None and one[0] is source))
+
+    def attempt(self, candidate: Candidate) -> Tried | None:
+        """Try a candidate on the mesh that shows the most; None where it cannot be traced."""
+        self.tried += 1
+        program = self.program
+        found = self._with(candidate, lambda f: program.gaps(program.hardest, f))
+        apart = found is not None and not any(gap.kind != "other" for own in found for gap in own)
+        self.followed += self.length * (APART if apart else 1)
+        return None if found is None else Tried(candidate, found)
+
+    def names_of(self, source: Source) -> collections.ChainMap[str, Any]:
+        """Return the global names of a file."""
+        return collections.ChainMap(*self.live_of(source).globals)
+
+    def live_of(self, source: Source) -> Live:
+        """Return the functions of a file."""
+        if source.file not in self.live:
+            self.live[source.file] = Live(source)
+        return self.live[source.file]
+
+    def _with(self, candidate: Candidate, ask: Callable[[Any], Any]) -> Any:
+        """Ask something of the edited program; None where it cannot be traced."""
+        live = self.live_of(candidate.source)
+        try:
+            with live.edited(candidate.edits) as replaced:
+                return ask(replaced(self.program.f)) if replaced else None
+        except Exception:  # whatever an edit does to a program, it is then no fix of it
+            return None
+
+
+def _together(one: Candidate, other: Candidate) -> bool:
+    return one.source is other.source and not one.overlaps(other)
+
+
+_NOTHING: Any = None
+
+
+def _named(gap: Gap) -> Iterator[Op]:
+    """Yield the operations that the evidence names, where the mistake was made first."""
+    mistakes = [one for one in (gap.mistake, *gap.mistakes) if one is not None]
+    for mistake in mistakes:
+        used = mistake.used or mistake
+        yield from (op for op in (used.born, used.maker, used.op, mistake.op) if op is not None)
+    yield from (step.op for step in reversed(gap.steps))
+    if gap.stray is not None:
+        yield gap.stray
+
+
+def _axes(gap: Gap) -> Iterator[Any]:
+    yield from gap.axes
+    if gap.mistake is not None:
+        yield from gap.mistake.axes
+    yield from (step.axis for step in gap.steps if step.axis is not None)

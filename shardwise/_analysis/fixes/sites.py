@@ -1,0 +1,136 @@
+"""Where in the source the operations of a program stand: the places that an edit may change."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from ... import _jax
+from ..._program import Atom, Body, Join, Op, Split, Var, is_user_file, live, walk
+from .live import outside_functions
+from .source import Source
+
+GRADIENTS = {"grad", "value_and_grad", "vjp", "jacrev"}
+
+
+class Sources:
+    """The user's files, each read once."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, Source | None] = {}
+
+    def __getitem__(self, file: str) -> Source | None:
+        if file not in self._read:
+            self._read[file] = Source.read(file) if is_user_file(file) else None
+        return self._read[file]
+
+    def expressions(self, op: Op) -> Iterator[tuple[Source, ast.expr]]:
+        """Yield the user's expressions that an operation was traced in, from the inside out."""
+        for origin in (op.source, *op.calls):
+            for frame in _jax.user_frames(origin) if origin is not None else ():
+                source = self[frame.file]
+                place = frame.line, frame.end_line, frame.column, frame.end_column
+                node = source.expression_at(place) if source else None
+                if source is not None and node is not None:
+                    yield source, node
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sites:
+    """What an edit of one file may change, the most likely places first."""
+
+    source: Source
+    named: Sequence[ast.expr]
+    """The expressions that the evidence names, with those around them."""
+    others: Sequence[ast.expr]
+    """All other expressions that are computed inside a `shard_map`."""
+    functions: frozenset[ast.AST]
+    """The functions in which they stand."""
+    values: Mapping[ast.expr, Var]
+    """What the expressions give, on the mesh."""
+    whole: Mapping[ast.expr, Var]
+    """What they give on one device."""
+
+    def nodes(self, outside: bool = False) -> list[ast.AST]:
+        """Return what is below the functions, each node once; also what is outside functions."""
+        found = dict.fromkeys(node for one in self.functions for node in ast.walk(one))
+        if outside:
+            found |= dict.fromkeys(outside_functions(self.source.tree))
+        return [*found]
+
+    def keywords(self) -> list[ast.keyword]:
+        """Return the arguments that are given by name, also in decorators and constants."""
+        return [node for node in self.nodes(outside=True) if isinstance(node, ast.keyword)]
+
+    def specs(self) -> list[ast.Call]:
+        """Return the partition specs that are written in the file."""
+        return [
+            node
+            for node in self.nodes(outside=True)
+            if isinstance(node, ast.Call) and called(node) in ("P", "PartitionSpec")
+        ]
+
+    def calls(self, names: set[str]) -> list[ast.Call]:
+        """Return the calls of functions with these names, those first that are named."""
+        found = [
+            node for node in self.nodes() if isinstance(node, ast.Call) and called(node) in names
+        ]
+        order = {id(node): at for at, node in enumerate([*self.named, *self.others])}
+        return sorted(found, key=lambda node: (order.get(id(node), 1 << 20), node.lineno))
+
+
+def called(node: ast.expr) -> str:
+    """Return the last part of the name of what is called: `psum` of `jax.lax.psum(x, "data")`."""
+    func = node.func if isinstance(node, ast.Call) else node
+    if isinstance(func, ast.Attribute):
+        return func.attr
+    return func.id if isinstance(func, ast.Name) else ""
+
+
+def sites_of(
+    body: Body,
+    wrong: Sequence[Atom],
+    evidence: Iterable[Op],
+    sources: Sources,
+    whole: Mapping[ast.expr, Var],
+) -> list[Sites]:
+    """Return the places of a program that edits may change, for each file of the user's.
+
+    Only what the `wrong` results come from is looked at.
+    """
+    named: dict[Source, dict[ast.expr, None]] = {}
+    others: dict[Source, dict[ast.expr, None]] = {}
+    for op in evidence:
+        for source, node in sources.expressions(op):
+            nearby = named.setdefault(source, {})
+            nearby |= dict.fromkeys([node, *source.around(node)])
+            nearby |= dict.fromkeys(_inside(node))
+    for op in walk(live(body.ops, [*wrong])):
+        if op.scope or isinstance(op, Split | Join):
+            for source, node in sources.expressions(op):
+                others.setdefault(source, {})[node] = None
+    values = values_of(body, sources)
+    found = []
+    for source, own in ({source: {} for source in others} | named).items():
+        rest = others.get(source, {})
+        functions = {*map(source.function_around, [*own, *rest])} - {source.tree}
+        found.append(Sites(source, [*own], [*rest], frozenset(functions), values, whole))
+    return found
+
+
+def values_of(body: Body, sources: Sources) -> dict[ast.expr, Var]:
+    """Return what each expression of the user's gives: the last value that is computed in it."""
+    return {
+        node: op.outs[0]
+        for op in walk(body.ops)
+        if op.outs and not op.backward
+        for _, node in sources.expressions(op)
+    }
+
+
+def _inside(node: ast.expr) -> Iterator[ast.expr]:
+    """Yield the parts of an expression that are values by themselves."""
+    for child in ast.walk(node):
+        if child is not node and isinstance(child, ast.Call | ast.BinOp):
+            yield child

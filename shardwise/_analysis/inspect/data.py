@@ -1,0 +1,364 @@
+"""What an inspection found, as data. Text and pages look at these classes, and only so."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error
+from ..._program import Where
+
+WHOLE = 64
+"""Up to how many numbers of an array are kept one by one; a larger one is kept by its range."""
+
+
+EDGES = ("input", "result")
+"""The kinds of values that go into a `shard_map` or come out of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What one device holds of a value: all of a small array, the range of a large one."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    numbers: np.ndarray
+    """The array itself, or the first few numbers of a large one."""
+    least: float | int | None = None
+    most: float | int | None = None
+    mean: float | None = None
+    mark: int | None = None
+    """Of a large one, a number made of all its numbers and their places."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether all numbers are there."""
+        return self.least is None
+
+    def same(self, other: Part) -> bool:
+        """Whether two devices hold the same."""
+        return self.mark == other.mark and bool(
+            np.array_equal(self.numbers, other.numbers, equal_nan=_inexact(self.numbers))
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The part as plain data; numbers that JSON has no word for are strings."""
+        if self.whole:
+            return {"values": plain(self.numbers)}
+        return {
+            "first": plain(self.numbers),
+            "min": plain(self.least),
+            "max": plain(self.most),
+            "mean": plain(self.mean),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """Devices that hold the same part: their coordinates, and the part."""
+
+    at: tuple[dict[str, int], ...]
+    part: Part
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One value of a program: where it is made, and what each device holds of it."""
+
+    number: int
+    operation: str
+    """What makes it: a primitive of JAX, or a collective with its axes."""
+    kind: str
+    """`input`, `value`, `collective` (devices meet here), `loop`, `derivative` or `result`.
+
+    A `derivative` is what `grad` or `value_and_grad` gives, at the line that asks for it.
+    """
+    where: Where
+    name: str
+    """The name it is given in the source, where it has one."""
+    shape: tuple[int, ...]
+    """Of one device's part."""
+    dtype: str
+    over: tuple[str, ...]
+    """The mesh axes along which the devices hold different parts; none, if all hold the same."""
+    parts: Mapping[tuple[int, ...], Part] = dataclasses.field(repr=False)
+    """A part for each coordinate along `over`."""
+    turn: tuple[int, ...] = ()
+    """In loops, the turn of each loop around it, from 0."""
+    direction: str = "forward"
+    """The pass it belongs to: `forward`, `backward` or `update`, what is made of gradients."""
+    saved: bool = False
+    """Whether only the backward pass needs it: no name in the source stands for it."""
+    only: tuple[dict[str, int], ...] | None = None
+    """In a branch that only some devices take: those devices."""
+    meaning: str | None = None
+    """What the value is of the whole, where that is known."""
+    leaf: str = ""
+    """Of a result, and of values of the update, the leaf of the result that it becomes."""
+
+    @property
+    def backward(self) -> bool:
+        """Whether it belongs to the backward pass of a derivative."""
+        return self.direction == "backward"
+
+    @property
+    def title(self) -> str:
+        """What it is, in words: `total = psum over data`, `x, as in_specs split it`."""
+        if self.kind == "input":
+            how = "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
+            return f"{self.name or 'an input'}, {how}"
+        if self.kind == "result":
+            return f"{self.leaf or 'the whole'}, as out_specs put it together"
+        name = f"{self.name} {self.leaf}".strip()
+        return f"{name} = {self.operation}" if name else self.operation
+
+    @property
+    def meets(self) -> bool:
+        """Whether devices exchange something here."""
+        return self.kind == "collective"
+
+    @property
+    def array(self) -> str:
+        """Its type and shape as people write them: `f32[2,3]`."""
+        return f"{short(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+    def groups(self) -> list[Device]:
+        """The different parts, each with the devices that hold it, in order of the devices."""
+        found: list[tuple[list[dict[str, int]], Part]] = []
+        for at, part in self.parts.items():
+            coordinate = dict(zip(self.over, at, strict=True))
+            if self.only is not None and not any(_within(coordinate, one) for one in self.only):
+                continue
+            for devices, other in found:
+                if part.same(other):
+                    devices.append(coordinate)
+                    break
+            else:
+                found.append(([coordinate], part))
+        return [Device(tuple(devices), part) for devices, part in found]
+
+    def at(self, **coordinates: int) -> np.ndarray:
+        """What the device at these coordinates holds; of a large array, its first numbers."""
+        key = tuple(coordinates.get(name, 0) for name in self.over)
+        if key not in self.parts:
+            raise ShardwiseError(
+                explain_error(
+                    f"there is no device at {coordinates}",
+                    where=f"value {self.number}",
+                    rule=f"It differs over {', '.join(self.over) or 'no axis'}.",
+                )
+            )
+        return self.parts[key].numbers
+
+    def to_dict(self) -> dict[str, Any]:
+        """The step as plain data."""
+        return {
+            "number": self.number,
+            "operation": self.operation,
+            "kind": self.kind,
+            "name": self.name,
+            "where": self.where.to_dict(),
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "differs_over": list(self.over),
+            "turn": list(self.turn),
+            "pass": self.direction,
+            "backward": self.backward,
+            "saved": self.saved,
+            "title": self.title,
+            "only": None if self.only is None else list(self.only),
+            "meaning": self.meaning,
+            "held": [
+                {"devices": list(group.at), **group.part.to_dict()} for group in self.groups()
+            ],
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Stop:
+    """Consecutive values of one line, in one pass and one turn of the loops around it."""
+
+    where: Where
+    turn: tuple[int, ...]
+    steps: tuple[Step, ...]
+
+    @property
+    def mark(self) -> str:
+        """The pass to name beside the line; none where it is forward, or asks for a derivative."""
+        if _goes_back(self.steps[0]):
+            return "backward pass"
+        own = (s for s in self.steps if s.kind not in EDGES)
+        return "update" if any(s.direction == "update" for s in own) else ""
+
+    @property
+    def shown(self) -> tuple[Step, ...]:
+        """The values worth showing first: named ones, meetings, inputs, and the line's last.
+
+        There may be none: what is kept for the backward pass alone is not worth it.
+        """
+        own = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
+        return tuple(s for s in own if s.name or s.kind != "value" or s is own[-1])
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """A whole inspection: every value of a sharded program in program order.
+
+    All that prints, draws or saves one takes these; `Inspection` has them as methods.
+    """
+
+    name: str
+    """The function."""
+    mesh: Mapping[str, int]
+    """Axis names and sizes."""
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...] = ()
+    """What is not shown, and why."""
+    deadlock: str = ""
+    """The deadlock that ends the program, if there is one."""
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def stops(self) -> list[Stop]:
+        """The steps grouped by line, in program order."""
+        grouped = itertools.groupby(
+            self.steps, lambda s: (s.where.file, s.where.line, s.turn, _goes_back(s))
+        )
+        groups = [(key, tuple(steps)) for key, steps in grouped]
+        return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
+
+    def at(self, line: int | str | None = None, where: str | None = None) -> Self:
+        """One place only: a line (`12`, `"train.py:12"`), or a word.
+
+        A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
+        these, a piece of the source line.
+        """
+        if where is not None and not isinstance(where, str):
+            raise ArgumentError(
+                explain_error(
+                    f"where is {a_type(where)}",
+                    where="sw.inspect",
+                    rule="It is a word: the name of a value, an operation or a function.",
+                    remedy='where="grads"; line=12 is a line.',
+                )
+            )
+        here = [s for s in self.steps if _on_line(s, line)]
+        named = [s for s in here if where in _names(s)] if where else here
+        kept = tuple(named or [s for s in here if where and where in s.where.text])
+        if not kept and self.steps:
+            raise ShardwiseError(_nothing(self, line, where))
+        return dataclasses.replace(self, steps=kept)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The inspection as plain data."""
+        return {
+            "name": self.name,
+            "mesh": dict(self.mesh),
+            "steps": [step.to_dict() for step in self.steps],
+            "notes": list(self.notes),
+            "deadlock": self.deadlock,
+        }
+
+
+def _handed(step: Step) -> bool:
+    """Whether it is only handed on: into a `shard_map`, or past a barrier of `jax.checkpoint`."""
+    return step.kind == "input" or step.operation == "optimization_barrier"
+
+
+def _goes_back(step: Step) -> bool:
+    """Whether it is a value of the backward pass; not one that the line of a `grad` gives."""
+    return step.backward and step.kind != "derivative"
+
+
+def _within(coordinate: Mapping[str, int], one: Mapping[str, int]) -> bool:
+    return all(one.get(name, at) == at for name, at in coordinate.items())
+
+
+def _on_line(step: Step, line: int | str | None) -> bool:
+    if line is None:
+        return True
+    file, _, number = str(line).rpartition(":")
+    return number == str(step.where.line) and step.where.file.endswith(file)
+
+
+def _names(step: Step) -> tuple[str, ...]:
+    return step.name, step.operation, step.operation.partition(" ")[0], step.where.function
+
+
+def _nothing(found: Facts, line: int | str | None, where: str | None) -> str:
+    lines = sorted({step.where.line for step in found.steps if step.where.file})
+    names = dict.fromkeys(step.name for step in found.steps if step.name)
+    names = [repr(name) if "," in name else name for name in names]
+    number = str(line).rpartition(":")[2]
+    if line is not None and not number.isdigit():
+        return explain_error(
+            f"line is {line!r}",
+            where="sw.inspect",
+            rule="A line is a number, or a file and a number: 12, or 'step.py:12'.",
+            remedy=f"for what has this name: where={line!r}.",
+        )
+    asked = " and ".join(
+        words
+        for words in (f"line {line}" * (line is not None), f"{where!r}" * bool(where))
+        if words
+    )
+    return explain_error(
+        f"no value is computed at {asked}",
+        where="sw.inspect",
+        rule=_lines_text(lines),
+        remedy=f"ask for one of these, or for a name: {', '.join(names)}." if names else "",
+    )
+
+
+def _lines_text(lines: list[int]) -> str:
+    """Return on which lines there are values, as a sentence."""
+    if not lines:
+        return "No line of the program is known."
+    numbers = ", ".join(map(str, lines))
+    return f"Values are computed on line{'s' * (len(lines) > 1)} {numbers}."
+
+
+SHORT = {
+    "float": "f",
+    "bfloat": "bf",
+    "int": "i",
+    "uint": "u",
+    "complex": "c",
+}
+
+
+def short(dtype: str) -> str:
+    """A type as people write it: `f32`."""
+    head = dtype.rstrip("0123456789")
+    return SHORT.get(head, head) + dtype[len(head) :]
+
+
+def plain(value: Any) -> Any:
+    """Numbers as JSON knows them; NaN and infinities as strings."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, complex):
+        return str(value)
+    if isinstance(value, float) and (value != value or value in (np.inf, -np.inf)):
+        return str(value)
+    return value
+
+
+def _inexact(array: np.ndarray) -> bool:
+    return array.dtype.kind in "fc"
+
+
+def coordinates(sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """All coordinates along axes of these sizes, in order."""
+    return list(itertools.product(*(range(size) for size in sizes)))

@@ -1,0 +1,118 @@
+"""The results of `grad` and `value_and_grad`, shown at the line that asks for them.
+
+The loss and the gradients are made on other lines: those of the function that is differentiated.
+They are what the operations made for a derivative hand on to the rest of the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+
+from ..._program import Body, Join, derivatives_of
+from .names import name_of, statement_of
+from .seen import Asked, Seen, Uses
+
+
+def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
+    """What was seen, and after each derivative its results."""
+    within = _Within(body)
+    added: dict[int, list[Seen]] = {}
+    moved: set[int] = set()
+    for asked in within.asked:
+        for part in within.calls(seen, asked):
+            results = _results(seen, part, asked, within, uses)
+            beside = any(not uses.backward(seen[i].op) for i in results)
+            added.setdefault(part[-1], []).extend(
+                dataclasses.replace(
+                    seen[i],
+                    asked=asked,
+                    name=_name(asked, uses.backward(seen[i].op), beside),
+                )
+                for i in results
+            )
+            # What already stands at that line is named there, and not shown twice.
+            moved |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
+    return [
+        one
+        for i, own in enumerate(seen)
+        for one in (*([] if i in moved else [own]), *added.get(i, ()))
+    ]
+
+
+class _Within:
+    """The derivatives that each operation is made for."""
+
+    def __init__(self, body: Body):
+        self.own: dict[int, dict[Asked, None]] = {}
+        self.inherited: dict[int, dict[Asked, None]] = {}
+        self._walk(body, {})
+        self.asked = list(dict.fromkeys(one for own in self.own.values() for one in own))
+        self.ops = {
+            asked: {op for op, own in self.own.items() if asked in own} for asked in self.asked
+        }
+
+    def _walk(self, body: Body, around: dict[Asked, None]) -> None:
+        for op in body.ops:
+            found = [one for source in (op.source, *op.calls) for one in derivatives_of(source)]
+            # The backward pass of a derivative goes through the derivatives inside it, but it is
+            # nothing that these give.
+            found = found[-1:] if op.back_through_all else found
+            self.inherited[id(op)] = around
+            self.own[id(op)] = {**around, **dict.fromkeys(itertools.starmap(Asked, found))}
+            for inner in op.bodies:
+                self._walk(inner, self.own[id(op)])
+
+    def calls(self, seen: Sequence[Seen], asked: Asked) -> Iterator[list[int]]:
+        """The runs of what was seen that belong to one call each."""
+        inside = [asked in self.own.get(id(one.op), ()) for one in seen]
+        for mine, group in itertools.groupby(range(len(seen)), inside.__getitem__):
+            run = list(group) if mine else []
+            depth = min((len(seen[i].around.turn) for i in run), default=0)
+            for _, part in itertools.groupby(run, lambda i, d=depth: seen[i].around.turn[:d]):
+                yield list(part)
+
+
+def _results(
+    seen: Sequence[Seen], part: Sequence[int], asked: Asked, within: _Within, uses: Uses
+) -> list[int]:
+    """The values of a derivative that leave it: first those of the function, then gradients."""
+    found = []
+    for i in part:
+        if asked not in within.inherited[id(seen[i].op)]:
+            place = uses.leaves(seen[i].var, within.ops[asked])
+            found += [(uses.backward(seen[i].op), place, i)] if place is not None else []
+    return [i for _, _, i in sorted(found)]
+
+
+def _at(one: Seen, asked: Asked) -> bool:
+    own = one.op.where
+    return (own.file, own.line) == (asked.where.file, asked.where.line)
+
+
+def _name(asked: Asked, gradient: bool, beside: bool) -> str:
+    """What the line that asks calls a result.
+
+    Where it has two names, one is the gradient's: `value_and_grad` gives that last, and `grad`
+    first if it gives anything `beside`. If not, they are names of several gradients.
+    """
+    statement = statement_of(asked.where)
+    value = getattr(statement, "value", None)
+    if statement is None or not isinstance(value, ast.Call) or not _same(value, asked):
+        return ""
+    match statement:
+        case ast.Assign(targets=[ast.Tuple(elts=[first, second])]) if (
+            asked.function != "grad" or beside
+        ):
+            target = second if gradient == (asked.function != "grad") else first
+            return ast.unparse(target).strip("()")
+    return name_of(statement)
+
+
+def _same(call: ast.Call, asked: Asked) -> bool:
+    """Whether a call of the source is the one that asks for the derivative."""
+    where = asked.where
+    place = call.lineno, call.col_offset, call.end_col_offset
+    return place == (where.line, where.column, where.end_column)

@@ -1,0 +1,65 @@
+"""The inspection as `sw.inspect` gives it: the data, with all that can be made of it as methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+from ..._base.calls import public_methods
+from ..._base.durable import write_file
+from ..._base.errors import ShardwiseError, explain_error, path_of
+from .data import Facts
+from .page import html, notebook
+from .text import text
+
+
+@public_methods("inspection")
+@dataclasses.dataclass(frozen=True, repr=False)
+class Inspection(Facts):
+    """Every value of a sharded program in program order, as each device holds it.
+
+    `print` shows it line by line, a notebook shows it as a table, and `save("page.html")` writes a
+    page to step through. Iterating gives the steps.
+    """
+
+    def text(self, every: bool = False) -> str:
+        """The inspection for a terminal; `every` shows values in the middle of a line too."""
+        return text(self, every)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def html(self) -> str:
+        """One page that needs nothing else: the program, the devices, and buttons to step."""
+        return html(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write it to `page.html`, `data.json` or `text.txt`; give the path."""
+        path = path_of(path, "inspection.save")
+        match path.suffix:
+            case ".html":
+                content = self.html()
+            case ".json":
+                content = json.dumps(self.to_dict(), indent=2)
+            case ".txt":
+                content = self.text(every=True) + "\n"
+            case _:
+                raise ShardwiseError(
+                    explain_error(
+                        f"{path.suffix!r} is not a format of an inspection"
+                        if path.suffix
+                        else "the name has no suffix",
+                        where=str(path),
+                        rule="The suffix says what is written.",
+                        remedy="inspection.html, inspection.json or inspection.txt.",
+                    )
+                )
+        write_file(path, content)
+        return path
+
+    def _repr_html_(self) -> str:
+        return notebook(self)

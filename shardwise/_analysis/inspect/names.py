@@ -1,0 +1,132 @@
+"""The names that values have in the source.
+
+A value carries the line and column of the call that made it. The statement around that place says
+what the result is called: `y = psum(x)` calls what comes out of the statement `y`. Inputs of a
+`shard_map` have the names of the body's parameters, which JAX keeps with the traced body.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import linecache
+from collections.abc import Iterator, Sequence
+
+from ... import _jax
+from ..._program import Op, Split, Where
+from .seen import Seen, Uses
+
+
+@functools.lru_cache(maxsize=32)
+def _statements(file: str, size: int) -> dict[int, ast.stmt]:
+    """For each line of a file the innermost simple statement on it."""
+    source = "".join(linecache.getlines(file))
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return {}
+    found: dict[int, ast.stmt] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Return | ast.Expr):
+            for line in _lines(node):
+                known = found.get(line)
+                if known is None or known.lineno <= node.lineno:
+                    found[line] = node
+    return found
+
+
+def statement_of(where: Where) -> ast.stmt | None:
+    """The statement that a place belongs to."""
+    lines = linecache.getlines(where.file) if where.file else []
+    return _statements(where.file, len(lines)).get(where.line) if lines else None
+
+
+def name_of(statement: ast.stmt | None) -> str:
+    """What a statement calls its value: a variable, or `return`."""
+    match statement:
+        case ast.Assign(value=ast.Lambda()):
+            return "return"
+        case ast.Assign(targets=[ast.Tuple(elts=parts)]):
+            return ", ".join(map(ast.unparse, parts))
+        case ast.Assign(targets=[target]):
+            return ast.unparse(target)
+        case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+            return ast.unparse(target)
+        case ast.Return():
+            return "return"
+    return ""
+
+
+def gives(statement: ast.stmt, op: Op) -> bool:
+    """Whether an operation is made by the expression that a statement names, not inside it.
+
+    In `y = f(2 * x)` the product is not `y`.
+    """
+    wanted = _expressions(statement)
+    return not wanted or any(_is(frame, node) for frame in _frames(op) for node in wanted)
+
+
+def _frames(op: Op) -> Iterator[_jax.Frame]:
+    """The frames around an operation, as far as the call of a derivative that it is made for."""
+    for source in filter(None, (op.source, *op.calls)):
+        own = list(_jax.user_frames(source))
+        derivative = next(_jax.derivative_frames(source), None)
+        yield from own[: -len(derivative[1])] if derivative else own
+        if derivative:
+            return
+
+
+def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
+    """The expressions whose values a statement gives; none where that is not plain to see."""
+    match statement:
+        case ast.AugAssign():
+            return [statement]
+        case ast.Assign() | ast.AnnAssign() | ast.Return() | ast.Expr() | ast.Starred():
+            return _expressions(statement.value)
+        case ast.Lambda():
+            return _expressions(statement.body)
+        case ast.Tuple() | ast.List():
+            return [node for one in statement.elts for node in _expressions(one)]
+        case ast.Dict():
+            return [node for one in statement.values for node in _expressions(one)]
+        case ast.Call() | ast.BinOp() | ast.UnaryOp() | ast.Compare() | ast.Subscript():
+            return [statement]
+        case ast.Attribute():
+            return [statement]
+    return []
+
+
+def _is(frame: _jax.Frame, node: ast.stmt | ast.expr) -> bool:
+    """Whether a frame stands at an expression: a call over several lines begins at a later one."""
+    if frame.end_column != node.end_col_offset:
+        return False
+    first = frame.line == node.lineno
+    return frame.column == node.col_offset if first else frame.line in _lines(node)
+
+
+def _lines(node: ast.stmt | ast.expr) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
+    """A name for each value, given in program order.
+
+    What comes out of a statement's expression, and is needed elsewhere, has the statement's name;
+    where nothing is, its last value has it. A statement that is met again later, because other
+    lines were run in between, is a new one. What only a derivative speaks of has no name.
+    """
+    found = [""] * len(seen)
+    spoken = [i for i, one in enumerate(seen) if one.var not in uses.kept]
+    for (statement, _), run in itertools.groupby(spoken, lambda i: _statement(seen[i], uses)):
+        group = [i for i in run if statement is not None and gives(statement, seen[i].op)]
+        ops = {id(seen[i].op) for i in group}
+        needed = [i for i in group if uses.needed(seen[i].var, ops)]
+        for i in needed or group[-1:]:
+            found[i] = name_of(statement)
+    return found
+
+
+def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
+    quiet = uses.backward(one.op) or isinstance(one.op, Split)
+    return None if quiet else statement_of(one.op.where), one.around.turn

@@ -1,0 +1,385 @@
+"""Run a program for all devices and keep every value.
+
+One compiled call gives all values of a list of operations, each as the engine holds it for all
+devices. What stands inside a loop or a branch is then run again with the inputs that it was seen
+to have: a loop turn by turn, a branch for the devices that take it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._engine.call import Program
+from ..._engine.lower import Pace, Value, Watch, explain_trouble
+from ..._engine.lower.context import Context, Env, read
+from ..._engine.lower.run import run
+from ..._meaning import Kept, holding
+from ..._mesh import Axis
+from ..._program import (
+    AxisIndex,
+    Body,
+    Collective,
+    Cond,
+    Join,
+    Leaf,
+    Op,
+    Scan,
+    Split,
+    Var,
+    Where,
+    While,
+    anywhere,
+    walk,
+)
+from .data import WHOLE, Part, Step, coordinates
+from .derivatives import with_results
+from .leaves import key_of, leaf_names
+from .names import names
+from .seen import Around, Seen, Uses
+
+ALL = Pace(1 << 30)
+"""All devices at once: programs that are looked at are small."""
+
+FIRST, MOST = 4, 512
+"""Of a loop the first turns and the last are kept; a longer one is not followed to its end."""
+
+MANY = 1 << 12
+"""Of an array with more numbers than this only the range leaves the compiled program."""
+
+
+class Recorder:
+    """Runs a program and turns what it sees into steps."""
+
+    def __init__(self, program: Program, kept: Kept | None = None, results: Sequence[str] = ()):
+        self.program = program
+        self._leaves = leaf_names(program.body, results)
+        self.kept = kept
+        self.notes: list[str] = []
+        self.deadlock = ""
+        self._seen: list[Seen] = []
+        self._runs: dict[int, Callable[..., Any]] = {}
+
+    def record(self, values: Sequence[Any]) -> list[Step]:
+        """All steps, in program order."""
+        body = self.program.body
+        ins = [Value(_jax_array(value)) for value in values]
+        self._list(body, ins, Around(), self.program.watch)
+        return self._steps()
+
+    # --- running
+
+    def _list(self, body: Body, ins: Sequence[Value], around: Around, watch: Watch) -> list[Value]:
+        """Run a list of operations and note all it makes, what is nested in it too."""
+        made, trouble = self._run(body, watch)(list(ins))
+        end = len(body.ops)
+        if trouble is not None and int(trouble.site) and not self.deadlock:
+            site = watch.sites[int(trouble.site) - 1]
+            error = explain_trouble(watch.sites, int(trouble.site), np.asarray(trouble.ways))
+            self.deadlock = str(error)
+            holds = (i for i, op in enumerate(body.ops) if op is site or site in walk([op]))
+            end = next(holds, end)
+        env: Env = dict(zip(body.ins, ins, strict=True))
+        for op, outs in zip(body.ops[:end], made, strict=False):
+            env.update(zip(op.outs, outs, strict=True))
+            if op.bodies:
+                self._nested(op, [read(env, atom) for atom in op.ins], around, watch)
+            self._seen += [Seen(op, i, value, around) for i, value in enumerate(outs)]
+        return [] if end < len(body.ops) else [read(env, atom) for atom in body.outs]
+
+    def _run(self, body: Body, watch: Watch) -> Callable[..., Any]:
+        if id(body) in self._runs:
+            return self._runs[id(body)]
+
+        def all_values(ins: list[Value]) -> Any:
+            cx = Context(run, watch, ALL)
+            env: Env = dict(zip(body.ins, ins, strict=True))
+            axes = dict.fromkeys(a for op in body.ops for a in sorted(op.needs | op.meets))
+            keep = [var for op in body.ops for var in op.outs]
+            run(body.ops, list(axes), env, keep, cx)
+            made = [[_strong(env[var], var) for var in op.outs] for op in body.ops]
+            return made, cx.trouble() if watch.sites else None
+
+        self._runs[id(body)] = jax.jit(all_values)
+        return self._runs[id(body)]
+
+    def _nested(self, op: Op, ins: list[Value], around: Around, watch: Watch) -> None:
+        match op:
+            case Scan():
+                self._scan(op, ins, around, watch)
+            case While():
+                self._while(op, ins, around, watch)
+            case Cond():
+                self._cond(op, ins, around, watch)
+
+    def _scan(self, op: Scan, ins: list[Value], around: Around, watch: Watch) -> None:
+        second = op.consts + op.carry
+        consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
+        turns = range(op.length)[:: -1 if op.reverse else 1]
+        for count, turn in enumerate(turns):
+            if self._too_long(op, count, op.length):
+                return
+            now = [_row(value, turn) for value in xs]
+            outs = self._turn(op.body, [*consts, *carry, *now], around, count, op.length, watch)
+            if not outs:
+                return
+            carry = outs[: op.carry]
+
+    def _while(self, op: While, ins: list[Value], around: Around, watch: Watch) -> None:
+        first, second = op.cond_consts, op.cond_consts + op.body_consts
+        cond_consts, body_consts, carry = ins[:first], ins[first:second], ins[second:]
+        count = 0
+        while True:
+            mark = len(self._seen)
+            (go,) = self._list(op.cond, [*cond_consts, *carry], around, watch)
+            del self._seen[mark:]
+            if not np.asarray(go.array).any() or self._too_long(op, count, None):
+                return
+            if go.dims and not np.asarray(go.array).all():
+                self.notes.append(
+                    f"{op.where}: devices leave this loop at different turns; the "
+                    "turns after the first one leaves are not shown."
+                )
+                return
+            carry = self._turn(op.body, [*body_consts, *carry], around, count, None, watch)
+            if not carry:
+                return
+            count += 1
+
+    def _turn(
+        self,
+        body: Body,
+        ins: list[Value],
+        around: Around,
+        count: int,
+        length: int | None,
+        watch: Watch,
+    ) -> list[Value]:
+        """One turn of a loop: run, and kept if it is among the first or is the last."""
+        mark = len(self._seen)
+        inside = dataclasses.replace(around, turn=(*around.turn, count))
+        outs = self._list(body, ins, inside, watch)
+        if count >= FIRST and count + 1 != length and not self.deadlock:
+            del self._seen[mark:]
+        return outs
+
+    def _too_long(self, op: Op, count: int, length: int | None) -> bool:
+        if count == FIRST and length != FIRST + 1:
+            last = " and the last" if length is not None and length <= MOST else ""
+            shown = f"only the first {FIRST}{last} turns of this loop are shown."
+            self.notes.append(f"{op.where}: {shown}")
+        return count >= (MOST if length is None or length <= MOST else FIRST)
+
+    def _cond(self, op: Cond, ins: list[Value], around: Around, watch: Watch) -> None:
+        index, *operands = ins
+        ways = np.clip(np.asarray(index.array).astype(int), 0, len(op.branches) - 1)
+        along = sorted(index.dims, key=lambda axis: index.dims[axis])
+        for way in np.unique(ways):
+            only = around.only
+            if along and (ways != way).any():
+                taken = np.argwhere(ways == way)
+                only = tuple(
+                    {axis.name: int(i) for axis, i in zip(along, row, strict=True)} for row in taken
+                )
+            self._list(op.branches[way], operands, dataclasses.replace(around, only=only), watch)
+
+    # --- telling
+
+    def _steps(self) -> list[Step]:
+        body = self.program.body
+        uses = Uses(body)
+        seen = with_results(self._seen, body, uses)
+        given = names([one for one in seen if one.asked is None], uses)
+        held = jax.device_get([_small(one.value) for one in seen])
+        named = iter(given)
+        return [
+            self._step(number, one, value, next(named) if one.asked is None else "", uses)
+            for number, (one, value) in enumerate(zip(seen, held, strict=True))
+        ]
+
+    def _step(self, number: int, one: Seen, value: Any, name: str, uses: Uses) -> Step:
+        op, var, asked = one.op, one.var, one.asked
+        over = tuple(sorted(one.value.dims, key=lambda axis: _order(op.scope, axis)))
+        if asked is not None:
+            name = one.name
+            what = "gradient" if uses.backward(op) else "value"
+            told, kind = f"{asked.function} ({what})", "derivative"
+        else:
+            name = op.name if isinstance(op, Split) else name
+            told, kind = operation(op), _kind(op)
+        return Step(
+            number=number,
+            operation=told,
+            kind=kind,
+            where=_where(op) if asked is None else asked.where,
+            name=name,
+            shape=tuple(var.shape),
+            dtype=var.kind,
+            over=tuple(axis.name for axis in over),
+            parts=_parts(value, one.value.dims, over, var),
+            turn=one.around.turn,
+            direction=uses.passes.of(op),
+            saved=var in uses.kept,
+            only=one.around.only,
+            meaning=self._meaning(op, one.out),
+            leaf=self._leaf(one, told, uses.passes.of(op)),
+        )
+
+    def _leaf(self, one: Seen, operation: str, direction: str) -> str:
+        """Return the leaf that a result, a gradient or a value of the update becomes."""
+        gradient = one.asked is not None and operation.endswith("(gradient)")
+        leaf = self._leaves.get(one.var, "")
+        if isinstance(one.op, Join):
+            return leaf
+        return key_of(leaf) if gradient or direction == "update" else ""
+
+    def _meaning(self, op: Op, out: int) -> str | None:
+        """What a value inside a `shard_map` is of the whole; outside every value is whole."""
+        inside = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
+        known = self.kept.of(op) if self.kept is not None and inside else None
+        return None if known is None else holding(known.outs[out], known.names)
+
+
+def _where(op: Op) -> Where:
+    """Its line; what a library does for the user, this one too, has no line of his."""
+    return op.where if op.where.file else anywhere(op.source)
+
+
+def operation(op: Op) -> str:
+    """An operation in words."""
+    match op:
+        case Collective():
+            axes = [axis.name for axis in op.axes]
+            return f"{op.name} over {', '.join(axes)}"
+        case Leaf():
+            return op.name
+        case AxisIndex():
+            return f"axis_index of {op.axis.name}"
+        case Split():
+            return "in_specs" if any(op.placement) else "in_specs (whole)"
+        case Join():
+            return "out_specs"
+        case Scan():
+            return f"scan of {op.length} turns"
+        case While():
+            return "while_loop"
+        case Cond():
+            return "cond"
+    return type(op).__name__.lower()
+
+
+def _kind(op: Op) -> str:
+    match op:
+        case Split():
+            return "input"
+        case Join():
+            return "result"
+        case Collective():
+            return "collective"
+    return "loop" if op.bodies else "value"
+
+
+def _order(scope: Sequence[Axis], axis: Axis) -> int:
+    return scope.index(axis) if axis in scope else len(scope)
+
+
+def _jax_array(value: Any) -> Any:
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def _strong(value: Value, var: Var) -> Value:
+    """A value that a loop can be given again: with the type that it has in the program."""
+    array = jnp.asarray(value.array)
+    if array.dtype != var.dtype:
+        array = array.astype(var.dtype)
+    return Value(array, value.dims)
+
+
+def _row(value: Value, turn: int) -> Value:
+    """One turn's part of a stacked input: the first dimension that no mesh axis has."""
+    rank = np.ndim(value.array)
+    dim = next(d for d in range(rank) if d not in value.dims.values())
+    array = jax.lax.index_in_dim(value.array, turn, dim, keepdims=False)
+    return Value(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
+
+
+def _small(value: Value) -> tuple[Any, ...]:
+    """What leaves the device: the array, with mesh axes in front, or its range if it is large."""
+    array = value.array
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    axes = sorted(value.dims, key=lambda axis: value.dims[axis])
+    array = jnp.moveaxis(array, [value.dims[axis] for axis in axes], range(len(axes)))
+    lead = array.shape[: len(axes)]
+    local = int(np.prod(array.shape[len(axes) :], dtype=int))
+    if local <= MANY or array.dtype == bool or jnp.issubdtype(array.dtype, jnp.complexfloating):
+        return (array,)
+    flat = array.reshape((*lead, local))
+    wide = flat.astype(jnp.float32)
+    return flat[..., :WHOLE], flat.min(-1), flat.max(-1), wide.mean(-1), _mark(flat)
+
+
+def _mark(flat: jax.Array) -> jax.Array:
+    """A number made of all the last dimension's numbers and their places: unlike ones differ."""
+    if flat.dtype.itemsize < 4:
+        flat = flat.astype(jnp.float32)
+    if jnp.issubdtype(flat.dtype, jnp.floating):  # zeros are alike, and so are NaNs
+        flat = jnp.where(flat == 0, 0, jnp.where(jnp.isnan(flat), jnp.nan, flat))
+    bits = jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape((*flat.shape[:-1], -1))
+    place = jnp.arange(bits.shape[-1], dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
+    mixed = (bits ^ place) * jnp.uint32(0x85EBCA6B)
+    mixed = (mixed ^ (mixed >> 13)) * jnp.uint32(0xC2B2AE35)
+    return mixed.sum(-1, dtype=jnp.uint32)
+
+
+def _parts(
+    held: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
+) -> dict[tuple[int, ...], Part]:
+    """A part for each coordinate along `over`."""
+    now = sorted(dims, key=lambda axis: dims[axis])
+    order = [now.index(axis) for axis in over]
+    arrays = [_moved(np.asarray(one), order) for one in held]
+    return {
+        at: _part([np.asarray(one[at]) for one in arrays], var)
+        for at in coordinates([axis.size for axis in over])
+    }
+
+
+def _moved(array: np.ndarray, order: list[int]) -> np.ndarray:
+    return array.transpose([*order, *range(len(order), array.ndim)])
+
+
+def _part(found: list[np.ndarray], var: Var) -> Part:
+    numbers = _widened(found[0])
+    kind = tuple(var.shape), var.kind
+    if len(found) > 1:
+        return Part(*kind, numbers[:6], *(_widened(one).item() for one in found[1:]))
+    if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
+        return Part(*kind, numbers)
+    alike = numbers
+    if numbers.dtype.kind == "f":  # zeros are alike, and so are NaNs
+        alike = np.where(numbers == 0, 0, np.where(np.isnan(numbers), np.nan, numbers))
+    return Part(
+        *kind,
+        numbers.reshape(-1)[:6],
+        numbers.min().item(),
+        numbers.max().item(),
+        float(numbers.astype(np.float64).mean()),
+        hash(alike.tobytes()),
+    )
+
+
+def _widened(array: np.ndarray) -> np.ndarray:
+    """bfloat16 and float8 as float32, which NumPy can print; the others as they are.
+
+    Tangents of whole numbers (`float0`) have no values, and are false.
+    """
+    if array.dtype == jax.dtypes.float0:
+        return np.zeros(array.shape, np.bool_)
+    known = array.dtype.kind in "iufbc" and array.dtype.itemsize <= 16
+    return array if known and array.dtype.isbuiltin == 1 else array.astype(np.float32)

@@ -1,0 +1,86 @@
+"""What a run has seen, and what becomes of each value in the program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container
+
+from ..._engine.lower import Value
+from ..._program import Body, Op, Passes, Var, Where, kept_for_backward, walk
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """The loops and branches around a list of operations."""
+
+    turn: tuple[int, ...] = ()
+    only: tuple[dict[str, int], ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """A derivative: the function of JAX that was called for it, and the line."""
+
+    function: str
+    where: Where
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One result of an operation, as the engine holds it for all devices."""
+
+    op: Op
+    out: int
+    value: Value
+    around: Around
+    asked: Asked | None = None
+    """The derivative that it is a result of, for one that is shown at the line that asked."""
+    name: str = ""
+    """What that line calls it."""
+
+    @property
+    def var(self) -> Var:
+        """The value in the program."""
+        return self.op.outs[self.out]
+
+
+class Uses:
+    """Who needs each value of a program."""
+
+    def __init__(self, body: Body):
+        self.passes = Passes(body)
+        self.kept = kept_for_backward(body, self.passes)
+        self.results: dict[Var, int] = {}
+        """What a body gives, and which of its results it is."""
+        self._readers: dict[Var, list[Op]] = {}
+        self._order: dict[int, int] = {}
+        ops = list(walk(body.ops))
+        for one in (body, *(inner for op in ops for inner in op.bodies)):
+            self.results |= {v: i for i, v in enumerate(one.outs) if isinstance(v, Var)}
+        for number, op in enumerate(ops):
+            self._order[id(op)] = number
+            for atom in op.ins:
+                if isinstance(atom, Var):
+                    self._readers.setdefault(atom, []).append(op)
+
+    def backward(self, op: Op) -> bool:
+        """Whether an operation belongs to the backward pass of a derivative."""
+        return self.passes.of(op) == "backward"
+
+    def needed(self, var: Var, inside: Container[int]) -> bool:
+        """Whether the program needs a value beyond these operations and the backward pass."""
+        if var in self.results:
+            return True
+        readers = (op for op in self._readers.get(var, ()) if not self.backward(op))
+        return any(id(op) not in inside and not self.kept.issuperset(op.outs) for op in readers)
+
+    def leaves(self, var: Var, inside: Container[int]) -> tuple[int, int] | None:
+        """Where the program first needs a value beyond these operations; None where it does not.
+
+        A derivative around them goes back through what they made: that does not count.
+        """
+        readers = (op for op in self._readers.get(var, ()) if not op.back_through_all)
+        outside = [self._order[id(op)] for op in readers if id(op) not in inside]
+        if not outside and var not in self.results:
+            return None
+        return min(outside, default=len(self._order)), self.results.get(var, 0)

@@ -1,0 +1,176 @@
+"""A program in an arithmetic in which rounding does not matter.
+
+Two correct programs that add up in another order differ by rounding and by nothing else: in
+bfloat16 by as much as a mistake does. So every floating-point value is evaluated in float64, and
+every complex one in complex128, whatever dtype the program declares; they then agree to ten digits
+or more. It is a pass over the list of operations:
+
+    casts                 between floating-point dtypes become the identity
+    dtypes in parameters  (`new_dtype`, `preferred_element_type`, `dtype`) are widened, and so are
+                          the bodies of scatters and reductions
+    ranges                stay those of the declared dtypes: what would be infinite in float16 is
+                          infinite (`in_range`)
+    bits are bits         bit casts, `nextafter`, FFI and Pallas calls and what else does not take
+                          float64 run in their declared dtypes. What comes after them has the
+                          accuracy of those (`Lifted.eps`)
+    integers, keys        stay as they are: wrap-around is part of the program
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ... import _jax
+from ..._program import Atom, Body, Collective, Cond, Leaf, Lit, Op, Scan, Var, While
+from .leaves import lifted_leaf, runs_declared
+from .quantities import Quantities
+from .ranges import (
+    in_range,
+    may_leave,
+    may_wrap,
+    one_by_one,
+    sums_one_by_one,
+    without_wrapping,
+)
+from .widths import constant, eps_of, wide_dtype
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Lifted:
+    """A lifted program, and which of its values is which of the original."""
+
+    body: Body
+    wide: dict[Var, Var]
+    accuracy: dict[Var, float]
+    unbounded: dict[Var, Var]
+    """For values that may leave the range of their dtype, what they are without one.
+
+    Integers of 8 and 16 bits among them: what they are is computed only where it is asked for."""
+
+    def of(self, atom: Atom) -> Atom:
+        """Return the lifted value for one of the original program."""
+        return Lit(constant(atom.value)) if isinstance(atom, Lit) else self.wide[atom]
+
+    def eps(self, atom: Atom) -> float:
+        """Return the spacing of the dtype that a value has the accuracy of; 0 for float64."""
+        return 0.0 if isinstance(atom, Lit) else self.accuracy.get(atom, 0.0)
+
+
+def lift(body: Body, vast: bool = False, unrounded: bool = False) -> Lifted:
+    """Lift a program.
+
+    With `vast`, the arguments are so large that any product of them may leave the range of float32.
+    With `unrounded`, rounding to integers is the identity as well.
+    """
+    walk = _Lift(vast, Quantities(body) if unrounded else None)
+    lifted = walk.body(body)
+    return Lifted(lifted, walk.wide, walk.accuracy, walk.unbounded)
+
+
+class _Lift:
+    def __init__(self, vast: bool, quantities: Quantities | None):
+        self.vast = vast
+        self.wide: dict[Var, Var] = {}
+        self.accuracy: dict[Var, float] = {}
+        self.unbounded: dict[Var, Var] = {}
+        self.quantities = quantities
+
+    def body(self, body: Body) -> Body:
+        ins = [self.var(var) for var in body.ins]
+        ops = [new for op in body.ops for new in self.op(op)]
+        return Body(ins, ops, [self.atom(atom) for atom in body.outs])
+
+    def var(self, var: Var) -> Var:
+        if var not in self.wide:
+            quantity = self.quantities is not None and var in self.quantities.held
+            dtype = wide_dtype(float if quantity else var.dtype)
+            self.wide[var] = new = Var(var.shape, dtype, var.weak)
+            new.axes = var.axes
+        return self.wide[var]
+
+    def atom(self, atom: Atom) -> Atom:
+        if isinstance(atom, Lit):
+            return dataclasses.replace(atom, value=constant(atom.value))
+        return self.var(atom)
+
+    def op(self, op: Op) -> list[Op]:
+        self.follow(op)
+        ins, outs = [self.atom(atom) for atom in op.ins], [self.var(var) for var in op.outs]
+        match op:
+            case Leaf() if self.quantities and self.quantities.concerns(op):
+                new = self.quantities.lifted(op, ins, outs)
+            case Leaf():
+                new = lifted_leaf(op, ins, outs)
+            case Scan():
+                new = dataclasses.replace(op, ins=ins, outs=outs, body=self.body(op.body))
+            case While():
+                bodies = {"cond": self.body(op.cond), "body": self.body(op.body)}
+                new = dataclasses.replace(op, ins=ins, outs=outs, **bodies)
+            case Cond():
+                branches = tuple(map(self.body, op.branches))
+                new = dataclasses.replace(op, ins=ins, outs=outs, branches=branches)
+            case Collective() if sums_one_by_one(op):
+                first, new = one_by_one(op, ins, outs)
+                return [first, *self.ranged(op, new)]
+            case _:
+                new = dataclasses.replace(op, ins=ins, outs=outs)
+        return self.ranged(op, new)
+
+    def ranged(self, op: Op, new: Op) -> list[Op]:
+        """Let values that leave the range of their declared dtype be what they are there."""
+        rows: list[Op] = [new]
+        if not isinstance(op, Leaf | Collective):
+            return rows
+        if self.quantities is None and may_wrap(op):
+            beside = without_wrapping(op, list(new.ins))
+            if beside:
+                self.unbounded[op.outs[0]] = beside[-1].outs[0]
+            return rows + beside
+        for index, declared in enumerate(op.outs):
+            out = new.outs[index]
+            run = in_range(declared.dtype) if out.dtype != declared.dtype else None
+            if run is not None and may_leave(op, declared.dtype, self.vast):
+                made = Var(out.shape, out.dtype, out.weak)
+                made.axes = out.axes
+                new.outs[index] = self.unbounded[declared] = made
+                rows.append(_after(new, made, out, run))
+        return rows
+
+    def follow(self, op: Op) -> None:
+        """Note what has the accuracy of a narrower dtype than float64."""
+        inner = max((self.accuracy_in(body) for body in op.bodies), default=0.0)
+        given = [self.accuracy.get(atom, 0.0) for atom in op.ins if isinstance(atom, Var)]
+        own = declared_eps(op) if isinstance(op, Leaf) else 0.0
+        found = max([own, inner, *given])
+        if found:
+            self.accuracy.update(dict.fromkeys(op.outs, found))
+
+    def accuracy_in(self, body: Body) -> float:
+        for op in body.ops:
+            self.follow(op)
+        made = (self.accuracy.get(var, 0.0) for op in body.ops for var in op.outs)
+        return max(made, default=0.0)
+
+
+def declared_eps(op: Leaf) -> float:
+    """Return the spacing of the dtype in which an operation rounds its operands; 0 if it does not.
+
+    Bits that are taken for numbers are not rounded: random numbers are the same on every mesh.
+    """
+    if not runs_declared(op):
+        return 0.0
+    operands = [atom for atom in op.ins if isinstance(atom, Var)]
+    opaque = [*operands, *op.outs] if op.name != "bitcast_convert_type" else operands
+    return max((eps_of(var.dtype) for var in opaque), default=0.0)
+
+
+def _after(op: Op, given: Var, made: Var, run: _jax.Equation) -> Leaf:
+    around: dict[str, Any] = {
+        "scope": op.scope,
+        "source": op.source,
+        "calls": op.calls,
+        "flow": op.flow,
+        "needs": given.axes,
+    }
+    return Leaf([given], [made], "in_range", run, run.params, **around)

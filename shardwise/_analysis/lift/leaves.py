@@ -1,0 +1,127 @@
+"""Single operations in float64: their parameters widened, or run in their declared dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ... import _jax
+from ..._program import Atom, Leaf, Lit, Var, primitives
+from .widths import as_declared, is_wider, wide_dtype, widened
+
+DECLARED = primitives.names(lambda p: p.fixed_dtype and p.name != "reduce_precision")
+"""What depends on the bits of its operands, or is compiled for their dtypes."""
+
+_TAKE_ANY = {"pointwise", "moves", "makes", "reduces", "scans", "scatters", "contracts", "searches"}
+KNOWN = primitives.names(lambda p: (p.acts in _TAKE_ANY or p.identity) and not p.series)
+"""What is known to take float64; of the rest, JAX is asked."""
+
+
+def lifted_leaf(op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
+    """Return an operation on wide values."""
+    if not any(is_wider(dtype) for dtype in _dtypes(op)):
+        return dataclasses.replace(op, ins=ins, outs=outs)
+    if runs_declared(op):
+        run: Callable[..., list[Any]] = functools.partial(
+            _declared, op.run, [_dtype(atom) for atom in op.ins]
+        )
+        return dataclasses.replace(op, ins=ins, outs=outs, run=run)
+    if op.name == "reduce_precision":
+        run = _identity
+        return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=run, params={})
+    primitive, params = bound(op)
+    if primitive is None:  # what the list of operations has of its own, such as a barrier
+        return dataclasses.replace(op, ins=ins, outs=outs)
+    params = wide_params(op.name, params)
+    run = _jax.applying(primitive, params, op.effect)
+    return dataclasses.replace(op, ins=ins, outs=outs, run=run, params=params)
+
+
+def runs_declared(op: Leaf) -> bool:
+    """Return whether an operation runs in its declared dtypes."""
+    if op.name in DECLARED:
+        return any(is_wider(dtype) for dtype in _dtypes(op))
+    if op.name in KNOWN or not any(is_wider(dtype) for dtype in _dtypes(op)):
+        return False
+    primitive, _ = bound(op)
+    return primitive is not None and not _takes_wide(op)
+
+
+def wide_params(name: str, params: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of an operation with wide dtypes, and wide bodies."""
+    wide = {}
+    for key, value in params.items():
+        if key in primitives.DTYPE_PARAMS and value is not None and not isinstance(value, str):
+            value = wide_dtype(value)
+        elif key == "precision" and primitives.of(name).acts == "contracts":
+            value = None  # it may name the dtypes of the operands
+        elif _jax.is_jaxpr(value):
+            value = _jax.retyped(value, wide_aval, wide_params, _body)
+        wide[key] = value
+    return wide
+
+
+def _body(name: str) -> str:
+    return primitives.of(name).body
+
+
+def wide_aval(aval: Any) -> Any:
+    """Return a type with the wide dtype."""
+    return jax.ShapeDtypeStruct(aval.shape, wide_dtype(aval.dtype))
+
+
+def _takes_wide(op: Leaf) -> bool:
+    """Return whether an operation can be traced with wide operands, and gives wide results."""
+    primitive, params = bound(op)
+    given = [jax.ShapeDtypeStruct(np.shape(_value(a)), wide_dtype(_dtype(a))) for a in op.ins]
+    try:
+        with jax.enable_x64(True):
+            run = functools.partial(_jax.bind, primitive, wide_params(op.name, params))
+            outs = jax.eval_shape(run, *given)
+    except Exception:  # whatever JAX says of a dtype that it does not take
+        return False
+    return [out.dtype for out in outs] == [wide_dtype(var.dtype) for var in op.outs]
+
+
+def bound(op: Leaf) -> tuple[Any, dict[str, Any]]:
+    """Return the primitive that an operation applies, if it is one, and its parameters."""
+    if isinstance(op.run, _jax.Equation):
+        return op.run.primitive, op.run.params
+    if isinstance(op.run, functools.partial) and op.run.func is _jax.bind:
+        return op.run.args
+    return None, {}
+
+
+def _declared(run: Callable[..., list[Any]], dtypes: Sequence[Any], *xs: Any) -> list[Any]:
+    outs = run(*(as_declared(x, dtype) for x, dtype in zip(xs, dtypes, strict=True)))
+    return [lax.convert_element_type(x, wide_dtype(x.dtype)) if _is_wider(x) else x for x in outs]
+
+
+def _is_wider(x: Any) -> bool:
+    return not jnp.issubdtype(x.dtype, jax.dtypes.extended) and is_wider(x.dtype)
+
+
+def _identity(x: Any) -> list[Any]:
+    return [x]
+
+
+def _dtypes(op: Leaf) -> list[Any]:
+    return [*map(_dtype, op.ins), *(var.dtype for var in op.outs)]
+
+
+def _dtype(atom: Atom) -> Any:
+    return atom.dtype if isinstance(atom, Var) else jnp.result_type(atom.value)
+
+
+def _value(atom: Atom) -> Any:
+    return np.zeros(atom.shape) if isinstance(atom, Var) else atom.value
+
+
+__all__ = ["Lit", "lifted_leaf", "runs_declared", "widened"]

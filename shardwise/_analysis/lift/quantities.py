@@ -1,0 +1,106 @@
+"""Integers that stand for rounded numbers, such as gradients that are sent as int8.
+
+To round to an integer is rounding as well: devices that round their shares of a sum, each for
+itself, give another sum than the one device that rounds it once. Where a program that rounds this
+way differs between meshes, it is lifted once more with `round`, `floor`, `ceil` and casts to
+integers as the identity. An integer that is used as one, as an index or in a comparison, is rounded
+there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..._program import Atom, Body, Collective, Join, Leaf, Lit, Op, Split, Var, primitives
+from .leaves import lifted_leaf
+
+KEEPS = primitives.names(
+    lambda p: (
+        p.identity
+        or (p.moves in ("reorder", "part", "repeat", "join", "pad") and p.acts == "moves")
+        or (p.acts in ("pointwise", "reduces") and (p.selects or p.linear in ("all", "each")))
+    )
+) | {"convert_element_type", "dot_general"}
+"""What may be done to such integers."""
+
+
+def rounds(op: Op) -> bool:
+    """Return whether an operation rounds numbers to integers."""
+    if not isinstance(op, Leaf) or not _is_float(op.ins[0] if op.ins else None):
+        return False
+    cast = op.name == "convert_element_type" and jnp.issubdtype(op.outs[0].dtype, jnp.integer)
+    return cast or primitives.of(op.name).rounds
+
+
+class Quantities:
+    """The integers of a program that stand for rounded numbers; loops are not looked into."""
+
+    def __init__(self, body: Body):
+        self.held: set[Var] = set()
+        for op in body.ops:
+            if rounds(op) or (self._keeps(op) and any(a in self.held for a in op.ins)):
+                self.held |= {var for var in op.outs if jnp.issubdtype(var.dtype, jnp.integer)}
+
+    def _keeps(self, op: Op) -> bool:
+        return isinstance(op, Split | Join | Collective) or (
+            isinstance(op, Leaf) and op.name in KEEPS
+        )
+
+    def concerns(self, op: Leaf) -> bool:
+        """Return whether an operation rounds, or is given such integers."""
+        return rounds(op) or any(atom in self.held for atom in op.ins)
+
+    def lifted(self, op: Leaf, ins: list[Atom], outs: list[Var]) -> Leaf:
+        """Return an operation on wide values, and integers that are not rounded."""
+        if rounds(op):
+            return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
+        if op.name == "convert_element_type" and any(var in self.held for var in op.outs):
+            return dataclasses.replace(op, name="copy", ins=ins, outs=outs, run=_same, params={})
+        kept = [atom in self.held for atom in op.ins]
+        if self._keeps(op):
+            floats, made = map(_float_like, op.ins), map(_float_like, op.outs)
+            own = dataclasses.replace(op, ins=[*floats], outs=[*made])
+            new = lifted_leaf(own, ins, outs)
+            return dataclasses.replace(new, run=functools.partial(floated, new.run))
+        run = functools.partial(_rounding, lifted_leaf(op, ins, outs).run, kept, _dtypes(op))
+        return dataclasses.replace(op, ins=ins, outs=outs, run=run)
+
+
+def floated(run: Callable[..., list[Any]], *xs: Any) -> list[Any]:
+    """Apply an operation to integers as to numbers."""
+    are_integers = [jnp.issubdtype(jnp.result_type(x), jnp.integer) for x in xs]
+    rows = zip(xs, are_integers, strict=True)
+    return run(*(lax.convert_element_type(x, jnp.float64) if n else x for x, n in rows))
+
+
+def _float_like(atom: Any) -> Any:
+    if isinstance(atom, Lit) or not jnp.issubdtype(atom.dtype, jnp.integer):
+        return atom
+    new = Var(atom.shape, jnp.dtype(jnp.float32), atom.weak)
+    new.axes = atom.axes
+    return new
+
+
+def _same(x: Any) -> list[Any]:
+    return [lax.convert_element_type(x, jnp.float64)]
+
+
+def _rounding(
+    run: Callable[..., list[Any]], kept: Sequence[bool], dtypes: Sequence[Any], *xs: Any
+) -> list[Any]:
+    rows = zip(xs, kept, dtypes, strict=True)
+    return run(*(jnp.round(x).astype(dtype) if held else x for x, held, dtype in rows))
+
+
+def _dtypes(op: Leaf) -> list[Any]:
+    return [atom.dtype if isinstance(atom, Var) else None for atom in op.ins]
+
+
+def _is_float(atom: Any) -> bool:
+    return isinstance(atom, Var) and jnp.issubdtype(atom.dtype, jnp.floating)

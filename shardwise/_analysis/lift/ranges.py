@@ -1,0 +1,125 @@
+"""The ranges of declared dtypes: a value beyond one becomes what it is there."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ... import _jax
+from ..._program import Atom, Collective, Leaf, Op, Var
+from ..._program import collectives as _collectives
+from ..._program.primitives import DTYPE_PARAMS, of
+from .leaves import bound
+from .quantities import floated
+from .widths import FLOAT, wide_dtype
+
+FAR = 1e30
+"""Beyond which no few products or sums of ordinary numbers lead."""
+
+
+def may_leave(op: Leaf | Collective, dtype: Any, vast: bool) -> bool:
+    """Return whether results of `dtype` may be beyond its range; `vast` if operands are near it."""
+    near = vast or float(jnp.finfo(dtype).max) < FAR
+    return of(op.name).growth >= (1 if near else 2)
+
+
+@functools.lru_cache
+def in_range(dtype: Any) -> _jax.Equation | None:
+    """Return what makes of a float64 what it is in the range of `dtype`; None for float64."""
+    if wide_dtype(dtype) != FLOAT or dtype == FLOAT:
+        return None
+    limit, beyond = _end(dtype)
+    return _jax.within_range(limit, beyond)
+
+
+@functools.lru_cache
+def _end(dtype: Any) -> tuple[float, float]:
+    """Return from which number on there is no number of a dtype, and what is there instead."""
+    info = jnp.finfo(dtype)
+    largest = float(info.max)
+    # Up to half a unit beyond the largest is rounded to it.
+    limit = largest + 2.0 ** (math.frexp(largest)[1] - 2 - info.nmant)
+    with np.errstate(all="ignore"):
+        beyond = float(np.asarray(largest * 4, FLOAT).astype(dtype).astype(FLOAT))
+    return limit, beyond
+
+
+def sums_one_by_one(op: Collective) -> bool:
+    """Return whether a sum over devices may leave its range on the way, and come back."""
+    return op.name == "psum" and _collectives.one_by_one(op.name, op.outs[0].dtype)
+
+
+def one_by_one(op: Collective, ins: list[Atom], outs: list[Var]) -> tuple[Collective, Leaf]:
+    """Return a sum over devices as gathering and adding up, one after the other, in float16."""
+    count = len(op.groups[0]) if op.groups else math.prod(axis.size for axis in op.axes)
+    gathered = Var((count, *outs[0].shape), outs[0].dtype)
+    gathered.axes = outs[0].axes
+    around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
+    params = {"dimension": 0, "tiled": False}
+    first = Collective(
+        ins, [gathered], "all_gather", op.axes, params, op.groups,
+        needs=op.needs, meets=op.meets, flow=op.flow, **around,
+    )  # fmt: skip
+    return first, Leaf(
+        [gathered], outs, "psum", _added_up, {}, needs=gathered.axes, flow=op.flow, **around
+    )
+
+
+def _added_up(x: Any) -> list[Any]:
+    totals = lax.cumsum(x, 0)
+    limit, beyond = _end(jnp.dtype(jnp.float16))
+    left = (abs(totals) >= limit).any(0)
+    return [jnp.where(left, jnp.sign(totals[-1]) * beyond, totals[-1])]
+
+
+NARROW = 2
+"""Up to how many bytes of an integer dtype it is looked at whether values wrap around."""
+
+
+def may_wrap(op: Op) -> bool:
+    """Return whether an operation gives integers of 8 or 16 bits that may wrap around."""
+    if not isinstance(op, Leaf | Collective) or not of(op.name).growth or len(op.outs) != 1:
+        return False
+    dtype = op.outs[0].dtype
+    return jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize <= NARROW
+
+
+def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
+    """Return what gives the result of such an operation in float64, where it has no end."""
+    (out,) = op.outs
+    made = _like(out)
+    if isinstance(op, Collective):
+        wide = [_like(atom) for atom in ins if isinstance(atom, Var)]
+        around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
+        casts: list[Op] = [
+            Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **around)
+            for atom, var in zip(ins, wide, strict=True)
+        ]
+        return [*casts, dataclasses.replace(op, ins=wide, outs=[made])]
+    primitive, params = bound(op)
+    if op.name == "convert_element_type":
+        run: Any = _as_float
+    elif primitive is None:
+        return []
+    else:
+        params = {
+            key: FLOAT if key in DTYPE_PARAMS and value else value for key, value in params.items()
+        }
+        run = functools.partial(floated, _jax.applying(primitive, params, op.effect))
+    return [dataclasses.replace(op, ins=ins, outs=[made], run=run, params=params)]
+
+
+def _like(var: Var) -> Var:
+    new = Var(var.shape, FLOAT)
+    new.axes = var.axes
+    return new
+
+
+def _as_float(x: Any) -> list[Any]:
+    return [lax.convert_element_type(x, FLOAT)]

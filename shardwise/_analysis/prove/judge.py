@@ -1,0 +1,160 @@
+"""What is said of each result: from its meaning, and from numbers where there are any.
+
+A result whose meaning is that of the reference is proved. Meaning refutes by itself where it says
+that the result is another multiple, or a share. Everything else is refuted only by numbers of the
+very program on the very mesh; the cause is then that which meaning has, or else the one that
+`check` finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..._base.errors import name_of
+from ..._meaning import Gap
+from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._program import Op, is_sharded
+from ..check import (
+    Finding,
+    cause,
+    disagreement,
+    grouped,
+    no_results,
+    not_sharded,
+    place_of,
+    ratios,
+    split_silenced,
+    words,
+)
+from .numbers import Numbers
+from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
+from .reading import ReadProgram, Row
+
+
+def decided(row: Row) -> bool:
+    """Whether its meaning alone proves or refutes a result."""
+    return not row.waits and all(
+        (gap.kind == "times" and gap.sure) or _lacks(gap, row.passed_on) for gap in row.gaps
+    )
+
+
+def _lacks(gap: Gap, passed_on: frozenset[Axis]) -> bool:
+    """Whether a share is returned that cannot be the whole: no device has seen another's part."""
+    mistake = gap.mistake
+    return mistake is not None and mistake.returned and not passed_on & {*mistake.axes}
+
+
+def _used_as_whole(gap: Gap) -> bool:
+    """Whether each device's own share of what one device has is used as if it were the whole."""
+    return gap.mistake is not None and gap.mistake.sound
+
+
+def status_of(row: Row, numbers: Numbers) -> str:
+    """Whether a result is proved, refuted or unknown."""
+    mesh = words(row.mesh)
+    if numbers.refutes(mesh, row.path):
+        return REFUTED if row.gaps or mesh in numbers.stuck_on else UNKNOWN
+    if not row.gaps:
+        return UNKNOWN if row.waits else PROVED
+    shown = numbers.shows(row.path) and all(map(_used_as_whole, row.gaps))
+    return REFUTED if shown or (decided(row) and not numbers.agree_on(row.path)) else UNKNOWN
+
+
+def judged(
+    f: Callable[..., Any],
+    rows: Sequence[Row],
+    meshes: Sequence[AbstractMesh],
+    programs: Sequence[ReadProgram],
+    numbers: Numbers,
+    reference: Any,
+) -> Proof:
+    """The proof of a program from all its results."""
+    results = []
+    meant: list[Finding] = []
+    seen: dict[Finding, None] = {}
+    for row in rows:
+        status, mesh = status_of(row, numbers), words(row.mesh)
+        own = [_cause(gap, row, rows) for gap in row.gaps]
+        shown = numbers.cause_of(mesh, row.path) if numbers.refutes(mesh, row.path) else None
+        lines = _is_cause(own) and bool(own[0].where.file)
+        if shown is not None and not (lines and shown.code.startswith("SW4")):
+            own = [dataclasses.replace(shown, certain=status == REFUTED)]
+            seen |= dict.fromkeys(own)
+        else:
+            certain = status == REFUTED
+            meant += [dataclasses.replace(one, certain=certain and _is_cause([one])) for one in own]
+        results.append(Result(row.path, mesh, status, _reason(row, own)))
+        if not row.gaps and status == UNKNOWN and not row.waits:
+            seen[disagreement(mesh)] = None
+    causes = grouped(_untold(meant, seen))
+    told = {(one.code, one.where) for one in causes if one.certain}
+    shown = [one for one in seen if (one.code, one.where) not in told]
+    findings = [*causes, *shown, *_waiting(programs, numbers)]
+    larger = [program for program in programs if program.mesh.size > 1]
+    if not results:
+        findings.append(no_results("there is nothing to prove"))
+    elif larger and not any(is_sharded(program.body) for program in larger):
+        findings.append(not_sharded())
+    kept, silenced = split_silenced(
+        sorted(findings, key=lambda finding: not finding.certain), place_of(f)
+    )
+    statuses = {one.status for one in results} or {UNKNOWN}
+    return Proof(
+        next((kind for kind in (REFUTED, UNKNOWN) if kind in statuses), PROVED),
+        tuple(results),
+        kept,
+        tuple(map(words, meshes)),
+        sum(program.operations for program in programs),
+        numbers.words,
+        "itself on one device"
+        if reference is None
+        else getattr(reference, "__name__", "reference"),
+        name_of(f),
+        silenced,
+    )
+
+
+def _cause(gap: Gap, row: Row, rows: Sequence[Row]) -> Finding:
+    """Where a result parts from the reference, with what is known of it on the other meshes."""
+    known = [(dict(one.mesh.shape), one.gaps) for one in rows if one.path == row.path]
+    axes = tuple(axes_of(row.mesh).values())
+    return cause(gap, row.path, axes, words(row.mesh), ratios(gap, known))
+
+
+def _is_cause(found: Sequence[Finding]) -> bool:
+    """Whether meaning says what is wrong, and not only that it could not follow."""
+    return bool(found) and found[0].code != "SW409"
+
+
+def _untold(meant: Sequence[Finding], seen: dict[Finding, None]) -> list[Finding]:
+    """What could not be followed needs no word where the same result is refuted."""
+    told = {leaf for one in seen for leaf in (one.leaf, *one.likewise)}
+    told |= {one.leaf for one in meant if one.certain}
+    return [one for one in meant if one.certain or one.leaf not in told]
+
+
+def _reason(row: Row, causes: Sequence[Finding]) -> str:
+    if causes:
+        return causes[0].message.removeprefix(f"{causes[0].leaf} ")
+    return "it may wait forever" if row.waits else ""
+
+
+def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]:
+    """Where devices may wait forever, unless they were seen to."""
+    sites = [(program, site) for program in programs for site in program.sites]
+    return [] if numbers.stuck_on else grouped([_waits(program, site) for program, site in sites])
+
+
+def _waits(program: ReadProgram, site: Op) -> Finding:
+    return Finding(
+        "SW408",
+        "a collective is under a decision that may differ between devices; where it does, some "
+        "wait forever",
+        site.where,
+        remedy="compute the collective on every device and select with jnp.where, or take the "
+        "decision from a reduced value.",
+        certain=False,
+        mesh=words(program.mesh),
+    )

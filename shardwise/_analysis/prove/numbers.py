@@ -1,0 +1,170 @@
+"""What numbers say of a program that is not proved.
+
+It is run as it is where it is small enough, and with smaller arguments where they are too large.
+Nothing is run that would take more memory or work than a limit, which is found by tracing alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._base.doing import doing
+from ..._base.errors import ShardwiseError
+from ..._engine.static import Static
+from ..._engine.tracing import Tracing
+from ..._meaning import late
+from ..._mesh import AbstractMesh, resized
+from ..check import Examined, Finding, examine, wide, words
+from .witness import affordable, differing, elements
+
+MANY = 1 << 21
+"""Programs whose arguments have more elements than this are cut down before they are run."""
+
+FEW = 64
+"""Meshes of more devices than this are not run."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """The outcome of a run: which results are wrong on which mesh, why, and a sentence."""
+
+    run: bool = False
+    exact: bool = False
+    """Whether it was run as it is asked about: on these meshes, at these sizes."""
+    wrong: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of a mesh and a result."""
+    stuck_on: frozenset[str] = frozenset()
+    """The meshes on which devices wait for each other forever."""
+    findings: tuple[Finding, ...] = ()
+    """What `check` says is certain."""
+    words: str = ""
+
+    def refutes(self, mesh: str, path: str) -> bool:
+        """Whether these numbers are a counter-example to a result on a mesh."""
+        return self.exact and (mesh in self.stuck_on or (mesh, path) in self.wrong)
+
+    def shows(self, path: str) -> bool:
+        """Whether a result differs with smaller sizes."""
+        return self.run and not self.exact and any(path == own for _, own in self.wrong)
+
+    def agree_on(self, path: str) -> bool:
+        """Whether a result was run and is right wherever it was."""
+        return self.run and all(path != own for _, own in self.wrong)
+
+    def cause_of(self, mesh: str, path: str) -> Finding | None:
+        """Why a result is wrong, as `check` says it."""
+        if mesh in self.stuck_on:
+            return next((one for one in self.findings if one.code == "SW301"), None)
+        own = (one for one in self.findings if path in (one.leaf, *one.likewise))
+        return next(own, None)
+
+
+def try_numbers(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    meshes: Sequence[AbstractMesh],
+    reference: Any,
+    decided: bool,
+    options: tuple[Any, Any],
+) -> Numbers:
+    """Run the program on small meshes, at its own sizes or at smaller ones.
+
+    `decided`: the meaning refutes it by itself, so that it is only run as it is.
+    """
+    small = _small_meshes(meshes)
+    large = elements(args) > MANY
+    if not small or (decided and large) or late():
+        return Numbers()
+    if large:
+        return _smaller(f, args, small[0], reference, options)
+    try:
+        traced = [(Tracing(f, mesh, *options)(args, {}), mesh) for mesh in small]
+        if not all(affordable(one, mesh) for one, mesh in traced):
+            return Numbers()
+        examined = examine(f, args, small, reference, options)
+    except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
+        return Numbers()  # a result that is not proved is unknown, whatever it gives
+    return _told(examined, small, exact=small[0] in meshes)
+
+
+def _smaller(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    mesh: AbstractMesh,
+    reference: Any,
+    options: tuple[Any, Any],
+) -> Numbers:
+    """The same with smaller arguments, which are another program's."""
+    in_specs, static = options
+    if static != Static():
+        return Numbers()
+    doing(f"running {words(mesh)} with smaller sizes")
+    found = differing(f, args, mesh, reference, in_specs)
+    if found is None:
+        return Numbers()
+    said = f"With smaller sizes, on {words(mesh)}, "
+    wrong = frozenset((words(mesh), path) for path in found)
+    ending = f"{sorted(found)[0]} differs." if found else "every result is right."
+    return Numbers(True, wrong=wrong, words=said + ending)
+
+
+def _small_meshes(meshes: Sequence[AbstractMesh]) -> list[AbstractMesh]:
+    """The smallest and the largest mesh that can be run; two along each axis if none can.
+
+    What is wrong on many devices may be right on two, and on many there may be a single element on
+    each, so that nothing shows.
+    """
+    sized = sorted(dict.fromkeys(meshes), key=_devices)
+    few = [mesh for mesh in sized if _devices(mesh) <= FEW]
+    if few:
+        return list(dict.fromkeys([few[0], few[-1]]))
+    least = sized[0]
+    return [resized(least, {name: min(size, 2) for name, size in least.shape.items()})]
+
+
+def _devices(mesh: AbstractMesh) -> int:
+    return math.prod(mesh.shape.values())
+
+
+def _told(examined: Examined, meshes: Sequence[AbstractMesh], exact: bool) -> Numbers:
+    verdict = examined.verdict
+    run = [words(mesh) for mesh in meshes]
+    # What is silenced is not to be told twice, but it is so.
+    seen = [found for found in (*verdict.findings, *verdict.silenced) if found.certain]
+    if not seen:
+        return Numbers(True, exact, words=f"{_where(run)}, every result is right.")
+    wrong = frozenset((one.mesh, one.path) for one in examined.wrong)
+    stuck = frozenset(examined.stuck_on)
+    so_on, example = _example(examined)
+    said = f"{_where([mesh for mesh in run if mesh in so_on] or run)}: {example}"
+    return Numbers(True, exact, wrong, stuck, tuple(seen), said)
+
+
+def _where(meshes: Sequence[str]) -> str:
+    return f"By numbers, on {', '.join(meshes)}"
+
+
+def _example(examined: Examined) -> tuple[set[str], str]:
+    """The element that is furthest off, as it is and as it is on one device; and where it is so."""
+    for one in examined.wrong:
+        if not one.structure and one.same_type and one.got.size:
+            got, want = one.got, one.want.value
+            with np.errstate(all="ignore"):
+                gap = np.abs(wide(got) - wide(want))
+            gap = np.where(np.isnan(gap), np.inf, gap)
+            at = np.unravel_index(int(np.argmax(gap)), got.shape) if got.shape else ()
+            place = f"[{', '.join(map(str, map(int, at)))}]" if at else ""
+            here, there = _number(got[at]), _number(want[at])
+            return {one.mesh}, f"{one.path}{place} is {here}, and {there} on one device."
+    if examined.stuck_on:
+        return {*examined.stuck_on}, "devices wait for each other forever."
+    return {one.mesh for one in examined.wrong}, "some results differ."
+
+
+def _number(x: Any) -> str:
+    return str(x) if np.issubdtype(np.asarray(x).dtype, np.bool_) else f"{x:.6g}"

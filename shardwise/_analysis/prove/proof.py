@@ -1,0 +1,147 @@
+"""What a proof says: data first; text for people and HTML for notebooks are made from it."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import html
+from typing import Any
+
+from ..._base.calls import public_methods
+from ..._base.errors import ShardwiseError
+from ..check import NOTHING, Finding, counted, is_not_sharded, told_once
+
+PROVED, REFUTED, UNKNOWN = "proved", "refuted", "unknown"
+COLORS = {PROVED: "#1a7f37", REFUTED: "#cf222e", UNKNOWN: "#9a6700"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What is known of one result on one mesh."""
+
+    path: str
+    """Which one: `result['params']['kernel']`."""
+    mesh: str
+    status: str
+    """`"proved"`, `"refuted"` or `"unknown"`."""
+    reason: str = ""
+    """Why not, as a sentence."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return dataclasses.asdict(self)
+
+
+@public_methods("proof")
+@dataclasses.dataclass(frozen=True)
+class Proof:
+    """The outcome of `prove`. True where every result is proved on every mesh."""
+
+    status: str
+    """`"proved"`, `"refuted"` (some result is wrong) or `"unknown"`."""
+    results: tuple[Result, ...]
+    findings: tuple[Finding, ...]
+    meshes: tuple[str, ...]
+    operations: int = 0
+    """How many operations were read, on all meshes together."""
+    numbers: str = ""
+    """What running the program on small numbers says, where it was run."""
+    against: str = "itself on one device"
+    """What the program was held against."""
+    name: str = ""
+    silenced: tuple[Finding, ...] = ()
+    """What the source silences with a comment. The status says what is so, silenced or not."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every result is proved."""
+        return self.status == PROVED
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return "\n\n".join([self._head(), *map(str, told_once(self.findings)), *self._tail()])
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def head(self, brief: bool = False) -> list[tuple[str, str]]:
+        """What is said of which meshes: pairs of a word and the meshes, the worst first."""
+        rows = self.by_status().items()
+        right = NOTHING if is_not_sharded(self.findings) else PROVED
+        rows = [(right if kind == PROVED else kind.upper(), on) for kind, on in rows if on]
+        if brief and len(self.meshes) > 1:
+            of = f" of {len(self.meshes)}" if len(rows) > 1 else ""
+            return [(word, f"{len(on)}{of} meshes") for word, on in rows][:1]
+        return [(word, ", ".join(on)) for word, on in rows]
+
+    def by_status(self) -> dict[str, list[str]]:
+        """The meshes on which something is refuted, those with something unknown, and the rest."""
+        return {
+            kind: [mesh for mesh in self.meshes if self._status_on(mesh) == kind]
+            for kind in (REFUTED, UNKNOWN, PROVED)
+        }
+
+    def _status_on(self, mesh: str) -> str:
+        """The worst that is said of a result on one mesh."""
+        found = {one.status for one in self.results if one.mesh == mesh} or {self.status}
+        return next((kind for kind in (REFUTED, UNKNOWN) if kind in found), PROVED)
+
+    def _head(self) -> str:
+        parts = "; ".join(f"{said} on {meshes}" for said, meshes in self.head())
+        name = self.name or "the program"
+        counts = collections.Counter(one.status for one in self.results)
+        kinds = ", ".join(f"{counts[kind]} {kind}" for kind in COLORS if counts[kind])
+        results = _plural(len({one.path for one in self.results}))
+        if len(self.meshes) > 1:
+            kinds = f"all {next(iter(counts))}" if len(counts) == 1 else kinds
+            results += f" on {len(self.meshes)} meshes"
+        results += f": {kinds}" if kinds else ""
+        quiet = f" ({counted(self.silenced)})" if self.silenced else ""
+        return f"{name}: {parts}, against {self.against} ({results}){quiet}"
+
+    def _tail(self) -> list[str]:
+        return [self.numbers] if self.numbers else []
+
+    def to_dict(self) -> dict[str, Any]:
+        """The proof as plain data."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "ok": self.ok,
+            "against": self.against,
+            "meshes": list(self.meshes),
+            "operations": self.operations,
+            "results": [one.to_dict() for one in self.results],
+            "findings": [finding.to_dict() for finding in self.findings],
+            "silenced": [finding.to_dict() for finding in self.silenced],
+            "numbers": self.numbers,
+        }
+
+    def raise_if_not_proved(self) -> Proof:
+        """Raise `ShardwiseError` with the whole text unless everything is proved."""
+        __tracebackhide__ = True  # pytest shows the caller's line
+        if not self.ok:
+            raise ShardwiseError(str(self))
+        return self
+
+    def _repr_html_(self) -> str:
+        color = COLORS[self.status]
+        head = html.escape(self._head())
+        rows = "".join(_row(one) for one in self.results if one.status != PROVED)
+        table = f"<table>{rows}</table>" if rows else ""
+        items = "".join(f"<pre>{html.escape(str(finding))}</pre>" for finding in self.findings)
+        tail = f"<p>{html.escape(self.numbers)}</p>" if self.numbers else ""
+        return f'<div><b style="color:{color}">{head}</b>{table}{items}{tail}</div>'
+
+
+def _row(one: Result) -> str:
+    color = COLORS[one.status]
+    cells = (one.path, one.mesh, one.status, one.reason)
+    style = f' style="color:{color}"'
+    return "<tr>" + "".join(f"<td{style}>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def _plural(count: int) -> str:
+    return f"{count} result{'s' * (count != 1)}"

@@ -1,0 +1,135 @@
+"""Read a program on a mesh and on one device, and hold the meanings against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..._base.calls import DEVICES, public
+from ..._base.doing import Telling, telling
+from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, name_of
+from ..._engine.static import Static
+from ..._engine.tracing import Tracing
+from ..._meaning import within
+from ..._mesh import AbstractMesh, one_device
+from ..check import Meshes, wanted_meshes
+from .judge import decided, judged
+from .numbers import Numbers, try_numbers
+from .proof import Proof
+from .reading import ReadProgram
+
+SECONDS = 20.0
+"""After so long nothing more is tried: what is not proved by then is unknown, or refuted."""
+
+
+@public("sw.prove", devices=DEVICES, expected="reference= is what is right.")
+def prove(
+    f: Callable[..., Any],
+    *args: Any,
+    mesh: Meshes | None = None,
+    reference: Callable[..., Any] | None = None,
+    run: bool = True,
+    in_specs: Any = None,
+    static_argnums: int | Iterable[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    progress: Telling = None,
+) -> Proof:
+    """Prove that `f` gives on a mesh what it gives on one device, for all inputs.
+
+    Nothing is run for a proof: `f` is traced on the mesh and on one device, and every value is
+    followed as an expression over the whole arguments. So shapes are enough as arguments, and the
+    mesh may be larger than any machine. A proof holds for the sizes that are named, those of the
+    mesh and those of the arguments: none is a symbol, and what is proved on 8 devices says nothing
+    of 16. It is in real arithmetic: rounding, and the order in which sums are added, are left
+    aside, and casts between floating-point types count as exact.
+
+    Args:
+        f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
+            given it; otherwise it runs under it as the ambient mesh.
+        *args: Its arguments, or their shapes: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax
+            NNX objects.
+        mesh: The mesh, or axis names each with a size or a list of sizes:
+            `{"data": [1, 2, 4, 8]}` tries all. A list of meshes tries each. It has to be named.
+        reference: A function of the same arguments for one device. Left out, `f` on the mesh of
+            ones.
+        run: Whether to run the program on small numbers where it is not proved: to confirm that it
+            is wrong, or to see what they say where it is unknown.
+        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
+        static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
+        progress: What is going on, while it takes long: None is a line on a terminal that goes away
+            by itself and nothing elsewhere, True also lines where there is no terminal, False
+            nothing. A function is given the words: `progress=print`.
+
+    Returns:
+        The proof: `"proved"`, `"refuted"` with the cause at its line, or `"unknown"` with the line
+        up to which the program could be followed.
+
+    Raises:
+        ArgumentError: There is no `mesh`.
+        ShardingError: The program cannot be traced on one of the meshes: a size does not divide.
+        UnsupportedError: The program uses something that is not supported.
+
+    Example:
+        ```python
+        proof = sw.prove(step, params, batch, mesh=sw.mesh(data=64, model=8))
+        assert proof, proof
+        ```
+    """
+    if not callable(f):
+        raise ShardingError(
+            explain_error(
+                f"f is {a_type(f)}",
+                where="sw.prove",
+                rule="prove takes a function and its arguments.",
+                remedy="sw.prove(f, *args, mesh=mesh)",
+            )
+        )
+    if reference is not None and not callable(reference):
+        raise ArgumentError(
+            explain_error(
+                f"reference is {a_type(reference)}",
+                where="sw.prove",
+                rule="A proof is for all inputs: the reference is a function of the same "
+                "arguments.",
+                remedy="sw.check(f, *args, mesh=mesh, reference=value) compares with one value.",
+            )
+        )
+    meshes = wanted_meshes(mesh, "prove", args)
+    options = in_specs, Static.of(static_argnums, static_argnames)
+    with telling(f"proving {name_of(f)}", progress), within(SECONDS):
+        return _prove(f, args, meshes, reference, run is not False, options)
+
+
+def _prove(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    meshes: list[AbstractMesh],
+    reference: Callable[..., Any] | None,
+    run: bool,
+    options: tuple[Any, Static],
+) -> Proof:
+    ones = one_device(meshes[0])
+    own, bare = (f, ones) if reference is None else (reference, None)
+    in_specs, static = options
+    # What is cut down for numbers does not say how it lies, as the arguments do.
+    options = Tracing(f, ones, in_specs, static).lying(args), static
+    plain = ReadProgram.of(
+        Tracing(own, bare, *options) if bare else Tracing(own, None, static=static, alone=True),
+        ones,
+        args,
+    )
+    programs = [
+        plain
+        if reference is None and one == ones
+        else ReadProgram.of(Tracing(f, one, *options), one, args, plain)
+        for one in meshes
+    ]
+    rows = [row for program in programs for row in program.compared(plain)]
+    numbers = Numbers()
+    # On a mesh where all is proved, numbers would say nothing of those where it is not.
+    parted = [row.mesh for row in rows if row.gaps or row.waits]
+    if run and parted:
+        settled = all(map(decided, rows))
+        numbers = try_numbers(f, args, parted, reference, settled, options)
+    return judged(f, rows, meshes, programs, numbers, reference)

@@ -1,0 +1,181 @@
+"""A program read on a mesh, and each of its results beside that of the reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from ..._base.doing import doing
+from ..._base.errors import ShardingError, explain_error, noting
+from ..._engine.tracing import Traced, Tracing
+from ..._meaning import (
+    ALL,
+    Gap,
+    Left,
+    Reading,
+    has_mistakes,
+    late,
+    read_apart,
+    same,
+    same_in_turns,
+    speaks_of,
+)
+from ..._mesh import AbstractMesh, Axis, axes_of
+from ..._program import Body, Op, Scan, collectives_in, walk
+from ..check import paths_apart, words
+
+FEW = 16
+"""Up to so many devices along an axis are kept apart."""
+
+SHORT = 20_000
+"""Axes of which a program does not speak are kept apart if it has fewer operations, on all."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """One result on one mesh, and where it parts from the reference."""
+
+    path: str
+    mesh: AbstractMesh
+    gaps: list[Gap]
+    waits: bool
+    passed_on: frozenset[Axis]
+    """The axes along which parts are passed on from device to device."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ReadProgram:
+    """A function on one mesh, read."""
+
+    traced: Traced
+    mesh: AbstractMesh
+    reading: Reading
+
+    @classmethod
+    def of(
+        cls,
+        tracing: Tracing,
+        mesh: AbstractMesh,
+        args: tuple[Any, ...],
+        beside: ReadProgram | None = None,
+    ) -> ReadProgram:
+        on = "the reference" if tracing.mesh is None else f"on {words(mesh)}"
+        doing(f"tracing {on}")
+        with noting(f"tracing {on}"):
+            traced = tracing(args, {})
+        doing(f"following each value {on}")
+        known = beside.reading if beside is not None else None
+        return cls(traced, mesh, Reading(traced.program.body, traced.constants, known))
+
+    @property
+    def body(self) -> Body:
+        """The operations."""
+        return self.traced.program.body
+
+    @property
+    def constants(self) -> list[Any]:
+        """What the function closes over."""
+        return [*self.reading.constants]
+
+    @property
+    def sites(self) -> list[Op]:
+        """The collectives that some devices may never reach; one device alone waits for none."""
+        return [*self.traced.program.watch.sites] if self.mesh.size > 1 else []
+
+    @property
+    def operations(self) -> int:
+        """How many operations the program has."""
+        return sum(1 for _ in walk(self.body.ops))
+
+    def compared(self, plain: ReadProgram) -> list[Row]:
+        """Every result beside that of the reference."""
+        if self.traced.tree != plain.traced.tree:
+            differ = paths_apart(self.traced.result_paths, plain.traced.result_paths)
+            raise ShardingError(
+                explain_error(
+                    f"on {words(self.mesh)} the results have another structure than the "
+                    f"reference's: {differ}",
+                    where="sw.prove",
+                    rule="Both return the same structure.",
+                    remedy="return the same pytree from both.",
+                )
+            )
+        doing(f"comparing {words(self.mesh)} with one device")
+        paths = self.traced.result_paths
+        # A program on one device is what it is held against, also where it cannot be followed.
+        found = self.reading.gaps() if self is not plain else [[] for _ in paths]
+        if any(found):
+            found = self.apart(plain, found)
+        waits = bool(self.sites)
+        passed_on = frozenset(
+            axis
+            for op in collectives_in(self.body.ops)
+            if op.name == "ppermute"
+            for axis in op.axes
+        )
+        return [
+            Row(path, self.mesh, own, waits, passed_on)
+            for path, own in zip(paths, found, strict=True)
+        ]
+
+    def apart(self, plain: ReadProgram, found: list[list[Gap]]) -> list[list[Gap]]:
+        """The same with the devices along one axis kept apart, for what is not proved so far."""
+        followed: set[Axis | None] = set()
+        left = Left(ALL)
+        for axis, entirely in self._ways():
+            if not any(found) or axis in followed:
+                continue
+            if late():
+                return [_left(old, None) if old else old for old in found]
+            doing(f"following each device of {words(self.mesh)} by itself")
+            if not entirely:
+                found = self._in_turns(plain, found, axis, left)
+                if not any(found):
+                    return found
+            base = read_apart(plain.body, plain.constants, None)
+            own = base and read_apart(self.body, self.constants, axis, base, entirely)
+            if base and own:
+                rows = list(zip(found, base.results, own.results, strict=True))
+                found = [
+                    _left(old, same(want, got, left)) if old else old for old, want, got in rows
+                ]
+                rest = [got for old, (_, _, got) in zip(found, rows, strict=True) if old]
+                if not any(has_mistakes(own, got) for got in rest):
+                    followed.add(axis)  # to keep more apart would say nothing new
+            else:
+                found = [_left(old, None) if old else old for old in found]
+        return found
+
+    def _in_turns(
+        self, plain: ReadProgram, found: list[list[Gap]], axis: Axis | None, left: Left
+    ) -> list[list[Gap]]:
+        """The same by what one turn of every loop gives, however many there are."""
+        if not any(isinstance(op, Scan) for op in walk(self.body.ops)):
+            return found
+        base = read_apart(plain.body, plain.constants, None, in_turns=True)
+        own = base and read_apart(self.body, self.constants, axis, base, in_turns=True)
+        if not base or not own:
+            return found
+        rows = zip(found, base.results, own.results, strict=True)
+        return [[] if old and same_in_turns(want, got, left) else old for old, want, got in rows]
+
+    def _ways(self) -> Iterator[tuple[Axis | None, bool]]:
+        """The axes to keep apart, and whether entirely: those first that the program speaks of."""
+        if math.prod(self.mesh.shape.values()) == 1:
+            yield None, False
+            return
+        spoken = [axis for axis in speaks_of(self.body) if axis.size <= FEW]
+        yield from ((axis, False) for axis in spoken)
+        others = [axis for axis in axes_of(self.mesh).values() if axis not in spoken]
+        small = [axis for axis in others if 1 < axis.size <= FEW]
+        small = [axis for axis in small if axis.size * self.operations <= SHORT]
+        yield from ((axis, True) for axis in (*spoken, *small))
+
+
+def _left(found: list[Gap], same: bool | None) -> list[Gap]:
+    """Where a result still parts from the reference, after another comparison."""
+    if same is None:
+        return [dataclasses.replace(gap, long=True) for gap in found]
+    return [] if same else found

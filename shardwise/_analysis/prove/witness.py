@@ -1,0 +1,171 @@
+"""A small instance of a program that is too large to run, and whether its results differ.
+
+The sizes of the arguments are halved together, so that equal sizes stay equal and ratios stay what
+they are. The instance is traced first and only run if it is small: a program may have sizes of its
+own that do not shrink with its arguments. It is another program than the one asked about, so it
+refutes nothing by itself; together with a share that is used as if it were the whole, it does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._base.errors import ShardwiseError
+from ..._engine.simulate import simulate
+from ..._engine.tracing import Tracing
+from ..._jax.types import unplaced
+from ..._mesh import AbstractMesh, one_device
+from ..._program import Atom, Body, Leaf, Lit, Op, Scan, walk
+
+SMALL = 1 << 18
+"""An instance has no more elements than this in its arguments."""
+
+WORK = 1 << 31
+"""So many multiplications are run, all devices and iterations together."""
+
+MEMORY = 1 << 26
+"""No value of an instance has more elements than this, on all devices together."""
+
+OPERATIONS = 2000
+"""Programs of more operations take too long to compile."""
+
+TRIES = 2
+"""So many sizes are tried."""
+
+DIFFERS = 1e-2
+"""Results that are further apart than this, relative to the largest, are not rounded apart."""
+
+
+class Unaffordable(Exception):
+    """A program that would take too much memory or time."""
+
+
+def affordable(traced: Any, mesh: AbstractMesh) -> bool:
+    """Whether a traced program is small enough to be run here."""
+    body = traced.program.body
+    if sum(1 for _ in walk(body.ops)) > OPERATIONS:
+        return False
+    try:
+        return _work(body, math.prod(mesh.shape.values())) <= WORK
+    except Unaffordable:
+        return False
+
+
+def _work(body: Body, devices: int) -> int:
+    """About how many multiplications a program takes."""
+    return sum(_work_of(op, devices) for op in body.ops)
+
+
+def _work_of(op: Op, devices: int) -> int:
+    sizes = [math.prod(var.shape) * devices for var in op.outs]
+    if any(size > MEMORY for size in sizes):
+        raise Unaffordable
+    times = op.length if isinstance(op, Scan) else 1
+    own = sum(sizes)
+    if isinstance(op, Leaf) and op.name == "dot_general":
+        ((contracted, _), _) = op.params["dimension_numbers"]
+        own *= math.prod(_shape(op.ins[0])[d] for d in contracted)
+    if isinstance(op, Leaf) and op.name == "conv_general_dilated":
+        own *= max(1, math.prod(_shape(op.ins[1])))
+    return own + times * sum(_work(body, devices) for body in op.bodies)
+
+
+def _shape(atom: Atom) -> tuple[int, ...]:
+    return tuple(np.shape(atom.value)) if isinstance(atom, Lit) else tuple(atom.shape)
+
+
+def instances(args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The arguments with their sizes halved until they are small."""
+    tries = 0
+    for times in range(1, 24):
+        try:
+            smaller = jax.tree.map(lambda x: _cut_down(x, times), args)
+        except Exception:  # a class of the user's may insist on the sizes of its parts
+            continue
+        if elements(smaller) <= SMALL:
+            yield smaller
+            tries += 1
+        if tries == TRIES:
+            return
+
+
+def elements(args: Any) -> int:
+    """How many elements the arguments have."""
+    return sum(math.prod(getattr(x, "shape", ())) for x in jax.tree.leaves(args))
+
+
+def _cut_down(x: Any, times: int) -> Any:
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        return x
+    shape = tuple(_halved(size, times) for size in x.shape)
+    if isinstance(x, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+    return unplaced(x)[tuple(slice(size) for size in shape)]
+
+
+def _halved(size: int, times: int) -> int:
+    for _ in range(times):
+        if size % 4 or size <= 4:
+            break  # what is left has to divide by two devices
+        size //= 2
+    return size
+
+
+def differing(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    mesh: AbstractMesh,
+    reference: Callable[..., Any] | None,
+    in_specs: Any = None,
+) -> frozenset[str] | None:
+    """The paths of the results that differ on a small instance; None if there is none to run."""
+    ones = one_device(mesh)
+    for smaller in instances(args):
+        try:
+            traced = Tracing(f, mesh, in_specs)(smaller, {})
+            plain = Tracing(f, ones, in_specs)(smaller, {}) if reference is None else None
+            if not affordable(traced, mesh) or not (plain is None or affordable(plain, ones)):
+                continue
+            drawn = _drawn(smaller)
+            got = jax.tree.leaves(jax.jit(simulate(f, mesh=mesh, in_specs=in_specs))(*drawn))
+            own = simulate(f, mesh=ones, in_specs=in_specs) if reference is None else reference
+            want = jax.tree.leaves(jax.jit(own)(*drawn))
+        except (ShardwiseError, TypeError, ValueError, AssertionError, RuntimeError, MemoryError):
+            continue
+        rows = zip(traced.result_paths, got, want, strict=True)
+        return frozenset(path for path, a, b in rows if _far(a, b))
+    return None
+
+
+def _far(got: Any, want: Any) -> bool:
+    a, b = np.asarray(got), np.asarray(want)
+    if a.shape != b.shape:
+        return True
+    a, b = a.astype(complex), b.astype(complex)
+    if not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return False  # what overflows says nothing
+    largest = float(np.max(np.abs(b), initial=0.0))
+    return bool(np.max(np.abs(a - b), initial=0.0) > DIFFERS * max(largest, 1e-30))
+
+
+def _drawn(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers for the shapes among the arguments."""
+    rng = np.random.default_rng(0)
+
+    def one(x: Any) -> Any:
+        if not isinstance(x, jax.ShapeDtypeStruct):
+            return x
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            scale = 1 / math.sqrt(max(1, x.shape[-2] if len(x.shape) > 1 else 1))
+            return jnp.asarray(rng.normal(size=x.shape) * scale, x.dtype)
+        if x.dtype == jnp.bool_ or jnp.issubdtype(x.dtype, jnp.integer):
+            return jnp.asarray(rng.integers(0, 2, x.shape), x.dtype)
+        raise TypeError(f"no numbers are drawn for {x.dtype}")
+
+    return jax.tree.map(one, args)

@@ -1,0 +1,1 @@
+"""What every other package stands on: errors, progress, dtypes, files that survive."""

@@ -1,0 +1,105 @@
+"""Numbers on their way to a device: the dtype they have there, and whether they fit into it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .errors import ShardingError, UnsupportedError, explain_error
+
+_AS_THEY_ARE = frozenset(map(np.dtype, "?bhiBHIefF"))
+"""Booleans and numbers of up to 32 bits, complex ones of up to 64."""
+
+
+def device_dtype(dtype: Any, where: str) -> np.dtype:
+    """The dtype that data of this dtype has on a device, where it can be there at all."""
+    if str(dtype).startswith("key<"):
+        raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it again.")
+    dtype = _numpy_dtype(dtype)
+    if remedy := instead_of(dtype):
+        raise _unplaceable(dtype, where, remedy)
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
+
+
+def changes(leaf: Any) -> bool:
+    """Whether an array of NumPy's may have another dtype on a device."""
+    return isinstance(leaf, np.ndarray) and leaf.dtype not in _AS_THEY_ARE
+
+
+def bring(leaf: np.ndarray, where: str) -> np.ndarray:
+    """An array of NumPy's as JAX takes it; a number that would become another one is refused."""
+    dtype = device_dtype(leaf.dtype, where)
+    if leaf.dtype.itemsize > dtype.itemsize and not _is_within(leaf, dtype):
+        convert(leaf, dtype, where)
+    return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))
+
+
+def _is_within(leaf: np.ndarray, dtype: np.dtype) -> bool:
+    """Whether the least and the largest number fit; a NaN or an infinity has to be looked at."""
+    if not leaf.size:
+        return True
+    parts = (np.real(leaf), np.imag(leaf)) if leaf.dtype.kind == "c" else (leaf,)
+    limits = np.iinfo(dtype) if dtype.kind in "iu" else np.finfo(dtype)
+    return all(limits.min <= part.min() and part.max() <= limits.max for part in parts)
+
+
+def convert(leaf: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
+    """An array of the device's dtype; a number that does not fit into it is refused."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = leaf.astype(dtype)
+    if leaf.dtype.kind in "iu":
+        lost = converted != leaf
+    elif leaf.dtype.kind in "fc":
+        lost = ~np.isfinite(converted)
+        if lost.any():
+            lost &= np.isfinite(leaf)
+    else:
+        return converted
+    if np.any(lost):
+        raise ShardingError(
+            explain_error(
+                f"{leaf[lost][0]} does not fit {dtype}.",
+                where=where,
+                rule=f"Without jax_enable_x64, {leaf.dtype} becomes {dtype} on a device.",
+                remedy="jax.config.update('jax_enable_x64', True), or smaller numbers.",
+            )
+        )
+    return converted
+
+
+def instead_of(dtype: np.dtype) -> str:
+    """What to give in place of data of a dtype that no device has; nothing for one that it has."""
+    if dtype in _AS_THEY_ARE:
+        return ""
+    if dtype.names:
+        return f"one leaf for each field: x[{dtype.names[0]!r}], ..."
+    if dtype.kind == "O":
+        return "x.astype(np.float32) where all its values are numbers; or leave this leaf out."
+    if dtype.kind in "Mm":
+        start = "(t - t.min())" if dtype.kind == "M" else "t"
+        return f"{start} / np.timedelta64(1, 's') are seconds; or leave this leaf out."
+    if dtype.kind in "SUTV" and not jnp.issubdtype(dtype, np.number):  # bfloat16 is of kind V
+        return "leave this leaf out, or encode it as numbers."
+    if dtype.kind in "fc" and dtype.itemsize > (8 if dtype.kind == "f" else 16):
+        return f"x.astype({'np.float64' if dtype.kind == 'f' else 'np.complex128'})"
+    return ""
+
+
+def _unplaceable(dtype: Any, where: str, remedy: str) -> UnsupportedError:
+    return UnsupportedError(
+        explain_error(
+            f"its dtype is {dtype}.",
+            where=where,
+            rule="Only numbers of up to 64 bits and booleans can be put on a device.",
+            remedy=remedy,
+        )
+    )
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype:
+    if type(dtype).__module__.split(".")[0] == "torch":
+        return np.dtype(str(dtype).removeprefix("torch."))
+    return np.dtype(getattr(dtype, "numpy_dtype", dtype))  # tensorstore has dtypes of its own

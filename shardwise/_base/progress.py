@@ -1,0 +1,213 @@
+"""How far a run is: a bar on a terminal, lines in a log, a call, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .errors import refuse_progress
+
+_SECONDS_BETWEEN_DRAWS = 0.1
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Where a run stands.
+
+    Attributes:
+        done: Units finished, those of an earlier run included.
+        total: All units, or None if that is not known yet.
+        seconds: Since the run began.
+        rate: Units finished per second since the first one, so that compiling is left out; 0 until
+            a second one is finished.
+        metrics: The running values.
+        unit: What is counted, such as `examples` or `steps`.
+    """
+
+    done: int
+    total: int | None
+    seconds: float
+    rate: float
+    metrics: dict[str, Any]
+    unit: str = "examples"
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate of the time left, where there is one."""
+        if self.total is None or not self.rate:
+            return None
+        return (self.total - self.done) / self.rate
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, percent: bool = True) -> str:
+        """Return it in one line; a bar shows the percentage by itself."""
+        share = "" if self.total is None else f" of {self.total:,}"
+        share += f" ({self.done / self.total:.1%})" if percent and self.total else ""
+        left = self.seconds_left
+        parts = [f"{self.done:,}{share} {self.unit}"]
+        parts += [f"{number(self.rate)}/s"] if self.rate else []
+        parts += [] if left is None else [f"{clock(left)} left"]
+        return ", ".join([*parts, *metric_texts(self.metrics)])
+
+
+class View(Protocol):
+    """Something that shows snapshots; `every` is the least time between two of them."""
+
+    every: float
+
+    def show(self, snapshot: Snapshot) -> None: ...
+
+    def close(self, finished: bool) -> None: ...
+
+
+class Progress:
+    """Takes note of what is finished and shows a snapshot when it is time for one.
+
+    Args:
+        view: Where to show it, or None.
+        total: All there is to do, if known.
+        done: What was finished before this run.
+        values: Gives the running values.
+        unit: What is counted.
+    """
+
+    def __init__(
+        self,
+        view: View | None,
+        total: int | None,
+        done: int,
+        values: Callable[[], dict[str, Any]],
+        unit: str = "examples",
+    ) -> None:
+        self._view, self._total, self._values, self._unit = view, total, values, unit
+        self._done = done
+        self._began = self._shown = time.monotonic()
+        self._first: tuple[int, float] | None = None
+        """What was done, and when, after the first unit: until then the program is compiled."""
+
+    def add(self, count: int) -> None:
+        """Note that so many more units are finished, and show it if it is time to."""
+        self._done += count
+        now = time.monotonic()
+        if self._first is None and count:
+            self._first = self._done, now
+        if self._view is not None and now - self._shown >= self._view.every:
+            self._shown = now
+            self._view.show(self.snapshot())
+
+    def snapshot(self) -> Snapshot:
+        """Return where the run stands now."""
+        now = time.monotonic()
+        first, since = self._first or (self._done, now)
+        rate = (self._done - first) / (now - since) if now > since else 0.0
+        return Snapshot(
+            self._done, self._total, now - self._began, rate, self._values(), self._unit
+        )
+
+    def close(self, finished: bool) -> None:
+        if self._view is not None:
+            if finished and self._view.every < _SECONDS_BETWEEN_LINES:
+                self._view.show(self.snapshot())
+            self._view.close(finished)
+
+
+class Bar:
+    """A rich progress bar on standard error."""
+
+    every = _SECONDS_BETWEEN_DRAWS
+
+    def __init__(self, title: str, console: Any = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn(title),
+            BarColumn(bar_width=10),
+            TextColumn("{task.description}"),
+            console=console or Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+        self._bar.start()
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._bar.update(
+            self._task,
+            completed=snapshot.done,
+            total=snapshot.total,
+            description=snapshot.text(percent=False).replace("[", r"\["),
+        )
+
+    def close(self, finished: bool) -> None:
+        self._bar.stop()
+
+
+class Lines:
+    """Plain lines on standard error, one every ten seconds: made for logs."""
+
+    every = _SECONDS_BETWEEN_LINES
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+
+    def show(self, snapshot: Snapshot) -> None:
+        print(f"{self._title}: {snapshot}", file=sys.stderr, flush=True)
+
+    def close(self, finished: bool) -> None:
+        pass
+
+
+class Call:
+    """Gives every snapshot to a function of the caller's."""
+
+    every = _SECONDS_BETWEEN_DRAWS
+
+    def __init__(self, function: Callable[[Snapshot], Any]) -> None:
+        self._function = function
+
+    def show(self, snapshot: Snapshot) -> None:
+        self._function(snapshot)
+
+    def close(self, finished: bool) -> None:
+        pass
+
+
+def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> View | None:
+    """The view for the argument `progress`: False is nothing, None or True is what fits here."""
+    refuse_progress(progress, "snapshots")
+    if progress is False:
+        return None
+    if callable(progress):
+        return Call(progress)
+    return Bar(title) if sys.stderr.isatty() else Lines(title)
+
+
+def metric_texts(metrics: dict[str, Any], most: int = 4) -> list[str]:
+    """Return the first metrics that are numbers, each as text: `loss 0.5`."""
+    values = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
+    return [f"{name} {number(value)}" for name, value in values[:most]]
+
+
+def number(value: float) -> str:
+    """Return a number as people read it: thousands apart, four digits that count.
+
+    >>> number(94570.3), number(0.0123456), number(3)
+    ('94,570', '0.01235', '3')
+    """
+    if isinstance(value, int) or (1e3 <= abs(value) < 1e15):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as minutes and seconds: `1:02:03`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

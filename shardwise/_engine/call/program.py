@@ -1,0 +1,282 @@
+"""A traced function: its jaxpr, what passes in and out of it, and its operations once needed."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+
+from ... import _jax
+from ..._base.errors import UnsupportedError, explain_error, text_of
+from ..._jax import types
+from ..._jax.virtual import under
+from ..._program import (
+    Body,
+    Collective,
+    Handed,
+    Wanted,
+    annotate,
+    build,
+    deliver,
+    over,
+    receive,
+    settle,
+    walk,
+)
+from ..._program.collectives import exchange_in_a_batch, no_derivative
+from ..lower import Pace, Trouble, Watch, execute
+
+
+@contextlib.contextmanager
+def _in_one_go() -> Iterator[None]:
+    """Many small objects are made here, and stay: nothing is gained by looking through all of them.
+
+    To Python they are a reason to, and all that JAX has imported is looked through as well.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+class Program:
+    """A traced function.
+
+    The jaxpr speaks of values as the user's program has them. Where a program is part of a
+    derivative, some of its inputs and results are handed over from and to other parts, for every
+    device: `given` and `kept` hold the axes in front of these. Constants are inputs too, the first
+    ones, and the caller's.
+    """
+
+    def __init__(
+        self,
+        jaxpr: Any,
+        given: Sequence[Handed] | None = None,
+        wanted: Sequence[Wanted] | None = None,
+        refs: Sequence[int] = (),
+        whole_too: bool = False,
+    ):
+        opened = _jax.open_jaxpr(jaxpr)
+        count = len(opened.constvars) + len(opened.invars)
+        self.jaxpr = jaxpr
+        self.mesh = jax.sharding.get_abstract_mesh()
+        """The mesh around it when it was traced."""
+        given = given or ()
+        self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
+        self.refs = tuple(refs)
+        """The inputs that are mutable refs to the caller."""
+        self.transformed = jaxpr
+        """What JAX transforms: the jaxpr, or what `drop_dead` leaves of it."""
+        self.parts: Callable[..., list[Any]] | None = None
+        """For a forward derivative: the same results of two calls, the second one linear."""
+        self.derived: dict[Any, Any] = {}
+        """Derivatives and batches of this program, so that each is traced once."""
+        self._build = functools.partial(build, whole_too=whole_too)
+        self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
+        self._compiled: dict[Pace, Callable[..., Any]] = {}
+
+    def inline(self, name: str) -> None:
+        """Put programs in place of the primitive that stands for them, before `body` is read."""
+        self._build = functools.partial(self._build, through=name)
+
+    @functools.cached_property
+    @_in_one_go()
+    def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
+        shares_in = [axes is not None for axes in self.given]
+        shares_out = [axes is not None for axes in self._wanted]
+        with under(self.mesh):  # the rule of a custom_vjp is traced here, where one is dead
+            body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
+        body = receive(body, self.given)
+        kept = settle(body, self._wanted)
+        body = deliver(body, kept)
+        annotate(body)
+        return body, kept
+
+    @property
+    def body(self) -> Body:
+        """The operations, annotated."""
+        return self._parts[0]
+
+    @property
+    def kept(self) -> tuple[Handed, ...]:
+        """The axes in front of each result."""
+        if any(one == "every" for one in self._wanted):
+            return self._parts[1]
+        return self._wanted  # pyright: ignore[reportReturnType]
+
+    @functools.cached_property
+    def watch(self) -> Watch:
+        """Where devices may disagree."""
+        return Watch(self.body.ops)
+
+    @functools.cached_property
+    def avals(self) -> list[Any]:
+        """The types of the results."""
+        return [
+            types.stacked(aval, over(axes, ()))
+            for axes, aval in zip(self.kept, self.results, strict=True)
+        ]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The types of the inputs, constants first, as one device has them."""
+        return [types.outside(v.aval) for v in _jax.inputs(self.jaxpr)]
+
+    @property
+    def results(self) -> list[Any]:
+        """The types of the results, as one device has them."""
+        return [types.outside(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
+
+    @functools.cached_property
+    def axes_around(self) -> set[Any]:
+        """The axes of `vmap`s around it that it uses."""
+        return _jax.named_axes(_jax.open_jaxpr(self.jaxpr).effects)
+
+    @functools.cached_property
+    def effects(self) -> set[Any]:
+        """What running it does besides giving results."""
+        own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
+        # A tangent program that JAX only wants to transpose need not be one that can be run.
+        with contextlib.suppress(UnsupportedError):
+            own |= {_jax.MAY_DEADLOCK} if self.watch.sites else set()
+        return own
+
+    def function(self, *args: Any) -> list[Any]:
+        """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
+        count = len(_jax.open_jaxpr(self.jaxpr).consts)
+        try:
+            return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
+        except AssertionError as error:
+            if _jax.is_ragged_batch(error):
+                raise exchange_in_a_batch() from error
+            raise
+        except (NotImplementedError, ValueError):
+            self.drop_dead()
+        try:
+            return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
+        except NotImplementedError as error:
+            found = _jax.NO_DERIVATIVE.search(text_of(error))
+            if found is None:
+                raise
+            sent = [op for op in walk(self.body.ops) if isinstance(op, Collective)]
+            places = (str(op.where) for op in sent if op.name == found["name"])
+            raise no_derivative(found["name"], next(places, "")) from error
+
+    def drop_dead(self) -> None:
+        """As in `build`: what JAX cannot transform may be what it has dropped by then."""
+        self.transformed = _jax.without_dead(self.jaxpr)
+
+    @_in_one_go()
+    def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
+        """The lowered program: results of the types that JAX has for them, weak ones too."""
+        outs, trouble = execute(self.body, args, self.watch, pace)
+        return list(map(_jax.cast, outs, self.avals)), trouble
+
+    def compiled(self, pace: Pace) -> Callable[..., Any]:
+        """The lowered program, compiled."""
+        if pace not in self._compiled:
+            self._compiled[pace] = jax.jit(lambda *args: self.run(args, pace))
+        return self._compiled[pace]
+
+
+def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
+    """Trace `f`: the program, and the constants it closes over.
+
+    Where the program has refs among its inputs (`Program.refs`), their last values come after
+    the results.
+    """
+    try:
+        jaxpr = jax.make_jaxpr(f)(*args)
+    except AttributeError as error:
+        if "AbstractRef" not in text_of(error):
+            raise
+        raise UnsupportedError(
+            explain_error(
+                "a shard_map closes over a mutable ref",
+                where="the function that is simulated",
+                rule="JAX itself has no spec for a ref that a body closes over.",
+                remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
+            )
+        ) from error
+    program, consts = _purely(jaxpr)
+    _jax.refuse_leaked(consts)
+    return program, consts
+
+
+def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
+    """The program of a jaxpr without refs, and the constants to call it with."""
+    try:
+        pure, refs = _jax.without_refs(jaxpr)
+    except NotImplementedError as error:
+        raise UnsupportedError(
+            explain_error(
+                f"a mutable ref (jax.new_ref) is used in a way that JAX cannot write without it: "
+                f"{error}",
+                where="the function that is simulated",
+                remedy="carry the value in place of the ref.",
+            )
+        ) from error
+    consts = list(_jax.open_jaxpr(pure).consts)
+    consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
+    return Program(pure, refs=refs, **handed), consts
+
+
+def derive(
+    program: Program,
+    name: Any,
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    seen: Sequence[Any],
+    given: Sequence[Handed],
+    wanted: Callable[[int], Sequence[Wanted]],
+    note: Callable[[], Any] = list,
+) -> tuple[Program, list[Any], Any]:
+    """The program of `f`, a transformation of another; `note` is asked once `f` has been traced.
+
+    `seen` are the types of `args` inside it: they may lie otherwise on its mesh than outside.
+    `given` says how each of them is handed over, `wanted` how so many results are.
+    """
+    key = (name, tuple(map(_type_key, args)), _jax.trace_context())
+    if key not in program.derived:
+        avals = list(map(types.struct, args, seen))
+        with under(program.mesh):
+            jaxpr = jax.make_jaxpr(f)(*avals)
+            if any(map(_jax.is_traced, jaxpr.consts)):
+                # A rule of the user's own (`custom_vjp`) closes over a value of the body. What is
+                # dead need not be told; a function of another identity is traced anew.
+                program.drop_dead()
+                jaxpr = jax.make_jaxpr(lambda *args: f(*args))(*avals)
+                _refuse_closed_over(jaxpr.consts)
+            count = len(_jax.open_jaxpr(jaxpr).outvars)
+            made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
+        program.derived[key] = made, consts, note()
+    return program.derived[key]
+
+
+def _refuse_closed_over(consts: Sequence[Any]) -> None:
+    """Refuse a derivative whose rule closes over a value that nobody can give it any more."""
+    try:
+        _jax.refuse_leaked(consts)
+    except jax.errors.UnexpectedTracerError as error:
+        raise UnsupportedError(
+            explain_error(
+                "the rule of a custom_vjp or custom_jvp closes over a value of the body",
+                where="the derivative of a simulated function",
+                rule="A simulated function is traced before it is differentiated, as one under "
+                "jax.jit is, and a value that such a rule closes over is gone by then.",
+                remedy="pass the value to it as an argument; or differentiate inside: "
+                "sw.simulate(jax.grad(f)).",
+            )
+        ) from error
+
+
+def _type_key(x: Any) -> Any:
+    aval = jax.typeof(x)
+    return aval.shape, aval.dtype, getattr(aval, "weak_type", False)

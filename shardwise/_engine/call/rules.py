@@ -1,0 +1,313 @@
+"""A simulated program as one JAX primitive.
+
+`simulate` traces a function once and binds `simulate_p` with the jaxpr it got, `shard_map`s and
+all. Derivatives and batches of that call are JAX's own derivatives and batches *of the jaxpr*,
+bound again: what is simulated is exactly what JAX would run on a real mesh. Only when a call is
+executed or compiled does the engine lower it.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import io_callback
+
+from ... import _jax
+from ..._base.errors import DeadlockError
+from ..._jax import types
+from ..._jax.primitive import Batch, CallRules, call_primitive
+from ..._jax.virtual import under
+from ..._program import Wanted
+from ..lower import Pace, explain_trouble
+from .program import Program, derive
+
+T = TypeVar("T")
+
+
+def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
+    """Run a program now, or stage it out where `args` are traced."""
+    return simulate_p.bind(*types.varying_alike(args), program=program, pace=pace)
+
+
+# --- running
+
+
+def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
+    with under(None):  # a simulated program runs on no mesh
+        outs, trouble = program.compiled(pace)(*map(types.unplaced, args))
+    mesh = types.mesh_in_use(args)
+    outs = [types.put(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)]
+    if trouble is not None and int(trouble.site):
+        raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
+    return outs
+
+
+def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
+    given = [jax.typeof(x) for x in args]
+    with types.unchecked():  # a shard_map around knows nothing of the program's own values
+        outs, trouble = program.run(tuple(map(types.whole, args)), pace)
+    avals = types.visible(program.avals, given)
+    outs = [types.placed(out, aval) for out, aval in zip(outs, avals, strict=True)]
+    if trouble is None:
+        return outs
+    _jax.surface(DeadlockError, _recognise)
+
+    def tell(site: Any, ways: Any) -> Any:
+        if int(site):
+            error = explain_trouble(program.watch.sites, int(site), np.asarray(ways))
+            _TOLD.append(error)
+            raise error
+        return np.int32(0)
+
+    told = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *trouble)
+    # No result leaves before the callback has had its say.
+    *outs, _ = lax.optimization_barrier((*outs, told))
+    return list(outs)
+
+
+_TOLD: collections.deque[Exception] = collections.deque(maxlen=16)
+"""What callbacks have raised of late, to be recognised in XLA's words."""
+
+
+def _recognise(text: str) -> Exception | None:
+    return next((error for error in reversed(_TOLD) if str(error) in text), None)
+
+
+def _abstract(*given: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
+    return types.visible(program.avals, given), program.effects
+
+
+# --- transformations
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, pace: Pace
+) -> tuple[list[Any], list[Any]]:
+    moving = tuple(t is not None for t in tangents)
+    directions = [t for t in tangents if t is not None]
+    way = _in_two if any(map(_jax.is_unknown, directions)) else _in_one
+    results = way(program, moving, pace, *primals, *directions)
+    smooth = _smooth(program)
+    found = iter(results[len(smooth) :])
+    return results[: len(smooth)], [next(found) if real else None for real in smooth]
+
+
+def _in_one(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) -> list[Any]:
+    """A forward derivative in one call, which `_split` takes apart where that has to be.
+
+    JAX drops rules of the user's own (`custom_jvp`) where it takes a loop apart, so that a second
+    forward derivative would not be theirs. Nothing is taken apart that need not be.
+    """
+    smooth = _smooth(program)
+
+    def push(*args: Any) -> tuple[list[Any], list[Any]]:
+        primals, directions = args[: len(moving)], args[len(moving) :]
+        f = _partly(program, moving, primals)
+        outs, tangents = jax.jvp(f, tuple(_those(primals, moving)), tuple(directions))
+        return outs, _those(tangents, smooth)
+
+    made, consts, _ = derive(
+        program,
+        ("jvp", moving),
+        push,
+        args,
+        [*program.arguments, *_tangents(program, moving)],
+        [*program.given, *_those(program.given, moving)],
+        lambda _: [*program.kept, *_those(program.kept, smooth)],
+    )
+    made.parts = lambda pace, *args: _in_two(program, moving, pace, *args[len(consts) :])
+    return call(made, pace, [*consts, *args])
+
+
+def _split(*, program: Program, pace: Pace) -> Callable[..., list[Any]] | None:
+    return None if program.parts is None else partial(program.parts, pace)
+
+
+def _in_two(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) -> list[Any]:
+    """The same in two calls, the first of which can be run before anybody has a tangent."""
+    smooth = _smooth(program)
+    own = len(smooth)
+    primals, directions = args[: len(moving)], args[len(moving) :]
+    made, consts, tree = _forward(program, moving, primals)
+    handed = made.kept[own:]
+    results = call(made, pace, [*consts, *primals])
+    outs, residuals = results[:own], results[own:]
+
+    def linear(*args: Any) -> list[Any]:
+        residuals, directions = args[: len(handed)], args[len(handed) :]
+        out = jax.tree.unflatten(tree, residuals)(*directions)
+        return _those(out, smooth)
+
+    made, consts, _ = derive(
+        program,
+        ("linear", moving),
+        linear,
+        [*residuals, *directions],
+        [*made.results[own:], *_tangents(program, moving)],
+        [*handed, *_those(program.given, moving)],
+        lambda _: _those(program.kept, smooth),
+    )
+    return [*outs, *call(made, pace, [*consts, *residuals, *directions])]
+
+
+def _smooth(program: Program) -> tuple[bool, ...]:
+    return tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
+
+
+def _forward(
+    program: Program, moving: tuple[bool, ...], primals: Sequence[Any]
+) -> tuple[Program, list[Any], Any]:
+    """The program that gives the results and then the residuals; and the tree of these."""
+    tree: Any = None
+
+    def forward(*primals: Any) -> tuple[list[Any], list[Any]]:
+        nonlocal tree
+        outs, linear = jax.linearize(_partly(program, moving, primals), *_those(primals, moving))
+        residuals, tree = jax.tree.flatten(linear)
+        return outs, residuals
+
+    def wanted(count: int) -> list[Wanted]:
+        more: list[Wanted] = ["every"] * (count - len(program.kept))
+        return [*program.kept, *more]
+
+    name = ("forward", moving)
+    seen = program.arguments
+    return derive(program, name, forward, primals, seen, program.given, wanted, lambda: tree)
+
+
+def _tangents(program: Program, moving: Sequence[bool]) -> list[Any]:
+    """The types of directions."""
+    return [aval.to_tangent_aval() for aval in _those(program.arguments, moving)]
+
+
+def _transpose(
+    cotangents: Sequence[Any],
+    args: Sequence[Any],
+    avals: Sequence[Any],
+    *,
+    program: Program,
+    pace: Pace,
+) -> list[Any]:
+    linear = tuple(aval is not None for aval in avals)
+    still = [not is_linear for is_linear in linear]
+    known = _those(args, still)
+    like = _those(program.arguments, linear)
+    used = tuple(cotangent is not None for cotangent in cotangents)
+    moving = _those(cotangents, used)
+
+    def backward(*args: Any) -> Any:
+        rest = iter(args[: len(known)])
+        fixed = [None if is_linear else next(rest) for is_linear in linear]
+        whole = _partly(program, linear, fixed)
+        return types.pull_back(lambda *x: _those(whole(*x), used), like, args[len(known) :])
+
+    made, consts, _ = derive(
+        program,
+        ("transpose", linear, used),
+        backward,
+        [*known, *moving],
+        [
+            *_those(program.arguments, still),
+            *(a.to_ct_aval() for a in _those(program.results, used)),
+        ],
+        [*_those(program.given, still), *_those(program.kept, used)],
+        lambda _: _those(program.given, linear),
+    )
+    outs = iter(call(made, pace, [*consts, *known, *moving]))
+    return [next(outs) if is_linear else None for is_linear in linear]
+
+
+def _partly(program: Program, moving: Sequence[bool], fixed: Sequence[Any]) -> Callable[..., Any]:
+    """The program as a function of some of its arguments, the others fixed."""
+
+    def f(*values: Any) -> list[Any]:
+        it = iter(values)
+        return program.function(
+            *[next(it) if m else arg for m, arg in zip(moving, fixed, strict=True)]
+        )
+
+    return f
+
+
+def _vmap(
+    axis: Batch, args: Sequence[Any], dims: Sequence[Any], *, program: Program, pace: Pace
+) -> tuple[list[Any], list[Any]]:
+    if all(dim is None for dim in dims) and axis.name not in program.axes_around:
+        return call(program, pace, args), [None] * len(program.kept)
+    depths = [len(axes or ()) for axes in program.given]
+    args = [
+        x if dim is None or not depth else jnp.moveaxis(x, dim, depth)
+        for x, dim, depth in zip(args, dims, depths, strict=True)
+    ]
+    whole = [
+        dim if dim is None or not depth else depth for dim, depth in zip(dims, depths, strict=True)
+    ]
+    dims = tuple(
+        dim if dim is None or not depth else 0 for dim, depth in zip(dims, depths, strict=True)
+    )
+    batches = map(types.unstacked, map(jax.typeof, args), depths)
+    same: dict[int, Any] = {}
+
+    def one(*args: Any) -> list[Any]:
+        outs = program.function(*args)
+        # What the batch does not touch stays as it is: JAX cannot batch all that it can leave.
+        same.update(_jax.untouched(outs))
+        return [out for i, out in enumerate(outs) if i not in same]
+
+    def batched(*args: Any) -> list[Any]:
+        rest = iter(jax.vmap(one, in_axes=dims, **axis.options)(*args))
+        return [same[i] if i in same else next(rest) for i in range(len(program.kept))]
+
+    made, consts, still = derive(
+        program,
+        ("vmap", dims, axis),
+        batched,
+        args,
+        list(map(types.batched, program.arguments, batches, dims)),
+        program.given,
+        lambda _: program.kept,
+        lambda: frozenset(same),
+    )
+    depths = [len(axes or ()) for axes in program.kept]
+    if program.parts is not None:
+        made.parts = partial(_batch_parts, program.parts, len(consts), whole, axis, depths, still)
+    outs = call(made, pace, [*consts, *args])
+    return outs, [None if i in still else depth for i, depth in enumerate(depths)]
+
+
+def _batch_parts(
+    parts: Callable[..., list[Any]],
+    consts: int,
+    dims: Sequence[Any],
+    axis: Batch,
+    depths: Sequence[int],
+    still: frozenset[int],
+    pace: Pace,
+    *args: Any,
+) -> list[Any]:
+    """The two parts of a batched program, laid out as its results."""
+    batched = jax.vmap(
+        partial(parts, pace), in_axes=tuple(dims), out_axes=list(depths), **axis.options
+    )
+    outs = batched(*args[consts:])
+    return [
+        lax.index_in_dim(out, 0, depth, keepdims=False) if i in still else out
+        for i, (out, depth) in enumerate(zip(outs, depths, strict=True))
+    ]
+
+
+def _those(values: Sequence[T], which: Sequence[bool]) -> list[T]:
+    return [value for value, wanted in zip(values, which, strict=True) if wanted]
+
+
+simulate_p = call_primitive(
+    "shardwise_simulate",
+    CallRules(_run, _stage, _abstract, _jvp, _split, _transpose, _vmap),
+)

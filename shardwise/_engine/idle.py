@@ -1,0 +1,49 @@
+"""A mesh that has no part in a program: it is said."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._base.errors import explain_error, name_of, warn
+from .._mesh import AbstractMesh
+from .._program import is_sharded
+
+
+def warn_if_idle(
+    f: Callable[..., Any], mesh: AbstractMesh, program: Any, without: Callable[[], Any]
+) -> None:
+    """Say so if a mesh has no part in a program, which is the same `without` it.
+
+    Shardings are for the compiler, and a program may well ask for the mesh that is around it.
+    """
+    text = str(program.jaxpr)
+    if mesh.size == 1 or is_sharded(program.body) or _ELSEWHERE.search(text):
+        return
+    if jax.sharding.get_abstract_mesh().size:
+        return
+    try:
+        same = str(without().jaxpr) == text
+    except Exception:  # it needs the mesh
+        return
+    if same:
+        warn(
+            explain_error(
+                f"there is no shard_map in it, and the mesh {dict(mesh.shape)} makes no "
+                "difference: it ran as it is",
+                where=f"sw.simulate({name_of(f)})",
+                rule="What is simulated is what jax.shard_map runs on each device.",
+                remedy="call jax.shard_map(body, mesh=mesh, in_specs=..., out_specs=...) in it. If "
+                "it does so for a Mesh alone: a virtual mesh is a jax.sharding.AbstractMesh.",
+            )
+        )
+
+
+_ELSEWHERE = re.compile(
+    r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
+    r"|shardwise_simulate"
+)
+"""What a program has that tells the compiler how to lay out arrays, or is simulated by itself."""

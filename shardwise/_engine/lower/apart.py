@@ -1,0 +1,304 @@
+"""Loops taken apart where devices meet in them.
+
+A collective inside a `scan` makes the whole loop run for all devices together, on stacked values.
+Often the loop itself has no use for what they exchange: the gradient of a layer is summed over the
+devices and handed out, the weights of a layer are gathered from what is handed in. Such a loop is
+taken apart:
+
+    a loop that each device runs by itself, which stacks what it brings to the meeting
+    the meeting, once, for all turns of the loop together
+    a loop over what came of it
+
+The values are the same: nothing is summed in another order. The first loop then belongs to a stage
+as any other operation does, so that its devices can run one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+
+from ..._mesh import Axis
+from ..._program import (
+    Atom,
+    Body,
+    Collective,
+    Leaf,
+    Lit,
+    Op,
+    Scan,
+    Var,
+    annotate_loop,
+    primitives,
+    twin,
+)
+from .plan import block_sum, count_uses, joint_of, sums_in_blocks
+from .trouble import Watch
+
+Results = Sequence[tuple[Atom, Var]]
+"""Values of a turn, and what the loop gives for them."""
+
+
+def apart(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """The list with its loops taken apart as far as that serves."""
+    return [new for op in ops for new in (_loop(op, watch) if isinstance(op, Scan) else [op])]
+
+
+def _loop(op: Scan, watch: Watch) -> list[Op]:
+    if not op.meets or op.effectful or not op.length or watch.concerns([op]):
+        return [op]
+    inner = apart(op.body.ops, watch)
+    op = dataclasses.replace(op, body=Body(op.body.ins, inner, op.body.outs))
+    for axis in sorted(op.meets):
+        parts = _along(op, axis)
+        if parts is not None:
+            return apart(parts, watch)
+    return [op]
+
+
+def _along(op: Scan, axis: Axis) -> list[Op] | None:
+    """The parts of a loop, in which devices meet along `axis` no more; None where that fails."""
+    parts = _Cut(op, axis).parts()
+    last = parts[-1] if parts else None
+    if not isinstance(last, Scan) or axis not in last.meets:
+        return parts
+    rest = _along(last, axis)
+    return None if parts is None or rest is None else [*parts[:-1], *rest]
+
+
+class _Cut:
+    """A loop cut where devices meet along `axis`.
+
+    A value of a turn is late if it needs what came of a meeting. Of the others, those that differ
+    along the axis are made in the first loop; those that are the same for all devices in whichever
+    loop reads them.
+    """
+
+    def __init__(self, op: Scan, axis: Axis):
+        self.op, self.axis = op, axis
+        self.makers = {var: inner for inner in op.body.ops for var in inner.outs}
+        carried = op.body.ins[op.consts : op.consts + op.carry]
+        self.given = set(op.body.ins).difference(carried)
+        self.late = self._late()
+        self.met = [c for c in op.body.ops if isinstance(c, Collective) and self._is_ready(c)]
+        self.stacks: dict[Var, Var] = {}
+        """What the second loop takes: values of the first one, and of the meetings."""
+
+    def _late(self) -> set[Atom]:
+        op, late = self.op, set()
+        carried = list(zip(op.body.ins[op.consts :], op.body.outs[: op.carry], strict=False))
+        while True:
+            before = len(late)
+            for inner in op.body.ops:
+                if self.axis in inner.meets or any(atom in late for atom in inner.ins):
+                    late.update(inner.outs)
+            late.update(given for given, handed in carried if handed in late)
+            if len(late) == before:
+                return late
+
+    def _is_ready(self, c: Collective) -> bool:
+        """Whether devices can meet here before the second loop begins."""
+        early = self.axis in c.meets and len(c.ins) == 1 and c.ins[0] not in self.late
+        return early and c.ins[0] not in self.op.body.ins[: self.op.consts]
+
+    def parts(self) -> list[Op] | None:
+        """First loop, meetings, second loop; None if this loop cannot be cut or is better whole."""
+        if not self.met:
+            return None
+        op = self.op
+        ys = list(zip(op.body.outs[op.carry :], op.outs[op.carry :], strict=True))
+        carries = {i for i, atom in enumerate(op.body.outs[: op.carry]) if self._is_early(atom)}
+        added, brought, collectives = self._meetings(ys)
+        given = {c.outs[0] for c in collectives}
+        rest = [(atom, out) for atom, out in ys if not self._is_early(atom) and out not in given]
+        second = _part(op, set(range(op.carry)) - carries, rest, self._stack)
+        made = {var for c in self.met for var in c.outs}
+        crossing = [(var, stack) for var, stack in self.stacks.items() if var not in made]
+        own = [(atom, out) for atom, out in ys if self._is_early(atom)]
+        first = _part(op, carries, [*own, *brought, *crossing], lambda _: None, added)
+        loops = [loop for loop in (first, second) if loop is not None]
+        if not self._serves([var for var, _ in crossing]) or not all(map(_settled, loops)):
+            return None
+        last = [] if second is None else _at_once(second) or [second]
+        return [*([] if first is None else [first]), *collectives, *last]
+
+    def _is_early(self, atom: Atom) -> bool:
+        """Whether it is made in the first loop alone."""
+        return atom not in self.late and self.axis in atom.axes
+
+    def _stack(self, var: Var) -> Var | None:
+        """What the second loop is given for a value of a turn that it does not make itself."""
+        if var in self.stacks or (self._is_early(var) and not self._is_cheap(var)):
+            return self.stacks.setdefault(var, _stacked(var, self.op.length))
+        return None
+
+    def _is_cheap(self, atom: Atom) -> bool:
+        """Whether it is quickly made anew, of what the loop is given for this turn."""
+        if isinstance(atom, Lit) or atom in self.given:
+            return True
+        maker = self.makers.get(atom)
+        return (
+            isinstance(maker, Leaf) and maker.name in CHEAP and all(map(self._is_cheap, maker.ins))
+        )
+
+    def _serves(self, crossing: Iterable[Var]) -> bool:
+        """Whether what has to be stacked for it is no more than what the loop takes and gives."""
+
+        def weight(atom: Atom) -> int:
+            times = self.axis.size if self.axis in atom.axes else 1
+            return 0 if isinstance(atom, Lit) else atom.bytes * times
+
+        op = self.op
+        asked = sum(map(weight, crossing)) + sum(weight(c.outs[0]) for c in self.met)
+        asked += sum(weight(c.ins[0]) for c in self.met if c.name not in primitives.SUMS)
+        own = [*op.body.ins[op.consts + op.carry :], *op.body.outs[op.carry :]]
+        return asked <= sum(map(weight, own))
+
+    def _meetings(self, ys: Results) -> tuple[list[Op], Results, list[Collective]]:
+        """What the first loop does for the meetings, what it brings to them, and the meetings."""
+        added: list[Op] = []
+        brought: list[tuple[Atom, Var]] = []
+        collectives: list[Collective] = []
+        op, free = self.op, dict(reversed(ys))
+        xs = dict(zip(op.body.ins, op.ins, strict=True))
+        uses = count_uses(op.body.ops, [atom for atom in op.body.outs if isinstance(atom, Var)])
+        for c in self.met:
+            (operand,), (made,) = c.ins, c.outs
+            assert isinstance(operand, Var)
+            if operand in xs and operand not in op.body.ins[: op.consts + op.carry]:
+                taken = xs[operand]
+            else:
+                if c.groups is None and sums_in_blocks(c.name, operand.dtype):
+                    joint = joint_of(operand, self.makers, uses, self.axis)
+                    inner = block_sum(c, operand, joint)
+                    added.append(inner)
+                    (operand,) = inner.outs
+                taken = _stacked(operand, op.length)
+                brought.append((operand, taken))
+            # A result that is handed out as it is needs no second loop.
+            stack = self.stacks[made] = free.get(made) or _stacked(made, op.length)
+            shifted = {k: v + 1 if k in DIMENSIONS else v for k, v in c.params.items()}
+            collectives.append(dataclasses.replace(c, ins=[taken], outs=[stack], params=shifted))
+        return added, brought, collectives
+
+
+DIMENSIONS = ("dimension", "split", "concat")
+"""Parameters of collectives that count dimensions: a stack has one more in front."""
+
+
+def _stacked(var: Var, length: int) -> Var:
+    out = Var((length, *var.shape), var.dtype)
+    out.axes = var.axes
+    return out
+
+
+def _settled(loop: Scan) -> bool:
+    """Annotate a new loop; whether its results are kept for the devices that they were kept for."""
+    before = [var.axes for var in loop.outs]
+    annotate_loop(loop)
+    same = before == [var.axes for var in loop.outs]
+    for var, axes in zip(loop.outs, before, strict=True):
+        var.axes = axes
+    return same
+
+
+def _part(
+    op: Scan,
+    carries: set[int],
+    ys: Results,
+    hand: Callable[[Var], Var | None],
+    added: Sequence[Op] = (),
+) -> Scan | None:
+    """The part of a loop that gives these carried values and stacks.
+
+    `hand` gives the stack of a value that is handed in instead of made, `added` are operations
+    besides those of the loop. None where nothing is wanted.
+    """
+    if not carries and not ys:
+        return None
+    ops = [*op.body.ops, *added]
+    makers = {var: inner for inner in ops for var in inner.outs}
+    place = {var: index for index, var in enumerate(op.body.ins)}
+    carried = range(op.consts, op.consts + op.carry)
+    kept, handed, made = set(carries), dict[Var, Var](), set[int]()
+    todo = [*(op.body.outs[i] for i in carries), *(atom for atom, _ in ys)]
+    seen: set[Atom] = set()
+    while todo:
+        atom = todo.pop()
+        if isinstance(atom, Lit) or atom in seen:
+            continue
+        seen.add(atom)
+        index = place.get(atom)
+        if index is not None and index not in carried:
+            continue
+        if (stack := hand(atom)) is not None:
+            handed[atom] = stack
+        elif index is not None:
+            kept.add(index - op.consts)
+            todo.append(op.body.outs[index - op.consts])
+        else:
+            made.add(id(makers[atom]))
+            todo += makers[atom].ins
+    order = sorted(kept)
+    consts = [var for var in op.body.ins[: op.consts] if var in seen]
+    state = [op.body.ins[op.consts + i] for i in order]
+    xs = [var for var in op.body.ins[op.consts + op.carry :] if var in seen]
+    outer = dict(zip(op.body.ins, op.ins, strict=True))
+    body = Body(
+        [*consts, *state, *xs, *handed],
+        [inner for inner in ops if id(inner) in made],
+        [*(op.body.outs[i] for i in order), *(atom for atom, _ in ys)],
+    )
+    return dataclasses.replace(
+        op,
+        ins=[*(outer[var] for var in [*consts, *state, *xs]), *handed.values()],
+        outs=[*(op.outs[i] if i in carries else twin(op.outs[i]) for i in order)]
+        + [out for _, out in ys],
+        body=body,
+        consts=len(consts),
+        carry=len(order),
+    )
+
+
+CHEAP = primitives.names(
+    lambda p: (
+        (p.pointwise and not p.series)
+        or p.identity
+        or p.moves == "reorder"
+        or (p.acts == "reduces" and p.combines)
+    )
+)
+"""Operations that can be done for all turns of a loop at once: their results are all they take."""
+
+
+def _at_once(loop: Scan) -> list[Op] | None:
+    """All turns of a loop at once, where they do not depend on each other and it costs nothing."""
+    cheap = all(isinstance(op, Leaf) and op.name in CHEAP for op in loop.body.ops)
+    if loop.carry or not cheap:
+        return None
+    outs = dict(zip(loop.body.outs, loop.outs, strict=True))
+    made = {var for op in loop.body.ops for var in op.outs}
+    if len(outs) != len(loop.outs) or not made.issuperset(outs):
+        return None
+    outer = dict(zip(loop.body.ins, loop.ins, strict=True))
+    fixed = {*loop.body.ins[: loop.consts]}
+    ops: list[Op] = []
+    for op in loop.body.ops:
+        assert isinstance(op, Leaf)
+        along = [None if isinstance(atom, Lit) or atom in fixed else 0 for atom in op.ins]
+        run = partial(_all_turns, op.run, along) if any(d == 0 for d in along) else op.run
+        if run is op.run:
+            fixed.update(op.outs)
+        for var in op.outs:
+            outer[var] = outs.get(var) or (var if var in fixed else _stacked(var, loop.length))
+        ins = [atom if isinstance(atom, Lit) else outer[atom] for atom in op.ins]
+        ops.append(dataclasses.replace(op, ins=ins, outs=[outer[v] for v in op.outs], run=run))
+    return None if fixed & outs.keys() else ops
+
+
+def _all_turns(run: Callable[..., list[Any]], along: list[int | None], *arrays: Any) -> list[Any]:
+    return jax.vmap(run, in_axes=along)(*arrays)

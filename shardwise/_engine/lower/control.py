@@ -1,0 +1,205 @@
+"""Control flow in which devices meet: run once for all of them, on stacked values.
+
+`axes` are the axes the devices meet along inside; every other axis has been looped over around.
+With no axes this is plain control flow, and a `cond` stays a real `cond`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+
+from ..._mesh import Axis
+from ..._program import Atom, Body, Cond, Op, Scan, Var, While
+from ..._program.collectives import widen
+from .context import Context, Env, read
+from .trouble import Trouble, first_of
+from .value import Value, is_extended, stacked
+
+Axes = Sequence[Axis]
+
+
+def control(op: Op, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    """The results of a `Scan`, `While` or `Cond`."""
+    match op:
+        case Scan():
+            return _scan(op, ins, axes, cx)
+        case While():
+            return _while(op, ins, axes, cx)
+        case Cond():
+            return _cond(op, ins, axes, cx)
+    raise AssertionError(f"{type(op).__name__} is not control flow")
+
+
+def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    second = op.consts + op.carry
+    consts, init, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
+    carried = op.outs[: op.carry]
+    places = [_along(value.dims, axes) for value in xs]
+    watched = cx.watch.concerns(op.body.ops)
+    inside = dataclasses.replace(cx, pace=cx.pace.within(max(1, op.length)))
+    grown = _pairs(op.body.outs[: op.carry], op.body.ins[op.consts : second])
+
+    def step(state: Any, turn: Any) -> tuple[Any, dict[int, Value]]:
+        carry, totals, trouble = state
+        number, arrays = turn
+        now = [stacked(a, place) for a, place in zip(arrays, places, strict=True)]
+        ins = [*consts, *_unpack(carry, carried, axes), *now]
+        outs, new = _run(op.body, ins, axes, inside, grown)
+        trouble = first_of([trouble, new]) if watched else None
+        rows = dict(enumerate(outs[op.carry :]))
+        totals = {k: _add_row(total, rows.pop(k), number) for k, total in totals.items()}
+        return (_pack(outs[: op.carry], carried, axes), totals, trouble), rows
+
+    stacks = op.outs[op.carry :]
+    totals = {k: cx.adding[var] for k, var in enumerate(stacks) if op.length and var in cx.adding}
+    start = (_pack(init, carried, axes), totals, cx.watch.calm() if watched else None)
+    timed = [
+        jnp.moveaxis(value.spread(place), len(place), 0)
+        for value, place in zip(xs, places, strict=True)
+    ]
+    numbers = jnp.arange(op.length, dtype=jnp.int32) if totals else None
+    (carry, totals, trouble), ys = lax.scan(
+        step, start, (numbers, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
+    )
+    _note(cx, trouble)
+    made = {k: Value(total) for k, total in totals.items()}
+    for k, y in ys.items():
+        made[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
+    return [*_unpack(carry, carried, axes), *(made[k] for k in range(len(stacks)))]
+
+
+def _add_row(total: Any, row: Value, number: Any) -> Any:
+    """A total with something added to one of its rows; XLA does it in place."""
+    now = lax.dynamic_index_in_dim(total, number, keepdims=False)
+    return lax.dynamic_update_index_in_dim(total, now + widen(row.array), number, 0)
+
+
+def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    first, second = op.cond_consts, op.cond_consts + op.body_consts
+    cond_consts, body_consts, init = ins[:first], ins[first:second], ins[second:]
+    (test,) = op.cond.outs
+    batched = isinstance(test, Var) and test.shape != ()
+    watched = cx.watch.concerns([op])
+    inside = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
+
+    def decide(carry: list[Any]) -> tuple[Any, Value, Trouble | None]:
+        state = _unpack(carry, op.outs, axes)
+        (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, inside)
+        go = _any(decision) if batched else decision
+        return go.first(), decision, _agree(op, go, trouble, cx) if watched else None
+
+    def body(state: Any) -> Any:
+        _, decision, carry, old = state
+        outs, met = _run(op.body, [*body_consts, *_unpack(carry, op.outs, axes)], axes, inside)
+        later = _pack(outs, op.outs, axes)
+        if batched:
+            rows = zip(later, carry, op.outs, strict=True)
+            later = [_where(decision, new, old, axes, var) for new, old, var in rows]
+        go, decision, trouble = decide(later)
+        if trouble is None:
+            return go, decision if batched else None, later, None
+        trouble = first_of([old, met, trouble])
+        # On a real mesh the loop would hang here.
+        return go & (trouble.site == 0), decision if batched else None, later, trouble
+
+    carry = _pack(init, op.outs, axes)
+    go, decision, trouble = decide(carry)
+    if trouble is not None:
+        go = go & (trouble.site == 0)
+    _, _, carry, trouble = lax.while_loop(
+        lambda state: state[0], body, (go, decision if batched else None, carry, trouble)
+    )
+    _note(cx, trouble)
+    return _unpack(carry, op.outs, axes)
+
+
+SEVERAL = 8
+"""The turns that a loop whose number of turns is not known is taken to have."""
+
+
+def _any(decision: Value) -> Value:
+    """Under vmap a loop goes on while any of its elements does."""
+    along = list(decision.dims)
+    array = decision.spread(along)
+    return stacked(array.any(axis=tuple(range(len(along), array.ndim))), along)
+
+
+def _where(decision: Value, new: Any, old: Any, axes: Axes, var: Var) -> Any:
+    """Under vmap an element that is done keeps what it has."""
+    along = _along(var.axes, axes)
+    go = decision.spread(along)
+    return jnp.where(go.reshape(go.shape + (1,) * (new.ndim - go.ndim)), new, old)
+
+
+def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
+    index, *operands = ins
+    watched = cx.watch.concerns([op])
+
+    def branch(body: Body) -> Any:
+        def take(operands: list[Value]) -> tuple[list[Any], Trouble | None]:
+            outs, trouble = _run(body, operands, axes, cx)
+            return _pack(outs, op.outs, axes), trouble if watched else None
+
+        return take
+
+    choice = index.first()
+    outs, trouble = lax.switch(choice, [branch(body) for body in op.branches], operands)
+    _note(cx, _agree(op, index, trouble, cx))
+    return _unpack(outs, op.outs, axes)
+
+
+# --- parts of all three
+
+
+def _run(
+    body: Body, ins: list[Value], axes: Axes, cx: Context, grown: dict[Var, Var] | None = None
+) -> tuple[list[Value], Trouble]:
+    """Run a nested list in a trace of its own; its trouble comes out as a value."""
+    inner = dataclasses.replace(cx.fresh(), grown=grown or {})
+    env: Env = dict(zip(body.ins, ins, strict=True))
+    keep = [atom for atom in body.outs if isinstance(atom, Var)]
+    cx.run(body.ops, axes, env, keep, inner)
+    return [read(env, atom) for atom in body.outs], inner.trouble()
+
+
+def _agree(op: Op, decision: Value, trouble: Trouble | None, cx: Context) -> Trouble | None:
+    """Trouble inside, or trouble because the devices go different ways here."""
+    if not decision.dims or id(op) not in cx.watch.number:
+        return trouble
+    here = cx.watch.compare(op, decision, cx.coords)
+    return here if trouble is None else first_of([here, trouble])
+
+
+def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
+    """What a loop carries on, by what comes of it in a turn."""
+    return {out: var for out, var in zip(outs, ins, strict=True) if isinstance(out, Var)}
+
+
+def _note(cx: Context, trouble: Trouble | None) -> None:
+    if trouble is not None:
+        cx.troubles.append(trouble)
+
+
+def _along(given: Any, axes: Axes) -> list[Axis]:
+    return [axis for axis in axes if axis in given]
+
+
+def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]:
+    """Arrays of fixed shape and type: the axes of `like` in front, in the order of `axes`."""
+    return [
+        _strong(value.spread(_along(var.axes, axes)), var)
+        for value, var in zip(values, like, strict=True)
+    ]
+
+
+def _unpack(arrays: Sequence[Any], like: Sequence[Var], axes: Axes) -> list[Value]:
+    return [stacked(array, _along(var.axes, axes)) for array, var in zip(arrays, like, strict=True)]
+
+
+def _strong(array: Any, var: Var) -> Any:
+    return array if is_extended(var.dtype) else lax.convert_element_type(array, var.dtype)

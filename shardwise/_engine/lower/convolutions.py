@@ -1,0 +1,109 @@
+"""Convolutions are as XLA is fast at them.
+
+The devices of a mesh are run in a loop, in which XLA sees less than outside of one:
+
+- On a CPU it brings only those that are in no loop into the order of dimensions that it has fast
+  ones for (`_jax/convolutions.py`).
+- On a GPU it knows the gradient of a convolution's inputs, for which there are faster ones, by its
+  reversed weights. They are the same on all devices, so they would be reversed once, before the
+  loop, and look like any others in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeGuard
+
+from jax import lax
+
+from ... import _jax
+from ..._program import Atom, Body, Leaf, Op, Var, like, walk, with_bodies
+from .trouble import Watch
+
+Change = Callable[[Leaf, dict[Var, Op]], Sequence[Op]]
+"""What is done instead of a convolution, given what makes the values around it."""
+
+
+def in_order(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """The list with convolutions in order, in its loops and branches too."""
+    return _changed(ops, watch, _ordered)
+
+
+def reversing(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """The list with convolutions that reverse their weights themselves, in loops and branches."""
+    return _changed(ops, watch, _reversing)
+
+
+def _changed(ops: Sequence[Op], watch: Watch, change: Change) -> list[Op]:
+    makers = {var: op for op in ops for var in op.outs}
+    out: list[Op] = []
+    for op in ops:
+        if _convolves(op):
+            out += change(op, makers)
+        elif not watch.concerns([op]) and any(map(_convolves, walk([op]))):
+            out.append(with_bodies(op, partial(_body, watch, change)))
+        else:
+            out.append(op)
+    return out
+
+
+def _convolves(op: Op) -> TypeGuard[Leaf]:
+    return isinstance(op, Leaf) and op.name == _jax.CONVOLUTION
+
+
+def _body(watch: Watch, change: Change, body: Body) -> Body:
+    return dataclasses.replace(body, ops=_changed(body.ops, watch, change))
+
+
+def _reversing(op: Leaf, makers: dict[Var, Op]) -> list[Op]:
+    lhs, rhs = op.ins
+    made = makers.get(rhs) if isinstance(rhs, Var) else None
+    if not isinstance(made, Leaf) or made.name != "rev":
+        return [op]
+    reverse, convolve = made.run, op.run
+
+    def run(lhs: Any, weights: Any) -> list[Any]:
+        return convolve(lhs, *reverse(weights))
+
+    return [dataclasses.replace(op, ins=[lhs, *made.ins], run=run)]
+
+
+def _ordered(op: Leaf, _: dict[Var, Op]) -> list[Op]:
+    orders = _jax.unordered(op.params, like(op.ins[1]).shape)
+    if orders is None or op.primitive is None:
+        return [op]
+    (lhs, rhs), (made,) = op.ins, op.outs
+    left, right = _like(lhs, orders.left), _like(rhs, orders.right)
+    there = like(made)
+    there.axes = made.axes
+    there.shape = tuple(made.shape[orders.after.index(d)] for d in range(len(made.shape)))
+    params = op.params | {"dimension_numbers": orders.numbers}
+    return [
+        _transpose(op, lhs, left, orders.left),
+        _transpose(op, rhs, right, orders.right),
+        _leaf(op, [left, right], there, op.name, op.primitive, params),
+        _transpose(op, there, made, orders.after),
+    ]
+
+
+def _transpose(op: Leaf, atom: Atom, made: Var, order: Sequence[int]) -> Leaf:
+    return _leaf(op, [atom], made, "transpose", lax.transpose_p, {"permutation": order})
+
+
+def _leaf(
+    op: Leaf, ins: list[Atom], made: Var, name: str, primitive: Any, params: dict[str, Any]
+) -> Leaf:
+    """An operation in the place of another one."""
+    run = _jax.applying(primitive, params, ())
+    return dataclasses.replace(
+        op, ins=ins, outs=[made], name=name, run=run, params=params, needs=made.axes
+    )
+
+
+def _like(atom: Atom, order: Sequence[int]) -> Var:
+    """A new value of this type, with its dimensions in another order."""
+    out = like(atom)
+    out.shape, out.axes = tuple(out.shape[d] for d in order), atom.axes
+    return out

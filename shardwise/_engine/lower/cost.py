@@ -1,0 +1,182 @@
+"""What a loop costs: the memory it holds, and about how long a machine takes for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..._mesh import Axis
+from ..._program import Cond, Leaf, Op, Scan, Var
+from .plan import BlockSum
+
+Rates = tuple[tuple[float, float], ...]
+"""How large something is, in ascending order, and how much of it is done in a second then."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What a device does in a second, and how long it takes to begin with anything."""
+
+    products: Rates = ((1.0, 1e11),)
+    """Operations of a matrix product in float32. Small ones are slower: one core does them."""
+    half_products: Rates = ((1.0, 1e11),)
+    """The same in bfloat16."""
+    bytes: Rates = ((1.0, 1e10),)
+    """Bytes read or written, by the size of what is worked on: it may fit into a cache."""
+    fresh: float = 0.0
+    """Seconds for a byte of memory that a program gets new, each time it runs."""
+    kept: float = 0.0
+    """Bytes that it keeps instead."""
+    start: float = 2e-6
+    """Seconds to start an operation."""
+    fill: float = 0.0
+    """Seconds that a matrix product takes at least: it may be too small to fill the device."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A loop over the devices along an axis, as far as its cost goes."""
+
+    axis: Axis
+    ops: Sequence[Op]
+    sliced: int = 0
+    """Bytes that differ from device to device: one's are cut out of those of all."""
+    keep: Sequence[Var] = ()
+    """What is kept of all devices."""
+    totals: int = 0
+    """Bytes that are accumulated over the devices."""
+    turns: int = 1
+    """How often the loop runs while the program runs once."""
+
+    def held(self, at_once: int) -> int:
+        """About how many bytes it takes beyond what is kept, which is there in any case."""
+        if at_once < self.axis.size:
+            return at_once * self.own
+        return at_once * (footprint(self.ops, self.keep) - self.kept)
+
+    @functools.cached_property
+    def own(self) -> int:
+        """About how many bytes one device takes."""
+        return footprint(self.ops)
+
+    @functools.cached_property
+    def kept(self) -> int:
+        """Bytes of one device that are kept."""
+        return sum(var.bytes for var in self.keep)
+
+
+def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
+    """About how many bytes of results are alive at the worst moment, on one device."""
+    last = dict.fromkeys(keep, len(ops))
+    for index, op in enumerate(ops):
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                last[atom] = max(index, last.get(atom, 0))
+    alive: set[Var] = set()
+    now = peak = 0
+    for index, op in enumerate(ops):
+        nested = max((footprint(body.ops) for body in op.bodies), default=0)
+        alive.update(op.outs)
+        now += sum(var.bytes for var in op.outs)
+        peak = max(peak, now + nested)
+        for atom in {*op.ins, *op.outs}:
+            if isinstance(atom, Var) and atom in alive and last.get(atom, index) <= index:
+                alive.remove(atom)
+                now -= atom.bytes
+    return peak
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """One operation on one device: how often, and what it computes, moves and reads anew."""
+
+    times: int
+    products: float
+    half: bool
+    moving: int
+    """Bytes that grow with the number of devices."""
+    fixed: int
+    """Bytes that are the same for all of them, such as weights."""
+    starts: float
+
+
+FUSED = 0.25
+"""The share of an operation that is left once XLA has fused it with its neighbours."""
+
+
+def seconds(machine: Machine, job: Job, at_once: int) -> float:
+    """About how long a loop takes, each time it runs."""
+    held = job.held(at_once)
+    per_second = _rate(machine.bytes, at_once * job.own + job.totals)
+    turn = 3 * job.totals / per_second + 2 * machine.start
+    for work in _works(job.ops, job.axis, 1):
+        rates = machine.half_products if work.half else machine.products
+        count = at_once * work.products
+        product = max(count / _rate(rates, count), machine.fill) if count else 0.0
+        moved = (at_once * work.moving + work.fixed) / per_second
+        turn += work.times * (work.starts * machine.start + max(product, moved))
+    size = job.axis.size
+    fresh = machine.fresh * held / job.turns if held > machine.kept else 0.0
+    moves = _moves(machine, job, per_second) if at_once < size else 0.0
+    return size / at_once * turn + fresh + moves
+
+
+def _moves(machine: Machine, job: Job, per_second: float) -> float:
+    """About how long it takes to cut out what each device has, and to stack what is kept of it.
+
+    Both are copied between the values of all devices and those of a few; stacks are filled before.
+    """
+    size = job.axis.size
+    of_all = _rate(machine.bytes, size * (job.sliced + job.kept))
+    return size * ((job.sliced + 2 * job.kept) / of_all + (job.sliced + job.kept) / per_second)
+
+
+def _rate(rates: Rates, size: float) -> float:
+    """How much of something so large is done in a second, between what was measured."""
+    sizes, done = zip(*rates, strict=True)
+    return float(np.interp(math.log(max(1.0, size)), np.log(sizes), done))
+
+
+def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
+    for op in ops:
+        if isinstance(op, BlockSum) and op.joint is not None:
+            yield from (_work(leaf, axis, times, joined=True) for leaf in op.joint.ops)
+        elif isinstance(op, Leaf):
+            yield _work(op, axis, times)
+        elif op.bodies:
+            inner = times * op.length if isinstance(op, Scan) else times
+            bodies = op.bodies[:1] if isinstance(op, Cond) else op.bodies
+            for body in bodies:
+                yield from _works(body.ops, axis, inner)
+
+
+def _work(op: Leaf, axis: Axis, times: int, joined: bool = False) -> Work:
+    """What one operation is; where it is `joined`, one result is made for all devices at once."""
+    products = _products(op)
+    made = sum(var.bytes for var in op.outs)
+    if not products:
+        moved = int(made * 2 * FUSED)
+        return Work(times, 0.0, False, 0 if joined else moved, moved if joined else 0, FUSED)
+    shares = [(atom.bytes, axis in atom.axes) for atom in op.ins if isinstance(atom, Var)]
+    shares.append((made, not joined))
+    moving = sum(size for size, moves in shares if moves)
+    fixed = sum(size for size, moves in shares if not moves)
+    half = op.outs[0].dtype.itemsize < 4
+    return Work(times, products, half, moving, fixed, 1.0)
+
+
+def _products(op: Leaf) -> float:
+    """The multiplications and additions of a matrix product or a convolution."""
+    if op.name not in ("dot_general", "conv_general_dilated"):
+        return 0.0
+    left, right = (tuple[int, ...](getattr(atom, "shape", ())) for atom in op.ins[:2])
+    out = 2.0 * math.prod(op.outs[0].shape)
+    if op.name == "dot_general":
+        (contracted, _), _ = op.params["dimension_numbers"]
+        return out * math.prod(left[d] for d in contracted)
+    features = op.params["dimension_numbers"].rhs_spec[0]
+    return out * math.prod(right) / max(1, right[features])

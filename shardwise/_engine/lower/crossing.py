@@ -1,0 +1,231 @@
+"""What is kept over a meeting of the devices, and what is better made after it.
+
+What a stage makes and a later one reads is kept for all devices, though they may be computed one
+after the other. A program does not say where that has to be made: a layer that is computed again
+for the backward pass could be so before the devices meet or after, and of one activation autodiff
+keeps half a dozen things that follow from it element by element. So wherever less is kept then,
+
+- an operation that only later stages have a use for is done there,
+- what follows from kept values element by element is computed again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Iterable, Sequence
+
+from ..._mesh import Axis
+from ..._program import Atom, AxisIndex, Cond, Leaf, Op, Scan, Var, While, primitives, twin
+from .plan import Stage
+
+CHEAP = primitives.names(
+    lambda p: (p.pointwise and not p.series) or p.moves in ("reorder", "part", "repeat")
+) | {"iota"}
+"""Primitives whose results are as quickly made again as read."""
+
+SMALL = 1 << 20
+"""Bytes of all devices together that are not worth a thought."""
+
+FAR = 20
+"""How far back it is looked for what a value follows from."""
+
+FEW = 16
+"""Operations that may be done again in any stage, however little is done in it."""
+
+
+def settle(stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]) -> None:
+    """Put each of the operations into the stage where the least has to be kept for it."""
+    if len(stages) > 1:
+        plan = _Plan(stages, axis, ops, keep)
+        for level in reversed(range(1, len(stages))):
+            _Settling(plan, level).run()
+
+
+class _Plan:
+    """Which stage makes what, and which ones read it."""
+
+    def __init__(self, stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]):
+        self.stages, self.axis = stages, axis
+        self.number = {id(op): number for number, op in enumerate(ops)}
+        self.level: dict[Var, int] = {}
+        """The stage from which on there is a value."""
+        self.makers: dict[Var, Op] = {}
+        """The operations that can be done elsewhere, by what they make."""
+        self.reads: dict[Var, list[int]] = {}
+        """The stages where such operations read a value."""
+        self.fixed: dict[Var, list[int]] = {var: [len(stages)] for var in keep}
+        """The stages where anything else does."""
+        for level, stage in enumerate(stages):
+            for op in stage.outside:
+                self._read(op, level, self.fixed)
+            for op in stage.inside:
+                can_move = isinstance(op, MOVABLE) and not op.effectful
+                self.level.update(dict.fromkeys(op.outs, level))
+                self.makers.update(dict.fromkeys(op.outs, op) if can_move else {})
+                self._read(op, level, self.reads if can_move else self.fixed)
+            for op in stage.meetings:
+                self.level.update(dict.fromkeys(op.outs, level + 1))
+                self._read(op, level, self.fixed)
+
+    def _read(self, op: Op, level: int, reads: dict[Var, list[int]]) -> None:
+        for var in _vars(op.ins):
+            reads.setdefault(var, []).append(level)
+
+    def move(self, op: Op, level: int) -> None:
+        """Do an operation in that stage, no longer where it was done."""
+        old = self.level[op.outs[0]]
+        self.stages[old].inside.remove(op)
+        self.level.update(dict.fromkeys(op.outs, level))
+        for var in _vars(op.ins):
+            self.reads[var].remove(old)
+        self.add(op, level)
+
+    def add(self, op: Op, level: int) -> None:
+        """Do an operation in that stage."""
+        self.stages[level].inside.append(op)
+        self._read(op, level, self.reads)
+
+    def is_read_before(self, var: Var, level: int) -> bool:
+        """Whether a stage before that one reads a value."""
+        return any(
+            each < level for reads in (self.reads, self.fixed) for each in reads.get(var, ())
+        )
+
+    def is_kept(self, var: Var, level: int) -> bool:
+        """Whether a value has to be kept up to that stage, whatever is done in it."""
+        fixed = any(each >= level for each in self.fixed.get(var, ()))
+        return fixed or any(each > level for each in self.reads.get(var, ()))
+
+    def bytes(self, var: Var) -> int:
+        """The bytes of a value of all devices."""
+        return var.bytes * (self.axis.size if self.axis in var.axes else 1)
+
+
+MOVABLE = (Leaf, AxisIndex, Scan, While, Cond)
+"""Operations that may be done in another stage. Sums over a block are known by identity."""
+
+
+class _Settling:
+    """What is better done in a stage than kept for it: looked for from the last operation back."""
+
+    def __init__(self, plan: _Plan, level: int):
+        self.plan, self.level = plan, level
+        self.stage = plan.stages[level]
+        read = {var for op in self.stage.inside for var in _vars(op.ins)}
+        self.kept = {var for var in read if self._is_older(var)}
+        self.made: set[Var] = set()
+        """Older values that are to be made here."""
+        self.again: list[Op] = []
+        """Operations that are done before as well."""
+        self.more = max(FEW, len(self.stage.inside))
+        """How many more of them there may be: no more than there is to do anyway."""
+        self.known: dict[Var, Sources] = {}
+        """What was found of values, as long as nothing is moved."""
+
+    def run(self) -> None:
+        """Look, and change the stages."""
+        if self._cost(self.kept) <= SMALL:
+            return
+        # What is not worth its sources may be so once these are kept for something else.
+        while self._look():
+            pass
+        self._finish()
+
+    def _look(self) -> bool:
+        """Go through what makes the kept values once; whether that led to anything."""
+        heap = self._makers(self.kept)
+        heapq.heapify(heap)
+        seen: set[int] = set()
+        known = len(self.made)
+        while heap:
+            number, op = heapq.heappop(heap)
+            if number not in seen:
+                seen.add(number)
+                for each in self._makers(self._take(op)):
+                    heapq.heappush(heap, each)
+        return len(self.made) > known
+
+    def _makers(self, values: Iterable[Var]) -> list[tuple[int, Op]]:
+        """What makes these values in older stages; the last one has the smallest number."""
+        plan = self.plan
+        makers = [plan.makers[var] for var in values if var in plan.makers and self._is_older(var)]
+        return [(-plan.number[id(op)], op) for op in makers]
+
+    def _is_older(self, var: Var) -> bool:
+        return self.plan.level.get(var, self.level) < self.level
+
+    def _cost(self, values: Iterable[Var]) -> int:
+        """The bytes that are kept for this stage if these values are."""
+        plan, level = self.plan, self.level
+        return sum(plan.bytes(var) for var in values if not plan.is_kept(var, level))
+
+    def _take(self, op: Op) -> set[Var]:
+        """Do an operation here if that is better; what that makes worth looking at."""
+        before = any(self.plan.is_read_before(var, self.level) for var in op.outs)
+        cheap = _is_cheap(op)
+        if before and not cheap:
+            return set()
+        sources, made = self._sources(op.ins)
+        if not self.made.intersection(op.outs):
+            spared, cost = self._cost(self.kept.intersection(op.outs)), self._cost(sources)
+            better = cost < spared or (cost == spared > 0 and cheap)
+            if not better or len(made) + before > self.more:
+                return set()
+            self.more -= len(made) + before
+        self.known.clear()
+        self.kept = (self.kept - {*op.outs}) | sources
+        self.made |= {*op.outs} | made
+        if before:
+            self.again.append(op)
+        else:
+            self.plan.move(op, self.level)
+        return sources | made
+
+    def _sources(self, atoms: Iterable[Atom], far: int = 0) -> Sources:
+        """What has to be kept besides so that these values are here, and what is made of it."""
+        found = [self._source(var, far) for var in _vars(atoms)]
+        return set().union(*(kept for kept, _ in found)), set().union(*(made for _, made in found))
+
+    def _source(self, var: Var, far: int) -> Sources:
+        if not self._is_older(var) or var in self.kept or var in self.made:
+            return set(), set()
+        if self.plan.is_kept(var, self.level):
+            return {var}, set()
+        if var not in self.known:
+            self.known[var] = {var}, set()
+            maker = self.plan.makers.get(var)
+            if maker is not None and _is_cheap(maker) and far < FAR:
+                further, made = self._sources(maker.ins, far + 1)
+                if self._cost(further) <= self._cost([var]):
+                    self.known[var] = further, made | {var}
+        return self.known[var]
+
+    def _finish(self) -> None:
+        new = {var: twin(var) for op in self.again for var in op.outs}
+        for op in self.again:
+            self.plan.add(op, self.level)
+        ops = sorted(self.stage.inside, key=lambda op: self.plan.number[id(op)])
+        again = set(map(id, self.again))
+        for var in new:  # what is left is read here no more
+            self.plan.reads[var] = [at for at in self.plan.reads[var] if at != self.level]
+        self.stage.inside = [_renamed(op, new, id(op) in again) for op in ops]
+
+
+Sources = tuple[set[Var], set[Var]]
+
+
+def _renamed(op: Op, new: dict[Var, Var], again: bool) -> Op:
+    """An operation that reads values computed again; itself computed again, or not."""
+    if not again and not any(atom in new for atom in op.ins):
+        return op
+    ins = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in op.ins]
+    return dataclasses.replace(op, ins=ins, outs=[new[v] for v in op.outs] if again else op.outs)
+
+
+def _is_cheap(op: Op) -> bool:
+    return isinstance(op, AxisIndex) or (isinstance(op, Leaf) and op.name in CHEAP)
+
+
+def _vars(atoms: Iterable[Atom]) -> list[Var]:
+    return [atom for atom in dict.fromkeys(atoms) if isinstance(atom, Var)]

@@ -1,0 +1,255 @@
+"""One loop over the coordinates of an axis.
+
+`lax.scan` over blocks of shards, `vmap` within a block. Reductions whose operand is made in the
+loop are accumulated in it, so N gradients never exist together; what later stages need is stacked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..._mesh import Axis
+from ..._program import Op, Var
+from ..._program.collectives import (
+    RULES,
+    accumulate,
+    alone,
+    identity,
+    narrow,
+    reduce,
+    scatter,
+    widen,
+)
+from .context import Context, Env
+from .cost import Job
+from .plan import BlockSum, Fold, reads
+from .trouble import Trouble, first_in, first_of
+from .value import Value, stacked
+
+
+@dataclasses.dataclass
+class Loop:
+    """The loop over `axis` of `ops`; `rest` are the axes that the loops inside it run over."""
+
+    axis: Axis
+    rest: Sequence[Axis]
+    ops: list[Op]
+    folds: list[Fold]
+    keep: list[Var]
+    grown: dict[Var, Var]
+    """Of what is kept, that which takes the place of a stack: its parts are written over."""
+    env: Env
+    cx: Context
+
+    def run(self) -> None:
+        """Run it; afterwards `env` holds what is kept and the results of the folds."""
+        self.watched = self.cx.watch.concerns(self.ops)
+        taken = reads(self.ops)
+        self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
+        self.moving = [v for v in taken if v not in self.fixed]
+        self.size, self.pace = self.cx.pace.chunk(self._job())
+        self.over = self._overwritten()
+        outs, totals, trouble = self._all()
+        for var, out in zip(self.keep, outs, strict=True):
+            self.env[var] = stacked(out.array, [self.axis], out.dims)
+        for fold, total in zip(self.folds, totals, strict=True):
+            self.env[fold.op.outs[0]] = self._finish(fold, total)
+        if trouble is not None:
+            self.cx.troubles.append(trouble)
+
+    def _job(self) -> Job:
+        sliced = sum(var.bytes for var in self.moving)
+        totals = sum(fold.operand.bytes for fold in self.folds)
+        return Job(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.turns)
+
+    # --- one shard
+
+    def _shard(
+        self, index: Any, slices: Sequence[Any], totals: list[Any] | None, batched: bool = True
+    ) -> tuple[list[Value], list[Any], Any]:
+        local: Env = {**self.fixed}
+        for var, array in zip(self.moving, slices, strict=True):
+            local[var] = Value(array, self.env[var].dims_without(self.axis))
+        adding = self._adding(totals)
+        inner = self.cx.at(self.axis, index, self.pace, self._summing(), adding, batched)
+        wanted = [fold.operand for fold in self.folds]
+        self.cx.run(self.ops, self.rest, local, [*self.keep, *wanted], inner)
+        parts = [local[fold.operand].spread(self._along(fold)) for fold in self.folds]
+        outs = [local[var] for var in self.keep]
+        return outs, parts, inner.trouble() if self.watched else None
+
+    def _summing(self) -> dict[BlockSum, str]:
+        if self.size == 1:
+            return {}
+        return {fold.within: self._block for fold in self.folds if fold.within}
+
+    def _adding(self, totals: list[Any] | None) -> dict[Var, Any]:
+        """The totals that inner loops add to, instead of making a stack that is added later."""
+        pairs = zip(self.folds, totals or (), strict=bool(totals))
+        return {fold.operand: total for fold, total in pairs if fold.by_rows}
+
+    @property
+    def _block(self) -> str:
+        return f"block of {self.axis.name}"
+
+    # --- a block of shards, stacked in front
+
+    def _one(
+        self, index: Any, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
+    ) -> tuple[list[Value], list[Any], Any]:
+        slices = [value.at(self.axis, index).array for value in self._values(stacks)]
+        outs, parts, trouble = self._shard(index, slices, totals, batched=False)
+        return outs, [widen(part) for part in parts], trouble
+
+    def _many(
+        self, start: Any, size: int, totals: list[Any] | None = None, stacks: Sequence[Any] = ()
+    ) -> tuple[list[Value], list[Any], Any]:
+        whole = size == self.axis.size
+        dims = [self.env[v].dims[self.axis] for v in self.moving]
+        blocks = [
+            value.array if whole else value.block(self.axis, start, size)
+            for value in self._values(stacks)
+        ]
+        index = start + jnp.arange(size, dtype=jnp.int32)
+        summed = [None if fold.within else 0 for fold in self.folds]
+        shards = jax.vmap(
+            self._shard,
+            in_axes=(0, dims, None),
+            out_axes=(0, summed, 0),
+            axis_name=self._block,
+        )
+        outs, parts, trouble = shards(index, blocks, totals)
+        return outs, parts, None if trouble is None else first_in(trouble)
+
+    def _values(self, stacks: Sequence[Any]) -> list[Value]:
+        """What is different for each shard."""
+        old = dict(zip(self.over.values(), stacks, strict=False))
+        return [Value(old[v], {self.axis: 0}) if v in old else self.env[v] for v in self.moving]
+
+    def _write(
+        self, stacks: Sequence[Any], outs: Sequence[Value], start: Any
+    ) -> tuple[list[Any], list[Value]]:
+        """Put results into their stacks, from a place on; the other results."""
+        made = dict(zip(self.keep, outs, strict=True))
+        parts = [made.pop(var).array for var in self.over]
+        if self.size == 1:
+            parts = [lax.expand_dims(part, (0,)) for part in parts]
+        update = lax.dynamic_update_slice_in_dim
+        new = [update(stack, part, start, 0) for stack, part in zip(stacks, parts, strict=True)]
+        return new, [*made.values()]
+
+    def _total(self, fold: Fold, part: Any) -> Any:
+        return part if fold.within else reduce(fold.name, part)
+
+    # --- all shards
+
+    def _all(self) -> tuple[list[Value], list[Any], Any]:
+        n, size = self.axis.size, self.size
+        if n == 1:
+            outs, parts, trouble = self._one(np.int32(0))
+            totals = [self._alone(*both) for both in zip(self.folds, parts, strict=True)]
+            return [_in_front(out) for out in outs], totals, trouble
+        if size == n:
+            outs, parts, trouble = self._many(0, n)
+            return outs, list(map(self._total, self.folds, parts)), trouble
+        full, left = divmod(n, size)
+        start = self._starts()
+        calm = self.cx.watch.calm() if self.watched else None
+        stacks = [self.env[old].array for old in self.over.values()]
+
+        def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
+            totals, stacks, trouble = carry
+            if size == 1:
+                outs, parts, new = self._one(block, totals, stacks)
+            else:
+                outs, parts, new = self._many(block * size, size, totals, stacks)
+            stacks, outs = self._write(stacks, outs, block * size)
+            return (self._add(totals, parts), stacks, _join(trouble, new)), outs
+
+        blocks = jnp.arange(full, dtype=jnp.int32)
+        (totals, stacks, trouble), outs = lax.scan(step, (start, stacks, calm), blocks)
+        if size > 1:
+            outs = [Value(_flat(out.array), out.dims) for out in outs]
+        if left:
+            more, parts, new = self._many(full * size, left, totals, stacks)
+            stacks, more = self._write(stacks, more, full * size)
+            totals, trouble = self._add(totals, parts), _join(trouble, new)
+            outs = [
+                Value(lax.concatenate([a.array, b.array], 0), a.dims)
+                for a, b in zip(outs, more, strict=True)
+            ]
+        rest, written = iter(outs), dict(zip(self.over, stacks, strict=True))
+        outs = [Value(written[var]) if var in written else next(rest) for var in self.keep]
+        return outs, totals, trouble
+
+    def _overwritten(self) -> dict[Var, Var]:
+        """What is written over a stack, and which one: it has to be one of just this form."""
+        values = {var: self.env[old] for var, old in self.grown.items()}
+        return {
+            var: self.grown[var]
+            for var, value in values.items()
+            if value.dims == {self.axis: 0}
+            and value.array.shape == (self.axis.size, *var.shape)
+            and value.array.dtype == var.dtype
+        }
+
+    def _alone(self, fold: Fold, part: Any) -> Any:
+        # As in a collective outside a loop: XLA leaves out what keeps its shape.
+        left_out = RULES[fold.op.name].same and all(axis.size == 1 for axis in fold.op.scope)
+        return part if left_out else alone(fold.name, part)
+
+    def _add(self, totals: list[Any], parts: list[Any]) -> list[Any]:
+        return [self._sum(*three) for three in zip(self.folds, totals, parts, strict=True)]
+
+    def _sum(self, fold: Fold, total: Any, part: Any) -> Any:
+        if fold.by_rows:
+            return part  # an inner loop has added to the total
+        if self.size == 1:
+            return RULES[fold.name].fold(total, part)  # pyright: ignore[reportOptionalCall]
+        return lax.add(total, part) if fold.within else accumulate(fold.name, total, part)
+
+    # --- folds
+
+    def _along(self, fold: Fold) -> list[Axis]:
+        return [axis for axis in self.rest if axis in fold.operand.axes]
+
+    def _starts(self) -> list[Any]:
+        @functools.cache
+        def start(name: str, shape: tuple[int, ...], dtype: Any) -> Any:
+            return lax.full(shape, identity(name, dtype))
+
+        lead = ((*(axis.size for axis in self._along(fold)),) for fold in self.folds)
+        return [
+            start(fold.name, (*sizes, *fold.operand.shape), fold.operand.dtype)
+            for fold, sizes in zip(self.folds, lead, strict=True)
+        ]
+
+    def _finish(self, fold: Fold, total: Any) -> Value:
+        along = self._along(fold)
+        total = narrow(total, fold.op.outs[0].dtype)
+        if fold.op.name != "psum_scatter":
+            return stacked(total, along)
+        params = dict(fold.op.params)
+        params["dimension"] += len(along)
+        parts = scatter(total, self.axis.size, **params)
+        return stacked(parts, [self.axis], stacked(parts, along).dims)
+
+
+def _join(old: Trouble | None, new: Trouble | None) -> Trouble | None:
+    return old if old is None or new is None else first_of([old, new])
+
+
+def _in_front(out: Value) -> Value:
+    return Value(lax.expand_dims(out.array, (0,)), out.dims)
+
+
+def _flat(array: Any) -> Any:
+    return lax.reshape(array, (array.shape[0] * array.shape[1], *array.shape[2:]))

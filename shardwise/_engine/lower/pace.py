@@ -1,0 +1,211 @@
+"""How many shards to compute at once."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ... import _jax
+from ..._program import Atom, Cond, Leaf, Lit, Op, Var, While, walk
+from ..._program.primitives import of
+from .cost import Job, Machine, seconds
+
+LOG = logging.getLogger("shardwise")
+SOME = Machine()
+
+
+def _by_hardware(op: Leaf) -> bool:
+    """Whether its keys are those of XLA's own generator: a batch of them is one long draw."""
+    return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
+
+
+def _alone(op: Op) -> bool:
+    """Whether an operation gives a device's own result only if run for one device at a time."""
+    if isinstance(op, Leaf):
+        split = any(atom.axes for atom in op.ins)
+        if split and op.primitive is not None and not _jax.can_batch(op.primitive):
+            return True
+        row = of(op.name)
+        return op.effect or row.apart or (row.random and _by_hardware(op))
+    if isinstance(op, Cond) and op.ins[0].axes:
+        # A vmapped cond runs both branches, so a loop that the branch guards may never end.
+        return any(isinstance(inner, While) for body in op.bodies for inner in walk(body.ops))
+    return False
+
+
+def has_equal_columns(ops: Sequence[Op]) -> bool:
+    """Whether there is a product with a matrix whose columns are all the same: `x @ jnp.ones(...)`.
+
+    XLA on a CPU gives wrong sums of such products if there are several, up to JAX 0.12 at least:
+    `jax.jit(lambda x: jnp.sum(x @ jnp.ones((4, 1000)), 0))(jnp.ones((8, 4)))`.
+    """
+    found = list(walk(list(ops)))
+    makers = {var: op for op in found for var in op.outs}
+    return any(_of_equal_columns(op, makers) for op in found if isinstance(op, Leaf))
+
+
+def _of_equal_columns(op: Leaf, makers: dict[Var, Op]) -> bool:
+    if op.name != "dot_general":
+        return False
+    summed, batch = op.params["dimension_numbers"]
+    return any(
+        isinstance(atom, Var)
+        and any(
+            size > 1 and d not in (*its_summed, *its_batch) and _is_same_along(atom, d, makers)
+            for d, size in enumerate(atom.shape)
+        )
+        for atom, its_summed, its_batch in zip(op.ins, summed, batch, strict=True)
+    )
+
+
+def _is_same_along(atom: Atom, dim: int, makers: dict[Var, Op]) -> bool:
+    """Whether all entries of a value along one of its dimensions are known to be the same."""
+    if isinstance(atom, Lit):
+        return np.ndim(atom.value) == 0
+    op = makers.get(atom)
+    if not isinstance(op, Leaf):
+        return False
+    if op.name == "broadcast_in_dim":
+        places = list(op.params["broadcast_dimensions"])
+        source = op.ins[0]
+        return dim not in places or (
+            isinstance(source, Var) and source.shape[places.index(dim)] == 1
+        )
+    return of(op.name).pointwise and all(_is_same_along(each, dim, makers) for each in op.ins)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How many shards of a loop are computed at once, and why."""
+
+    axis: str
+    shards: int
+    at_once: int
+    line: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.at_once} of {self.shards} shards over {self.axis!r} at once: {self.why}"
+
+
+_choices: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar(
+    "choices", default=None
+)
+
+
+@contextlib.contextmanager
+def choosing() -> Iterator[list[Choice]]:
+    """A list of what is chosen, loop by loop, while programs are lowered inside."""
+    found: list[Choice] = []
+    token = _choices.set(found)
+    try:
+        yield found
+    finally:
+        _choices.reset(token)
+
+
+def is_choosing() -> bool:
+    """Whether somebody wants to know what is chosen for every loop."""
+    return _choices.get() is not None
+
+
+@dataclasses.dataclass(frozen=True)
+class Pace:
+    """How many shards to compute at once: a number, or what suits a machine and its memory."""
+
+    shards: int | None = 1
+    bytes: float = 0.0
+    machine: Machine = SOME
+    apart: str = ""
+    """Why only one at a time, if that is so."""
+    turns: int = 1
+    """How often the loops around come here while the program runs once."""
+
+    def within(self, turns: int) -> Pace:
+        """The same inside a loop of so many turns."""
+        return dataclasses.replace(self, turns=self.turns * turns)
+
+    def chunk(self, job: Job) -> tuple[int, Pace]:
+        """How many devices at once, and what that leaves for the loops inside."""
+        axis = job.axis
+        size, why = self._choose(job)
+        choice = Choice(axis.name, axis.size, size, str(job.ops[0].where), why)
+        found = _choices.get()
+        if found is not None:
+            found.append(choice)
+        inner = self.within(axis.size // size)
+        if self.shards is None:
+            LOG.debug("at_once='auto': %s", choice)
+            return size, dataclasses.replace(inner, bytes=self.bytes / size)
+        return size, dataclasses.replace(inner, shards=max(1, self.shards // size))
+
+    def _choose(self, job: Job) -> tuple[int, str]:
+        if self.apart:
+            return 1, self.apart
+        if any(_alone(op) for op in walk(list(job.ops))):
+            return 1, "something in it cannot be computed for several devices together"
+        shards = job.axis.size
+        if self.shards is not None:
+            return min(self.shards, shards), "as asked for"
+        sizes = [k for k in range(1, shards + 1) if shards % k == 0]
+        fitting = [k for k in sizes if k == 1 or self._fits(k, job)]
+        times = {k: seconds(self.machine, job, k) for k in fitting}
+        return (size := _preferred(times, job)), _why(times, size, job, fitting == sizes)
+
+    def _fits(self, size: int, job: Job) -> bool:
+        """Return whether `size` shards use a modest share of the memory, or little of it."""
+        taken = job.held(size) + job.totals
+        return taken <= self.bytes and (_modest(size, job) or taken <= self.bytes * FREE)
+
+
+def _modest(size: int, job: Job) -> bool:
+    """Return whether `size` shards and the totals stay within a share of what all shards use."""
+    return size == 1 or size * job.own + job.totals <= SHARE * job.axis.size * job.own
+
+
+def _preferred(times: dict[int, float], job: Job) -> int:
+    """Return the number of shards to compute at once, given the estimated times.
+
+    Times are estimates. Up to the share of the memory that may be used, more shards are preferred
+    unless they are estimated to be clearly slower: too few do not fill a machine, which is seen
+    on any of them, while saving more memory than asked for is of no use. Above that share, a
+    number of shards has to be clearly faster.
+    """
+    modest = {k: time for k, time in times.items() if _modest(k, job)}
+    size = max(k for k, time in modest.items() if time <= ERROR * min(modest.values()))
+    best = min(times.values())
+    if ERROR * best < times[size]:
+        return next(k for k, time in times.items() if time <= TOLERANCE * best)
+    return size
+
+
+SHARE = 0.25
+"""The share of the memory of all shards that may be used, unless that is little."""
+
+FREE = 1 / 64
+"""The share of the memory at hand below which saving is not worth anything."""
+
+ERROR = 1.15
+"""How far an estimated time may be from the measured one, relative to another estimate."""
+
+TOLERANCE = 1.02
+"""How much slower than the fastest number of shards a smaller one may be."""
+
+
+def _why(times: dict[int, float], size: int, job: Job, all_fit: bool) -> str:
+    parts = [
+        f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(job.held(k) / 1e6)} MB"
+        for k in dict.fromkeys((1, size, max(times)))
+    ]
+    if not all_fit:
+        parts.append("more too large a share of the memory")
+    return ", ".join(parts)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"

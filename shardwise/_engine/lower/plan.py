@@ -1,0 +1,323 @@
+"""What runs when: the order of the axes, the stages, what has to be kept.
+
+Nothing here touches an array.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from ..._mesh import Axis
+from ..._program import Atom, Body, Collective, Leaf, Lit, Op, Scan, Var, primitives
+from ..._program.collectives import foldable, one_by_one, wide, widen
+from .switches import is_on
+
+
+@dataclasses.dataclass
+class Stage:
+    """What happens between two meetings of the devices along an axis."""
+
+    outside: list[Op] = dataclasses.field(default_factory=list)
+    """The same for every coordinate: run once."""
+    inside: list[Op] = dataclasses.field(default_factory=list)
+    """Different for each coordinate: run in one loop over them."""
+    meetings: list[Op] = dataclasses.field(default_factory=list)
+    """Where the coordinates exchange something, after the loop."""
+
+    @property
+    def ops(self) -> list[Op]:
+        """All of it, in order."""
+        return [*self.outside, *self.inside, *self.meetings]
+
+
+def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
+    """Cut a list where the devices along `axis` meet."""
+    out: list[Stage] = []
+    level: dict[Var, int] = {}
+    for op in ops:
+        now = max((level.get(atom, 0) for atom in op.ins if isinstance(atom, Var)), default=0)
+        while len(out) <= now:
+            out.append(Stage())
+        meets = axis in op.meets
+        stage = out[now]
+        (stage.meetings if meets else stage.inside if axis in op.needs else stage.outside).append(
+            op
+        )
+        for var in op.outs:
+            level[var] = now + meets
+    return out
+
+
+def concerned(ops: Sequence[Op], axes: Iterable[Axis]) -> list[Axis]:
+    """Those of the axes that anything in the list differs over or meets along."""
+    return [axis for axis in axes if any(axis in op.needs or axis in op.meets for op in ops)]
+
+
+def outermost(ops: Sequence[Op], axes: Sequence[Axis]) -> Axis:
+    """The axis to loop over first: the one along which devices meet least often.
+
+    Its loop then holds the loops of the others, so that a training step split over data and model
+    keeps the activations of one data shard, not of all.
+    """
+    if len(axes) == 1:
+        return axes[0]
+    return min(axes, key=lambda axis: sum(bool(stage.meetings) for stage in stages(ops, axis)))
+
+
+@dataclasses.dataclass
+class Fold:
+    """A reduction whose operand is made in a loop: accumulated there, never stacked."""
+
+    op: Collective
+    operand: Var
+    name: str
+    within: BlockSum | None = None
+    """Where the devices that are computed at once are summed, inside the loop."""
+    by_rows: bool = False
+    """Whether an inner loop makes the operand row by row: each can be added as soon as made."""
+
+
+@dataclasses.dataclass
+class Joint:
+    """What is summed over devices, made by operations that can be done for all of them in one.
+
+    The sum of products `x @ y` is one product over more terms. `ops` are such an operation and then
+    those that a sum passes through; nothing else reads what they make.
+    """
+
+    ops: list[Leaf]
+
+    @property
+    def ins(self) -> list[Atom]:
+        """What they take from outside, each once."""
+        made = {var for op in self.ops for var in op.outs}
+        return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in made))
+
+
+@dataclasses.dataclass(eq=False)
+class BlockSum(Op):
+    """In a loop of each device: the sum over those devices that are computed at once.
+
+    The collective after the loop sums over the blocks. `joint` is what makes the operand, if it can
+    be done for all devices of a block in one. Where nobody sums, this does nothing more than that.
+    """
+
+    joint: Joint | None
+
+
+def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:
+    """The meetings that a loop can fold; adds to `inner` what they need inside it."""
+    makers = {var: op for op in stage.inside for var in op.outs}
+    known = {var: op for op in stage.outside for var in op.outs} | makers
+    found = []
+    replaced: set[int] = set()
+    for op in stage.meetings:
+        if not isinstance(op, Collective) or op.groups is not None or op.ins[0] not in makers:
+            continue
+        operand = op.ins[0]
+        assert isinstance(operand, Var)
+        scatters = op.name == "psum_scatter" and op.axes == (axis,)
+        name = "psum" if scatters else op.name
+        if name not in primitives.REDUCTIONS or not foldable(name, operand.dtype):
+            continue
+        rest = tuple(other for other in op.axes if other != axis)
+        if one_by_one(name, operand.dtype) and rest:
+            continue
+        within, maker, by_rows = None, makers[operand], False
+        if rest or not sums_in_blocks(name, operand.dtype):
+            pass
+        elif _adds_up(maker, operand):
+            within = _in_loop(operand, maker)
+        elif _hands_out(maker, operand, uses):
+            by_rows = maker.needs == {axis} and not maker.meets
+            within = _in_loop(operand, maker)
+            if within is None and by_rows:
+                within, loop = _into_loop(op, operand, maker, axis)
+                inner[:] = [loop if other is maker else other for other in inner]
+                makers.update(dict.fromkeys(loop.outs, loop))
+                known |= makers
+        if rest:
+            operand = _reduce_rest(op, operand, rest, inner)
+        if within is None and sums_in_blocks(name, operand.dtype):
+            joint = None if rest else joint_of(operand, known, uses, axis)
+            within = block_sum(op, operand, joint)
+            (operand,) = within.outs
+            replaced |= {id(op) for op in joint.ops} if joint else set()
+            inner.append(within)
+        found.append(Fold(op, operand, name, within, by_rows))
+    if replaced:
+        inner[:] = [op for op in inner if id(op) not in replaced]
+    return found
+
+
+def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Var]) -> bool:
+    """Whether a value is what a loop carries with something added, and nothing else reads either.
+
+    Then it can be written where the old one was.
+    """
+    old = carried.get(var)
+    if old is None or uses.get(old) != 1 or uses.get(var) != 1:
+        return False
+    return any(
+        var in op.outs
+        and old in op.ins
+        and isinstance(op, Leaf)
+        and op.name in primitives.ADDITIONS
+        for op in stage.inside
+    )
+
+
+def sums_in_blocks(name: str, dtype: Any) -> bool:
+    """Whether devices that are computed at once may be summed in any order."""
+    return name == "psum" and not one_by_one(name, dtype) and dtype != np.bool_
+
+
+def _hands_out(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:
+    """Whether a value is what a loop hands out row by row, and read but once."""
+    if not isinstance(maker, Scan) or uses.get(operand) != 1:
+        return False
+    place = maker.outs.index(operand)
+    return place >= maker.carry and isinstance(maker.body.outs[place], Var)
+
+
+def _adds_up(maker: Op, operand: Var) -> TypeGuard[Scan]:
+    """Whether a value is what a loop carries: `once` has it add up sums over blocks."""
+    return isinstance(maker, Scan) and maker.outs.index(operand) < maker.carry
+
+
+def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
+    """The sum in a loop that makes the operand of a fold, or what is added to it in each turn."""
+    place = maker.outs.index(operand)
+    made = {maker.body.outs[place]}
+    if place < maker.carry:
+        carried = maker.body.ins[maker.consts + place]
+        adds = (op for op in maker.body.ops if made.issuperset(op.outs) and carried in op.ins)
+        made = {atom for op in adds for atom in op.ins}
+    sums = (op for op in maker.body.ops if isinstance(op, BlockSum) and made.issuperset(op.outs))
+    return next(sums, None)
+
+
+def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
+    """A new sum in a loop that makes the operand of a fold, and the loop with it."""
+    ops, outs, place = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
+    row = outs[place]
+    assert isinstance(row, Var)
+    uses = count_uses(ops, [atom for atom in outs if isinstance(atom, Var)])
+    joint = joint_of(row, {var: each for each in ops for var in each.outs}, uses, axis)
+    within = block_sum(op, row, joint)
+    (outs[place],) = within.outs
+    gone = {id(each) for each in joint.ops} if joint else set()
+    ops = [*(each for each in ops if id(each) not in gone), within]
+    return within, dataclasses.replace(maker, body=Body(maker.body.ins, ops, outs))
+
+
+def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
+    """The part of a sum over devices that happens among those computed at once."""
+    out = Var(operand.shape, operand.dtype)
+    out.axes = operand.axes
+    ins: list[Atom] = joint.ins if joint else [operand]
+    made = BlockSum(ins, [out], joint, scope=op.scope, source=op.source, calls=op.calls)
+    made.needs = operand.axes
+    return made
+
+
+def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
+    """The part of a reduction over several axes that happens inside the loop over one of them."""
+    if wide(operand.dtype) != operand.dtype:
+        operand = _widened(op, operand, inner)
+    out = Var(operand.shape, operand.dtype)
+    out.axes = operand.axes - set(rest)
+    part = Collective([operand], [out], op.name, rest, op.params, scope=op.scope)
+    part.source, part.calls = op.source, op.calls
+    part.needs, part.meets = operand.axes, operand.axes & set(rest)
+    inner.append(part)
+    return out
+
+
+def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
+    """The operand in the type it is reduced in: a part of a reduction is not rounded."""
+    out = Var(operand.shape, wide(operand.dtype))
+    out.axes = operand.axes
+    cast = Leaf([operand], [out], "convert_element_type", lambda x: [widen(x)], scope=op.scope)
+    cast.source, cast.calls, cast.needs = op.source, op.calls, operand.axes
+    inner.append(cast)
+    return out
+
+
+PASSED = primitives.names(lambda p: p.moves == "reorder" and p.acts == "moves") | {"neg"}
+"""Operations that a sum over devices passes through.
+
+It does not pass through additions: of two sums each may be infinite where their difference is not.
+Nor through conversions: each device rounds its own product, and XLA would round that of all.
+"""
+
+
+def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
+    """What makes a value, if the sum of it over `axis` can be made in one."""
+    if not is_on("joint"):
+        return None
+    ops: list[Leaf] = []
+    atom: Atom = var
+    while True:
+        op = makers.get(atom) if isinstance(atom, Var) and uses.get(atom) == 1 else None
+        if not isinstance(op, Leaf):
+            return None
+        ops.append(op)
+        if _is_joined(op, makers, axis):
+            return Joint(ops[::-1])
+        if op.name not in PASSED:
+            return None
+        (atom,) = op.ins
+
+
+def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
+    """Whether one operation of all devices takes its place: they differ along this axis alone."""
+    match op.name:
+        case "dot_general":
+            return all(atom.axes == {axis} for atom in op.ins)
+        case "conv_general_dilated":
+            summed = op.params["feature_group_count"] == 1  # over all features of all devices
+            return summed and all(atom.axes == {axis} for atom in op.ins)
+        case "scatter-add":
+            operand, *others = op.ins
+            places = op.params["dimension_numbers"].scatter_dims_to_operand_dims
+            fits = places and all(atom.axes <= {axis} for atom in others)
+            return bool(fits) and is_zero(operand, makers)
+    return False
+
+
+def is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
+    """Whether a value is known to be zero everywhere."""
+    if isinstance(atom, Lit):
+        return not np.any(atom.value)
+    op = makers.get(atom)
+    if not isinstance(op, Leaf) or op.name != "broadcast_in_dim":
+        return False
+    return isinstance(op.ins[0], Lit) and is_zero(op.ins[0], makers)
+
+
+def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:
+    """How often each value is read."""
+    uses: dict[Var, int] = {}
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                uses[atom] = uses.get(atom, 0) + 1
+    for var in keep:
+        uses[var] = uses.get(var, 0) + 1
+    return uses
+
+
+def reads(ops: Sequence[Op]) -> list[Var]:
+    """Values that a list takes from outside, each once."""
+    made = {var for op in ops for var in op.outs}
+    seen: dict[Var, None] = {}
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var) and atom not in made:
+                seen[atom] = None
+    return list(seen)

@@ -1,0 +1,151 @@
+"""What repeats: the layers of a model that is written out are traced and lowered once.
+
+Two parts of a program are alike if they do the same operations to values of the same types. The
+first one is traced where it stands; from the second one on they are calls of one function, which
+XLA puts back into place before it does anything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..._mesh import Axis
+from ..._program import Collective, Leaf, Lit, Op, Var, comparable, doing
+from .context import Context, Env, read
+from .loop import Loop
+from .plan import BlockSum, Stage, reads
+from .value import Value
+
+Atoms = Sequence[Var | Lit]
+SHORTEST, LONGEST = 3, 300
+"""Fewer operations are as quickly traced as a call of a function; more are not met again."""
+
+
+def loop(loop: Loop) -> None:
+    """Run a loop; afterwards its `env` holds what is kept and the results of the folds."""
+    cx = loop.cx
+    few = len(loop.ops) <= LONGEST
+    if cx.repeats is None or cx.coords or not few or cx.watch.concerns(loop.ops):
+        loop.run()
+        return
+    taken = reads(loop.ops)
+    what = _of_loop(loop, taken)
+    outs = [*loop.keep, *(fold.op.outs[0] for fold in loop.folds)]
+
+    def run(env: Env) -> None:
+        dataclasses.replace(loop, env=env, cx=cx.fresh()).run()
+
+    _run(run, what, taken, outs, loop.env, cx)
+
+
+BLOCK = 12
+"""How many stages one call stands for, where many of a kind follow each other."""
+
+REGULAR = 0.9
+"""The share of stages that a pattern has to hold for; the others are traced as they stand."""
+
+
+def blocks(row: Sequence[Stage]) -> Iterator[Sequence[Stage]]:
+    """Cut stages that follow each other so that blocks come again, if a pattern of them does."""
+    kinds = [tuple(_kind(op) for op in (*one.inside, *one.meetings)) for one in row]
+    size = 1
+    for period in range(1, BLOCK + 1) if len(row) >= 4 * BLOCK else ():
+        again = sum(map(operator.eq, kinds, kinds[period:]))
+        if again >= REGULAR * len(row):
+            size = period * (BLOCK // period)
+            break
+    return (row[i : i + size] for i in range(0, len(row), size))
+
+
+def flat(
+    ops: Sequence[Op],
+    axes: Sequence[Axis],
+    keep: Sequence[Var],
+    env: Env,
+    cx: Context,
+    run: Callable[[Env], None],
+) -> None:
+    """Run stages that need no loop, with their meetings; numbers in them may be other ones."""
+    known = all(isinstance(op, Leaf | Collective) for op in ops)
+    if cx.repeats is None or cx.coords or not known or len(ops) < SHORTEST:
+        run(env)
+        return
+    taken: list[Var | Lit] = list(reads(ops))
+    taken += dict.fromkeys(atom for op in ops for atom in op.ins if _is_number(atom))
+    found, number = _of_ops(ops, taken)
+    what = found and (found, tuple(axes), tuple(number[var] for var in keep))
+    _run(run, what, taken, keep, env, cx)
+
+
+def _run(
+    run: Callable[[Env], None], what: Any, ins: Atoms, outs: Sequence[Var], env: Env, cx: Context
+) -> None:
+    assert cx.repeats is not None
+    if what is None or what not in cx.repeats:
+        cx.repeats[what] = None
+        run(env)
+        return
+
+    def repeated(values: list[Value]) -> list[Value]:
+        own: Env = dict(zip(ins, values, strict=True))
+        run(own)
+        return [own[var] for var in outs]
+
+    call = cx.repeats[what] = cx.repeats[what] or jax.jit(repeated)
+    env.update(zip(outs, call([read(env, atom) for atom in ins]), strict=True))
+
+
+def _of_loop(loop: Loop, taken: Sequence[Var]) -> Any:
+    """What a loop does; None if that is not known."""
+    ops, number = _of_ops(loop.ops, taken)
+    if ops is None:
+        return None
+    folds = tuple(
+        (doing(fold.op), fold.op.scope, number[fold.operand], _type(fold.op.outs[0]), fold.name,
+         fold.within and loop.ops.index(fold.within))
+        for fold in loop.folds
+    )  # fmt: skip
+    kept = tuple((number[var], number.get(loop.grown.get(var))) for var in loop.keep)
+    return ops, folds, loop.axis, tuple(loop.rest), kept
+
+
+def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
+    """What a list does, or None; and its values, numbered in the order in which they appear."""
+    number: dict[Any, Any] = {atom: (i, _type(atom)) for i, atom in enumerate(taken)}
+    found = []
+    for op in ops:
+        what = _doing(op)
+        if what is None:
+            return None, number
+        ins = tuple(number[atom] if atom in number else comparable(atom) for atom in op.ins)
+        number |= {var: (len(number) + i, _type(var)) for i, var in enumerate(op.outs)}
+        found.append((what, ins, tuple(map(_type, op.outs)), op.scope, op.needs, op.meets))
+    return tuple(found), number
+
+
+def _doing(op: Op) -> Any:
+    if not isinstance(op, BlockSum):
+        return doing(op)
+    made, _ = _of_ops(op.joint.ops, op.joint.ins) if op.joint else ((), {})
+    return None if made is None else ("sum", made)
+
+
+def _kind(op: Op) -> Any:
+    """What tells two operations apart at a glance."""
+    return op.name if isinstance(op, Leaf) else doing(op) or type(op)
+
+
+def _is_number(atom: Var | Lit) -> bool:
+    return isinstance(atom, Lit) and np.shape(atom.value) == ()
+
+
+def _type(atom: Var | Lit) -> Any:
+    if isinstance(atom, Lit):
+        return jax.typeof(atom.value), atom.axes
+    return atom.shape, atom.dtype, atom.weak, atom.axes

@@ -1,0 +1,227 @@
+"""Run a list of operations for all coordinates of some axes.
+
+    pick the axis along which devices meet least often
+    cut the list into stages where they meet
+    in each stage: run once what is the same for all coordinates,
+                   loop over the rest (each turn is this same procedure for the other axes),
+                   let the devices meet
+
+With no axis left, an operation is one call of JAX.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ... import _jax
+from ..._jax.shapes import reshaped
+from ..._mesh import Axis
+from ..._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
+from ..._program import collectives as _collectives
+from . import flat, repeat
+from .block import sum_block
+from .context import Context, Env, read
+from .control import control
+from .crossing import settle
+from .loop import Loop
+from .machine import on_host
+from .pace import Pace, has_equal_columns, is_choosing
+from .passes import rewritten
+from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
+from .straight import Straight, straight
+from .switches import is_on
+from .trouble import Trouble, Watch
+from .value import Value, put_together, stacked, take_apart
+
+
+def execute(
+    body: Body, args: Sequence[Any], watch: Watch, pace: Pace
+) -> tuple[list[Any], Trouble | None]:
+    """The results of a program, and its trouble if it can have any."""
+    outs, trouble = observe(body, args, watch, pace, body.outs)
+    return [out.first() for out in outs], trouble
+
+
+def observe(
+    body: Body, args: Sequence[Any], watch: Watch, pace: Pace, atoms: Sequence[Atom]
+) -> tuple[list[Value], Trouble | None]:
+    """Any values of a program, as all devices hold them."""
+    if on_host() and has_equal_columns(body.ops):
+        pace = dataclasses.replace(
+            pace, apart="XLA gives wrong sums of products with equal columns"
+        )
+    repeats = is_on("repeat") and not is_choosing()
+    cx = Context(run, watch, pace, repeats={} if repeats else None)
+    env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
+    axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
+    keep = [atom for atom in atoms if isinstance(atom, Var)]
+    run(rewritten(body.ops, keep, watch), list(axes), env, keep, cx)
+    return [read(env, atom) for atom in atoms], cx.trouble() if watch.sites else None
+
+
+def run(
+    ops: Sequence[Op], axes: Sequence[Axis], env: Env, keep: Sequence[Var], cx: Context
+) -> None:
+    """Run `ops`; afterwards `env` holds the values in `keep`."""
+    axes = concerned(ops, axes)
+    if not axes:
+        for part in straight(ops, keep) if not cx.batched and is_on("straight") else [ops]:
+            if isinstance(part, Straight):
+                part.write(env)
+                continue
+            for op in part:
+                _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], (), cx), env)
+        return
+    axis = outermost(ops, axes)
+    rest = [other for other in axes if other != axis]
+    found = stages(ops, axis)
+    if is_on("crossing") and not cx.watch.concerns(ops):
+        settle(found, axis, ops, keep)
+    uses = count_uses([op for stage in found for op in stage.ops], keep)
+    row: list[Stage] = []
+    for stage in found:
+        is_flat = is_on("flat") and not cx.batched and flat.is_flat(stage, uses, axes)
+        if stage.outside or not is_flat:
+            _flat(row, axes, uses, cx, env)
+            row = []
+        run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
+        if is_flat:
+            row.append(stage)
+            continue
+        inside = list(stage.inside)
+        folded = folds(stage, axis, inside, uses)
+        if inside:
+            kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
+            grown = {var: cx.grown[var] for var in kept if is_grown(var, stage, uses, cx.grown)}
+            repeat.loop(Loop(axis, rest, inside, folded, kept, grown, env, cx))
+        done = {id(fold.op) for fold in folded}
+        for op in stage.meetings:
+            if id(op) not in done:
+                _meet(op, axes, env, cx)
+    _flat(row, axes, uses, cx, env)
+
+
+def _flat(
+    row: Sequence[Stage], axes: Sequence[Axis], uses: dict[Var, int], cx: Context, env: Env
+) -> None:
+    """Run stages that need no loop, by blocks of those that come again and again."""
+    for block in repeat.blocks(row):
+        ops = [op for stage in block for op in (*stage.inside, *stage.meetings)]
+        if len(block) == 1:
+            inner = partial(_stage, block[0], axes, cx)
+        else:
+            inner = partial(_several, block, axes, uses, cx)
+        repeat.flat(ops, axes, _escaping(ops, uses), env, cx, inner)
+
+
+def _several(
+    block: Sequence[Stage], axes: Sequence[Axis], uses: dict[Var, int], cx: Context, env: Env
+) -> None:
+    for stage in block:
+        _flat([stage], axes, uses, cx, env)
+
+
+def _stage(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
+    flat.run(stage, env)
+    for op in stage.meetings:
+        _meet(op, axes, env, cx)
+
+
+def _meet(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
+    """Let devices meet: the values of all of them are stacked in `env`."""
+    if op.bodies:
+        free = [axis for axis in axes if axis in op.needs and axis not in op.meets]
+        if free:
+            run([op], axes, env, op.outs, cx)
+            return
+        axes = [axis for axis in axes if axis in op.meets]
+    _write(op, _evaluate(op, [read(env, atom) for atom in op.ins], axes, cx), env)
+
+
+def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> list[Value]:
+    with _jax.same_place(op.source):
+        match op:
+            case Leaf():
+                return [Value(out) for out in op.run(*(value.array for value in ins))]
+            case AxisIndex(axis=axis):
+                if axis in cx.coords:
+                    return [Value(jnp.asarray(cx.coords[axis], jnp.int32))]
+                return [stacked(jnp.arange(axis.size, dtype=jnp.int32), [axis])]
+            case Split():
+                part = take_apart(jnp.asarray(ins[0].array), op.placement)
+                for axis in op.axes:
+                    if axis in cx.coords:
+                        part = part.at(axis, cx.coords[axis])
+                return [part]
+            case Join():
+                return [put_together(ins[0], op.placement)]
+            case Collective():
+                return [_exchange(op, ins)]
+            case BlockSum():
+                return [Value(sum_block(op, [x.array for x in ins], cx.summing.get(op)))]
+            case _:
+                return control(op, ins, axes, cx)
+
+
+def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
+    """A collective on the stacked values of all devices."""
+    rule = _collectives.RULES[op.name]
+    count = 1
+    for axis in op.axes:
+        count *= axis.size
+    ins = [
+        x if isinstance(x.array, jax.Array) else Value(jnp.asarray(x.array), x.dims) for x in ins
+    ]
+    if rule.same and all(axis.size == 1 for axis in op.scope):
+        # On a single device XLA leaves it out.
+        return reduce(lambda x, axis: x.at(axis, 0), op.axes, ins[0])
+    if rule.same and op.groups is None and not any(axis in ins[0].dims for axis in op.axes):
+        return Value(rule.same(ins[0].array, count), ins[0].dims)
+    others = list(dict.fromkeys(axis for x in ins for axis in x.dims if axis not in op.axes))
+    lead = tuple(axis.size for axis in others)
+
+    def stack(x: Value) -> Any:
+        array = x.spread([*others, *op.axes])
+        return reshaped(array, (*lead, count, *array.shape[len(lead) + len(op.axes) :]))
+
+    def apply(*stacks: Any) -> Any:
+        return _collectives.apply(op.name, op.groups, *stacks, **op.params)
+
+    for _ in others:
+        apply = jax.vmap(apply)
+    out = apply(*map(stack, ins))
+    if rule.agrees and op.groups is None:
+        return stacked(out, others)
+    sizes = [axis.size for axis in op.axes]
+    out = reshaped(out, (*lead, *sizes, *out.shape[len(lead) + 1 :]))
+    return stacked(out, [*others, *op.axes])
+
+
+def _write(op: Op, outs: Sequence[Value], env: Env) -> None:
+    env.update(zip(op.outs, outs, strict=True))
+
+
+def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
+    """Values made by `ops` that something else reads."""
+    within: dict[Var, int] = {}
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                within[atom] = within.get(atom, 0) + 1
+    return [v for op in ops for v in op.outs if uses.get(v, 0) > within.get(v, 0)]
+
+
+def _less(uses: dict[Var, int], ops: Sequence[Op]) -> dict[Var, int]:
+    """The uses that remain once `ops` are taken care of."""
+    left = dict(uses)
+    for op in ops:
+        for atom in op.ins:
+            if isinstance(atom, Var):
+                left[atom] -= 1
+    return left

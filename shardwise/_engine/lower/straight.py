@@ -1,0 +1,70 @@
+"""Runs of operations that a device does by itself and that are equations of JAX.
+
+They go into the lowered program as they stand, instead of being traced again one by one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from ... import _jax
+from ..._program import Leaf, Op, Var
+from .context import Env, read
+from .plan import BlockSum, count_uses
+from .value import Value
+
+SHORTEST = 4
+"""Shorter runs are as quickly traced."""
+
+
+class Straight:
+    """A run of equations, and those of its results that something else reads."""
+
+    def __init__(self, ops: Sequence[Leaf | BlockSum], wanted: Sequence[Var]):
+        self.ops, self.wanted = ops, wanted
+
+    def write(self, env: Env) -> None:
+        """Run it; afterwards `env` holds what is wanted of it."""
+        run = _jax.Straight()
+        for op in self.ops:
+            for atom in op.ins:
+                if not run.knows(atom):
+                    run.give(atom, read(env, atom).array)
+            for leaf in _equations(op):
+                outs = [(var, var.shape, var.dtype) for var in leaf.outs]
+                run.add(leaf.primitive, leaf.params, leaf.ins, outs, leaf.source)
+            if isinstance(op, BlockSum):
+                # There is but one device here, so what it has is the sum.
+                last = op.joint.ops[-1].outs[0] if op.joint else op.ins[0]
+                run.repeat(last, op.outs[0])
+        env.update(zip(self.wanted, map(Value, run.apply(self.wanted)), strict=True))
+
+
+def straight(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[Straight | Sequence[Op]]:
+    """Cut a list into runs of equations and what is between them."""
+    if len(ops) < SHORTEST or not _jax.copies_equations():
+        yield ops
+        return
+    uses = None
+    for plain, group in itertools.groupby(ops, _is_equation):
+        part = list(group)
+        if not plain or len(part) < SHORTEST:
+            yield part
+            continue
+        uses = uses or count_uses(ops, keep)
+        within = count_uses(part, ())
+        made = [var for op in part for var in op.outs]
+        wanted = [var for var in made if uses.get(var, 0) > within.get(var, 0)]
+        yield Straight([op for op in part if isinstance(op, Leaf | BlockSum)], wanted)
+
+
+def _equations(op: Op) -> Sequence[Leaf]:
+    if isinstance(op, BlockSum):
+        return op.joint.ops if op.joint else ()
+    return [op] if isinstance(op, Leaf) else ()
+
+
+def _is_equation(op: Op) -> bool:
+    known = isinstance(op, Leaf | BlockSum)
+    return known and all(leaf.primitive is not None for leaf in _equations(op))

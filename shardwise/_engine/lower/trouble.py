@@ -1,0 +1,229 @@
+"""Deadlocks: found while the program runs, told after it.
+
+A `cond` or `while` around a collective needs its decision to agree along the axes of that
+collective. Where it may differ, the lowered program compares the decisions of all coordinates.
+The first disagreement is carried to the end as two arrays: which place it was (`site`, counted
+from 1) and which way each device of the mesh went there (`ways`, -1 where it does not matter).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..._base.errors import DeadlockError, UnsupportedError, explain_error
+from ..._mesh import Axis
+from ..._program import Collective, Cond, Op, While, collectives_in, walk
+from .value import Value
+
+
+class Trouble(NamedTuple):
+    """The first disagreement met so far; `site` is 0 while there is none."""
+
+    site: Any
+    ways: Any
+
+
+def sites(ops: Sequence[Op]) -> list[Op]:
+    """The places where devices may disagree about meeting."""
+    return [op for op in walk(list(ops)) if decision_axes(op) & op.meets & set(op.scope)]
+
+
+def decision_axes(op: Op) -> frozenset[Axis]:
+    """The axes along which the decision of a `cond` or `while` may differ."""
+    if isinstance(op, Cond):
+        return op.ins[0].axes
+    if isinstance(op, While):
+        return op.cond.outs[0].axes
+    return frozenset()
+
+
+class Watch:
+    """The sites of a program, numbered, and how large a record of all devices is."""
+
+    def __init__(self, ops: Sequence[Op]):
+        self.sites = sites(ops)
+        self.number = {id(op): i + 1 for i, op in enumerate(self.sites)}
+        self.size = max((_count(op.scope) for op in self.sites), default=0)
+
+    def calm(self) -> Trouble:
+        """No trouble."""
+        return Trouble(np.int32(0), np.full(self.size, -1, np.int32))
+
+    def concerns(self, ops: Sequence[Op]) -> bool:
+        """Whether any of these operations may be in trouble."""
+        return any(id(op) in self.number for op in walk(list(ops)))
+
+    def compare(self, op: Op, decision: Value, coords: dict[Axis, Any]) -> Trouble:
+        """Trouble, if the decision differs along any of its axes."""
+        ways = decision.array.astype(jnp.int32)
+        apart = jnp.any(ways != decision.first().astype(jnp.int32))
+        everywhere = decision.spread([axis for axis in op.scope if axis in decision.dims])
+        full = _place(everywhere.astype(jnp.int32), op.scope, decision, coords)
+        padded = jnp.full(self.size, -1, jnp.int32).at[: full.size].set(full.reshape(-1))
+        site = jnp.where(apart, self.number[id(op)], 0).astype(jnp.int32)
+        return Trouble(site, padded)
+
+
+def _place(ways: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis, Any]) -> Any:
+    """The ways on the whole mesh: -1 at coordinates that another turn of a loop runs."""
+    shape = [axis.size if axis in decision.dims else 1 for axis in scope]
+    ways = ways.reshape(shape)
+    for dim, axis in enumerate(scope):
+        if axis in coords:
+            own = [-1 if d == dim else 1 for d in range(len(scope))]
+            line = jnp.arange(axis.size, dtype=jnp.int32).reshape(own)
+            ways = jnp.where(line == coords[axis], ways, -1)
+    return jnp.broadcast_to(ways, [axis.size for axis in scope])
+
+
+def first_of(troubles: Sequence[Trouble]) -> Trouble:
+    """The earliest of several."""
+    out = troubles[0]
+    for later in troubles[1:]:
+        calm = out.site == 0
+        out = Trouble(jnp.where(calm, later.site, out.site), jnp.where(calm, later.ways, out.ways))
+    return out
+
+
+def first_in(stack: Trouble) -> Trouble:
+    """The earliest along a leading dimension."""
+    index = jnp.argmax(stack.site > 0)
+    return Trouble(stack.site[index], stack.ways[index])
+
+
+# --- told to a person -------------------------------------------------------------------------
+
+
+def explain_trouble(
+    found: Sequence[Op], site: int, ways: np.ndarray
+) -> DeadlockError | UnsupportedError:
+    """The exception for a disagreement at `site`."""
+    op = found[site - 1]
+    shape = tuple(axis.size for axis in op.scope)
+    grid = np.asarray(ways)[: _count(op.scope)].reshape(shape)
+    groups = {int(way): grid == way for way in np.unique(grid) if way >= 0}
+    if _agrees_in_groups(op, grid):
+        return UnsupportedError(
+            explain_error(
+                "devices of different axis_index_groups take different ways through this "
+                f"{_kind(op)}",
+                where=str(op.where),
+                rule="The simulator runs a collective for all groups together.",
+                remedy="take the decision for all groups, or move the collective out of it.",
+            )
+        )
+    arrivals = {way: _waits(op, way) for way in groups}
+    lines = [_line(op.scope, mask, arrivals[way], _way(op, way)) for way, mask in groups.items()]
+    first = next(way for way in groups if arrivals[way])
+    absent = ~groups[first] & (grid >= 0)
+    head = (
+        f"{devices(op.scope, groups[first])} at {arrivals[first]}, "
+        f"but {devices(op.scope, absent, verb=False)} never {_reach(absent)} it"
+    )
+    return DeadlockError(
+        explain_error(
+            head + ".\n  " + "\n  ".join(lines),
+            rule=f"Every device along the axis of a collective has to reach it; the {_kind(op)} at "
+            f"{op.where} sends them different ways.",
+            remedy=_remedy(op, arrivals[first]),
+        )
+    )
+
+
+def _remedy(op: Op, reached: Collective | None) -> str:
+    if not isinstance(op, While) or reached is None:
+        return (
+            "take the collective out of the branch (compute it on every device and select with "
+            "jnp.where), or make the decision the same everywhere (lax.psum or lax.pmax of the "
+            "predicate)."
+        )
+    names = [axis.name for axis in reached.axes]
+    over = repr(names[0] if len(names) == 1 else tuple(names))
+    return (
+        f"take as many turns everywhere: return lax.pmax(predicate, {over}) from the condition of "
+        f"a while_loop, or give a fori_loop lax.pmax(upper, {over}); then all go on for as long as "
+        "one of them has to."
+    )
+
+
+def _reach(mask: np.ndarray) -> str:
+    return "reaches" if mask.sum() == 1 else "reach"
+
+
+def _kind(op: Op) -> str:
+    return "while loop" if isinstance(op, While) else "cond"
+
+
+def _waits(op: Op, way: int) -> Collective | None:
+    """The first collective on a way."""
+    if isinstance(op, While):
+        bodies = [op.body, op.cond] if way else []
+    else:
+        assert isinstance(op, Cond)
+        bodies = [op.branches[min(max(way, 0), len(op.branches) - 1)]]
+    return next((c for body in bodies for c in collectives_in(body.ops)), None)
+
+
+def _way(op: Op, way: int) -> str:
+    if isinstance(op, While):
+        return "another turn of the loop" if way else "out of the loop"
+    return f"branch {way}"
+
+
+def _line(scope: Sequence[Axis], mask: np.ndarray, waits: Collective | None, way: str) -> str:
+    at = f"to {waits}" if waits else "no collective"
+    return f"{devices(scope, mask, verb=False)}: {way}, {at}"
+
+
+def devices(scope: Sequence[Axis], mask: np.ndarray, verb: bool = True) -> str:
+    """Coordinates in words: `device {data: 0} is`, `devices {data: 1..3} are`."""
+    where = np.argwhere(mask)
+    parts = []
+    for dim, axis in enumerate(scope):
+        values = sorted({int(row[dim]) for row in where})
+        parts.append(f"{axis.name}: {_ranges(values)}")
+    one = len(where) == 1
+    box = math.prod(len({int(row[d]) for row in where}) for d in range(len(scope)))
+    text = "{" + ", ".join(parts) + "}"
+    if box != len(where):
+        text = ", ".join(
+            "{" + ", ".join(f"{a.name}: {int(i)}" for a, i in zip(scope, row, strict=True)) + "}"
+            for row in where[:8]
+        ) + (f" and {len(where) - 8} more" if len(where) > 8 else "")
+    return f"device{'' if one else 's'} {text}" + (" is" if one else " are") * verb
+
+
+def _ranges(values: list[int]) -> str:
+    out = []
+    start = previous = values[0]
+    for value in [*values[1:], None]:
+        if value is not None and value == previous + 1:
+            previous = value
+            continue
+        out.append(f"{start}" if start == previous else f"{start}..{previous}")
+        if value is not None:
+            start = previous = value
+    return ", ".join(out)
+
+
+def _agrees_in_groups(op: Op, grid: np.ndarray) -> bool:
+    """Whether the ways differ only between the groups of the collectives inside."""
+    inside = [c for body in op.bodies for c in collectives_in(body.ops)]
+    if not all(c.groups for c in inside):
+        return False
+    for c in inside:
+        dims = [op.scope.index(axis) for axis in c.axes]
+        lines = np.moveaxis(grid, dims, range(len(dims))).reshape(_count(c.axes), -1)
+        for group in c.groups or ():
+            if (lines[list(group)] != lines[group[0]]).any():
+                return False
+    return True
+
+
+def _count(axes: Sequence[Axis]) -> int:
+    return math.prod(axis.size for axis in axes)

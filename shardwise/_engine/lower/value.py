@@ -1,0 +1,120 @@
+"""A value of all devices at once.
+
+`array` has one extra dimension for each axis the value differs over; `dims` says where. A value
+that is the same everywhere is kept once, with no extra dimension. Where an extra dimension stands
+does not matter, so an input split along its last dimension is looked at, not transposed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..._jax.shapes import ordered, reshaped
+from ..._mesh import Axis, Placement
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """An array, and which of its dimensions run along a mesh axis."""
+
+    array: Any
+    dims: Mapping[Axis, int] = dataclasses.field(default_factory=dict)
+
+    def at(self, axis: Axis, index: Any) -> Value:
+        """The value at one coordinate."""
+        if axis not in self.dims:
+            return self
+        array = lax.dynamic_index_in_dim(self.array, index, self.dims[axis], keepdims=False)
+        return Value(array, self.dims_without(axis))
+
+    def block(self, axis: Axis, start: Any, size: int) -> Any:
+        """The arrays of `size` coordinates from `start` on; the dimension stays where it is."""
+        return lax.dynamic_slice_in_dim(self.array, start, size, self.dims[axis])
+
+    def dims_without(self, axis: Axis) -> dict[Axis, int]:
+        """Where the other axes are once this one is gone."""
+        gone = self.dims[axis]
+        return {other: d - (d > gone) for other, d in self.dims.items() if other != axis}
+
+    def spread(self, axes: Sequence[Axis]) -> Any:
+        """The array with exactly these axes in front, in this order, repeated where it must be."""
+        missing = [axis for axis in axes if axis not in self.dims]
+        array = self.array
+        if missing:
+            array = lax.broadcast(array, [axis.size for axis in missing])
+        where = {axis: d + len(missing) for axis, d in self.dims.items()}
+        where |= {axis: i for i, axis in enumerate(missing)}
+        return in_front(array, [where[axis] for axis in axes])
+
+    def first(self) -> Any:
+        """What JAX returns for a result that claims to be the same everywhere: device 0's."""
+        value = self
+        for axis in self.dims:
+            value = value.at(axis, 0)
+        return value.array
+
+
+jax.tree_util.register_pytree_node(
+    Value,
+    lambda value: ((value.array,), tuple(sorted(value.dims.items()))),
+    lambda dims, children: Value(children[0], dict(dims)),
+)
+
+
+def stacked(array: Any, axes: Sequence[Axis], dims: Mapping[Axis, int] | None = None) -> Value:
+    """A value from an array with `axes` in front of one whose other axes are at `dims`."""
+    shifted = {axis: d + len(axes) for axis, d in (dims or {}).items()}
+    return Value(array, {axis: i for i, axis in enumerate(axes)} | shifted)
+
+
+def take_apart(array: Any, place: Placement) -> Value:
+    """A global array seen as the parts of all devices: a reshape, no copy."""
+    shape: list[int] = []
+    dims: dict[Axis, int] = {}
+    for size, axes in zip(array.shape, place, strict=True):
+        for axis in axes:
+            dims[axis] = len(shape)
+            shape.append(axis.size)
+            size //= axis.size
+        shape.append(size)
+    return Value(reshaped(array, shape), dims)
+
+
+def put_together(value: Value, place: Placement) -> Value:
+    """The parts of all devices as one array; axes that `place` leaves out stay as they are."""
+    own = [axis for axes in place for axis in axes]
+    if not own and not value.dims:
+        return value
+    others = [axis for axis in value.dims if axis not in own]
+    array = value.spread(others + own)
+    rank = len(place)
+    order: list[int] = []
+    shape: list[int] = []
+    start = len(others)
+    for dim, axes in enumerate(place):
+        size = array.shape[start + len(own) + dim]
+        for axis in axes:
+            order.append(start + own.index(axis))
+            size *= axis.size
+        order.append(start + len(own) + dim)
+        shape.append(size)
+    assert array.ndim == start + len(own) + rank
+    array = ordered(array, [*range(start), *order])
+    return stacked(reshaped(array, array.shape[:start] + tuple(shape)), others)
+
+
+def in_front(array: Any, dims: Sequence[int]) -> Any:
+    """An array with these dimensions in front, in this order."""
+    return ordered(array, [*dims, *(d for d in range(np.ndim(array)) if d not in dims)])
+
+
+def is_extended(dtype: Any) -> bool:
+    """Whether a type is one of JAX's own, such as that of random keys."""
+    return jnp.issubdtype(dtype, jax.dtypes.extended)

@@ -1,0 +1,65 @@
+"""What a traced function returns that is no array, told with the place of that function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ..._base.errors import ArgumentError, explain_error, name_of
+from ..._program.where import place_of
+
+_LATER = ("coroutine", "async_generator", "generator")
+"""The types of what a call gives that has run nothing yet."""
+
+
+def refuse_later(f: Callable[..., Any], result: Any) -> None:
+    """Refuse a result of `f` that has run nothing yet, before JAX looks for arrays in it.
+
+    Raises:
+        ArgumentError: It is a coroutine or a generator.
+    """
+    if type(result).__name__ in _LATER:
+        raise _no_array(f, result)
+
+
+def refuse_results(f: Callable[..., Any], leaves: Sequence[Any]) -> None:
+    """Refuse what `f` returned, where a leaf of it is no array.
+
+    An array of a type that JAX has not, it tells of by itself.
+
+    Raises:
+        ArgumentError: It says which function that is, and of which type the leaf.
+    """
+    for leaf in leaves:
+        if hasattr(leaf, "dtype") or hasattr(leaf, "__jax_array__"):
+            continue
+        try:
+            jax.typeof(leaf)
+        except (TypeError, OverflowError) as error:
+            raise _no_array(f, leaf, error) from error
+
+
+def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) -> ArgumentError:
+    kind = type(leaf).__name__
+    remedy = "return what is computed, and keep the rest outside of the function."
+    if kind in _LATER:
+        remedy = "def and return, in place of async def, yield or (... for ... in ...)."
+        if hasattr(leaf, "close"):
+            leaf.close()  # or Python warns that nobody has awaited it
+    return ArgumentError(
+        explain_error(
+            f"the function returns something of type {kind}"
+            + (f": {error}" if isinstance(error, OverflowError) else ""),
+            where=_place(f),
+            rule="A function that is traced returns arrays: one, or a pytree of them.",
+            remedy=remedy,
+        )
+    )
+
+
+def _place(f: Callable[..., Any]) -> str:
+    """Where a function is written, `train.py:12 (step)`; its name alone where there is no line."""
+    place, name = place_of(f), name_of(f)
+    return f"{place} ({name})" if place.file else f"{name}()"

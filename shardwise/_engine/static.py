@@ -1,0 +1,183 @@
+"""Arguments that are not arrays: bound to a function before it is traced.
+
+As in `jax.jit`, arguments may be named static by number or by name. Meshes are static by
+themselves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from .._base.errors import ArgumentError, a_type, explain_error
+from .._mesh import AbstractMesh, Mesh
+from .objects import is_open, keywords, parameters
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """Which arguments of a function are static."""
+
+    argnums: tuple[int, ...] = ()
+    argnames: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
+    ) -> Static:
+        """From what `jax.jit` takes: one or several, or None."""
+        numbers = _several(argnums, operator.index, "static_argnums")
+        return cls(numbers, _several(argnames, _name_of, "static_argnames"))
+
+    def taken_by(self, f: Callable[..., Any]) -> Static:
+        """The same for another function, which may have other names."""
+        taken = keywords(f)
+        names = tuple(name for name in self.argnames if taken is None or name in taken)
+        return dataclasses.replace(self, argnames=names)
+
+
+def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any, ...]:
+    """What an option names: one or several of a kind, or nothing."""
+    if given is None:
+        return ()
+    try:
+        return (one_of(given),)
+    except TypeError:
+        pass
+    try:
+        several = [*given] if not isinstance(given, str) else [given]
+    except TypeError:
+        several = [given]
+    for one in several:
+        try:
+            one_of(one)
+        except TypeError as error:
+            raise ArgumentError(
+                explain_error(
+                    f"{one!r} is of type {type(one).__name__}",
+                    where=option,
+                    rule="static_argnums holds numbers of positional arguments, static_argnames "
+                    "names of arguments.",
+                    remedy='static_argnums=(1,) or static_argnames=("heads",)',
+                )
+            ) from error
+    return tuple(map(one_of, several))
+
+
+def _name_of(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError(given)
+    return given
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """A function of arrays alone, and the arrays."""
+
+    f: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    key: Any
+    """What is bound, to tell one program from another."""
+    places: tuple[int, ...]
+    """Which of the positional arguments are left."""
+    count: int
+    """How many there were."""
+
+
+def bind(
+    f: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], static: Static
+) -> Bound:
+    """Bind the static arguments, so that only arrays are left."""
+    names = parameters(f)
+    _check_names(f, static)
+    numbers = _numbers(f, static, names, len(args))
+    fixed = {i: a for i, a in enumerate(args) if i in numbers or _is_mesh(a)}
+    wanted = {*static.argnames, *(names[i] for i in numbers if i < len(names))}
+    named = {k: v for k, v in kwargs.items() if k in wanted or _is_mesh(v)}
+    # 1, 1.0 and True are equal, and programs for them are not.
+    key = tuple((at, type(value), value) for at, value in (*fixed.items(), *sorted(named.items())))
+    for name, value in [*((_name(i, names), v) for i, v in fixed.items()), *named.items()]:
+        _check_hashable(name, value)
+    places = tuple(i for i in range(len(args)) if i not in fixed)
+    rest = {k: v for k, v in kwargs.items() if k not in named}
+    if not fixed and not named:
+        return Bound(f, args, rest, (), places, len(args))
+
+    def bound(*given: Any, **more: Any) -> Any:
+        left = iter(given)
+        whole = [fixed[i] if i in fixed else next(left) for i in range(len(args))]
+        return f(*whole, **more, **named)
+
+    positional = inspect.Parameter.POSITIONAL_ONLY
+    bound.__signature__ = inspect.Signature(  # pyright: ignore[reportFunctionMemberAccess]
+        [inspect.Parameter(names[i], positional) for i in places if i < len(names)]
+    )
+    return Bound(bound, tuple(args[i] for i in places), rest, key, places, len(args))
+
+
+def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int) -> set[int]:
+    """The static ones among so many positional arguments."""
+    found = {names.index(name) for name in static.argnames if name in names}
+    most = count if is_open(f) else max(count, len(names))
+    for number in static.argnums:
+        at = number + most if number < 0 else number
+        if 0 <= at < most:
+            found.add(at)
+        elif not is_open(f):  # which would take it in another call
+            raise ArgumentError(
+                explain_error(
+                    f"static_argnums has {number}, and the function has "
+                    f"{most} positional argument{'s' * (most != 1)}",
+                    where="static_argnums",
+                    rule="A static argument is one of those that the function takes.",
+                    remedy="count from 0, or name it with static_argnames.",
+                )
+            )
+    return found
+
+
+def _check_names(f: Callable[..., Any], static: Static) -> None:
+    """Refuse a name that the function does not take, as `jax.jit` does."""
+    taken = keywords(f) if static.argnames else None
+    unknown = [name for name in static.argnames if taken is not None and name not in taken]
+    if not unknown or taken is None:
+        return
+    near = difflib.get_close_matches(unknown[0], taken, n=1)
+    raise ArgumentError(
+        explain_error(
+            f"static_argnames has {unknown[0]!r}, and the function takes "
+            + (", ".join(taken) if taken else "nothing by name"),
+            where="static_argnames",
+            rule="A static argument is one of those that the function takes.",
+            remedy=f"did you mean {near[0]!r}?" if near else "leave it out, or mend the name.",
+        )
+    )
+
+
+def _name(index: int, names: list[str]) -> str:
+    return names[index] if index < len(names) else f"args[{index}]"
+
+
+def _is_mesh(value: Any) -> bool:
+    return isinstance(value, Mesh | AbstractMesh)
+
+
+def _check_hashable(name: str, value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError as error:
+        raise ArgumentError(
+            explain_error(
+                f"{name} is {a_type(value)}, which cannot be hashed",
+                where="a static argument",
+                rule="A program is traced once for each value of its static arguments, so they "
+                "are compared and hashed.",
+                remedy="pass a tuple or a frozen dataclass, or bind it: "
+                f"functools.partial(f, {name}=...).",
+            )
+        ) from error

@@ -1,0 +1,400 @@
+"""A function on a mesh, traced to a program: once for each combination of argument types."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import _jax
+from .._base.calls import called_wrongly, note_packed
+from .._base.errors import (
+    ArgumentError,
+    ShardingError,
+    UnsupportedError,
+    a_type,
+    explain_error,
+)
+from .._base.handed import not_handed_on, refuse_no_mesh, takes_mesh
+from .._jax.types import about, nowhere, unplaced
+from .._jax.virtual import Mapped, under, virtually
+from .._mesh import AbstractMesh, MeshLike, abstract, one_mesh
+from .._program import Body
+from .call import Program, trace
+from .layout import Layout, Leafwise, ask, automatic, for_leaves, refused
+from .misuse import reading_errors, refuse_later, refuse_results
+from .objects import Update, name_argument, name_result, parameters, purely, spread
+from .static import Bound, Static, bind
+from .trees import Form, is_function, is_whole, take_apart, with_paths
+
+EMPTY = AbstractMesh((), ())
+GUESSES = 32
+"""How many other layouts of its arguments a program is tried with before they are asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """A program, the values to run it on, and what to make of its results."""
+
+    program: Program
+    values: list[Any]
+    tree: Form
+    """The tree of the results."""
+    done: Callable[[Any], Any]
+    given: Form
+    """The tree of the arguments."""
+    argument_paths: list[str]
+    """A name for each array among the arguments."""
+    specs: list[Any]
+    """How each array among the arguments lies on the mesh, where that is known."""
+
+    @functools.cached_property
+    def plain(self) -> list[Any]:
+        """The values alone, as arrays that lie on no mesh: what to run the program's operations on.
+
+        How they lie is part of the program by now, and their types may name another mesh.
+        """
+        return list(map(unplaced, self.values))
+
+    @property
+    def constants(self) -> list[Any]:
+        """What the program closes over, as `plain` has it."""
+        return list(map(unplaced, self.values[: len(self.values) - self.given.num_leaves]))
+
+    @property
+    def argument_values(self) -> list[Any]:
+        """The arrays among the arguments, as `plain` has them."""
+        return self.plain[len(self.values) - self.given.num_leaves :]
+
+    def read(self) -> list[Any]:
+        """The values, with what mutable refs among them hold now."""
+        refs = self.program.refs
+        return [value[...] if i in refs else value for i, value in enumerate(self.values)]
+
+    def finish(self, outs: list[Any]) -> Any:
+        """The result of the function, with refs and objects among its arguments updated."""
+        for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
+            self.values[position][...] = last
+        return self.done(self.tree.put_together(outs[: self.tree.num_leaves]))
+
+    def name_of(self, path: tuple[Any, ...]) -> str:
+        """A path in the tree of results, in words."""
+        return name_result(self.done, path)
+
+    @functools.cached_property
+    def result_paths(self) -> list[str]:
+        """A name for each result."""
+        return [self.name_of(path) for path in self.tree.paths]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Given:
+    """The arguments of a call, taken apart into arrays, and how these lie on the mesh."""
+
+    f: Callable[..., Any]
+    bound: Bound
+    pure: Callable[..., Any]
+    values: Any
+    done: Callable[[Any], Any]
+    flat: list[Any]
+    tree: Form
+    types: tuple[Any, ...]
+    layout: Layout
+
+    def names(self) -> list[str]:
+        """A name for each array."""
+        return _names(self.bound, self.values, self.done, self.tree)
+
+    def call(self, *flat: Any) -> tuple[list[Any], Form]:
+        """The function of arrays alone."""
+        result = self.pure(*self.tree.put_together(flat))
+        refuse_later(self.f, result)
+        leaves, form = take_apart(result)
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+            raise _jax.RefusedError(
+                "the function returns a jax.ShapeDtypeStruct, a shape without values",
+                "A function that is traced returns arrays: one, or a pytree of them.",
+                "return what is computed; jax.eval_shape(f, *args) has the shapes.",
+            )
+        return leaves, with_paths(form, result)
+
+
+def _names(bound: Bound, values: Any, done: Any, tree: Form) -> list[str]:
+    paths = with_paths(tree, values).paths
+    return [name_argument(done, path, parameters(bound.f)) for path in paths]
+
+
+class Tracing:
+    """A function on a mesh: traced once for each combination of argument types.
+
+    With `alone` it has no mesh, and its arguments lie on none, whatever their types say.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., Any],
+        mesh: MeshLike | None,
+        in_specs: Any = None,
+        static: Static | None = None,
+        *,
+        refs: bool = False,
+        alone: bool = False,
+    ):
+        if hasattr(f, "__shardwise_case__"):
+            raise _refuse_case(f)
+        self.f, self.in_specs, self.static = f, in_specs, static or Static()
+        self.mesh = None if mesh is None else one_mesh(mesh)
+        self.refs, self.alone = refs, alone
+        self.takes_mesh = mesh is not None and takes_mesh(f)
+        self.around = None if self.mesh is None else abstract(self.mesh)
+        self.known: dict[Any, Any] = {}
+        self.mapped: list[Mapped] = []
+        """The calls of `shard_map` in the last trace, also where that failed."""
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+        """The program for these arguments."""
+        if self.takes_mesh:
+            self._refuse_another(kwargs.get("mesh"))
+            kwargs = {**kwargs, "mesh": self.mesh}
+        elif self.mesh is None:
+            refuse_no_mesh(self.f, args, kwargs)
+        given = self._given(args, kwargs)
+        flat, tree, done, layout = given.flat, given.tree, given.done, given.layout
+        around = done.tree if isinstance(done, Update) else None
+        lying = tuple(layout.specs)
+        key = (tree, around, given.types, given.bound.key, lying, _jax.trace_context())
+        found = self.known.get(key)
+        if found is None:
+            named = given.names()
+            found = *self._trace(given.call, flat, layout, named, (args, kwargs)), layout, named
+            if not any(_jax.is_traced(const) for const in found[1]):
+                # Closed-over tracers belong to one call alone; all else serves the next one too.
+                self.known[key] = found
+        program, consts, out_tree, layout, named = found
+        if program.refs and not self.refs:
+            raise _refuse_refs()
+        return Traced(program, [*consts, *flat], out_tree, done, tree, named, layout.specs)
+
+    def lying(self, args: tuple[Any, ...]) -> Leafwise:
+        """How each array among the arguments lies: as it says, or as `in_specs` do.
+
+        It serves as `in_specs` for other meshes with these axes, and for other values.
+        """
+        kwargs = {"mesh": self.mesh} if self.takes_mesh else {}
+        return Leafwise(self._given(args, kwargs).layout.specs)
+
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Given:
+        bound = bind(self.f, args, kwargs, self.static)
+        _refuse_functions(bound)
+        pure, values, done = purely(bound.f, bound.args, bound.kwargs)
+        flat, tree = take_apart(values)
+        flat = [nowhere(leaf) if self.alone else about(self.mesh, leaf) for leaf in flat]
+        types = _types(flat, lambda: _names(bound, values, done, tree))
+        layout = Layout(flat, self._specs(bound, values, done, tree), self.mesh)
+        return _Given(self.f, bound, pure, values, done, flat, tree, types, layout)
+
+    def _refuse_another(self, given: Any) -> None:
+        """Refuse a call that names another mesh than the one to run on."""
+        if given is not None and abstract(given) != self.around:
+            assert self.around is not None
+            raise ShardingError(
+                explain_error(
+                    f"the call has mesh={dict(abstract(given).shape)}, and the function was made "
+                    f"for {dict(self.around.shape)}",
+                    where="mesh=",
+                    rule="A program runs on one mesh.",
+                    remedy="name the mesh once: sw.simulate(f, mesh=mesh)(*args).",
+                )
+            )
+
+    def _specs(self, bound: Bound, values: Any, done: Any, tree: Form) -> list[Any]:
+        """What `in_specs` say of each array among the arguments."""
+        given = self.in_specs
+        if isinstance(given, Leafwise) and len(given) == tree.num_leaves:
+            return list(given)
+        if given is None or isinstance(given, Leafwise):  # of another function's arguments
+            return [None] * tree.num_leaves
+        if isinstance(given, tuple | list) and len(given) == bound.count:
+            given = tuple(given[i] for i in bound.places)  # without the static ones
+        specs = for_leaves(given, bound.args)
+        kwargs = jax.tree.leaves(bound.kwargs, is_leaf=is_whole)
+        return tree.arrays(spread(done, values, [*specs, *[None] * len(kwargs)]))
+
+    def _trace(
+        self,
+        flat_f: Callable[..., Any],
+        flat: list[Any],
+        layout: Layout,
+        names: list[str],
+        given: tuple[Any, Any],
+    ) -> tuple[Program, list[Any], Form]:
+        def run() -> tuple[Program, list[Any], Form]:
+            found, inferred = self._lying(flat_f, flat, layout)
+            if inferred is not None:
+                # Without mesh=, the mesh is the program's own.
+                open_to_all = layout if layout.mesh else Layout(flat, [None] * len(flat), inferred)
+                self._ask(flat_f, flat, open_to_all, found[0], names)
+            return found
+
+        try:
+            return reading_errors(run, self.mesh)
+        except Exception as error:
+            told = called_wrongly(self.f, *given, error)
+            if told is None and self.mesh is not None and not self.takes_mesh:
+                told = not_handed_on(self.f, error)
+            if told is not None:
+                raise told from error
+            note_packed(error, given[0])
+            if not layout.unsaid or not _jax.is_about_types(error):
+                raise
+            if not layout.read_off(self._automatically(*given)):
+                if isinstance(error, ShardingError):
+                    raise
+                raise refused(error, [names[i] for i in layout.unsaid]) from error
+        return reading_errors(run, self.mesh)
+
+    def _lying(
+        self, flat_f: Callable[..., Any], flat: list[Any], layout: Layout
+    ) -> tuple[tuple[Program, list[Any], Form], AbstractMesh | None]:
+        """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
+        made: list[Form] = []
+
+        def leaves(*flat: Any) -> list[Any]:
+            found, form = flat_f(*flat)
+            refuse_results(self.f, found)
+            made.append(form)
+            return found
+
+        # JAX names the function and its line in errors about traced values.
+        leaves.__wrapped__ = self.f  # pyright: ignore[reportFunctionMemberAccess]
+        with self._ambient(), virtually(self.mesh) as seen:
+            self.mapped = seen.mapped
+            program, consts = trace(leaves, *layout.types(flat))
+        return (program, consts, made[-1]), seen.inferred
+
+    def _ask(
+        self,
+        flat_f: Callable[..., Any],
+        flat: list[Any],
+        layout: Layout,
+        program: Program,
+        names: list[str],
+    ) -> None:
+        """Refuse to guess how arguments lie, where the program runs otherwise with another guess.
+
+        Each argument in question is laid out in every other way that divides, and the program
+        traced with that.
+        """
+        taken = _jax.specs_in(program.jaxpr)
+        others = {i: list(layout.others(i, flat[i])) for i in layout.unsaid}
+        if sum(map(len, others.values())) > GUESSES:
+            raise ask([names[i] for i, ways in others.items() if ways])
+        for i, ways in others.items():
+            for other in ways:
+                try:
+                    (tried, _, _), _ = self._lying(flat_f, flat, other)
+                except Exception:  # It cannot lie that way.
+                    continue
+                if _jax.specs_in(tried.jaxpr) != taken:
+                    raise ask([names[i]])
+
+    def _automatically(self, args: Any, kwargs: Any) -> Body:
+        """The program on the same mesh with Auto axes, where arrays may lie in any way."""
+        assert self.around is not None
+        kwargs = {name: value for name, value in kwargs.items() if value is not self.mesh}
+        same = Tracing(self.f, automatic(self.around), None, self.static)
+        try:
+            return same(args, kwargs).program.body
+        except Exception:  # It may use what only Explicit axes have.
+            return Body([], [], [])
+
+    def _ambient(self) -> contextlib.AbstractContextManager[None]:
+        """The mesh around the function: the one asked for, unless it is handed over."""
+        if self.around is None:
+            return contextlib.nullcontext()
+        if not self.takes_mesh:
+            return under(self.around)
+        now = jax.sharding.get_abstract_mesh()
+        return contextlib.nullcontext() if now in (EMPTY, self.around) else under(None)
+
+
+def _refuse_case(declared: Any) -> ArgumentError:
+    name = declared.name
+    return ArgumentError(
+        explain_error(
+            f"{name} is a case, which declares a program and is not one",
+            where=f"@sw.case, line {declared.line}",
+            rule="Calling a case gives the function and its arguments.",
+            remedy=f"f, args = {name}(), then f, *args in its place; "
+            f"or run it as declared: shardwise check FILE.py:{name}",
+        )
+    )
+
+
+def _refuse_refs() -> UnsupportedError:
+    return UnsupportedError(
+        explain_error(
+            "the function takes or closes over a mutable ref",
+            where="an argument (jax.Ref)",
+            rule="What is run on several meshes has to start from the same values each time.",
+            remedy="pass the value and make the ref inside: jax.new_ref(value).",
+        )
+    )
+
+
+def _types(flat: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
+    types = []
+    for index, leaf in enumerate(flat):
+        try:
+            aval = jax.typeof(leaf)
+        except (TypeError, OverflowError) as error:
+            raise _no_array(names()[index], leaf, error) from error
+        types.append((aval, getattr(aval, "weak_type", False)))
+    return tuple(types)
+
+
+def _refuse_functions(bound: Bound) -> None:
+    """Refuse a function that is an argument by itself: it is not part of anything that is kept."""
+    names = parameters(bound.f)
+    named = ((names[i] if i < len(names) else f"args[{i}]", x) for i, x in enumerate(bound.args))
+    for name, value in (*named, *bound.kwargs.items()):
+        if is_function(value):
+            raise _no_array(name, value)
+
+
+def _no_numbers(name: str, leaf: Any) -> ArgumentError:
+    """Return the error for a NumPy array of something that is not a number."""
+    remedy = "encode its elements as integers or floats first."
+    if leaf.dtype == object:
+        remedy = (
+            "np.stack(x) if its elements are arrays of one shape, np.asarray(x, np.float32) if "
+            "they are numbers; rows of different lengths need padding."
+        )
+    return ArgumentError(
+        explain_error(
+            f"{name} is a NumPy array of dtype {leaf.dtype}, of shape {list(leaf.shape)}",
+            where="an argument",
+            rule="The elements of an array are booleans, integers, floats or complex numbers.",
+            remedy=remedy,
+        )
+    )
+
+
+def _no_array(name: str, leaf: Any, error: Exception | None = None) -> ArgumentError:
+    own = name.split("[")[0].split(".")[0]
+    if isinstance(leaf, np.ndarray | np.generic):
+        return _no_numbers(name, leaf)
+    return ArgumentError(
+        explain_error(
+            f"{name} is {a_type(leaf)}"
+            + (f", {error}" if isinstance(error, OverflowError) else ""),
+            where="an argument",
+            rule="Arguments are pytrees of arrays and numbers, or static.",
+            remedy=f'static_argnames="{own}" makes it a constant of the program.',
+        )
+    )

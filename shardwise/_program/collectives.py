@@ -1,0 +1,351 @@
+"""One rule for each collective of `jax.lax`.
+
+A rule sees the values of all devices of a group stacked in front, in the order of the axes it was
+called with, and gives either one result for all of them (`agrees`) or one for each, stacked again.
+What a device sends is counted for the algorithms that devices on a ring use.
+
+Reductions round as XLA does for CPU devices: one device after the other, in the order of the group,
+from the neutral element on, in the type of `wide`. So float16 can overflow on the way, a NaN is
+never the largest, and of equal zeros the first one stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .._base.errors import UnsupportedError, explain_error
+from .._jax.shapes import moved, picked, reshaped
+from .._jax.sums import sum_stack
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """What a collective does to a stack, and what it sends."""
+
+    apply: Callable[..., Any]
+    """`(stack, **params)`: the result; one stack for each operand."""
+    agrees: bool
+    """Whether all devices of the group get the same."""
+    sends: Callable[[int, int], int]
+    """`(bytes, n)`: how much of its operand's bytes a device sends, in a group of `n`."""
+    fold: Callable[[Any, Any], Any] | None = None
+    """For a reduction: how two partial results combine, so that a loop can accumulate them."""
+    same: Callable[[Any, int], Any] | None = None
+    """For a reduction: its result where all `n` devices hold the same value."""
+
+
+def wide(dtype: Any) -> Any:
+    """The type in which a reduction over devices is computed; it is rounded once, at the end."""
+    if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize > 2:
+        return dtype
+    ranges_as_far = dtype.name in ("bfloat16", "float8_e8m0fnu")
+    return jnp.dtype(jnp.float32 if ranges_as_far else jnp.float16)
+
+
+def one_by_one(name: str, dtype: Any) -> bool:
+    """Whether the order of a sum shows in more than its last digits."""
+    return name == "psum" and wide(dtype) == jnp.float16
+
+
+def widen(x: Any) -> Any:
+    """A value in the type of `wide`, rounded as it is.
+
+    XLA may leave out a rounding between two wider types, and does not across a collective.
+    """
+    if x.dtype == jnp.bfloat16:
+        return lax.reduce_precision(x.astype(jnp.float32), exponent_bits=8, mantissa_bits=7)
+    to = wide(x.dtype)
+    return x if to == x.dtype else lax.optimization_barrier(x).astype(to)
+
+
+def narrow(x: Any, dtype: Any) -> Any:
+    """The inverse: rounded here and now."""
+    if x.dtype == dtype:
+        return x
+    if dtype == jnp.bfloat16:
+        return lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7).astype(dtype)
+    return lax.optimization_barrier(x.astype(dtype))
+
+
+def reduce(name: str, x: Any) -> Any:
+    """A reduction of a stack, in the type of `wide`."""
+    if jnp.issubdtype(x.dtype, jnp.complexfloating) and name != "psum":
+        return functools.reduce(RULES[name].fold, x)  # pyright: ignore[reportArgumentType]
+    if one_by_one(name, x.dtype) or (name != "psum" and jnp.issubdtype(x.dtype, jnp.floating)):
+        start = lax.full(x.shape[1:], identity(name, x.dtype))
+        return accumulate(name, start, x)
+    if name == "psum":
+        if x.dtype == jnp.bool_:
+            return jnp.sum(x, axis=0, dtype=x.dtype)
+        return sum_stack(widen(x))
+    return (lax.reduce_max if name == "pmax" else lax.reduce_min)(x, (0,))
+
+
+def accumulate(name: str, total: Any, x: Any) -> Any:
+    """A total, and a stack that comes after it; both in the type of `wide` in the end."""
+    fold = RULES[name].fold
+    assert fold is not None
+    if one_by_one(name, x.dtype):
+        return lax.scan(lambda total, part: (fold(total, widen(part)), None), total, x)[0]
+    if name != "psum" and jnp.issubdtype(x.dtype, jnp.floating):
+        return lax.reduce(
+            lax.concatenate([total[None], widen(x)], 0), identity(name, x.dtype), fold, (0,)
+        )
+    return fold(total, reduce(name, x))
+
+
+def _reduction(name: str) -> Callable[[Any], Any]:
+    return lambda x: narrow(reduce(name, x), x.dtype)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    return (
+        lax.select(lax.gt(b, a), b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.max(a, b)
+    )
+
+
+def _smaller(a: Any, b: Any) -> Any:
+    return (
+        lax.select(lax.lt(b, a), b, a) if jnp.issubdtype(a.dtype, jnp.floating) else lax.min(a, b)
+    )
+
+
+def _sum(x: Any) -> Any:
+    return narrow(_from_zero(reduce("psum", x)), x.dtype)
+
+
+def alone(name: str, x: Any) -> Any:
+    """A reduction of one device's value, in the type of `wide`.
+
+    On a mesh that has other devices XLA reduces it all the same: a NaN is passed over.
+    """
+    return _from_zero(widen(x)) if name == "psum" else widen(reduce(name, x[None]))
+
+
+def _from_zero(total: Any) -> Any:
+    """A sum as one that starts from 0, and so is never -0. Left to itself, XLA drops the 0."""
+    if not jnp.issubdtype(total.dtype, jnp.floating):
+        return total
+    zero = lax.full_like(total, 0)
+    return lax.select(lax.eq(total, zero), zero, total)
+
+
+def _all_gather(x: Any, *, dimension: int, tiled: bool) -> Any:
+    x = moved(x, 0, dimension)
+    return merge(x, dimension) if tiled else x
+
+
+def _psum_scatter(x: Any, *, dimension: int, tiled: bool) -> Any:
+    return scatter(_sum(x), x.shape[0], dimension=dimension, tiled=tiled)
+
+
+def scatter(total: Any, n: int, *, dimension: int, tiled: bool) -> Any:
+    """A total, dealt out along one of its dimensions; the parts stacked in front."""
+    if tiled:
+        total = cut(total, dimension, n)
+    return moved(total, dimension, 0)
+
+
+def _all_to_all(x: Any, *, split: int, concat: int) -> Any:
+    # The primitive is tiled in every case: lax.all_to_all adds and removes the unit dimension.
+    n = x.shape[0]
+    parts = moved(cut(x, split + 1, n), split + 1, 0)  # [to, from, ...]
+    parts = moved(parts, 1, concat + 1)
+    return merge(parts, concat + 1)
+
+
+def _ppermute(x: Any, *, perm: tuple[tuple[int, int], ...]) -> Any:
+    sender = np.full(x.shape[0], -1)
+    for source, target in perm:
+        sender[target] = source
+    out = picked(x, np.maximum(sender, 0))
+    if (sender >= 0).all():
+        return out
+    got = lax.broadcast_in_dim(sender >= 0, x.shape, (0,))
+    return lax.select(got, out, lax.full_like(out, 0))
+
+
+def _pbroadcast(x: Any, *, source: int) -> Any:
+    return lax.index_in_dim(x, source, keepdims=False)
+
+
+def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: Any, _: Any) -> Any:
+    """Slices of different lengths: `starts`, `sizes` and `targets` are the sender's.
+
+    For every row of a device's result, the last of the slices sent to it that covers the row, or
+    else the row of `output`.
+    """
+    n, rows = x.shape[0], jnp.arange(output.shape[1])
+
+    def sent_to(slices: Any) -> Any:
+        slices = slices.astype(rows.dtype)
+        return jnp.moveaxis(cut(slices, 1, n), 1, 0).reshape(n, -1)  # [to, from * slices]
+
+    starts, sizes, targets = map(sent_to, (starts, sizes, targets))
+    sender = np.repeat(np.arange(n), starts.shape[1] // n)
+
+    def receive(own: Any, start: Any, size: Any, target: Any) -> Any:
+        along = rows[:, None] - target[None]  # [row, slice]
+        covers = (along >= 0) & (along < size[None])
+        last = covers.shape[1] - 1 - jnp.argmax(covers[:, ::-1], axis=1)
+        row = start[last] + jnp.take_along_axis(along, last[:, None], axis=1)[:, 0]
+        got = x[jnp.asarray(sender)[last], jnp.clip(row, 0, x.shape[1] - 1)]
+        hit = covers.any(axis=1).reshape((-1,) + (1,) * (own.ndim - 1))
+        return jnp.where(hit, got, own)
+
+    return jax.vmap(receive)(output, starts, sizes, targets)
+
+
+def exchange_in_a_batch(where: str = "") -> UnsupportedError:
+    """What is said of a `vmap` of a ragged exchange that JAX has no rule for."""
+    return UnsupportedError(
+        explain_error(
+            "vmap of ragged_all_to_all with offsets or sizes that are not batched",
+            where=where,
+            rule="JAX batches this exchange only together with all four of its offsets and sizes.",
+            remedy="batch them too: jnp.broadcast_to(sizes, (batch, *sizes.shape)) with "
+            "in_axes=0; or loop over the batch: jax.lax.map.",
+        )
+    )
+
+
+def no_derivative(name: str, where: str = "") -> UnsupportedError:
+    """What is said of a `pmax` or `pmin` that is differentiated."""
+    return UnsupportedError(
+        explain_error(
+            f"a {name} is differentiated, and JAX has no derivative of it",
+            where=where,
+            rule=f"What goes into a {name} has to be constant for the derivative. A stop_gradient "
+            f"around the {name} comes too late: JAX differentiates what stands inside first.",
+            remedy=f"put it inside: jax.lax.{name}(jax.lax.stop_gradient(x), axis). In a softmax "
+            "or a logsumexp the gradient stays exact, for the maximum cancels out.",
+        )
+    )
+
+
+def _times(x: Any, n: int) -> Any:
+    if not one_by_one("psum", x.dtype):
+        return narrow(_from_zero(widen(x) * n), x.dtype)
+    part = widen(x)
+    start = jnp.zeros_like(part)
+    total = lax.fori_loop(0, n, lambda _, total: total + part, start)
+    return narrow(_from_zero(total), x.dtype)
+
+
+def _alone(name: str) -> Callable[[Any, int], Any]:
+    return lambda x, n: _reduction(name)(x[None])
+
+
+def _all_reduce_bytes(size: int, n: int) -> int:
+    """A reduce-scatter and an all-gather of the parts."""
+    return -(-2 * (n - 1) * size // n)
+
+
+def _gather_bytes(size: int, n: int) -> int:
+    return (n - 1) * size
+
+
+def _scatter_bytes(size: int, n: int) -> int:
+    return -(-(n - 1) * size // n)
+
+
+def _pass_on_bytes(size: int, n: int) -> int:
+    return size if n > 1 else 0
+
+
+RULES: dict[str, Rule] = {
+    "psum": Rule(_sum, True, _all_reduce_bytes, fold=lax.add, same=_times),
+    "pmax": Rule(_reduction("pmax"), True, _all_reduce_bytes, fold=_larger, same=_alone("pmax")),
+    "pmin": Rule(_reduction("pmin"), True, _all_reduce_bytes, fold=_smaller, same=_alone("pmin")),
+    "all_gather": Rule(_all_gather, True, _gather_bytes),
+    "psum_scatter": Rule(_psum_scatter, False, _scatter_bytes),
+    "all_to_all": Rule(_all_to_all, False, _scatter_bytes),
+    "ppermute": Rule(_ppermute, False, _pass_on_bytes),
+    "pbroadcast": Rule(_pbroadcast, True, _pass_on_bytes),
+    "ragged_all_to_all": Rule(_ragged_all_to_all, False, _scatter_bytes),
+}
+
+
+def apply(
+    name: str, groups: tuple[tuple[int, ...], ...] | None, *stacks: Any, **params: Any
+) -> Any:
+    """The result of a collective on a stack for each operand, within groups where it has them."""
+    rule = RULES[name]
+    if groups is None:
+        return rule.apply(*stacks, **params)
+    if len({len(group) for group in groups}) > 1:
+        (stack,) = stacks
+        return _unequal(rule, stack, groups, params)
+    index = np.array(groups)
+
+    def in_groups(stack: Any) -> Any:
+        return reshaped(picked(stack, index.reshape(-1)), (*index.shape, *stack.shape[1:]))
+
+    out = jax.vmap(lambda *parts: rule.apply(*parts, **params))(
+        *[in_groups(stack) for stack in stacks]
+    )
+    if rule.agrees:
+        each = (out.shape[0], index.shape[1], *out.shape[1:])
+        out = lax.broadcast_in_dim(out, each, (0, *range(2, len(each))))
+    return picked(out.reshape((-1,) + out.shape[2:]), np.argsort(index.reshape(-1)))
+
+
+def _unequal(rule: Rule, stack: Any, groups: tuple[tuple[int, ...], ...], params: Any) -> Any:
+    """A reduction within groups of different sizes."""
+    parts = [
+        jnp.broadcast_to(out, (len(group), *out.shape))
+        for group in groups
+        for out in [rule.apply(picked(stack, group), **params)]
+    ]
+    order = np.argsort([member for group in groups for member in group])
+    return picked(lax.concatenate(parts, 0), order)
+
+
+def sends(name: str, size: int, n: int) -> int:
+    """Return the bytes that a device sends of an operand of `size` bytes, in a group of `n`.
+
+    `all_reduce` is any reduction over devices; `jax.lax` has names for three of them.
+    """
+    return RULES["psum" if name == "all_reduce" else name].sends(size, n)
+
+
+def identity(name: str, dtype: Any) -> Any:
+    """Where folding starts."""
+    if name == "psum":
+        return np.zeros((), wide(dtype))
+    if jnp.issubdtype(dtype, jnp.floating):
+        return np.array(-math.inf if name == "pmax" else math.inf, wide(dtype))
+    if dtype == jnp.bool_:
+        return np.array(name == "pmin")
+    info = jnp.iinfo(dtype)
+    return np.array(info.min if name == "pmax" else info.max, dtype)
+
+
+def foldable(name: str, dtype: Any) -> bool:
+    """Whether a reduction of this type has a place to start from."""
+    return RULES[name].fold is not None and (
+        name == "psum" or not jnp.issubdtype(dtype, jnp.complexfloating)
+    )
+
+
+def merge(x: Any, dimension: int) -> Any:
+    """Fold dimension `dimension` into the next one."""
+    shape = x.shape
+    whole = shape[dimension] * shape[dimension + 1]
+    return lax.reshape(x, (*shape[:dimension], whole, *shape[dimension + 2 :]))
+
+
+def cut(x: Any, dimension: int, n: int) -> Any:
+    """The inverse: cut a dimension into `n` parts, a new dimension in front of it."""
+    shape = x.shape
+    part = shape[dimension] // n
+    return lax.reshape(x, (*shape[:dimension], n, part, *shape[dimension + 1 :]))

@@ -1,0 +1,1 @@
+"""Programs in production: `evaluate`, `data_parallel`, `fit`, several hosts, `launch`."""

@@ -1,0 +1,177 @@
+"""The devices as lanes: one lane for each position along the data axis of the mesh.
+
+Every lane runs the same program on its own step; lanes never speak to each other. A mesh with
+further axes has several devices in a lane. They are given the same step, and XLA splits the work
+within the lane the way the state is split.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from ..._base.errors import ShardingError, UnsupportedError, explain_error
+from ..._mesh import one_mesh
+from ..hosts.find import require_joined
+
+_COPIERS = 16
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """A mesh whose data axis deals out the steps.
+
+    Attributes:
+        mesh: The mesh, all of its axes Auto; of several processes, the part of this one.
+        axis: The name of its data axis.
+        devices: The devices of each lane.
+        processes: How many processes share the work.
+        before: How many lanes the processes before this one have.
+        total: How many lanes all of them have.
+    """
+
+    mesh: Mesh
+    axis: str
+    devices: tuple[tuple[Any, ...], ...]
+    processes: int = 1
+    before: int = 0
+    total: int = 0
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @property
+    def split(self) -> NamedSharding:
+        """The sharding of an array with one part per lane."""
+        return NamedSharding(self.mesh, PartitionSpec(self.axis))
+
+    @property
+    def first(self) -> Mesh:
+        """The mesh as it would be with one lane."""
+        place = self.mesh.axis_names.index(self.axis)
+        devices = self.mesh.devices.take([0], axis=place)
+        return Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
+
+    def depth(self, step_bytes: int) -> int:
+        """Steps in flight per lane, from reading to result.
+
+        Two for each thread that copies to an accelerator, as far as they fit into 2 GiB; eight in
+        any case, so that copying and computing overlap. To a CPU device there is no way: its
+        memory is the host's.
+        """
+        if self.on_host:
+            return 4
+        return max(8, min(2 * _COPIERS, (2 << 30) // max(step_bytes, 1)))
+
+    @property
+    def transfer_threads(self) -> int:
+        """Threads that copy to the devices.
+
+        One copies 4 to 8 GB/s from ordinary memory to an H200; sixteen reach 35 to 45, and more do
+        not help. Where computing takes longer they wait.
+        """
+        if self.on_host:
+            return 2
+        return min(_COPIERS * len(self), max(4, os.cpu_count() or 4))
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one device only."""
+        return self.mesh.devices.size == 1
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the memory of the devices is the host's."""
+        return self.mesh.devices.flat[0].platform == "cpu"
+
+    def join(self, parts: list[list[jax.Array]]) -> jax.Array:
+        """Put arrays that are already on the devices together, without moving anything.
+
+        Args:
+            parts: For each lane, the same array on each of its devices.
+        """
+        rows, *rest = parts[0][0].shape
+        shape = (rows * len(parts), *rest)
+        arrays = [array for part in parts for array in part]
+        return jax.make_array_from_single_device_arrays(shape, self.split, arrays)
+
+
+def find_lanes(mesh: Any = None) -> Lanes:
+    """Make lanes of a mesh, or of all devices of all processes.
+
+    Args:
+        mesh: A mesh; its data axis is the one named `data`, or else the first. A virtual mesh
+            stands for all devices, since the number of lanes does not change the result.
+    """
+    if mesh is not None:
+        mesh = one_mesh(mesh)
+    if isinstance(mesh, AbstractMesh):
+        _check_virtual(mesh)
+        mesh = None
+    if mesh is None:
+        require_joined("sw.evaluate")
+        mesh = Mesh(np.array(jax.devices()), ("data",))
+    axis = data_axis(mesh)
+    place = mesh.axis_names.index(axis)
+    owners = _owners(np.moveaxis(mesh.devices, place, 0))
+    own = [k for k, owner in enumerate(owners) if owner == jax.process_index()]
+    mesh = Mesh(
+        mesh.devices.take(own, axis=place),
+        mesh.axis_names,
+        axis_types=(AxisType.Auto,) * mesh.devices.ndim,
+    )
+    by_lane = np.moveaxis(mesh.devices, place, 0)
+    devices = tuple(map(tuple, by_lane.reshape(len(by_lane), -1)))
+    before = sum(owner < jax.process_index() for owner in owners)
+    return Lanes(mesh, axis, devices, len({*owners}), before, len(owners))
+
+
+def data_axis(mesh: Mesh | AbstractMesh) -> str:
+    return "data" if "data" in mesh.axis_names else str(mesh.axis_names[0])
+
+
+def _check_virtual(mesh: AbstractMesh) -> None:
+    others = {name: n for name, n in mesh.shape.items() if name != data_axis(mesh) and n > 1}
+    if others:
+        raise UnsupportedError(
+            explain_error(
+                f"a virtual mesh with the axes {others} beside its data axis.",
+                where="argument 'mesh'",
+                rule="A virtual mesh can only be run here if all it splits is the data.",
+                remedy="give a real mesh, or leave the other axes out.",
+            )
+        )
+
+
+def _owners(by_lane: np.ndarray) -> list[int]:
+    """The process of each lane; raise where a lane is split, or a process has none."""
+    owners = [{device.process_index for device in np.ravel(lane)} for lane in by_lane]
+    torn = next((sorted(owner) for owner in owners if len(owner) > 1), None)
+    if torn is not None:
+        raise UnsupportedError(
+            explain_error(
+                f"processes {torn} share one position along its data axis.",
+                where="argument 'mesh'",
+                rule="A step is computed by the devices of one process.",
+                remedy="put the other axes of the mesh within the machines, the data axis across.",
+            )
+        )
+    found = [owner for lane in owners for owner in lane]
+    everybody = {*range(jax.process_count())}
+    left_out = sorted(everybody - {*found})
+    if left_out and {*found} != {jax.process_index()}:
+        raise ShardingError(
+            explain_error(
+                f"it has no device of process {', '.join(map(str, left_out))}.",
+                where="argument 'mesh'",
+                rule="All processes take part in an evaluation, or each one has a mesh of its own.",
+                remedy="a mesh over jax.devices(), or one over jax.local_devices() in each "
+                "process.",
+            )
+        )
+    return found

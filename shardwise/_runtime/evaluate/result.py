@@ -1,0 +1,151 @@
+"""What `evaluate` gives back: data first; text, a dictionary and HTML are made from it."""
+
+from __future__ import annotations
+
+import difflib
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..._base.calls import public_methods
+from ..._base.errors import ArgumentError, UnknownNameError, explain_error
+from .adding.totals import NonFinite
+
+
+@public_methods("evaluation")
+@dataclass(frozen=True, eq=False)
+class Evaluation(Mapping[str, Any]):
+    """The outcome of an evaluation: a mapping from metric name to value, and how it came about.
+
+    With a single metric, `float(evaluation)` is its value.
+
+    Attributes:
+        metrics: The value of every metric: a float, an int for sums and extremes of integers, or an
+            array where a metric object computes one.
+        count: The number of examples.
+        weight: For every mean and sum, the total weight: the number of values where no weights were
+            given.
+        nonfinite: For every metric that met NaN or infinity, how many examples did and the index of
+            the first; empty if none did.
+        seconds: How long this run took, compiling included.
+        examples_per_second: Examples computed in this run over its seconds.
+        batch: Examples per step. The bits of the result follow it.
+        devices: The number of devices, of all processes.
+        processes: The number of processes.
+        resumed: Examples whose results came from the journal.
+        notes: What else there is to know, as sentences.
+    """
+
+    metrics: dict[str, Any]
+    count: int
+    weight: dict[str, int | float]
+    nonfinite: dict[str, NonFinite]
+    seconds: float
+    examples_per_second: float
+    batch: int
+    devices: int
+    processes: int = 1
+    resumed: int = 0
+    notes: tuple[str, ...] = field(default=())
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self.metrics[name]
+        except (KeyError, TypeError):
+            known = ", ".join(map(repr, self.metrics))
+            near = difflib.get_close_matches(str(name), self.metrics, n=1)
+            raise UnknownNameError(
+                explain_error(
+                    f"no metric {name!r}",
+                    where="an Evaluation",
+                    rule=f"There are {known}.",
+                    remedy=f"did you mean {near[0]!r}?"
+                    if near
+                    else f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
+                    'returns: {"loss": losses}.',
+                )
+            ) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metrics)
+
+    def __len__(self) -> int:
+        return len(self.metrics)
+
+    def __float__(self) -> float:
+        if len(self.metrics) != 1:
+            raise ArgumentError(f"there are {len(self.metrics)} metrics; choose one by its name")
+        return float(next(iter(self.metrics.values())))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain Python values, ready for JSON."""
+        return {
+            "metrics": {name: _plain(value) for name, value in self.metrics.items()},
+            "count": self.count,
+            "weight": dict(self.weight),
+            "nonfinite": {
+                name: {"count": bad.count, "first": bad.first}
+                for name, bad in self.nonfinite.items()
+            },
+            "seconds": self.seconds,
+            "examples_per_second": self.examples_per_second,
+            "batch": self.batch,
+            "devices": self.devices,
+            "processes": self.processes,
+            "resumed": self.resumed,
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        width = max(map(len, self.metrics), default=0)
+        lines = [f"{name:<{width}}  {_text(value)}" for name, value in self.metrics.items()]
+        return "\n".join([*lines, self._summary(), *self._remarks()])
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name}={_text(value)}" for name, value in self.metrics.items())
+        return f"Evaluation({shown}, count={self.count})"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td>{html.escape(_text(value))}</td></tr>"
+            for name, value in self.metrics.items()
+        )
+        remarks = "".join(f"<br>{html.escape(line)}" for line in self._remarks())
+        return f"<table>{rows}</table><small>{html.escape(self._summary())}{remarks}</small>"
+
+    def _summary(self) -> str:
+        devices = f"{self.devices} device{'s' * (self.devices != 1)}"
+        if self.processes > 1:
+            devices += f" of {self.processes} processes"
+        resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
+        # Where all of them are from the journal, nothing was computed, at no speed.
+        speed = f"{self.examples_per_second:.3g} examples/s, " * (self.resumed != self.count)
+        return (
+            f"{self.count} examples{resumed}, {self.seconds:.3g} s, "
+            f"{speed}batch {self.batch} on {devices}"
+        )
+
+    def _remarks(self) -> list[str]:
+        bad = [
+            f"{name}: {found.count} examples are not finite, the first is number {found.first}"
+            if found.count != 1
+            else f"{name}: 1 example is not finite, number {found.first}"
+            for name, found in self.nonfinite.items()
+        ]
+        return [*bad, *self.notes]
+
+
+def _plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.9g}"
+    if isinstance(value, np.ndarray) and value.size > 8:
+        return f"array of {value.dtype}{list(value.shape)}"
+    return str(value)

@@ -1,0 +1,345 @@
+"""`connect`: the first line of a script that may run as one process of many."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ... import _jax
+from ..._base.calls import public
+from ..._base.errors import ShardwiseError, explain_error
+from ..._base.version import __version__
+from . import others, signals
+from .find import Seat, find_seat
+
+HEARTBEAT = 10
+TIMEOUT = 300
+_APART = 30.0  # seconds by which clocks may differ without a word
+
+
+@dataclass(frozen=True)
+class Connection:
+    """This process among those of its job.
+
+    Attributes:
+        process: Its number, from 0.
+        processes: How many there are.
+        how: Who started them: `alone`, `shardwise launch`, `slurm`, `ompi`, `k8s`, ...
+        hosts: The host of each process.
+    """
+
+    process: int
+    processes: int
+    how: str
+    hosts: tuple[str, ...]
+
+    @property
+    def first(self) -> bool:
+        """Whether this is process 0, the one that prints and writes for all."""
+        return self.process == 0
+
+    def __str__(self) -> str:
+        if self.processes == 1:
+            return "one process, alone"
+        named = sorted({*self.hosts}, key=self.hosts.index)
+        who = f"process {self.process} of {self.processes} ({self.how})"
+        if len(named) == 1:
+            return f"{who}, all on {named[0]}"
+        where = ", ".join(f"{self.hosts.count(host)} on {host}" for host in named[:8])
+        more = f" and {len(named) - 8} further hosts" if len(named) > 8 else ""
+        return f"{who}; processes per host: {where}{more}"
+
+
+_made: Connection | None = None
+
+
+@public("sw.connect", more="sw.connect(coordinator, processes=2, process=0)")
+def connect(
+    coordinator: str | None = None,
+    *,
+    processes: int | None = None,
+    process: int | None = None,
+    heartbeat: float = HEARTBEAT,
+    timeout: float | None = None,
+) -> Connection:
+    """Join the other processes of the job, if there are any. The first line of a script.
+
+    Alone it does nothing. Under `shardwise launch`, Slurm (`srun`), Open MPI (`mpirun`) or
+    Kubernetes it joins the others with `jax.distributed`, and `sw.evaluate`, `sw.data_parallel` and
+    `sw.fit` then use the devices of all. Process 0 says in one line on standard error who is where.
+
+    Args:
+        coordinator: `HOST:PORT` of the first process, where nobody else tells it.
+        processes: How many there are; given together with `coordinator` and `process`.
+        process: Which one this is, from 0.
+        heartbeat: Seconds without a sign of life after which a process is taken for dead.
+        timeout: Seconds to wait for the others; 300 if left out, or what `shardwise launch` says.
+
+    Returns:
+        Which process this is, of how many.
+
+    Raises:
+        ShardwiseError: The environment is half set, the port is taken, the others do not come, or
+            they run another version of JAX or another script.
+
+    Example:
+        >>> import shardwise as sw
+        >>> print(sw.connect())
+        one process, alone
+    """
+    global _made
+    if _made is not None:
+        return _made
+    limit = _limit(timeout)
+    if not (isinstance(heartbeat, int | float) and 1 <= heartbeat < math.inf):
+        raise ShardwiseError(
+            explain_error(
+                f"it is {heartbeat!r}.",
+                where="argument 'heartbeat'",
+                rule="It is a number of seconds, at least 1.",
+                remedy="heartbeat=10",
+            )
+        )
+    how = "jax.distributed"
+    if _jax.distributed_client() is None:
+        seat = find_seat(coordinator, processes, process, limit)
+        if seat is None:
+            return Connection(0, 1, "alone", (socket.gethostname(),))
+        _join(seat, heartbeat, limit)
+        how = seat.how
+    _made = _introduce(how)
+    _report_failures()
+    # The devices of all processes are counted together: one that began alone would wait here.
+    with others.together("sw.connect"):
+        jax.devices()
+    if _made.first:
+        devices = f"{jax.device_count()} {jax.devices()[0].platform} devices"
+        print(f"shardwise: {_made}; {devices}", file=sys.stderr, flush=True)
+    return _made
+
+
+def _limit(timeout: float | None) -> int:
+    given = os.environ.get("SHARDWISE_TIMEOUT", TIMEOUT) if timeout is None else timeout
+    try:
+        limit = float(given)
+    except (TypeError, ValueError):
+        limit = math.nan
+    if not 1 <= limit < math.inf:
+        raise ShardwiseError(
+            explain_error(
+                f"it is {given!r}.",
+                where="argument 'timeout'",
+                rule="It is a number of seconds, at least 1.",
+                remedy="timeout=300",
+            )
+        )
+    return math.ceil(limit)
+
+
+def _join(seat: Seat, heartbeat: float, limit: int) -> None:
+    if _jax.backends_have_started():
+        raise ShardwiseError(
+            explain_error(
+                "JAX has started its devices already.",
+                where="sw.connect",
+                rule="Processes join before the first use of devices: an array, jax.devices(), a "
+                "key.",
+                remedy="make sw.connect() the first line after the imports.",
+            )
+        )
+    if seat.process == 0:
+        _refuse_taken(seat)
+    else:
+        _await_coordinator(seat, limit)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        with signals.interrupted_at_once():
+            jax.distributed.initialize(
+                seat.coordinator,
+                seat.processes,
+                seat.process,
+                local_device_ids=seat.local_devices,
+                cluster_detection_method="deactivate",
+                initialization_timeout=limit,
+                heartbeat_timeout_seconds=math.ceil(heartbeat),
+            )
+    except Exception as error:
+        raise _not_joined(seat, limit, error) from error
+    if threading.current_thread() is threading.main_thread():
+        signals.keep_notifier(before)
+
+
+def _refuse_taken(seat: Seat) -> None:
+    """JAX's server would share a port with another one, and mix two jobs up."""
+    host, _, port = seat.coordinator.rpartition(":")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", int(port)))
+        except OSError as error:
+            raise ShardwiseError(
+                explain_error(
+                    f"port {port} cannot be used on {socket.gethostname()}: {error.strerror}.",
+                    where=f"the first process ({seat.how}, {seat.coordinator})",
+                    rule="The first process listens there for the others.",
+                    remedy="end the job that holds it, or choose another port: "
+                    f"sw.connect('{host}:PORT', ...), JAX_COORDINATOR_PORT under a scheduler.",
+                )
+            ) from None
+
+
+def _await_coordinator(seat: Seat, limit: int) -> None:
+    """Wait for the first process to listen; say what is wrong while it does not."""
+    host, _, port = seat.coordinator.rpartition(":")
+    began = said = time.monotonic()
+    while True:
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=5):
+                return
+        except OSError as error:
+            reason = error.strerror or str(error)
+        now = time.monotonic()
+        if now - began > limit:
+            raise ShardwiseError(
+                explain_error(
+                    f"no answer in {limit} s: {reason}.",
+                    where=f"the first process at {seat.coordinator} ({seat.how})",
+                    rule="Process 0 listens there as soon as it calls sw.connect().",
+                    remedy="look at the log of process 0; check the name, the port and firewalls; "
+                    "a cold start of many machines needs a larger timeout=.",
+                )
+            )
+        if now - said > 15:
+            said = now
+            print(
+                f"shardwise: process {seat.process} waits for process 0 at {seat.coordinator}: "
+                f"{reason}",
+                file=sys.stderr,
+                flush=True,
+            )
+        time.sleep(0.1)
+
+
+def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
+    text = str(error).strip()
+    lines = text.splitlines() or [type(error).__name__]
+    late = "DEADLINE_EXCEEDED" in text or "imed out" in text
+    twice = "ALREADY_EXISTS" in text or "different incarnation" in text
+    what = (
+        f"not all of the {seat.processes} processes came within {limit} s"
+        if late
+        else f"another process {seat.process} has joined already"
+        if twice
+        else lines[0]
+    )
+    return ShardwiseError(
+        explain_error(
+            f"{what}.\n    " + "\n    ".join(lines[:6]),
+            where=f"process {seat.process} of {seat.processes} ({seat.how}, {seat.coordinator})",
+            rule="All processes join once, with the same address and the same number of them.",
+            remedy="look at the log of the process that is missing; a cold start of many machines "
+            "needs a larger timeout=.",
+        )
+    )
+
+
+def _introduce(how: str) -> Connection:
+    """Tell who this is, and see that all run the same."""
+    own = {
+        "host": socket.gethostname(),
+        "jax": jax.__version__,
+        "shardwise": __version__,
+        "Python": platform.python_version(),
+        "script": _script(),
+        "clock": time.time(),
+        "address": _address(),
+    }
+    found = others.collect(others.dump(own), "connect")
+    verdict = None if found is None else _compare([others.load(x) for x in found])
+    said = others.spread_json(verdict, "connect")
+    if said["wrong"]:
+        error = ShardwiseError(
+            explain_error(
+                said["wrong"][0],
+                where="sw.connect",
+                rule="All processes of a job run the same script with the same versions.",
+                remedy="install the same environment and copy the same script to every machine.",
+            )
+        )
+        _jax.leave_distributed()
+        raise error
+    for note in said["notes"] if others.is_first() else ():
+        print(f"shardwise: {note}", file=sys.stderr, flush=True)
+    return Connection(others.index(), others.count(), how, tuple(said["hosts"]))
+
+
+def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
+    first, wrong, notes = found[0], [], []
+    for key in ("jax", "shardwise", "script"):
+        for k, one in enumerate(found):
+            if one[key] != first[key]:
+                name = {"jax": "JAX", "script": "the script"}.get(key, key)
+                wrong.append(
+                    f"process 0 on {first['host']} has {name} {first[key]}, process {k} on "
+                    f"{one['host']} has {one[key]}."
+                )
+                break
+    clocks = [one["clock"] for one in found]
+    apart = max(clocks) - min(clocks)
+    if apart > _APART:
+        late, early = (found[clocks.index(pick(clocks))]["host"] for pick in (min, max))
+        notes.append(
+            f"the clocks of {early} and {late} are {apart:.0f} s apart; nothing depends on it but "
+            "the times in logs"
+        )
+    hidden = [one for one in found if one.get("address", "").startswith("127.")]
+    if hidden and len({one["host"] for one in found}) > 1:
+        notes.append(
+            f"the name {hidden[0]['host']} stands for {hidden[0]['address']} on that host, where "
+            "others cannot reach it: collectives on CPU will fail. Give it its address in "
+            "/etc/hosts"
+        )
+    return {"wrong": wrong, "notes": notes, "hosts": [one["host"] for one in found]}
+
+
+def _address() -> str:
+    """What the name of this host stands for here; gloo tells the others to come there."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return ""
+
+
+def _script() -> str:
+    """The script by its name and a digest of its text, where it is a file."""
+    path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
+    if path is None or not path.is_file():
+        return "(none)"
+    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+
+
+def _report_failures() -> None:
+    """An uncaught error is told to the others, and this process does not wait for them."""
+    news, before = others.news(), sys.excepthook
+
+    def hook(kind: Any, error: Any, trace: Any) -> None:
+        before(kind, error, trace)
+        if not issubclass(kind, KeyboardInterrupt):
+            news.fail(others.worded(error))
+        else:
+            news.fail(f"process {others.index()} was interrupted")
+
+    sys.excepthook = hook

@@ -1,0 +1,236 @@
+"""The other processes of the job: exchanging a few bytes, and hearing when one has failed.
+
+JAX's coordination service, in the first process, holds small values by name. Processes meet there
+at the beginning and at the end of an evaluation or a training, never once per step. All of them
+call the same exchanges in the same order, so running numbers name them.
+
+What waits here raises what the news say: that another process has failed, or has ended its script
+without what this one waits for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from ... import _jax
+from ..._base.errors import PeerError, text_of
+from ..launch import report
+from .news import EVERY, ROOT, News, Section
+
+_CHUNK = 1 << 20
+
+
+def count() -> int:
+    """How many processes there are. Does not start JAX's devices."""
+    return _jax.distributed_place()[1]
+
+
+def index() -> int:
+    """The number of this process."""
+    return _jax.distributed_place()[0]
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks for all: logs, progress, files."""
+    return index() == 0
+
+
+_news: News | None = None
+
+
+def has_heard() -> bool:
+    """Whether another process is known to have failed."""
+    return _news is not None and _news.has_heard
+
+
+def left_early() -> str:
+    """The process that has ended its script while this one waited for it, if one has."""
+    return "" if _news is None else _news.left
+
+
+def news() -> News:
+    """The news of this job; listening starts with the first call."""
+    global _news
+    if _news is None:
+        _news = News(_jax.distributed_client(), *_jax.distributed_place())
+    return _news
+
+
+@contextlib.contextmanager
+def together(where: str) -> Iterator[None]:
+    """Around what all processes do together: an error in one of them reaches the others in it.
+
+    Args:
+        where: What it is, for the words: `sw.fit`.
+    """
+    if count() == 1:
+        yield
+        return
+    sections = news().sections
+    sections[-1].inner += 1
+    section = Section(f"{sections[-1].name}.{sections[-1].inner}", where=where)
+    sections.append(section)
+    try:
+        yield
+    except PeerError:
+        raise
+    except BaseException as error:
+        if is_connection_lost(error):
+            raise news().lost(error) from error
+        news().tell(worded(error, where), section.name)
+        raise
+    finally:
+        sections.remove(section)
+
+
+def worded(error: BaseException, where: str = "") -> str:
+    """An error of this process as the others are told of it."""
+    place = f" in {where}" if where else ""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return f"process {index()} on {_host()} was told to end{place}"
+    text = f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
+    return f"process {index()} on {_host()} failed{place}: {text}"
+
+
+def is_connection_lost(error: BaseException) -> bool:
+    """Whether this is how JAX says that another process went away in the middle of a collective."""
+    text = text_of(error)
+    return isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError) and (
+        ("Gloo" in text and ("failed" in text or "closed" in text.lower()))
+        or "Connection reset by peer" in text
+        or "Connection closed by peer" in text
+        or "NCCL operation" in text
+        or "ncclRemoteError" in text
+    )
+
+
+def _name(where: str) -> str:
+    section = news().sections[-1]
+    section.exchanges += 1
+    return f"{ROOT}/exchange/{section.name}/{section.exchanges}/{where}"
+
+
+def gather(value: bytes, where: str) -> list[bytes]:
+    """The values of all processes, on all of them: one exchange of a few bytes.
+
+    Args:
+        value: That of this process.
+        where: What it is for, for the words while it waits.
+    """
+    parts = collect(value, where)
+    joined = None if parts is None else b"".join(len(p).to_bytes(8, "big") + p for p in parts)
+    whole = spread(joined, where)
+    found, at = [], 0
+    while at < len(whole):
+        size = int.from_bytes(whole[at : at + 8], "big")
+        found.append(whole[at + 8 : at + 8 + size])
+        at += 8 + size
+    return found
+
+
+def collect(value: bytes, where: str) -> list[bytes] | None:
+    """The values of all processes, on the first one; None on the others."""
+    if count() == 1:
+        return [value]
+    name = _name(where)
+    if not is_first():
+        _put(f"{name}/{index()}", value)
+        return None
+    found = [value, *(_get(f"{name}/{k}", k, where) for k in range(1, count()))]
+    with contextlib.suppress(Exception):
+        _jax.distributed_client().key_value_delete(f"{name}/")  # the service would keep it for ever
+    return found
+
+
+def spread(value: bytes | None, where: str) -> bytes:
+    """The value of the first process, on all of them; the others give None."""
+    if count() == 1:
+        assert value is not None
+        return value
+    name = _name(where)
+    if is_first():
+        assert value is not None
+        _put(name, value)
+        return value
+    return _get(name, 0, where)
+
+
+def dump(value: Any) -> bytes:
+    """As JSON."""
+    return json.dumps(value).encode()
+
+
+def load(value: bytes) -> Any:
+    """From JSON."""
+    return json.loads(value)
+
+
+def gather_json(value: Any, where: str) -> list[Any]:
+    """`gather` for what JSON can hold."""
+    return [load(x) for x in gather(dump(value), where)]
+
+
+def spread_json(value: Any, where: str) -> Any:
+    """`spread` for what JSON can hold."""
+    return load(spread(dump(value) if is_first() else None, where))
+
+
+def meet(where: str) -> None:
+    """Wait until all processes are here."""
+    gather(b"", where)
+
+
+def _put(name: str, value: bytes) -> None:
+    # In pieces: one message of the coordination service has its limit.
+    client = _jax.distributed_client()
+    pieces = range(0, len(value), _CHUNK)
+    client.key_value_set_bytes(f"{name}/size", str(len(pieces)).encode())
+    for k, at in enumerate(pieces):
+        client.key_value_set_bytes(f"{name}/{k}", value[at : at + _CHUNK])
+
+
+def _get(name: str, of: int, where: str) -> bytes:
+    pieces = int(_wait(f"{name}/size", of, where))
+    return b"".join(_wait(f"{name}/{k}", of, where) for k in range(pieces))
+
+
+def _wait(key: str, of: int, where: str) -> bytes:
+    client = _jax.distributed_client()
+    began = said = time.monotonic()
+    while True:
+        news().check()
+        ended = of in news().ends  # and whatever it had to say was said before
+        try:
+            return client.blocking_key_value_get_bytes(key, int(EVERY * 1000))
+        except Exception as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise news().lost(error) from error
+            if ended:
+                raise news().missed(of, where) from None
+        now = time.monotonic()
+        if now - said > 30:
+            said = now
+            print(
+                f"shardwise: process {index()} has waited {now - began:.0f} s for process {of} "
+                f"in {where}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+def report_progress() -> None:
+    """Tell a launcher, if there is one, that something is stored: a failure after it is no loop."""
+    report.tell()
+
+
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()

@@ -1,0 +1,70 @@
+"""Whether a folder is the same one for all processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+
+from ..._base.errors import ShardwiseError, explain_error
+from . import others
+
+_PATIENCE = 10.0  # a network file system may show a new file late
+
+
+def require_shared(folder: str | os.PathLike[str], where: str) -> None:
+    """Raise, on all processes, if some of them do not see in a folder what the first one writes.
+
+    Args:
+        folder: The folder; it is made if it is not there.
+        where: The argument it comes from, for the message.
+    """
+    if others.count() == 1:
+        return
+    folder = Path(folder).absolute()
+    name: dict[str, str] = {}
+    if others.is_first():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            name["token"] = f".shardwise-{secrets.token_hex(8)}"
+            (folder / name["token"]).write_text("seen by all processes\n", encoding="utf-8")
+        except OSError as error:
+            name["error"] = f"{type(error).__name__}: {error}"
+    name = others.spread_json(name, "shared folder")
+    if "error" in name:
+        raise ShardwiseError(
+            explain_error(
+                f"it cannot be written: {name['error']}",
+                where=f"{where} {str(folder)!r}",
+                remedy="name a folder that can be written.",
+            )
+        )
+    seen = others.is_first() or _appears(folder / name["token"])
+    found = others.gather_json([socket.gethostname(), seen], "shared folder")
+    if others.is_first():
+        with contextlib.suppress(OSError):
+            (folder / name["token"]).unlink()
+    blind = [f"process {k} on {host}" for k, (host, sees) in enumerate(found) if not sees]
+    if blind:
+        raise ShardwiseError(
+            explain_error(
+                f"{', '.join(blind)} cannot see what process 0 on {found[0][0]} writes there.",
+                where=f"{where} {str(folder)!r}",
+                rule="All processes use one folder, so that a job can go on elsewhere.",
+                remedy="name a folder on a file system that all machines share.",
+            )
+        )
+
+
+def _appears(path: Path) -> bool:
+    until = time.monotonic() + _PATIENCE
+    while not path.exists():
+        if time.monotonic() > until:
+            return False
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent)  # makes NFS look again
+        time.sleep(0.1)
+    return True

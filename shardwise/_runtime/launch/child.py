@@ -1,0 +1,123 @@
+"""In each process: run the script as Python would, and say why it failed.
+
+Run as `python -m shardwise._runtime.launch [-m] SCRIPT ARGS...` by the launcher. The script runs in
+the real `__main__`, so that what it gives to other processes by pickling is found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import runpy
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..._base.errors import text_of
+from . import detection, report
+
+
+def main(arguments: list[str]) -> None:
+    """Run the script or the module."""
+    _end_with_launcher()
+    detection.install()
+    own = os.getpid()
+    try:
+        if arguments[0] == "-m":
+            sys.argv = arguments[1:]
+            sys.path[0] = os.getcwd()
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        else:
+            _run_script(arguments)
+    except SystemExit as error:
+        if error.code:
+            code = error.code if isinstance(error.code, int) else 1
+            _fail(f"the script exited with {error.code!r}", None, code & 0xFF)
+        _end(own)
+        raise
+    except BaseException as error:
+        _fail(_first_words(error), error)
+        # Without the frames of this file; the hook is that of the script, or of sw.connect.
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename in _OWN:
+            trace = trace.tb_next
+        if _is_consequence(error):  # the traceback to read is that of the process that failed
+            print(f"{_line_of(trace)}{_first_words(error)}", file=sys.stderr, flush=True)
+        else:
+            sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(128 + signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1)
+    _end(own)
+
+
+_OWN = (__file__, runpy.__file__, "<frozen runpy>")
+
+
+def _run_script(arguments: list[str]) -> None:
+    path = Path(arguments[0])
+    source = path.read_bytes()
+    sys.argv = arguments
+    sys.path[0] = str(path.resolve().parent)
+    module: Any = sys.modules["__main__"]
+    for name in [name for name in vars(module) if not name.startswith("__")]:
+        delattr(module, name)
+    module.__file__, module.__spec__, module.__doc__ = str(path), None, None
+    vars(module).pop("__cached__", None)
+    exec(compile(source, str(path), "exec"), vars(module))
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Return whether an error only says that another process has failed or gone."""
+    others = sys.modules.get("shardwise._runtime.hosts.others")
+    if type(error).__name__ == "PeerError":
+        return True
+    return others is not None and others.count() > 1 and others.is_connection_lost(error)
+
+
+def _line_of(trace: Any) -> str:
+    """Return the line of the script at which an error was raised: `train.py:12: `."""
+    if trace is None:
+        return ""
+    return f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}: "
+
+
+def _first_words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {text_of(error)}".strip()[:2000]
+
+
+def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
+    """Tell the launcher, and the other processes, at once."""
+    peer = type(error).__name__ == "PeerError" or _has_heard()
+    report.tell(code=code, words=words, peer=peer, left=_left_early() if peer else "")
+    others = sys.modules.get("shardwise._runtime.hosts.others")
+    if error is None and others is not None and others.count() > 1:
+        others.news().fail(f"process {others.index()} failed: {words}", code)
+
+
+def _end(own: int) -> None:
+    """Tell the launcher that the script has ended; not if it has forked, and this is the copy."""
+    if os.getpid() == own:
+        report.tell(ended=True)
+
+
+def _left_early() -> str:
+    others = sys.modules.get("shardwise._runtime.hosts.others")
+    return "" if others is None else others.left_early()
+
+
+def _has_heard() -> bool:
+    others = sys.modules.get("shardwise._runtime.hosts.others")
+    return others is not None and others.has_heard()
+
+
+def _end_with_launcher() -> None:
+    """On Linux the kernel ends this process with its launcher, should the keeper be gone as well.
+
+    The groups that the keeper ends hold more than this process; elsewhere it is all there is.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if os.getppid() != int(os.environ.get("SHARDWISE_LAUNCHER", os.getppid())):
+            os._exit(1)

@@ -1,0 +1,158 @@
+"""How two launchers recognise each other: a job secret that both know and neither sends.
+
+The first launcher sends a number drawn at random; the other one answers with what it is, a random
+number of its own, and a proof, an HMAC of both numbers and its words under the secret. The first
+launcher proves itself in the same way. Both derive the key of the connection from the two numbers.
+
+Without a secret the same is done with an empty one: strangers are told from launchers, but whoever
+speaks this protocol and can reach the port is let in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from ..._base.errors import ShardwiseError, explain_error
+from .wire import Wire, shown
+
+PROTOCOL = 2
+VARIABLE = "SHARDWISE_SECRET"
+FEWEST = 16
+"""Characters of the shortest secret."""
+
+
+class RejectedError(Exception):
+    """The other side is not a launcher of this job; the text says why, as a clause."""
+
+
+def read_secret(path: Path | None) -> bytes:
+    """Return the job secret from a file or from the environment; empty if there is none."""
+    where = f"the file {str(path)!r}" if path is not None else f"the variable {VARIABLE}"
+    try:
+        text = os.environ.get(VARIABLE, "") if path is None else path.read_text(encoding="utf-8")
+        open_to_all = path is not None and path.stat().st_mode & 0o077
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad_secret(where, f"it cannot be read: {error}") from None
+    secret = text.strip()
+    if path is None and not secret:
+        return b""
+    if len(secret) < FEWEST:
+        raise _bad_secret(where, f"it has {len(secret)} characters")
+    if open_to_all:
+        raise _bad_secret(where, "other users may read it", f"chmod 600 {path}")
+    return secret.encode()
+
+
+def _bad_secret(where: str, what: str, remedy: str = "") -> ShardwiseError:
+    return ShardwiseError(
+        explain_error(
+            f"{what}.",
+            where=f"the job secret in {where}",
+            rule=f"It is a text of at least {FEWEST} characters, the same on all machines, that "
+            "nobody else can read.",
+            remedy=remedy or "head -c 32 /dev/urandom | base64 > FILE; chmod 600 FILE",
+        )
+    )
+
+
+def admit(wire: Wire, secret: bytes) -> dict[str, Any]:
+    """Recognise a launcher that joins, as the first one; return what it says of itself.
+
+    Raises:
+        RejectedError: It is not a launcher of this job.
+        OSError: The connection is gone.
+    """
+    nonce = secrets.token_hex(16)
+    wire.send(shardwise="launch", protocol=PROTOCOL, nonce=nonce)
+    try:
+        answer = wire.receive()
+    except ValueError as error:
+        raise RejectedError(str(error)) from None
+    why = _unfit(answer) or _unproved(secret, answer, nonce)
+    if why:
+        wire.send(rejected=why)
+        raise RejectedError(why)
+    words = answer["nonce"] + nonce
+    wire.send(proof=_mac(secret, "lead", words))
+    wire.secure(_key(secret, words), "lead", "follow")
+    return answer
+
+
+def join(wire: Wire, secret: bytes, hello: dict[str, Any]) -> None:
+    """Be recognised by the first launcher, and recognise it.
+
+    Raises:
+        RejectedError: It is not a launcher of this job, or does not take this one for one.
+        OSError: The connection is gone.
+    """
+    try:
+        greeting = wire.receive()
+        if greeting.get("shardwise") != "launch" or not isinstance(greeting.get("nonce"), str):
+            raise RejectedError("what listens there is not shardwise launch of this version")
+        if greeting.get("protocol") != PROTOCOL:
+            raise RejectedError(_other_version(greeting.get("protocol")))
+        nonce = secrets.token_hex(16)
+        told = {**hello, "protocol": PROTOCOL, "nonce": nonce}
+        wire.send(**told, proof=_mac(secret, "follow", greeting["nonce"] + _canonical(told)))
+        verdict = wire.receive()
+    except ValueError as error:
+        raise RejectedError(str(error)) from None
+    if "rejected" in verdict:
+        raise RejectedError(shown(str(verdict["rejected"]), 300).strip("'\""))
+    words = nonce + greeting["nonce"]
+    if not _same(verdict.get("proof"), _mac(secret, "lead", words)):
+        raise RejectedError("its job secret is another one")
+    wire.secure(_key(secret, words), "follow", "lead")
+
+
+def _unfit(answer: dict[str, Any]) -> str:
+    """Return why this is no answer of a launcher; empty if it may be one."""
+    if answer.get("protocol") != PROTOCOL:
+        is_ours = {"node", "signature"} <= answer.keys()
+        if is_ours:
+            return _other_version(answer.get("protocol"))
+        return f"it sent {shown(json.dumps(answer))}, which is no message of shardwise launch"
+    wanted = {"node": int, "processes": int, "signature": dict, "nonce": str, "proof": str}
+    for name, kind in wanted.items():
+        if type(answer.get(name)) is not kind:
+            return f"its {name} is {shown(repr(answer.get(name)))}"
+    if answer["processes"] < 1:
+        return f"its number of processes is {answer['processes']}"
+    return ""
+
+
+def _other_version(protocol: Any) -> str:
+    return (
+        f"it is of another version of shardwise (protocol {shown(repr(protocol))}, here {PROTOCOL})"
+    )
+
+
+def _unproved(secret: bytes, answer: dict[str, Any], nonce: str) -> str:
+    told = {name: value for name, value in answer.items() if name != "proof"}
+    right = _mac(secret, "follow", nonce + _canonical(told))
+    if _same(answer["proof"], right):
+        return ""
+    given = "" if secret else f"; the launcher of machine 0 has none (--secret-file, {VARIABLE})"
+    return f"its job secret is another one{given}"
+
+
+def _same(found: Any, right: str) -> bool:
+    return isinstance(found, str) and hmac.compare_digest(found.encode(), right.encode())
+
+
+def _mac(secret: bytes, who: str, words: str) -> str:
+    return hmac.new(secret, f"{who} {words}".encode(), hashlib.sha256).hexdigest()
+
+
+def _key(secret: bytes, words: str) -> bytes:
+    return hmac.new(secret, f"key {words}".encode(), hashlib.sha256).digest()
+
+
+def _canonical(words: dict[str, Any]) -> str:
+    return json.dumps(words, sort_keys=True)

@@ -1,0 +1,300 @@
+"""The launcher that leads: starts everybody, notices failures, starts again, ends."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import time
+from typing import Any
+
+from ..._base.errors import ShardwiseError, explain_error
+from .crew import FAILED_GRACE, Crew
+from .entry import Entry
+from .events import (
+    Ended,
+    Exited,
+    Joined,
+    Lost,
+    Paused,
+    Progressed,
+    Reported,
+    Signalled,
+    Told,
+    from_message,
+)
+from .failure import Evidence, Failure, first_failure, is_known
+from .job import Job
+from .leaving import Leavers
+from .output import Output
+from .wire import Wire, shown
+
+SETTLE = 0.7
+"""Seconds after the first bad news in which its cause may still come in."""
+
+PATIENCE = 5.0
+"""Seconds in which it may come in, as long as all that was heard follows from something else."""
+
+LOOP = 3
+"""So many attempts that failed alike, each of them soon and in vain, are a crash loop."""
+
+SOON = 30.0
+
+
+class Lead:
+    """The launcher of node 0, or of the only machine.
+
+    Args:
+        job: What to run.
+        crew: The processes of this machine.
+        events: What happens, here and elsewhere.
+        output: Where to say so.
+    """
+
+    def __init__(
+        self, job: Job, crew: Crew, events: queue.SimpleQueue[Any], output: Output
+    ) -> None:
+        self._job, self._crew, self._events, self._output = job, crew, events, output
+        self._wires: dict[int, Wire] = {}
+        self._sizes = {0: job.processes}
+        self._signal: int | None = None
+        self._progressed = False
+        self._paused: dict[int, str] = {}
+        """The processes that a signal has stopped, and their hosts."""
+
+    def run(self) -> int:
+        """Run the job to its end; gives the exit code."""
+        entry = Entry(self._job, self._events, self._output) if self._job.nodes > 1 else None
+        alike: list[tuple[str, bool]] = []
+        code = 1
+        try:
+            for attempt in range(self._job.restarts + 1):
+                self._await_nodes()
+                if self._signal is not None:
+                    code = 128 + self._signal
+                    break
+                began = time.monotonic()
+                failure = self._attempt(attempt)
+                seconds = time.monotonic() - began
+                code = 0 if failure is None else failure.code
+                if failure is None or self._signal is not None:
+                    break
+                in_vain = seconds < SOON and not failure.outside and not self._progressed
+                alike.append((failure.line, in_vain))
+                left = self._job.restarts - attempt
+                if self._is_loop(alike):
+                    self._output.say(
+                        f"{LOOP} attempts in a row failed alike within {SOON:g} s of their start: "
+                        f"a crash loop, which starting again does not end.\n{failure.brief}"
+                    )
+                    break
+                if left:
+                    self._output.say(
+                        f"starting again after an attempt of {seconds:.0f} s, {left} "
+                        f"restart{'s' * (left > 1)} left"
+                    )
+                elif self._output.interrupted:  # it was told already, and should be read last
+                    self._output.say(failure.brief)
+            return code
+        finally:
+            for wire in self._wires.values():
+                wire.send(do="end", code=code)
+            if entry is not None:
+                entry.close()
+            for wire in self._wires.values():
+                wire.close()
+
+    @staticmethod
+    def _is_loop(alike: list[tuple[str, bool]]) -> bool:
+        last = alike[-LOOP:]
+        return len(last) == LOOP and len(set(last)) == 1 and last[0][1]
+
+    # --- one attempt ------------------------------------------------------------------------
+
+    def _attempt(self, attempt: int) -> Failure | None:
+        """Start everybody and wait; None if all ended well."""
+        self._progressed = False
+        self._paused.clear()
+        host = self._job.coordinator[0] if self._job.nodes > 1 else "127.0.0.1"
+        address = f"{host}:{_free_port(host)}"
+        total, first = sum(self._sizes.values()), 0
+        for node in range(self._job.nodes):
+            order = {"attempt": attempt, "coordinator": address, "total": total, "first": first}
+            if node:
+                self._wires[node].send(do="start", **order)
+            else:
+                self._crew.start(**order)
+            first += self._sizes[node]
+        leavers = Leavers(total)
+        evidence = self._watch(set(range(total)), leavers)
+        if self._signal is not None:
+            self._stop()
+            return Failure("the launcher", "signalled", "", 128 + self._signal, True)
+        if not evidence:
+            return None
+        self._settle(evidence, leavers)
+        failure = leavers.blamed(evidence) or first_failure(evidence, self._paused)
+        self._output.say(str(failure))
+        self._stop()
+        return failure
+
+    def _watch(self, running: set[int], leavers: Leavers) -> list[Evidence]:
+        """Until all have ended, or the first bad news."""
+        until: float | None = None
+        while running:
+            left = 1.0 if until is None else until - time.monotonic()
+            if until is not None and left <= 0:
+                self._output.say(f"still running {self._job.grace:g} s after the signal: killed")
+                break
+            event = self._next(min(left, 1.0))
+            if words := leavers.notice(running):
+                self._output.say(words)
+            if isinstance(event, Ended):
+                leavers.add(event)
+            elif isinstance(event, Signalled):
+                if until is not None:  # a second one: now
+                    break
+                until = time.monotonic() + self._job.grace
+                self._pass_on(event.number)
+            elif isinstance(event, Exited):
+                running.discard(event.process)
+                if event.code and until is None:
+                    return [event]
+            elif isinstance(event, Reported | Lost) and until is None:
+                return [event]
+        return []
+
+    def _settle(self, evidence: list[Evidence], leavers: Leavers) -> None:
+        """Add to the evidence what comes in soon; longer, while it holds only consequences."""
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < PATIENCE:
+            if waited >= SETTLE and (
+                self._paused or is_known(evidence) or leavers.blamed(evidence)
+            ):
+                return
+            event = self._next(SETTLE / 4)
+            if isinstance(event, Signalled):
+                self._signal = event.number
+            elif isinstance(event, Reported | Lost) or (isinstance(event, Exited) and event.code):
+                evidence.append(event)
+
+    def _pass_on(self, number: int) -> None:
+        self._signal = number
+        self._crew.signal(number)
+        for wire in self._wires.values():
+            wire.send(do="signal", number=number)
+
+    def _stop(self) -> None:
+        """End what still runs, everywhere, and wait for it."""
+        for wire in self._wires.values():
+            wire.send(do="stop")
+        self._crew.stop()
+        waiting, until = set(self._wires), time.monotonic() + FAILED_GRACE + 10
+        while (waiting & set(self._wires)) and (left := until - time.monotonic()) > 0:
+            event = self._next(left)
+            if isinstance(event, Told) and event.message.get("say") == "stopped":
+                waiting.discard(event.node)
+        while self._next(0) is not None:  # the ends of processes that were stopped
+            pass
+
+    # --- the other machines -----------------------------------------------------------------
+
+    def _next(self, seconds: float) -> Any:
+        """The next event; those of other launchers as if they had happened here."""
+        try:
+            event = self._events.get(timeout=max(seconds, 0.001))
+        except queue.Empty:
+            return None
+        if isinstance(event, Joined):
+            self._admit(event)
+        elif isinstance(event, Lost):
+            if self._wires.get(event.node) is not event.wire:
+                return self._next(seconds)
+            del self._wires[event.node]
+        elif isinstance(event, Progressed):
+            self._progressed = True
+        elif isinstance(event, Paused):
+            self._note_paused(event)
+        elif isinstance(event, Told):
+            event = self._translated(event)
+            if isinstance(event, Paused):
+                self._note_paused(event)
+        return event
+
+    def _note_paused(self, event: Paused) -> None:
+        who = f"process {event.process} on {event.host}"
+        if event.continued:
+            self._paused.pop(event.process, None)
+            self._output.say(f"{who} was continued")
+        else:
+            self._paused[event.process] = event.host
+            self._output.say(f"{who} was stopped by a signal; the others wait for it")
+
+    def _translated(self, told: Told) -> Any:
+        """Return what another launcher says as the event that it is there."""
+        try:
+            event = from_message(told.message)
+        except ValueError as error:
+            wire = self._wires.pop(told.node, None)
+            if wire is not None:
+                wire.close()
+            return Lost(told.node, wire, str(error))
+        return told if event is None else event
+
+    def _await_nodes(self) -> None:
+        """Until the launchers of all machines have joined."""
+        until = time.monotonic() + self._job.timeout
+        told = False
+        while len(self._wires) < self._job.nodes - 1 and self._signal is None:
+            missing = [k for k in range(1, self._job.nodes) if k not in self._wires]
+            names = ", ".join(map(str, missing))
+            if time.monotonic() > until:
+                raise ShardwiseError(
+                    explain_error(
+                        f"machine {names} did not come within {self._job.timeout:g} s.",
+                        where=f"shardwise launch --nodes {self._job.nodes}",
+                        rule="The launcher is started on every machine, with its own --node.",
+                        remedy="look at the launcher there; check the address, the port and "
+                        "firewalls; --timeout waits longer.",
+                    )
+                )
+            if not told:
+                told = True
+                self._output.say(f"waiting for machine {names}")
+            event = self._next(0.5)
+            if isinstance(event, Signalled):
+                self._signal = event.number
+
+    def _admit(self, joined: Joined) -> None:
+        own, hello = self._job.signature(), joined.hello
+        wrong = [
+            f"{name} is {value} on machine 0 and {_text(hello['signature'].get(name))} on machine "
+            f"{joined.node}."
+            for name, value in own.items()
+            if hello["signature"].get(name) != value
+        ]
+        if joined.node in self._wires:
+            wrong.append(f"there is a launcher with --node {joined.node} already.")
+        if not 0 < joined.node < self._job.nodes:
+            wrong.append(f"there is no machine {joined.node} of {self._job.nodes}.")
+        if wrong:
+            self._output.say(f"refused: {wrong[0]}")
+            joined.wire.send(do="refuse", words=wrong[0])
+            joined.wire.close()
+            return
+        self._wires[joined.node] = joined.wire
+        self._sizes[joined.node] = hello["processes"]
+        joined.wire.listen(
+            lambda message: self._events.put(Told(joined.node, message)),
+            lambda why: self._events.put(Lost(joined.node, joined.wire, why)),
+        )
+
+
+def _text(value: Any) -> str:
+    """Return a value that another launcher sent as it may be printed, without quotes."""
+    return shown(str(value), 200)[1:-1]
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return probe.getsockname()[1]

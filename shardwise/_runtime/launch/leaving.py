@@ -1,0 +1,81 @@
+"""Processes that have come to the end of their script, while others have not.
+
+JAX lets none of them go before all are there. Nothing needs to be wrong: one may have files to
+write. But one may as well wait in a collective for a process that does not come any more, which
+nobody can see from outside. So a line says who waits for whom, and when JAX gives up, who it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from ..._base.errors import explain_error
+from .events import Ended, Exited
+from .failure import Evidence, Failure, is_known
+
+NOTICE = 30.0
+"""Seconds after the first end in which nothing is said."""
+
+AGAIN = 4.0
+"""So many times as long until it is said once more."""
+
+_BARRIER = "Shutdown barrier has failed"
+
+
+class Leavers:
+    """Who has ended its script, of the processes of one attempt.
+
+    Args:
+        total: How many there are.
+    """
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._hosts: dict[int, str] = {}
+        self._began, self._notice = 0.0, NOTICE
+
+    def add(self, event: Ended) -> None:
+        """One more has."""
+        if not self._hosts:
+            self._began = time.monotonic()
+        self._hosts[event.process] = event.host
+
+    def notice(self, alive: set[int]) -> str | None:
+        """Who waits for whom, if it is time to say so."""
+        waited = time.monotonic() - self._began
+        waiting, running = alive & self._hosts.keys(), alive - self._hosts.keys()
+        if not waiting or not running or waited < self._notice:
+            return None
+        self._notice *= AGAIN
+        return still_running(waiting, running, waited)
+
+    def blamed(self, evidence: list[Evidence]) -> Failure | None:
+        """The failure, if it is that JAX has waited at the end for as long as it does."""
+        late = set(range(self._total)) - self._hosts.keys()
+        gave_up = any(isinstance(e, Exited) and _BARRIER in e.words for e in evidence)
+        if not (gave_up and late and self._hosts) or is_known(evidence):
+            return None
+        first, host = next(iter(self._hosts.items()))
+        words = explain_error(
+            f"{_named(late)} did not come to the end of the script as well before JAX gave up.",
+            rule="All processes run the same steps and collectives, and end at about one time.",
+            remedy="make their loops equally long; what one of them does alone at the end, such as "
+            "writing files, may take an hour in scripts that begin with sw.connect().",
+        )
+        how = "it ended its script while others ran on, and JAX waited for them in vain"
+        return Failure(f"process {first} on {host}", how, words, 1)
+
+
+def still_running(ended: Collection[int], running: Collection[int], seconds: float) -> str:
+    """In a line: who has ended and who has not."""
+    return (
+        f"{_named(ended)} came to the end of the script up to {seconds:.0f} s ago, "
+        f"{_named(running)} did not yet; the job ends with the last of them"
+    )
+
+
+def _named(processes: Collection[int]) -> str:
+    found = sorted(processes)
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return f"process {', '.join(map(str, found[:8]))}{more}"

@@ -1,0 +1,165 @@
+"""Where the arrays of a step are: put there, copied, given away.
+
+A step has a mesh of its own, and whatever the caller has set around it, and wherever the caller's
+arrays are, they are brought to that mesh. What is there already is left alone.
+
+A step of many small arrays is over before Python has looked at each of them. So a step first asks
+whether they are *settled*: those that the step before gave, known by identity. Only if they are not
+does it go through them one by one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextlib import nullcontext, suppress
+from operator import call, is_
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from ... import _jax
+from ..._base.errors import ShardingError, explain_error
+from .hosts import spread
+from .layout import is_shape
+
+
+def put(arrays: Any, mesh: Mesh | AbstractMesh, spec: P) -> Any:
+    """Put arrays on the devices of a mesh, unless they are there already.
+
+    Args:
+        arrays: Arrays of any kind, or shapes that stand for them.
+        mesh: The mesh; one without devices is run on the device where the arrays are.
+        spec: How they are split.
+    """
+    if isinstance(mesh, AbstractMesh):
+        return jax.tree.map(_together, arrays)
+    # Asking first is ten times as fast as device_put, which a step would call on every array.
+    sharding = NamedSharding(mesh, spec)
+    if any(map(is_shape, jax.tree.leaves(arrays))):
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), arrays
+        )
+    if all(_is_on(leaf, sharding) for leaf in jax.tree.leaves(arrays)):
+        return arrays
+    if not sharding.is_fully_addressable:
+        return spread(arrays, sharding)
+    return jax.device_put(arrays, sharding)
+
+
+def _is_on(leaf: Any, sharding: NamedSharding) -> bool:
+    return isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and leaf.sharding == sharding
+
+
+def put_rows(batch: Any, mesh: Mesh | AbstractMesh, spec: P) -> Any:
+    """Put a batch on the devices of a mesh, or leave that to `jit`, which is told how it lies.
+
+    What nobody has committed to a device `jit` brings along faster than `device_put` does; arrays
+    that are elsewhere on purpose it refuses.
+    """
+    left_alone = isinstance(mesh, Mesh) and AxisType.Explicit not in mesh.axis_types
+    if left_alone and all(map(_is_free, jax.tree.leaves(batch))):
+        return batch
+    return put(batch, mesh, spec)
+
+
+def _is_free(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray):
+        return True
+    return isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and not leaf.committed
+
+
+class Made:
+    """The arrays that the step before gave, known by identity, and not kept alive."""
+
+    def __init__(self) -> None:
+        self._refs: list[weakref.ref[Any]] = []
+
+    def remember(self, leaves: list[Any]) -> None:
+        """Take these for what the step gave."""
+        self._refs = list(map(weakref.ref, leaves))
+
+    def are(self, leaves: list[Any]) -> bool:
+        """Whether these are the arrays, all of them and in their order, and still there."""
+        return (
+            len(leaves) == len(self._refs)
+            and all(map(is_, leaves, map(call, self._refs)))
+            and not (leaves and leaves[0].is_deleted())
+        )
+
+    def owned(self, leaves: list[Any]) -> list[Any]:
+        """The arrays, with a copy in the place of each that somebody else may hold too."""
+        known = set(map(id, map(call, self._refs)))
+        return [leaf if id(leaf) in known else copied(leaf) for leaf in leaves]
+
+
+def _together(leaf: Any) -> Any:
+    """An array on one device, for a step whose mesh has none."""
+    if is_shape(leaf):
+        return leaf
+    if not isinstance(leaf, jax.Array):
+        return jnp.asarray(leaf)
+    if _jax.is_traced(leaf) or isinstance(leaf.sharding, SingleDeviceSharding):
+        return leaf
+    kinds = getattr(getattr(leaf.sharding, "mesh", None), "axis_types", ())
+    if len(leaf.sharding.device_set) == 1 and AxisType.Explicit not in kinds:
+        return leaf
+    # Not the device alone: the mesh would stay in the array's type.
+    first = min(leaf.sharding.device_set, key=lambda device: device.id)
+    return jax.device_put(leaf, SingleDeviceSharding(first))
+
+
+def copied(arrays: Any) -> Any:
+    """Arrays of the same values in memory of their own, which may be given away."""
+    return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
+
+
+def apart(arrays: Any) -> Any:
+    """The arrays without one that is there twice: its memory can be given away only once."""
+    leaves, structure = jax.tree.flatten(arrays)
+    if len(set(map(id, leaves))) == len(leaves):
+        return arrays
+    seen: set[int] = set()
+
+    def own(leaf: Any) -> Any:
+        again = id(leaf) in seen
+        seen.add(id(leaf))
+        return copied(leaf) if again else leaf
+
+    return jax.tree.unflatten(structure, [own(leaf) for leaf in leaves])
+
+
+def refuse_deleted(leaves: list[Any], where: str, remedy: str) -> None:
+    """Raise if the memory of an array was given to another one."""
+    for leaf in leaves:
+        if isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and leaf.is_deleted():
+            raise ShardingError(
+                explain_error(
+                    "its arrays are gone: an earlier step has given their memory to its result",
+                    where=where,
+                    rule="A step donates what it is given; copies that are to last are made with "
+                    "jax.tree.map(jnp.copy, ...).",
+                    remedy=f"{remedy}; donate=False keeps everything.",
+                )
+            )
+
+
+def no_mesh() -> Any:
+    """A step has a mesh of its own: one that the caller has set is no matter."""
+    if jax.sharding.get_abstract_mesh().empty:
+        return nullcontext()
+    try:
+        return jax.set_mesh(None)
+    except ValueError:  # inside jit, where only the abstract one is known
+        return jax.sharding.use_abstract_mesh(AbstractMesh((), ()))
+
+
+def on_mesh(mesh: Mesh | AbstractMesh) -> Any:
+    """Around what is run for a step but not in it; Explicit axes ask to be named."""
+    if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types:
+        with suppress(ValueError):  # inside jit it cannot be set
+            return jax.set_mesh(mesh)
+    return no_mesh()

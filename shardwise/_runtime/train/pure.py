@@ -1,0 +1,403 @@
+"""`data_parallel` for plain params and for Linen variables, with optax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh
+
+from ..._base.calls import DEVICES, public, public_methods
+from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, require
+from ..._mesh import MeshLike
+from .given import refuse_boxes, refuse_integers, refuse_no_arrays, refuse_objects
+from .gradient import Objective, reduce_gradients
+from .layout import Layout
+from .optimizers import extra_arguments, updating
+from .part import Place
+from .placing import copied, no_mesh, on_mesh
+from .state import TrainState, kinds_of
+from .statistics import Statistics, shapes_of
+from .step import (
+    Options,
+    Runner,
+    check_loss,
+    choose,
+    described,
+    report,
+    step_name,
+)
+
+if TYPE_CHECKING:
+    import optax
+
+
+_GOES_TO_THE_STEP = (
+    "params and batches go to the step: step = sw.data_parallel(loss, optimizer, mesh=mesh), "
+    "state = step.init(params), state, metrics = step(state, batch)"
+)
+
+
+@public(
+    "sw.data_parallel",
+    devices=DEVICES,
+    more=_GOES_TO_THE_STEP,
+    params=_GOES_TO_THE_STEP,
+    batch=_GOES_TO_THE_STEP,
+    learning_rate="the optimizer has it: optax.adamw(1e-3).",
+)
+def data_parallel(
+    loss: Callable[..., Any],
+    optimizer: optax.GradientTransformation,
+    *,
+    mesh: MeshLike | None = None,
+    axis: str | None = None,
+    accumulate: int = 1,
+    has_aux: bool = False,
+    mutable: str | Sequence[str] = (),
+    rng: str | None = None,
+    seed: Any = 0,
+    statistics: str = "batch",
+    norms: bool = False,
+    donate: bool = True,
+    at_once: int | str = 1,
+    feed: str | None = None,
+) -> DataParallel:
+    """A training step that equals one-device training on the whole batch, on any mesh.
+
+    The gradient is the sum of weighted gradients over the sum of weights, taken over all devices,
+    and is applied once. Batches may have any number of rows, fewer than devices too.
+
+    Args:
+        loss: `loss(params, batch)`, or `loss(params, batch, rng)` where `rng` is set. It returns
+            losses `[rows]`, or `[rows, ...]` such as one per token; `(losses, weights)`; or a
+            scalar, the mean over its rows, for batches that divide evenly. It sees the rows of one
+            device, and may have collectives over the data axis.
+        optimizer: An optax transformation, such as `optax.adamw(1e-3)`.
+        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`, `{"data": 8}`), on which the step
+            accumulates in the memory of one shard; or nothing: all devices, of all processes.
+        axis: The mesh axis that the rows are split over; the first one if left out. Along other
+            axes everything is replicated.
+        accumulate: Split each device's share of a batch into this many parts, one after another.
+        has_aux: The loss returns a pair: losses as above, and a dict of further metrics, each
+            `[rows]`, `(values, weights)` or a scalar mean.
+        mutable: Names of Linen collections that the loss updates, such as `"batch_stats"`. The
+            loss then returns a pair, as `Module.apply` with `mutable=` does: what it would return
+            otherwise, and a dict of the new collections.
+        rng: `"shard"` gives the loss one key per step and part of the batch; `"example"` an array
+            of keys, one per row, which do not depend on the number of devices.
+        seed: An integer or a key that the keys are made from.
+        statistics: `"batch"`: state that the loss updates is that of the whole batch, or the step
+            is refused. `"shard"`: each device may have its own; they are averaged.
+        norms: Report `grad_norm` and `param_norm` among the metrics.
+        donate: Give the state's memory to the new state. The old one cannot be used again.
+        at_once: On a virtual mesh, how many shards to compute at once; see `simulate`.
+        feed: On a mesh over several processes, what each hands over: `"own"` rows of its own, of
+            which the batch is made up in the order of the processes; or the same `"whole"` batch.
+
+    Returns:
+        A step. `step.init(params)` gives a state; `step(state, batch)` the next one and metrics:
+        `loss`, the sum of `weight`, `updated` (false if the weights add up to zero: then nothing
+        is), and the further ones.
+
+    Raises:
+        ShardingError: When called: a batch, a loss or a mesh that does not fit.
+
+    Example:
+        ```python
+        import jax, jax.numpy as jnp, optax
+        import shardwise as sw
+
+        def loss(params, batch):
+            return (batch["x"] @ params["w"] - batch["y"]) ** 2  # one per row
+
+        step = sw.data_parallel(loss, optax.sgd(0.1), mesh=sw.mesh(data=8))
+        state = step.init({"w": jnp.zeros(3)})
+        batch = {"x": jnp.ones((20, 3)), "y": jnp.ones(20)}
+        state, metrics = step(state, batch)
+        ```
+    """
+    names = (mutable,) if isinstance(mutable, str) else () if mutable is None else mutable
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            explain_error(
+                f"mutable is {mutable!r}",
+                where="sw.data_parallel",
+                rule="It names collections of Linen variables that the loss updates.",
+                remedy='mutable="batch_stats"',
+            )
+        )
+    options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
+    return DataParallel(loss, optimizer, options, tuple(names), Statistics(statistics))
+
+
+class _Kind:
+    """The structure of a state: what a step is compiled for, compared by identity.
+
+    Attributes:
+        step: The step.
+        structure: That of the state given.
+        after: That of the state made of it, known once the step was traced.
+        lasting: Whether the two are the same, as for every optimizer that keeps to itself.
+    """
+
+    def __init__(self, step: DataParallel, structure: Any) -> None:
+        self.step, self.structure = step, structure
+        self.made(structure)
+
+    def made(self, after: Any) -> None:
+        """Note the structure of the state that a step makes."""
+        self.after, self.lasting = after, after == self.structure
+
+
+@public_methods("step")
+class DataParallel:
+    """A data-parallel training step; made by `data_parallel`."""
+
+    def __init__(
+        self,
+        loss: Callable[..., Any],
+        optimizer: optax.GradientTransformation,
+        options: Options,
+        mutable: tuple[str, ...],
+        statistics: Statistics,
+    ):
+        require("optax", "sw.data_parallel")
+        if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+            raise ArgumentError(
+                explain_error(
+                    f"optimizer is {a_type(optimizer)}",
+                    where="sw.data_parallel",
+                    rule="It takes an optax transformation. An nnx.Optimizer goes to the step of "
+                    "sw.nnx.data_parallel instead.",
+                    remedy="sw.data_parallel(loss, optax.adamw(1e-3))",
+                )
+            )
+        self.__name__ = step_name(loss)
+        check_loss(loss, options.rng)
+        self._loss, self._mutable, self._options = loss, mutable, options
+        self._optimizer = optimizer
+        self._kinds: dict[Any, _Kind] = {}
+        self._objective = Objective(self._call_loss, options.has_aux, statistics)
+        lost = "the state", "go on with the state that the last step gave"
+        self._runner = Runner(self._program, options, lost)
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh it runs on."""
+        return self._runner.layout.mesh
+
+    def __repr__(self) -> str:
+        return described(self.__name__, self._runner.layout)
+
+    def init(self, params: Any) -> TrainState:
+        """The state to begin with.
+
+        Args:
+            params: A pytree of floating-point arrays; or the variables of a Linen module, a
+                mapping with `"params"`, of which those are trained. They are copied.
+        """
+        refuse_objects(params)
+        refuse_boxes(params)
+        collections = None
+        if isinstance(params, Mapping) and "params" in params:
+            collections = {name: value for name, value in params.items() if name != "params"}
+            params = params["params"]
+        missing = sorted(set(self._mutable) - set(collections or {}))
+        if missing:
+            raise ShardingError(
+                explain_error(
+                    f"there is no collection {missing[0]!r}, named in mutable, "
+                    f"but {sorted(collections or {})}",
+                    where="step.init",
+                    rule="mutable names collections of Linen variables that the loss updates.",
+                    remedy="step.init(model.init(key, x)), all of what init returned.",
+                )
+            )
+        refuse_integers(
+            params, "params", "close over constants in the loss, or keep them in the batch."
+        )
+        refuse_no_arrays(collections)
+        with no_mesh():
+            params, collections = self._runner.place(copied((params, collections)))
+        with on_mesh(self.mesh):
+            opt_state = self._runner.place(jax.jit(self._optimizer.init)(params))
+            return TrainState(params, opt_state, self._runner.place(jnp.int32(0)), collections)
+
+    def __call__(
+        self, state: TrainState, batch: Any, *, mesh: MeshLike | None = None
+    ) -> tuple[TrainState, dict[str, jax.Array]]:
+        """One step.
+
+        Args:
+            state: From `init`, or from the step before.
+            batch: A pytree of arrays of one length.
+            mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
+                and `sw.simulate`, which give it.
+        """
+        if not isinstance(state, TrainState):
+            raise ArgumentError(
+                explain_error(
+                    f"state is {a_type(state)}",
+                    where="a data-parallel step",
+                    rule="A step takes the state that step.init or the step before gave.",
+                    remedy="state = step.init(params)",
+                )
+            )
+        leaves, structure = jax.tree.flatten(state)
+        noted = state.recall(leaves)
+        if noted is not None and noted.step is self and noted.structure == structure:
+            kind, settled = noted, True
+        else:
+            kind, settled = self._kind(state, structure), False
+        new, metrics = self._runner(kind, leaves, (), batch, mesh, settled)
+        made: TrainState = jax.tree.unflatten(kind.after, new)
+        if mesh is None and kind.lasting:
+            made.remember(kind, new)
+        return made, metrics
+
+    def _kind(self, state: TrainState, structure: Any) -> _Kind:
+        """What a state is besides its arrays; one of another optimizer is refused."""
+        kind = self._kinds.get(structure)
+        if kind is None:
+            with no_mesh():
+                shapes = shapes_of(state.params)
+                want = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
+            if jax.tree.structure(state.opt_state) != want:
+                raise ShardingError(
+                    explain_error(
+                        "its opt_state is that of another optimizer",
+                        where="the state",
+                        rule="A state belongs to the step whose init gave it.",
+                        remedy="state = step.init(state.variables) begins anew with these params.",
+                    )
+                )
+            kind = self._kinds[structure] = _Kind(self, structure)
+        return kind
+
+    def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
+        """The step lowered for these arguments: for its text, its memory and its cost.
+
+        Args:
+            state: A state, or its shapes: `jax.eval_shape(step.init, params)`.
+            batch: A batch, or its shapes.
+        """
+        leaves, structure = jax.tree.flatten(state)
+        return self._runner.lower(self._kind(state, structure), leaves, (), batch)
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._runner.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process hands over; None if there is only one."""
+        return self._runner.feed
+
+    def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
+        """One step, as `fit` calls it."""
+        return self(state, batch)
+
+    def arrays(self, state: Any) -> Any:
+        """The arrays of a state, for a checkpoint."""
+        return state
+
+    def optimizer_kinds(self, state: Any) -> list[str]:
+        """What the optimizer's state is made of, for a checkpoint."""
+        return kinds_of(getattr(state, "opt_state", None), getattr(state, "params", None))
+
+    def restore(self, state: Any, arrays: Any) -> Any:
+        """The state with the arrays of a checkpoint."""
+        return self._runner.place(arrays)
+
+    def _program(
+        self,
+        layout: Layout,
+        padded: bool,
+        kind: _Kind,
+        leaves: list[Any],
+        _kept: tuple[()],
+        batch: Any,
+        count: Any,
+    ) -> tuple[list[Any], dict[str, Any]]:
+        state: TrainState = jax.tree.unflatten(kind.structure, leaves)
+        reduced = reduce_gradients(
+            self._objective,
+            layout,
+            state.params,
+            state.collections,
+            batch,
+            count,
+            self._options.step_key(state.step),
+            padded=padded,
+        )
+        further = extra_arguments(self._optimizer, reduced)
+        with updating(state.opt_state):
+            updates, opt_state = self._optimizer.update(
+                reduced.grads, state.opt_state, state.params, **further
+            )
+        from optax import apply_updates
+
+        params = apply_updates(state.params, updates)
+        new = choose(
+            reduced,
+            (params, opt_state, reduced.state),
+            (state.params, state.opt_state, state.collections),
+        )
+        params, opt_state, collections = new
+        metrics = report(self._options, reduced, params)
+        new = TrainState(params, opt_state, state.step + 1, collections)
+        leaves, after = jax.tree.flatten(new)
+        kind.made(after)
+        return leaves, metrics
+
+    def _call_loss(self, params: Any, collections: Any, batch: Any, place: Place) -> Any:
+        variables = TrainState(params, None, None, collections).variables
+        output = self._loss(variables, batch, *self._options.keys(place))
+        if not self._mutable:
+            return output, collections
+        if not (isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Mapping)):
+            raise _no_updates(self._mutable)
+        output, updates = output
+        if set(updates) != set(self._mutable):
+            raise _no_updates(self._mutable, sorted(updates))
+        for name in self._mutable:
+            _check_kept(name, collections[name], updates[name])
+        return output, {**collections, **updates}
+
+
+def _check_kept(name: str, old: Any, new: Any) -> None:
+    """Refuse a collection that has grown: the next step would be another program."""
+
+    def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+        found = jax.tree_util.tree_leaves_with_path(tree)
+        return {jax.tree_util.keystr(p, simple=True, separator="."): jnp.shape(x) for p, x in found}
+
+    was, now = shapes(old), shapes(new)
+    if was != now:
+        first = min(key for key in {*was, *now} if was.get(key) != now.get(key))
+        shape = [list(x[first]) if first in x else "not there" for x in (was, now)]
+        raise ShardingError(
+            explain_error(
+                f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
+                where="the loss",
+                rule="A collection that a loss updates keeps its arrays and their shapes.",
+                remedy="what is sown or collected anew in every step is left out of mutable and of "
+                "the variables given to step.init; return it as a metric, with has_aux=True.",
+            )
+        )
+
+
+def _no_updates(mutable: tuple[str, ...], found: list[str] | None = None) -> ShardingError:
+    what = "it returned no updated collections" if found is None else f"it returned {found}"
+    return ShardingError(
+        explain_error(
+            f"{what}; mutable names {list(mutable)}",
+            where="the loss",
+            rule="With mutable= a loss returns a pair: losses, and a dict of those collections.",
+            remedy="y, updates = model.apply(variables, x, mutable=[...]); return losses, updates",
+        )
+    )
