@@ -3,6 +3,7 @@
     make bench                       # in nine minutes on two idle cores, thirteen on slow ones
     make bench ARGS=--quick          # in two: smaller sizes, which say less
     make bench ARGS="--only train"   # the scripts whose names contain it
+    make bench ARGS=--write          # and write RESULTS.md (see results.py)
 
 Each script of this folder runs in a process of its own and prints its tables; the ratios of all are
 printed together at the end. What depends on the clock is only as good as the machine is idle. A
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import report
+import results
 
 HERE = Path(__file__).parent
 
@@ -85,10 +87,14 @@ def read(verdicts: Path) -> list[report.Target]:
     return [report.Target(**json.loads(line)) for line in verdicts.read_text().splitlines()]
 
 
-def has_gpu() -> bool:
-    """Asked in a process of its own: this one is to hold no device."""
-    question = "import jax, sys; sys.exit(jax.devices()[0].platform != 'gpu')"
-    return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
+def device() -> tuple[str, str]:
+    """`"CPU"` or the name of the GPU, and JAX's version, from a process that ends: this one must
+    hold no device."""
+    question = "import jax; d = jax.devices()[0]; print(d.platform, jax.__version__, d.device_kind)"
+    asked = [sys.executable, "-c", question]
+    found = subprocess.run(asked, check=True, capture_output=True, text=True)
+    platform, version, kind = found.stdout.strip().split(" ", 2)
+    return (kind if platform == "gpu" else "CPU"), version
 
 
 def main() -> None:
@@ -97,28 +103,37 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="smaller sizes, in two minutes")
     parser.add_argument("--only", metavar="NAME", help="scripts whose names contain this")
+    parser.add_argument("--write", action="store_true", help="keep the ratios in RESULTS.md")
     asked = parser.parse_args()
+    if asked.write and asked.quick:
+        parser.error("--write keeps the ratios of the full sizes: leave out --quick")
+    kind, version = device()
     scripts = [
         script
-        for script in (ON_GPU if has_gpu() else ON_HOST)
+        for script in (ON_HOST if kind == "CPU" else ON_GPU)
         if (not asked.quick or script.quick is not None) and (asked.only or "") in script.name
     ]
     if not scripts:
         parser.error(f"no script has {asked.only!r} in its name")
     began = time.monotonic()
-    rows, failed, took = [], [], []
+    where = report.machine("", version)
+    runs, failed, took = [], [], []
     with tempfile.TemporaryDirectory() as folder:
         for script in scripts:
             verdicts, started = Path(folder) / script.name, time.monotonic()
             if trouble := run(script, asked.quick, verdicts):
                 failed.append(f"{script.name} {trouble}")
-            rows += [[script.name, *target.row()] for target in read(verdicts)]
+            command = " ".join([f"benchmarks/{script.name}.py", *script.full])
+            runs.append(results.Run(script.name, kind, where, command, tuple(read(verdicts))))
             took.append(f"{script.name} {time.monotonic() - started:.0f}")
+    rows = [[run.script, *target.row()] for run in runs for target in run.targets]
     reached = sum(row[-1] == "reached" for row in rows)
     print("\n=== all ratios\n")
     print(report.table(["script", "ratio", "measured", "target", "verdict"], rows))
     print(f"\n{reached} of {len(rows)} reached, in {time.monotonic() - began:.0f} s")
     print(f"seconds each: {', '.join(took)}")
+    if asked.write:
+        results.keep(run for run in runs if run.targets)
     if failed:
         raise SystemExit("\n".join(failed))
 

@@ -72,8 +72,9 @@ def machine(device: str, jax_version: str) -> str:
     """Where and when the figures were taken, in one line."""
     today = datetime.date.today().isoformat()
     python = ".".join(str(part) for part in sys.version_info[:3])
-    cores = f"{os.cpu_count()} {platform.machine()} cores"
-    return f"{today}, Python {python}, JAX {jax_version}, {cores}, {device}"
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = f"{usable} {platform.machine()} cores"
+    return ", ".join(filter(None, [today, f"Python {python}", f"JAX {jax_version}", cores, device]))
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

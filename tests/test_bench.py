@@ -69,3 +69,29 @@ def test_a_script_that_fails_is_named(load, monkeypatch, tmp_path):
     monkeypatch.setattr(everything, "HERE", tmp_path)
     said = everything.run(everything.Script("broken"), False, tmp_path / "kept")
     assert said == "failed with exit status 3"
+
+
+def test_the_page_of_results_is_what_was_kept(load):
+    results = load("results")
+    page = results.PAGE.read_text(encoding="utf-8")
+    assert page == results.page()
+    assert len(page.split()) <= 3000
+    assert "The reason is not known" not in page
+
+
+def test_new_ratios_replace_those_of_the_same_script_and_device(load, monkeypatch, tmp_path):
+    report, results = load("report"), load("results")
+    for name in ("DATA", "PAGE", "REASONS"):
+        monkeypatch.setattr(results, name, tmp_path / name)
+    results.REASONS.write_text('[one]\n"a / b" = "Because."\n')
+
+    def run(value, device):
+        return results.Run("one", device, "then", "one.py", (report.Target("a / b", value, 1.0),))
+
+    results.keep([run(2.0, "CPU"), run(0.5, "GPU")])
+    assert "**one: a / b**, 2.00 x. Because." in results.PAGE.read_text()
+    results.keep([run(0.9, "CPU")])
+    page = results.PAGE.read_text()
+    assert "0.90 x" in page
+    assert "2.00 x" not in page
+    assert "0.50 x" in page
