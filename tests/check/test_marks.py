@@ -323,3 +323,37 @@ def test_segments_that_are_held_against_themselves_stay_several():
     shapes = jax.ShapeDtypeStruct((32,), jnp.float32), jax.ShapeDtypeStruct((32,), jnp.int32)
     sw.check(f, *shapes, mesh={"data": [1]})
     assert len(set(seen)) > 5
+
+
+def skipped_on(where):
+    """An update that is left out where the gradient is not finite, asked before or after a mean."""
+
+    def f(w, x, *, mesh):
+        def body(w, x):
+            own = lax.pcast(w, "data", to="varying")
+            gradient = jax.grad(lambda v: jnp.mean((x @ v) ** 2))(own)
+            if where == "all devices":
+                gradient = lax.pmean(gradient, "data")
+                return jnp.where(jnp.isfinite(gradient).all(), w - 0.1 * gradient, w)
+            new = jnp.where(jnp.isfinite(gradient).all(), own - 0.1 * gradient, own)
+            return lax.pmean(new, "data")
+
+        return jax.shard_map(body, mesh=mesh, in_specs=(P(), P("data")), out_specs=P())(w, x)
+
+    return f
+
+
+def nan_mean_left_out(x, *, mesh):
+    def body(x):
+        mean = x.mean()
+        return lax.pmean(jnp.where(jnp.isnan(mean), 0.0, mean), "data")
+
+    return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P())(x)
+
+
+def test_nan_is_drawn_where_the_program_asks_of_a_single_number():
+    w, x = jax.ShapeDtypeStruct((3,), "float32"), jax.ShapeDtypeStruct((16, 3), "float32")
+    meshes = {"data": [1, 2, 4]}
+    assert sw.check(skipped_on("all devices"), w, x, mesh=meshes)
+    assert not sw.check(skipped_on("each device"), w, x, mesh=meshes, fix=False)
+    assert not sw.check(nan_mean_left_out, x, mesh=meshes, fix=False)

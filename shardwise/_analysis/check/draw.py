@@ -24,7 +24,7 @@ from ... import _jax
 from ..._engine.objects import is_object
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.types import unplaced
-from ..._program import Var
+from ..._program import Split, Var
 from .bounds import bounds, marks, met, missing, sides
 from .running import Run
 
@@ -54,6 +54,8 @@ class How:
     """Whether 0 is among whole numbers."""
     unit: bool = False
     """Whether numbers are between 0 and 1."""
+    odd: bool = False
+    """Whether one element of each array that is split is NaN."""
 
 
 _WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
@@ -66,9 +68,11 @@ WAYS = (
 
 
 def run_drawn(
-    tracing: Tracing, args: tuple[Any, ...], seed: int, like: Run | None = None
+    tracing: Tracing, args: tuple[Any, ...], seed: int, like: Run | None = None, odd: bool = False
 ) -> tuple[Run, tuple[Any, ...]]:
     """A run with values for all shapes, and the arguments with them; `like` another one.
+
+    With `odd`, one element of each array that is split is NaN, whatever the results are then.
 
     Where a result is not finite, as with the root of a negative variance or a division by a length
     of 0, the numbers are drawn again in another way; in the first one where none is of any use.
@@ -84,13 +88,16 @@ def run_drawn(
 
     first = fill({}, How())
     used = _used(tracing, rebuild(first), first)
-    ways = WAYS if used or any(map(_is_whole, leaves)) else _WAYS
+    asked = any(use != Use(split=True) for use in used.values())
+    ways = WAYS if asked or any(map(_is_whole, leaves)) else _WAYS
+    tried: list[tuple[Run, tuple[Any, ...]]] = []
 
     def run(values: list[Any]) -> tuple[Run, tuple[Any, ...]]:
         args = rebuild(values)
         return Run(tracing, args, tried[0][0] if tried else like), args
 
-    tried = []
+    if odd:
+        return run(fill(used, How(odd=True)))
     for how in ways:
         values = fill(used, how)
         tried.append(run(values))
@@ -113,6 +120,8 @@ class Use:
     """Those around the numbers that it is held against."""
     nan: bool = False
     """Whether it is asked where there is none."""
+    split: bool = False
+    """Whether devices have parts of it."""
 
 
 def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
@@ -121,16 +130,18 @@ def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[in
     body = traced.program.body
     limits, marked, held, gone = bounds(body), marks(body), sides(body), missing(body)
     none: frozenset[float] = frozenset()
-    return {
+    parts = {op.ins[0] for op in body.ops if isinstance(op, Split) and op.axes}
+    found = {
         index: Use(
             limits.get(var),
             tuple(sorted(marked.get(var, none))),
             tuple(sorted(held.get(var, none))),
             var in gone,
+            var in parts,
         )
         for var, index in _numbered(traced, values)
-        if var in limits or var in marked or var in held or var in gone
     }
+    return {index: use for index, use in found.items() if use != Use()}
 
 
 def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
@@ -272,6 +283,8 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
         often = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of what is in them
         gone = _unevenly(lambda: rng.random(dims) < often)
         drawn = np.where(gone, np.nan, drawn)
+    if use.split and how.odd and drawn.size:
+        drawn.flat[rng.integers(drawn.size)] = np.nan
     far = [side for side in use.sides if abs(side) > size]
     if not (far and how.marks and dims) or is_complex:
         return drawn.astype(dtype)

@@ -25,6 +25,7 @@ from .lint import came_out, lint, made_up_for, parted, place_of_values
 from .meant import Hidden, Meant
 from .options import words
 from .powers import Sizes
+from .ranges import asks_whether_finite
 from .reference import wanted_of
 from .running import Run, Wanted
 from .seen import hidden_by_zeros, ties, unseen, with_values
@@ -120,11 +121,14 @@ def _examine(
     options = Tracing(f, ones, in_specs, static).lying(args), static
 
     def compared(
-        seed: int, like: _Comparison | None = None, args: tuple[Any, ...] = args
+        seed: int,
+        like: _Comparison | None = None,
+        args: tuple[Any, ...] = args,
+        odd: bool = False,
     ) -> _Comparison:
         """With these values, if any are drawn; `like` another comparison, but by numbers alone."""
         first = Tracing(f, ones, *options) if like is None else like.base.tracing
-        base, given = run_drawn(first, args, seed, like.base if like else None)
+        base, given = run_drawn(first, args, seed, like.base if like else None, odd)
         wanted = wanted_of(reference, base, given)
         if like is None:
             others = [Tracing(f, one, *options) for one in meshes]
@@ -139,10 +143,12 @@ def _examine(
     comparison = compared(seed)
     comparison.run()
     if comparison.drawn and comparison.is_open:
-        others = range(seed + 1, seed + 1 + AGAIN)
-        shown = (other for other in others if compared(other, comparison).run())
-        if (other := next(shown, None)) is not None:
-            comparison = compared(other)
+        others = [(seed + 1 + k, False) for k in range(AGAIN)]
+        if asks_whether_finite(comparison.base.body):
+            others.append((seed, True))
+        shown = (pair for pair in others if compared(pair[0], comparison, odd=pair[1]).run())
+        if (pair := next(shown, None)) is not None:
+            comparison = compared(pair[0], odd=pair[1])
             comparison.run()
     base, runs = comparison.base, comparison.runs
     doing("looking for the line" if comparison.wrong_on else "reading the program")

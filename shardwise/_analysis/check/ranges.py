@@ -74,6 +74,12 @@ def asks_for_nan(body: Body) -> bool:
     )
 
 
+def asks_whether_finite(body: Body) -> bool:
+    """Return whether a program asks of its numbers whether they are NaN or infinite."""
+    asked = (getattr(op, "name", "") == "is_finite" for op in walk(body.ops))
+    return asks_for_nan(body) or any(asked)
+
+
 def are_vast(values: Iterable[Any]) -> bool:
     """Whether a square of some number may be too large for its type."""
     return any(_is_vast(value) for value in values if not _jax.is_traced(value))
