@@ -37,6 +37,10 @@ UNRELATED = ("pallas", "mosaic", "triton", "cudnn", "test", "tpu", "clusters", "
 """Modules of JAX that need other packages, or import themselves where they are needed."""
 
 
+BESIDES = ("jax.experimental.multihost_utils",)
+"""Modules outside `jax._src` that define primitives; what others import does not matter."""
+
+
 def registered() -> set[str]:
     """The names of the primitives that the modules of JAX define."""
     import jax._src
@@ -48,10 +52,12 @@ def registered() -> set[str]:
             if not any(word in module.name for word in UNRELATED):
                 with contextlib.suppress(ImportError):
                     importlib.import_module(module.name)
+        for name in BESIDES:
+            importlib.import_module(name)
     found = [
         value
         for name, module in list(sys.modules.items())
-        if name.split(".")[0] == "jax"
+        if name.startswith("jax._src") or name in BESIDES
         for value in list(vars(module).values())
     ]
     return {value.name for value in found if isinstance(value, Primitive)}

@@ -251,6 +251,8 @@ _ROWS = (
     P("sharding_constraint", "places"),
     P("reshard", "places"),
     P("device_put", "places"),
+    P("host_local_array_to_global_array", "places"),
+    P("global_array_to_host_local_array", "places"),
     P("copy", "places"),
     # --- effects
     P("pure_callback", "effects", fixed_dtype=True, apart=True),

@@ -24,7 +24,9 @@ def compiled(lowered: Any, options: dict[str, Any]) -> Callable[..., Any]:
     text = hashlib.blake2b(lowered.as_text().encode()).digest()
     config: Any = jax.config  # its attributes are made as JAX starts
     device = config.jax_default_device or jax.devices()[0]
-    key = text, lowered.in_tree, lowered.out_tree, device, *sorted(options.items())
+    # The text does not name arguments that the program does not use; a call is checked for them.
+    given = tuple((aval.shape, aval.dtype) for aval in jax.tree.leaves(lowered.in_avals))
+    key = text, given, lowered.in_tree, lowered.out_tree, device, *sorted(options.items())
     if key not in _kept:
         _kept[key] = lowered.compile(compiler_options=options)
     _kept.move_to_end(key)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from ... import _jax
-from ..._program import Atom, Collective, Leaf, Op, Var
+from ..._program import Atom, Collective, Leaf, Lit, Op, Var
 from ..._program import collectives as _collectives
 from ..._program.primitives import DTYPE_PARAMS, of
 from .leaves import bound
@@ -95,11 +95,12 @@ def without_wrapping(op: Leaf | Collective, ins: list[Atom]) -> list[Op]:
     (out,) = op.outs
     made = _like(out)
     if isinstance(op, Collective):
-        wide = [_like(atom) for atom in ins if isinstance(atom, Var)]
+        wide = [_like(a) if isinstance(a, Var) else Lit(np.asarray(a.value, FLOAT)) for a in ins]
         around: dict[str, Any] = {"scope": op.scope, "source": op.source, "calls": op.calls}
         casts: list[Op] = [
             Leaf([atom], [var], "convert_element_type", _as_float, {}, needs=var.axes, **around)
             for atom, var in zip(ins, wide, strict=True)
+            if isinstance(var, Var)
         ]
         return [*casts, dataclasses.replace(op, ins=wide, outs=[made])]
     primitive, params = bound(op)
