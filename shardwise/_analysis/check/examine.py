@@ -91,15 +91,18 @@ def examine(
     atol: float | None = None,
     seed: int = 0,
     all_meshes: bool = False,
+    finite: bool = False,
 ) -> Examined:
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
+
+    With `finite`, no NaN is drawn, also if the program asks for it.
 
     Accelerators round the operands of float32 products to ten bits unless they are told not to,
     which would be all that is seen: here they are. Programs are compiled to be run here, whatever
     `jax.disable_jit` says: it is about the user's own calls.
     """
     with jax.default_matmul_precision("highest"), jax.disable_jit(False):
-        return _examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes)
+        return _examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes, finite)
 
 
 def _examine(
@@ -112,6 +115,7 @@ def _examine(
     atol: float | None,
     seed: int,
     all_meshes: bool,
+    finite: bool,
 ) -> Examined:
     in_specs, static = options
     ones = one_device(meshes[0])
@@ -144,7 +148,7 @@ def _examine(
     comparison.run()
     if comparison.drawn and comparison.is_open:
         others = [(seed + 1 + k, False) for k in range(AGAIN)]
-        if asks_whether_finite(comparison.base.body):
+        if not finite and asks_whether_finite(comparison.base.body):
             others.append((seed, True))
         shown = (pair for pair in others if compared(pair[0], comparison, odd=pair[1]).run())
         if (pair := next(shown, None)) is not None:
