@@ -36,14 +36,14 @@ INSIDE = {
     "_base": (
         ("version",),
         ("errors",),
-        ("boxes", "calls", "doing", "handed", "numbers", "progress"),
+        ("boxes", "calls", "doing", "mesh_argument", "numbers", "progress"),
         ("durable",),
     ),
     "_engine": (
         ("lower",),
-        ("call", "idle", "misuse", "objects"),
-        ("static", "trees"),
-        ("layout",),
+        ("call", "misuse", "nnx_objects", "unused_mesh"),
+        ("static", "tree_structure"),
+        ("argument_specs",),
         ("tracing",),
         ("simulate",),
     ),

@@ -12,13 +12,13 @@ import jax
 
 from .._base.calls import DEVICES, public
 from .._base.errors import ArgumentError, a_type, explain_error, name_of
-from .._base.handed import without_mesh
+from .._base.mesh_argument import without_mesh
 from .._mesh import MeshLike, check_at_once, one_device
 from .call import call
-from .idle import warn_if_idle
 from .lower import Choice, Pace, choosing, machine, room
 from .static import Static
 from .tracing import Tracing
+from .unused_mesh import warn_if_idle
 
 
 @public(

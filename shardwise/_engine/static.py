@@ -15,7 +15,7 @@ from typing import Any
 
 from .._base.errors import ArgumentError, a_type, explain_error
 from .._mesh import AbstractMesh, Mesh
-from .objects import is_open, keywords, parameters
+from .nnx_objects import is_open, keywords, parameters
 
 
 @dataclasses.dataclass(frozen=True)

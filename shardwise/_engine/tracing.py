@@ -20,17 +20,17 @@ from .._base.errors import (
     a_type,
     explain_error,
 )
-from .._base.handed import not_handed_on, refuse_no_mesh, takes_mesh
+from .._base.mesh_argument import not_handed_on, refuse_no_mesh, takes_mesh
 from .._jax.types import about, nowhere, unplaced
 from .._jax.virtual import Mapped, under, virtually
 from .._mesh import AbstractMesh, MeshLike, abstract, one_mesh
 from .._program import Body
+from .argument_specs import Layout, Leafwise, ask, automatic, for_leaves, refused
 from .call import Program, trace
-from .layout import Layout, Leafwise, ask, automatic, for_leaves, refused
 from .misuse import reading_errors, refuse_later, refuse_results
-from .objects import Update, name_argument, name_result, parameters, purely, spread
+from .nnx_objects import Update, name_argument, name_result, parameters, purely, spread
 from .static import Bound, Static, bind
-from .trees import Form, is_function, is_whole, take_apart, with_paths
+from .tree_structure import Form, is_function, is_whole, take_apart, with_paths
 
 EMPTY = AbstractMesh((), ())
 GUESSES = 32

@@ -23,7 +23,7 @@ import numpy as np
 from jax import lax
 
 from .jaxprs import bind, open_jaxpr
-from .lines import same_place
+from .source_lines import same_place
 
 CONVOLUTION = "conv_general_dilated"
 FEW_IN_A_GROUP = 2

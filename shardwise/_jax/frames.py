@@ -13,7 +13,7 @@ from typing import Any
 
 from jax.sharding import AbstractMesh, Mesh
 
-from .lines import is_collective, is_own, is_shard_map
+from .source_lines import is_collective, is_own, is_shard_map
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,11 +28,11 @@ from jax._src import source_info_util as _source
 from jax._src.interpreters import partial_eval as _partial_eval
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
-from .ambient import note_ambient, unfreeze_meshes
-from .counting import counting_patches, elsewhere
+from .device_counts import counting_patches, elsewhere
+from .frozen_meshes import note_ambient, unfreeze_meshes
 from .messages import UNMAPPED, RefusedError
 from .patches import Patch, Patches
-from .placing import placing_patches
+from .shardings import placing_patches
 
 _ABSTRACT: Any = getattr(_mesh, "abstract_mesh_context_manager", None) or getattr(
     _config, "abstract_mesh_context_manager", None

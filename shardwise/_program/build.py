@@ -17,10 +17,8 @@ from jax import lax
 from .. import _jax
 from .._base.errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, axes_of, placement
-from . import checks, exchange, owed
+from . import checks, jaxpr_collectives, unreduced
 from .checks import Scope
-from .flow import after, live
-from .handed import hand, take
 from .ir import (
     Atom,
     Body,
@@ -37,9 +35,11 @@ from .ir import (
     outs_of,
     var_of,
 )
-from .owed import as_type, parts_to_reduce
-from .primitive import Primitive
+from .liveness import after, live
+from .primitive_row import Primitive
 from .primitives import COLLECTIVES, PLACE_PARAMS, of
+from .stacking import hand, take
+from .unreduced import as_type, parts_to_reduce
 from .where import Place
 
 
@@ -124,14 +124,14 @@ class _Walk:
         if row.body:
             return self.inline(eqn, row, ins)
         if name == "axis_index":
-            return exchange.axis_index(self, eqn, ins)
+            return jaxpr_collectives.axis_index(self, eqn, ins)
         if name == self.through:
             return self.program(eqn, ins)
         special: Callable[[Any, list[Atom]], list[Atom]] | None = getattr(self, f"on_{name}", None)
         if special is not None:
             return special(eqn, ins)
         if name in COLLECTIVES:
-            return exchange.collective(self, eqn, COLLECTIVES[name], ins)
+            return jaxpr_collectives.collective(self, eqn, COLLECTIVES[name], ins)
         return self.leaf(eqn, name, ins)
 
     # --- calls
@@ -316,7 +316,7 @@ class _Walk:
         run = _jax.applying(eqn.primitive, params, eqn.effects)
         effect = bool(eqn.effects)
         outs = self.add(eqn, Leaf(parts, outs_of(eqn), name, run, params, effect))
-        return owed.results(self, eqn, name, outs)
+        return unreduced.results(self, eqn, name, outs)
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
         op.source = eqn.source_info if eqn is not None else None

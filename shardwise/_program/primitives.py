@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .primitive import Acts, Form
-from .primitive import Primitive as P
+from .primitive_row import Acts, Form
+from .primitive_row import Primitive as P
 
 _GATHER = Form("all_gather", {"dimension": "all_gather_dimension", "tiled": "tiled"})
 _SCATTER = Form("psum_scatter", {"dimension": "scatter_dimension", "tiled": "tiled"})

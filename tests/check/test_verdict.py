@@ -15,7 +15,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._jax.lines import library_folders
+from shardwise._jax.source_lines import library_folders
 from tests.support import normal
 
 from .marks import line_of

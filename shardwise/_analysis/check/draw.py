@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from ..._engine.objects import is_object
+from ..._engine.nnx_objects import is_object
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.types import unplaced
 from ..._program import Split, Var

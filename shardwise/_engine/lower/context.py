@@ -8,9 +8,9 @@ from typing import Any
 
 from ..._mesh import Axis
 from ..._program import Lit, Op, Var
-from .pace import Pace
+from .deadlock import Trouble, Watch, first_of
 from .plan import BlockSum
-from .trouble import Trouble, Watch, first_of
+from .shards_at_once import Pace
 from .value import Value
 
 Env = dict[Var | Lit, Value]

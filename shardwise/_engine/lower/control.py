@@ -17,7 +17,7 @@ from ..._mesh import Axis
 from ..._program import Atom, Body, Cond, Op, Scan, Var, While
 from ..._program.collectives import widen
 from .context import Context, Env, read
-from .trouble import Trouble, first_of
+from .deadlock import Trouble, first_of
 from .value import Value, is_extended, stacked
 
 Axes = Sequence[Axis]

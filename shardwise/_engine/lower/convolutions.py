@@ -20,7 +20,7 @@ from jax import lax
 
 from ... import _jax
 from ..._program import Atom, Body, Leaf, Op, Var, like, walk, with_bodies
-from .trouble import Watch
+from .deadlock import Watch
 
 Change = Callable[[Leaf, dict[Var, Op]], Sequence[Op]]
 """What is done instead of a convolution, given what makes the values around it."""

@@ -30,8 +30,8 @@ from ..._program.collectives import (
 )
 from .context import Context, Env
 from .cost import Job
+from .deadlock import Trouble, first_in, first_of
 from .plan import BlockSum, Fold, reads
-from .trouble import Trouble, first_in, first_of
 from .value import Value, stacked
 
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..._program import Op, Var
-from .apart import apart
 from .convolutions import in_order, reversing
-from .held import held
-from .later import later
+from .deadlock import Watch
+from .delay_moves import later
 from .machine import on_host
-from .once import once
+from .materialize import held
+from .split_loops import apart
+from .sum_after_loop import once
 from .switches import is_on
-from .trouble import Watch
 
 Run = Callable[[Sequence[Op], Sequence[Var], Watch], list[Op]]
 

@@ -24,19 +24,19 @@ from ..._jax.shapes import reshaped
 from ..._mesh import Axis
 from ..._program import Atom, AxisIndex, Body, Collective, Join, Leaf, Op, Split, Var
 from ..._program import collectives as _collectives
-from . import flat, repeat
-from .block import sum_block
+from . import repeat, without_loop
+from .block_sums import sum_block
 from .context import Context, Env, read
 from .control import control
-from .crossing import settle
+from .deadlock import Trouble, Watch
+from .equation_runs import Straight, straight
 from .loop import Loop
 from .machine import on_host
-from .pace import Pace, has_equal_columns, is_choosing
 from .passes import rewritten
 from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
-from .straight import Straight, straight
+from .recompute import settle
+from .shards_at_once import Pace, has_equal_columns, is_choosing
 from .switches import is_on
-from .trouble import Trouble, Watch
 from .value import Value, put_together, stacked, take_apart
 
 
@@ -86,7 +86,7 @@ def run(
     uses = count_uses([op for stage in found for op in stage.ops], keep)
     row: list[Stage] = []
     for stage in found:
-        is_flat = is_on("flat") and not cx.batched and flat.is_flat(stage, uses, axes)
+        is_flat = is_on("flat") and not cx.batched and without_loop.is_flat(stage, uses, axes)
         if stage.outside or not is_flat:
             _flat(row, axes, uses, cx, env)
             row = []
@@ -128,7 +128,7 @@ def _several(
 
 
 def _stage(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
-    flat.run(stage, env)
+    without_loop.run(stage, env)
     for op in stage.meetings:
         _meet(op, axes, env, cx)
 

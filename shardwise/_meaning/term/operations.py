@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..._program.primitive import Primitive as P
+from ..._program.primitive_row import Primitive as P
 from ..._program.primitives import TABLE
 
 _OWN = (

@@ -25,8 +25,8 @@ from jax._src import config as _config
 from jax._src import xla_bridge as _bridge
 
 from .._base.errors import UnsupportedError, explain_error, prefix
-from .lines import is_own
 from .patches import Patch
+from .source_lines import is_own
 
 _NAMES = ("device_count", "local_device_count", "devices")
 _ASKING = {getattr(_bridge, name).__code__: name for name in _NAMES}

@@ -20,7 +20,7 @@ from .._base.errors import ShardingError, a_type, explain_error
 from .._jax import types
 from .._mesh import AbstractMesh, Mesh, Placement, near, split_over
 from .._program import Body, Join, Leaf, Split, Var
-from .trees import is_whole
+from .tree_structure import is_whole
 
 Spec = PartitionSpec | NamedSharding | None
 

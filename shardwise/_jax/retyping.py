@@ -12,8 +12,8 @@ from jax import lax
 from jax.extend import core as jex
 from jax.interpreters import batching, mlir
 
+from .equations import Equation
 from .jaxprs import bind, open_jaxpr, primitive_name
-from .straight import Equation
 
 Params = Callable[[str, dict[str, Any]], dict[str, Any]]
 Called = Callable[[str], str]

@@ -33,8 +33,8 @@ from ..._program import (
     annotate_loop,
     twin,
 )
+from .deadlock import Watch
 from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
-from .trouble import Watch
 
 
 def once(ops: Sequence[Op], watch: Watch) -> list[Op]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from .objects import is_object
+from .nnx_objects import is_object
 
 Path = tuple[Any, ...]
 

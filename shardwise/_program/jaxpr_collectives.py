@@ -12,7 +12,7 @@ from .._base.errors import UnsupportedError, explain_error
 from . import checks
 from .checks import Scope
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of
-from .primitive import Form
+from .primitive_row import Form
 from .primitives import REDUCTIONS
 from .where import Place
 

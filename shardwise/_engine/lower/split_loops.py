@@ -36,8 +36,8 @@ from ..._program import (
     primitives,
     twin,
 )
+from .deadlock import Watch
 from .plan import block_sum, count_uses, joint_of, sums_in_blocks
-from .trouble import Watch
 
 Results = Sequence[tuple[Atom, Var]]
 """Values of a turn, and what the loop gives for them."""

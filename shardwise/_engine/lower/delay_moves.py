@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 
 from ..._program import Body, Collective, Leaf, Op, Scan, Var, is_move
 from ..._program.primitives import REDUCTIONS
+from .deadlock import Watch
 from .plan import count_uses
-from .trouble import Watch
 
 
 def later(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op]:

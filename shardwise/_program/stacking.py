@@ -27,7 +27,7 @@ from jax import lax
 from .._base.errors import UnsupportedError, explain_error
 from .._mesh import Axis, Placement
 from .ir import Atom, Body, Join, Leaf, Lit, Op, Split, Var
-from .vary import differing
+from .varying import differing
 
 Handed = tuple[Axis, ...] | None
 """The axes in front of a value that is handed over; None for one that is the user's.

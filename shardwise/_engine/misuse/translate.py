@@ -20,8 +20,8 @@ from ..._base.errors import (
 )
 from ..._mesh import AbstractMesh, Mesh, near
 from ..._program.collectives import exchange_in_a_batch, no_derivative
-from .sentences import COLLECTIVES, SENTENCES, TILED
-from .way import Way
+from .error_path import Way
+from .rewordings import COLLECTIVES, SENTENCES, TILED
 
 T = TypeVar("T")
 
