@@ -56,7 +56,7 @@ class Snapshot:
         return ", ".join([*parts, *metric_texts(self.metrics)])
 
 
-class View(Protocol):
+class ProgressView(Protocol):
     """Something that shows snapshots; `every` is the least time between two of them."""
 
     every: float
@@ -79,7 +79,7 @@ class Progress:
 
     def __init__(
         self,
-        view: View | None,
+        view: ProgressView | None,
         total: int | None,
         done: int,
         values: Callable[[], dict[str, Any]],
@@ -164,7 +164,7 @@ class Lines:
         pass
 
 
-class Call:
+class CallbackView:
     """Gives every snapshot to a function of the caller's."""
 
     every = _SECONDS_BETWEEN_DRAWS
@@ -179,13 +179,15 @@ class Call:
         pass
 
 
-def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> View | None:
+def choose_view(
+    progress: bool | Callable[[Snapshot], Any] | None, title: str
+) -> ProgressView | None:
     """The view for the argument `progress`: False is nothing, None or True is what fits here."""
     refuse_progress(progress, "snapshots")
     if progress is False:
         return None
     if callable(progress):
-        return Call(progress)
+        return CallbackView(progress)
     return Bar(title) if sys.stderr.isatty() else Lines(title)
 
 

@@ -79,7 +79,7 @@ def _check_specs(in_specs: Any) -> None:
             )
 
 
-class Layout:
+class ArgumentSpecs:
     """The arrays given to a program, and how each of them lies on its mesh."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Layout:
 
     def _spec(self, number: int, leaf: Any, spec: Spec) -> PartitionSpec | None:
         said = spec.spec if isinstance(spec, NamedSharding) else spec
-        kept = types.lies_as(leaf)
+        kept = types.explicit_spec(leaf)
         if said is None and kept is None:
             return None
         if self.mesh is None:
@@ -163,7 +163,7 @@ class Layout:
             self.specs[i] = PartitionSpec(*(row or None for row in rows))
         return bool(found)
 
-    def others(self, number: int, leaf: Any) -> Iterator[Layout]:
+    def others(self, number: int, leaf: Any) -> Iterator[ArgumentSpecs]:
         """The same with one array lying in other ways: along one axis, in one dimension."""
         assert self.mesh is not None
         for d, size in enumerate(jax.typeof(leaf).shape):

@@ -122,13 +122,13 @@ class Simulated:
             raise
         return traced.finish(outs)
 
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
+    def plan(self, *args: Any, **kwargs: Any) -> ShardPlan:
         """Return how the shards would be computed for these arguments; nothing is run."""
         traced = self._tracing(args, kwargs)
         pace = _pace(self._at_once)
         with choosing() as found:
             jax.eval_shape(lambda *values: traced.program.run(values, pace), *traced.read())
-        return Plan(tuple(found))
+        return ShardPlan(tuple(found))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind it to an object, as a function in a class is."""
@@ -141,7 +141,7 @@ class Simulated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """How many shards are computed at once, for each loop over shards of a program."""
 
     loops: tuple[Choice, ...]

@@ -21,16 +21,16 @@ from .._base.errors import (
     explain_error,
 )
 from .._base.mesh_argument import not_handed_on, refuse_no_mesh, takes_mesh
-from .._jax.types import about, nowhere, unplaced
+from .._jax.types import unplaced, with_spec_on, without_sharding
 from .._jax.virtual import Mapped, under, virtually
 from .._mesh import AbstractMesh, MeshLike, abstract, one_mesh
 from .._program import Body
-from .argument_specs import Layout, Leafwise, ask, automatic, for_leaves, refused
-from .call import Program, trace
+from .argument_specs import ArgumentSpecs, Leafwise, ask, automatic, for_leaves, refused
+from .call import SimulatedProgram, trace
 from .misuse import reading_errors, refuse_later, refuse_results
 from .nnx_objects import Update, name_argument, name_result, parameters, purely, spread
 from .static import Bound, Static, bind
-from .tree_structure import Form, is_function, is_whole, take_apart, with_paths
+from .tree_structure import TreeStructure, is_function, is_whole, take_apart, with_paths
 
 EMPTY = AbstractMesh((), ())
 GUESSES = 32
@@ -41,12 +41,12 @@ GUESSES = 32
 class Traced:
     """A program, the values to run it on, and what to make of its results."""
 
-    program: Program
+    program: SimulatedProgram
     values: list[Any]
-    tree: Form
+    tree: TreeStructure
     """The tree of the results."""
     done: Callable[[Any], Any]
-    given: Form
+    given: TreeStructure
     """The tree of the arguments."""
     argument_paths: list[str]
     """A name for each array among the arguments."""
@@ -102,15 +102,15 @@ class _Given:
     values: Any
     done: Callable[[Any], Any]
     flat: list[Any]
-    tree: Form
+    tree: TreeStructure
     types: tuple[Any, ...]
-    layout: Layout
+    layout: ArgumentSpecs
 
     def names(self) -> list[str]:
         """A name for each array."""
         return _names(self.bound, self.values, self.done, self.tree)
 
-    def call(self, *flat: Any) -> tuple[list[Any], Form]:
+    def call(self, *flat: Any) -> tuple[list[Any], TreeStructure]:
         """The function of arrays alone."""
         result = self.pure(*self.tree.put_together(flat))
         refuse_later(self.f, result)
@@ -124,7 +124,7 @@ class _Given:
         return leaves, with_paths(form, result)
 
 
-def _names(bound: Bound, values: Any, done: Any, tree: Form) -> list[str]:
+def _names(bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[str]:
     paths = with_paths(tree, values).paths
     return [name_argument(done, path, parameters(bound.f)) for path in paths]
 
@@ -193,9 +193,11 @@ class Tracing:
         _refuse_functions(bound)
         pure, values, done = purely(bound.f, bound.args, bound.kwargs)
         flat, tree = take_apart(values)
-        flat = [nowhere(leaf) if self.alone else about(self.mesh, leaf) for leaf in flat]
+        flat = [
+            without_sharding(leaf) if self.alone else with_spec_on(self.mesh, leaf) for leaf in flat
+        ]
         types = _types(flat, lambda: _names(bound, values, done, tree))
-        layout = Layout(flat, self._specs(bound, values, done, tree), self.mesh)
+        layout = ArgumentSpecs(flat, self._specs(bound, values, done, tree), self.mesh)
         return _Given(self.f, bound, pure, values, done, flat, tree, types, layout)
 
     def _refuse_another(self, given: Any) -> None:
@@ -212,7 +214,7 @@ class Tracing:
                 )
             )
 
-    def _specs(self, bound: Bound, values: Any, done: Any, tree: Form) -> list[Any]:
+    def _specs(self, bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[Any]:
         """What `in_specs` say of each array among the arguments."""
         given = self.in_specs
         if isinstance(given, Leafwise) and len(given) == tree.num_leaves:
@@ -229,15 +231,17 @@ class Tracing:
         self,
         flat_f: Callable[..., Any],
         flat: list[Any],
-        layout: Layout,
+        layout: ArgumentSpecs,
         names: list[str],
         given: tuple[Any, Any],
-    ) -> tuple[Program, list[Any], Form]:
-        def run() -> tuple[Program, list[Any], Form]:
+    ) -> tuple[SimulatedProgram, list[Any], TreeStructure]:
+        def run() -> tuple[SimulatedProgram, list[Any], TreeStructure]:
             found, inferred = self._lying(flat_f, flat, layout)
             if inferred is not None:
                 # Without mesh=, the mesh is the program's own.
-                open_to_all = layout if layout.mesh else Layout(flat, [None] * len(flat), inferred)
+                open_to_all = (
+                    layout if layout.mesh else ArgumentSpecs(flat, [None] * len(flat), inferred)
+                )
                 self._ask(flat_f, flat, open_to_all, found[0], names)
             return found
 
@@ -259,10 +263,10 @@ class Tracing:
         return reading_errors(run, self.mesh)
 
     def _lying(
-        self, flat_f: Callable[..., Any], flat: list[Any], layout: Layout
-    ) -> tuple[tuple[Program, list[Any], Form], AbstractMesh | None]:
+        self, flat_f: Callable[..., Any], flat: list[Any], layout: ArgumentSpecs
+    ) -> tuple[tuple[SimulatedProgram, list[Any], TreeStructure], AbstractMesh | None]:
         """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
-        made: list[Form] = []
+        made: list[TreeStructure] = []
 
         def leaves(*flat: Any) -> list[Any]:
             found, form = flat_f(*flat)
@@ -281,8 +285,8 @@ class Tracing:
         self,
         flat_f: Callable[..., Any],
         flat: list[Any],
-        layout: Layout,
-        program: Program,
+        layout: ArgumentSpecs,
+        program: SimulatedProgram,
         names: list[str],
     ) -> None:
         """Refuse to guess how arguments lie, where the program runs otherwise with another guess.

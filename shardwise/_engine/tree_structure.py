@@ -24,24 +24,24 @@ Path = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Kept:
+class StaticFunction:
     """A function of a tree. The same function, and no other, makes the same tree."""
 
     value: Callable[..., Any]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Kept) and self.value is other.value
+        return isinstance(other, StaticFunction) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class TreeStructure:
     """What a tree is besides its arrays."""
 
     tree: Any
-    kept: tuple[tuple[int, Kept], ...] = ()
+    kept: tuple[tuple[int, StaticFunction], ...] = ()
     """The functions among the leaves, each with its number."""
     paths: tuple[Path, ...] = dataclasses.field(default=(), compare=False)
     """Where each array lies in it, if that was asked for."""
@@ -70,16 +70,18 @@ class Form:
         return str(self.tree)
 
 
-def take_apart(values: Any) -> tuple[list[Any], Form]:
+def take_apart(values: Any) -> tuple[list[Any], TreeStructure]:
     """The arrays of a tree, and what puts it together. A lone function is left among them."""
     leaves, tree = jax.tree.flatten(values)
     if jax.tree_util.treedef_is_leaf(tree):
-        return leaves, Form(tree)
-    form = Form(tree, tuple((i, Kept(x)) for i, x in enumerate(leaves) if is_function(x)))
+        return leaves, TreeStructure(tree)
+    form = TreeStructure(
+        tree, tuple((i, StaticFunction(x)) for i, x in enumerate(leaves) if is_function(x))
+    )
     return form.arrays(leaves), form
 
 
-def with_paths(form: Form, values: Any) -> Form:
+def with_paths(form: TreeStructure, values: Any) -> TreeStructure:
     """The form of a tree, with the path of each of its arrays."""
     paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(values))
     return dataclasses.replace(form, paths=tuple(form.arrays(paths)))

@@ -53,7 +53,7 @@ def applying(primitive: Any, params: dict[str, Any], effects: Any) -> Callable[.
     return partial(bind, primitive, params)
 
 
-class Straight:
+class EquationRun:
     """A run of equations under construction: variables stand for any hashable values."""
 
     def __init__(self):
@@ -110,7 +110,7 @@ class Straight:
         outs = [self._known[value] for value in wanted]
         info = _info(self._ins, outs)
         jaxpr = jex.Jaxpr([], self._ins, outs, self._eqns, _core.no_effects, info)
-        return straight_p.bind(*self._arrays, jaxpr=jaxpr)
+        return equation_run_p.bind(*self._arrays, jaxpr=jaxpr)
 
     def _type(self, shape: tuple[int, ...], dtype: Any) -> Any:
         found = self._types.get((shape, dtype))
@@ -147,9 +147,9 @@ def _batch(args: Any, dims: Any, *, jaxpr: Any) -> tuple[list[Any], list[int]]:
     return one(*args), [0] * len(jaxpr.outvars)
 
 
-straight_p = jex.Primitive("shardwise_straight")
-straight_p.multiple_results = True
-straight_p.def_impl(_evaluate)
-straight_p.def_abstract_eval(lambda *_, jaxpr: [v.aval for v in jaxpr.outvars])
-mlir.register_lowering(straight_p, _lower, cacheable=False)
-batching.primitive_batchers[straight_p] = _batch
+equation_run_p = jex.Primitive("shardwise_straight")
+equation_run_p.multiple_results = True
+equation_run_p.def_impl(_evaluate)
+equation_run_p.def_abstract_eval(lambda *_, jaxpr: [v.aval for v in jaxpr.outvars])
+mlir.register_lowering(equation_run_p, _lower, cacheable=False)
+batching.primitive_batchers[equation_run_p] = _batch

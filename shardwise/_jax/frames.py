@@ -17,7 +17,7 @@ from .source_lines import is_collective, is_own, is_shard_map
 
 
 @dataclasses.dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """A call of a collective: its name in `jax.lax`, and its arguments."""
 
     name: str
@@ -32,11 +32,11 @@ def mapped_functions(frames: Iterable[FrameType]) -> Iterator[Callable[..., Any]
             yield body
 
 
-def collective_called(frames: Iterable[FrameType]) -> Call | None:
+def collective_called(frames: Iterable[FrameType]) -> CollectiveCall | None:
     """Return the outermost of the collectives that were called."""
     for frame in frames:
         if is_collective(_file(frame)) and "axis_name" in frame.f_locals:
-            return Call(frame.f_code.co_name, frame.f_locals)
+            return CollectiveCall(frame.f_code.co_name, frame.f_locals)
     return None
 
 

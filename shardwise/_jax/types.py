@@ -19,13 +19,13 @@ from jax.interpreters import ad
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
-def owed(aval: Any) -> frozenset[str]:
+def unreduced_axes(aval: Any) -> frozenset[str]:
     """The axes of an explicit mesh over which a sum is still owed: `unreduced` in a type."""
     sharding = getattr(aval, "sharding", None)
     return getattr(getattr(sharding, "spec", None), "unreduced", frozenset())
 
 
-def kind_owed(aval: Any) -> str:
+def reduction_kind(aval: Any) -> str:
     """How what is owed is to be combined: `sum`, and since JAX 0.12 `max` or `min`."""
     kind = getattr(aval.sharding.spec, "unreduced_kind", None)
     return "sum" if kind is None else kind.name
@@ -42,7 +42,7 @@ def mesh_of(aval: Any) -> Any:
     return getattr(getattr(aval, "sharding", None), "mesh", None)
 
 
-def lies_as(x: Any) -> PartitionSpec | None:
+def explicit_spec(x: Any) -> PartitionSpec | None:
     """How an array, or a shape, lies on a mesh with Explicit axes; None where it does not say.
 
     What lies on such a mesh and is not split is the same on every device. A value that is traced
@@ -55,7 +55,7 @@ def lies_as(x: Any) -> PartitionSpec | None:
     return spec_of(aval) if says or not is_plain(aval) else None
 
 
-def about(mesh: Any, x: Any) -> Any:
+def with_spec_on(mesh: Any, x: Any) -> Any:
     """A shape whose sharding is a spec alone, which is about this mesh; all else as it is."""
     spec = getattr(x, "_sharding", None) if isinstance(x, jax.ShapeDtypeStruct) else None
     if not isinstance(spec, PartitionSpec) or not _mesh.get_concrete_mesh().empty:
@@ -64,20 +64,20 @@ def about(mesh: Any, x: Any) -> Any:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding, weak_type=x.weak_type)
 
 
-def nowhere(x: Any) -> Any:
+def without_sharding(x: Any) -> Any:
     """An array or a shape that lies on no mesh, whatever its type says."""
     if isinstance(x, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
     return unplaced(x)
 
 
-def whole(x: Any) -> Any:
+def replicated(x: Any) -> Any:
     """A traced value, replicated where its type says that it is not."""
     aval = jax.typeof(x)
     return x if is_plain(aval) else jax.sharding.reshard(x, _sharding(aval, PartitionSpec()))
 
 
-def placed(x: Any, aval: Any) -> Any:
+def resharded(x: Any, aval: Any) -> Any:
     """A traced value, laid out as a type says."""
     return x if is_plain(aval) else jax.sharding.reshard(x, aval.sharding)
 
@@ -86,15 +86,15 @@ def _sharding(aval: Any, spec: PartitionSpec) -> NamedSharding:
     return NamedSharding(aval.sharding.mesh, spec)
 
 
-def together(x: Any) -> Any:
+def gathered(x: Any) -> Any:
     """The value of an array on several devices; what its devices still owe is paid."""
-    names = owed(jax.typeof(x))
+    names = unreduced_axes(jax.typeof(x))
     if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):  # random keys
         first = min(x.devices(), key=lambda device: device.id)
         return jax.device_put(x, jax.sharding.SingleDeviceSharding(first))
     if not names:
         return np.asarray(x)
-    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[kind_owed(jax.typeof(x))]
+    combine = {"sum": np.add, "max": np.maximum, "min": np.minimum}[reduction_kind(jax.typeof(x))]
     whole = np.zeros(x.shape, x.dtype)
     mesh = x.sharding.mesh
     shares: dict[Any, Any] = {}
@@ -119,10 +119,12 @@ def unplaced(x: Any) -> Any:
         return x
     mesh = mesh_of(jax.typeof(x))
     on_a_mesh = mesh is not None and not mesh.empty
-    return together(x) if on_a_mesh or len(x.devices()) > 1 else x
+    return gathered(x) if on_a_mesh or len(x.devices()) > 1 else x
 
 
-def pull_back(f: Callable[..., list[Any]], like: Sequence[Any], cotangents: Sequence[Any]) -> Any:
+def transpose_linear(
+    f: Callable[..., list[Any]], like: Sequence[Any], cotangents: Sequence[Any]
+) -> Any:
     """The transpose of a linear function of arrays, at some cotangents.
 
     `jax.linear_transpose` wants cotangents of the type of the result. That of a value which is
@@ -180,7 +182,7 @@ def unstacked(aval: Any, depth: int) -> Any:
     return _with(aval, aval.shape[depth:], spec_of(aval).partitions[depth:]) if depth else aval
 
 
-def outside(aval: Any) -> Any:
+def without_manual_axes(aval: Any) -> Any:
     """A type without what a `shard_map` around says of it: a simulated program stands outside."""
     return _typed(aval, aval.shape, None if is_plain(aval) else aval.sharding)
 
@@ -196,7 +198,7 @@ def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
     return ShapedArray(tuple(shape), aval.dtype, weak_type=weak, sharding=sharding)
 
 
-def visible(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+def types_in_trace(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
     """Types as a trace sees them that knows the mesh around, and those of what it was given.
 
     Inside a `shard_map` that checks, they differ between devices as what it was given does.
@@ -221,7 +223,7 @@ def varying(avals: Sequence[Any]) -> frozenset[str]:
     return frozenset().union(*(aval.mat.varying for aval in avals))
 
 
-def varying_alike(values: Sequence[Any]) -> list[Any]:
+def with_equal_varying_axes(values: Sequence[Any]) -> list[Any]:
     """The values, each as one that differs between devices wherever one of them does."""
     axes = varying(list(map(jax.typeof, values)))
     if not axes:
@@ -246,10 +248,10 @@ def mesh_in_use(args: Sequence[Any]) -> Mesh | None:
     return None
 
 
-def put(x: Any, aval: Any, mesh: Mesh | None) -> Any:
+def put_on_mesh(x: Any, aval: Any, mesh: Mesh | None) -> Any:
     """An array laid out on a mesh as a type says, where the type is about that mesh."""
     if mesh is None or is_plain(aval) or mesh_of(aval) != mesh.abstract_mesh:
         return x
-    if owed(aval):  # JAX makes shares only of what is on the mesh already
+    if unreduced_axes(aval):  # JAX makes shares only of what is on the mesh already
         x = jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
     return jax.device_put(x, NamedSharding(mesh, spec_of(aval)))

@@ -53,7 +53,9 @@ def under(mesh: AbstractMesh | None) -> Iterator[None]:
         _DEVICES.set_local(devices)
 
 
-_VIRTUAL: contextvars.ContextVar[Seen | None] = contextvars.ContextVar("virtual", default=None)
+_VIRTUAL: contextvars.ContextVar[TraceNotes | None] = contextvars.ContextVar(
+    "virtual", default=None
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Mapped:
 
 
 @dataclasses.dataclass
-class Seen:
+class TraceNotes:
     """What was met in a trace that the jaxpr does not tell."""
 
     mesh: Mesh | AbstractMesh | None = None
@@ -82,9 +84,9 @@ class Seen:
 
 
 @contextlib.contextmanager
-def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[Seen]:
+def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[TraceNotes]:
     """A context in which programs may set virtual meshes and map over virtual devices."""
-    seen = Seen(mesh)
+    seen = TraceNotes(mesh)
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
     try:
@@ -160,7 +162,7 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
     return process
 
 
-def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: Seen) -> None:
+def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: TraceNotes) -> None:
     """Refuse a `shard_map` on a mesh of its own, where the program is traced for another."""
     if seen.mesh is None or used.size == seen.size:
         return

@@ -38,9 +38,9 @@ from .ir import (
 from .liveness import after, live
 from .primitive_row import Primitive
 from .primitives import COLLECTIVES, PLACE_PARAMS, of
-from .stacking import hand, take
-from .unreduced import as_type, parts_to_reduce
-from .where import Place
+from .stacking import stack_value, unstack_value
+from .unreduced import convert_unreduced, split_reduced_operands
+from .where import LazyWhere
 
 
 def build(
@@ -77,12 +77,12 @@ def _build(
     walk = _Walk(ops, {}, through=through, whole_too=whole_too)
     env = _constants(opened)
     for v, var, shared in zip(given, ins, shares_in or [False] * len(ins), strict=True):
-        env[v] = var if shared else as_type(walk, None, var, None, v.aval)
+        env[v] = var if shared else convert_unreduced(walk, None, var, None, v.aval)
     outs = walk.eqns(opened, env)
     shared = shares_out or [False] * len(outs)
     for index, v in enumerate(opened.outvars):
         if not shared[index]:
-            outs[index] = as_type(walk, None, outs[index], v.aval, None)
+            outs[index] = convert_unreduced(walk, None, outs[index], v.aval, None)
     return walk.living(ins, outs)
 
 
@@ -120,7 +120,9 @@ class _Walk:
             if _jax.on_one_device(eqn):
                 ins = [self.pinned(eqn, atom) for atom in ins]
             rows = zip(ins, eqn.invars, eqn.outvars, strict=True)
-            return [as_type(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows]
+            return [
+                convert_unreduced(self, eqn, atom, old.aval, new.aval) for atom, old, new in rows
+            ]
         if row.body:
             return self.inline(eqn, row, ins)
         if name == "axis_index":
@@ -157,14 +159,16 @@ class _Walk:
         env = _constants(opened)
         for v, atom, axes in zip(given, ins, part.given, strict=True):
             own = var_of(v)
-            env[v] = own if axes else as_type(inner, eqn, atom, None, v.aval)
-            for op in take(atom, own, axes) if axes else ():
+            env[v] = own if axes else convert_unreduced(inner, eqn, atom, None, v.aval)
+            for op in unstack_value(atom, own, axes) if axes else ():
                 inner.add(eqn, op)
         outs = inner.eqns(opened, env)
         for index, axes in enumerate(part.kept):
             if axes is None:
-                outs[index] = as_type(inner, eqn, outs[index], opened.outvars[index].aval, None)
-            ops, outs[index] = hand(outs[index], axes) if axes else ((), outs[index])
+                outs[index] = convert_unreduced(
+                    inner, eqn, outs[index], opened.outvars[index].aval, None
+                )
+            ops, outs[index] = stack_value(outs[index], axes) if axes else ((), outs[index])
             for op in ops:
                 inner.add(eqn, op)
         return outs
@@ -309,7 +313,7 @@ class _Walk:
             raise self.unsupported(eqn, f"{name} with an ordered effect")
         if checks.speaks(eqn, name, self.scope):
             raise self.unsupported(eqn, name)
-        parts = parts_to_reduce(self, eqn, name, ins)
+        parts = split_reduced_operands(self, eqn, name, ins)
         if parts is None:
             raise self.unsupported(eqn, f"{name} with an unreduced operand or result")
         params = {k: None if k in PLACE_PARAMS else v for k, v in eqn.params.items()}
@@ -335,9 +339,9 @@ class _Walk:
         sources = tuple(call.source_info for call in reversed(self.calls))
         return tuple(self.scope.values()), sources
 
-    def where(self, eqn: Any) -> Place:
+    def where(self, eqn: Any) -> LazyWhere:
         """The line of an equation, or of the innermost call around it that has one."""
-        return Place(eqn.source_info if eqn is not None else None, *self._around[1])
+        return LazyWhere(eqn.source_info if eqn is not None else None, *self._around[1])
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
         return UnsupportedError(

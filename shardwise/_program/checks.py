@@ -15,12 +15,12 @@ from .. import _jax
 from .._base.errors import ShardingError, UnsupportedError, explain_error
 from .._mesh import Axis, split_over
 from .primitives import AXIS_PARAMS, REDUCTIONS, SUMS, UNSUPPORTED, of
-from .where import Place
+from .where import LazyWhere
 
 Scope = Mapping[str, Axis]
 
 
-def spec(spec: Any, where: Place) -> None:
+def spec(spec: Any, where: LazyWhere) -> None:
     """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
     names = [name for row in split_over(spec) for name in row]
     for name in names:
@@ -35,7 +35,7 @@ def spec(spec: Any, where: Place) -> None:
             )
 
 
-def nested(spec: Any, taken: Set[str], where: Place) -> None:
+def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
     """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
     entries = split_over(spec)
     again = [name for entry in entries for name in entry if name in taken]
@@ -53,7 +53,7 @@ def nested(spec: Any, taken: Set[str], where: Place) -> None:
         )
 
 
-def named(name: str, names: tuple[Any, ...], where: Place) -> None:
+def named(name: str, names: tuple[Any, ...], where: LazyWhere) -> None:
     """Refuse axes of which one is named twice."""
     again = [one for one in names if names.count(one) > 1]
     if again:
@@ -67,7 +67,7 @@ def named(name: str, names: tuple[Any, ...], where: Place) -> None:
         )
 
 
-def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Place) -> Any:
+def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
     """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
     count = math.prod(axis.size for axis in axes)
     every = [index for group in groups for index in group]
@@ -105,7 +105,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: Place) -> Any
     )
 
 
-def numbered(axes: tuple[Axis, ...], scope: Scope, where: Place) -> tuple[Axis, ...]:
+def numbered(axes: tuple[Axis, ...], scope: Scope, where: LazyWhere) -> tuple[Axis, ...]:
     """The order in which a permutation over several axes numbers its devices."""
     ordered = tuple(axis for axis in scope.values() if axis in axes)
     if ordered == axes or _jax.permutes_as_given():
@@ -123,7 +123,7 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: Place) -> tuple[Axis, 
     )
 
 
-def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
+def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
     """The pairs, checked as JAX checks them when it compiles."""
     count = math.prod(axis.size for axis in axes)
     odd = next((pair for pair in perm if len(pair) != 2), None)
@@ -160,7 +160,7 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: Place) -> Any:
     return pairs
 
 
-def on_one_device(where: Place) -> ShardingError:
+def on_one_device(where: LazyWhere) -> ShardingError:
     """What is said where a program for several devices is given a value that is on one of them."""
     return ShardingError(
         explain_error(
@@ -173,7 +173,7 @@ def on_one_device(where: Place) -> ShardingError:
     )
 
 
-def alone(perm: Any, where: Place) -> None:
+def alone(perm: Any, where: LazyWhere) -> None:
     """Refuse a permutation over no axis, of each device with itself, that is none."""
     if permutation(perm, (), where) != ((0, 0),):
         raise ShardingError(
@@ -186,7 +186,7 @@ def alone(perm: Any, where: Place) -> None:
         )
 
 
-def source(index: Any, axes: tuple[Axis, ...], where: Place) -> None:
+def source(index: Any, axes: tuple[Axis, ...], where: LazyWhere) -> None:
     """Refuse to send from a device that is not there."""
     count = math.prod(axis.size for axis in axes)
     if not _is_index(index) or not 0 <= index < count:
@@ -235,7 +235,7 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
     return False
 
 
-def exported(program: Any, where: Place) -> None:
+def exported(program: Any, where: LazyWhere) -> None:
     """Refuse a program of `jax.export` that is made for several devices: it is closed."""
     if program.nr_devices > 1 or "sdy.mesh" in program.mlir_module():
         raise UnsupportedError(
@@ -248,7 +248,7 @@ def exported(program: Any, where: Place) -> None:
         )
 
 
-def refs_in_composite(name: str, where: Place) -> UnsupportedError:
+def refs_in_composite(name: str, where: LazyWhere) -> UnsupportedError:
     """The error for what JAX cannot compile: a composite does not say that it has refs."""
     return UnsupportedError(
         explain_error(
@@ -260,7 +260,7 @@ def refs_in_composite(name: str, where: Place) -> UnsupportedError:
     )
 
 
-def backward_only(where: Place) -> UnsupportedError:
+def backward_only(where: LazyWhere) -> UnsupportedError:
     """The error for a tangent that a `custom_vjp` has no rule for."""
     return UnsupportedError(
         explain_error(
@@ -273,7 +273,7 @@ def backward_only(where: Place) -> UnsupportedError:
     )
 
 
-def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: Place) -> None:
+def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: LazyWhere) -> None:
     """Refuse an operand that no device takes: its type, its dimensions, its size."""
     told = _unordered(name, given) or _uncounted(name, own) or _empty(name, own, given, out)
     if told is not None:

@@ -28,7 +28,7 @@ from .._jax.sums import sum_stack
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class CollectiveRule:
     """What a collective does to a stack, and what it sends."""
 
     apply: Callable[..., Any]
@@ -262,16 +262,20 @@ def _pass_on_bytes(size: int, n: int) -> int:
     return size if n > 1 else 0
 
 
-RULES: dict[str, Rule] = {
-    "psum": Rule(_sum, True, _all_reduce_bytes, fold=lax.add, same=_times),
-    "pmax": Rule(_reduction("pmax"), True, _all_reduce_bytes, fold=_larger, same=_alone("pmax")),
-    "pmin": Rule(_reduction("pmin"), True, _all_reduce_bytes, fold=_smaller, same=_alone("pmin")),
-    "all_gather": Rule(_all_gather, True, _gather_bytes),
-    "psum_scatter": Rule(_psum_scatter, False, _scatter_bytes),
-    "all_to_all": Rule(_all_to_all, False, _scatter_bytes),
-    "ppermute": Rule(_ppermute, False, _pass_on_bytes),
-    "pbroadcast": Rule(_pbroadcast, True, _pass_on_bytes),
-    "ragged_all_to_all": Rule(_ragged_all_to_all, False, _scatter_bytes),
+RULES: dict[str, CollectiveRule] = {
+    "psum": CollectiveRule(_sum, True, _all_reduce_bytes, fold=lax.add, same=_times),
+    "pmax": CollectiveRule(
+        _reduction("pmax"), True, _all_reduce_bytes, fold=_larger, same=_alone("pmax")
+    ),
+    "pmin": CollectiveRule(
+        _reduction("pmin"), True, _all_reduce_bytes, fold=_smaller, same=_alone("pmin")
+    ),
+    "all_gather": CollectiveRule(_all_gather, True, _gather_bytes),
+    "psum_scatter": CollectiveRule(_psum_scatter, False, _scatter_bytes),
+    "all_to_all": CollectiveRule(_all_to_all, False, _scatter_bytes),
+    "ppermute": CollectiveRule(_ppermute, False, _pass_on_bytes),
+    "pbroadcast": CollectiveRule(_pbroadcast, True, _pass_on_bytes),
+    "ragged_all_to_all": CollectiveRule(_ragged_all_to_all, False, _scatter_bytes),
 }
 
 
@@ -299,7 +303,9 @@ def apply(
     return picked(out.reshape((-1,) + out.shape[2:]), np.argsort(index.reshape(-1)))
 
 
-def _unequal(rule: Rule, stack: Any, groups: tuple[tuple[int, ...], ...], params: Any) -> Any:
+def _unequal(
+    rule: CollectiveRule, stack: Any, groups: tuple[tuple[int, ...], ...], params: Any
+) -> Any:
     """A reduction within groups of different sizes."""
     parts = [
         jnp.broadcast_to(out, (len(group), *out.shape))

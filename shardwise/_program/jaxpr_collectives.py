@@ -14,7 +14,7 @@ from .checks import Scope
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Var, like, outs_of, var_of
 from .primitive_row import Form
 from .primitives import REDUCTIONS
-from .where import Place
+from .where import LazyWhere
 
 
 class Walk(Protocol):
@@ -26,7 +26,7 @@ class Walk(Protocol):
         """Add an operation; its results."""
         ...
 
-    def where(self, eqn: Any) -> Place:
+    def where(self, eqn: Any) -> LazyWhere:
         """The line of an equation."""
         ...
 
@@ -118,7 +118,7 @@ def _reduce(walk: Walk, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) 
     return walk.add(eqn, op)[0]
 
 
-def _refuse_around(name: str, names: tuple[Any, ...], where: Place, *_: Any) -> list[Any]:
+def _refuse_around(name: str, names: tuple[Any, ...], where: LazyWhere, *_: Any) -> list[Any]:
     raise UnsupportedError(
         explain_error(
             f"{name} over {', '.join(map(repr, names))}, which is no axis of the mesh",

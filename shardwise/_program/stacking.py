@@ -29,48 +29,48 @@ from .._mesh import Axis, Placement
 from .ir import Atom, Body, Join, Leaf, Lit, Op, Split, Var
 from .varying import differing
 
-Handed = tuple[Axis, ...] | None
+StackAxes = tuple[Axis, ...] | None
 """The axes in front of a value that is handed over; None for one that is the user's.
 
 What a user gives is the same on every device, and what a user gets is the first device's.
 """
 
-Wanted = Handed | Literal["every"]
+WantedAxes = StackAxes | Literal["every"]
 """How a result is wanted: "every" is for every device that it may differ on."""
 
 
-def take(array: Atom, own: Var, axes: Sequence[Axis]) -> list[Op]:
+def unstack_value(array: Atom, own: Var, axes: Sequence[Axis]) -> list[Op]:
     """The operations that make of a handed array what each device handed over."""
     part = Var((1,) * len(axes) + own.shape, own.dtype, own.weak)
     split = Split([array], [part], _in_front(axes, own.shape))
     return [split, Leaf([part], [own], "reshape", partial(_reshape, own.shape))]
 
 
-def hand(atom: Atom, axes: Sequence[Axis]) -> tuple[list[Op], Var]:
+def stack_value(atom: Atom, axes: Sequence[Axis]) -> tuple[list[Op], Var]:
     """The operations that make an array to hand over of what each device has."""
     own = _var(atom)
     part = Var((1,) * len(axes) + own.shape, own.dtype, own.weak)
-    whole = Var(over(axes, own.shape), own.dtype, own.weak)
+    whole = Var(stacked_shape(axes, own.shape), own.dtype, own.weak)
     join = Join([part], [whole], _in_front(axes, own.shape))
     return [Leaf([atom], [part], "reshape", partial(_reshape, part.shape)), join], whole
 
 
-def over(axes: Sequence[Axis] | None, shape: Sequence[int]) -> tuple[int, ...]:
+def stacked_shape(axes: Sequence[Axis] | None, shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a handed array."""
     return (*(axis.size for axis in axes or ()), *shape)
 
 
-def receive(body: Body, given: Sequence[Handed]) -> Body:
+def unstack_inputs(body: Body, given: Sequence[StackAxes]) -> Body:
     """The program that takes some of its inputs as handed arrays."""
     ins: list[Var] = []
     first: list[Op] = []
     for own, axes in zip(body.ins, given, strict=True):
-        ins.append(Var(over(axes, own.shape), own.dtype, own.weak) if axes else own)
-        first += take(ins[-1], own, axes) if axes else []
+        ins.append(Var(stacked_shape(axes, own.shape), own.dtype, own.weak) if axes else own)
+        first += unstack_value(ins[-1], own, axes) if axes else []
     return Body(ins, [*first, *body.ops], body.outs, body.dropped)
 
 
-def settle(body: Body, wanted: Sequence[Wanted]) -> tuple[Handed, ...]:
+def choose_stack_axes(body: Body, wanted: Sequence[WantedAxes]) -> tuple[StackAxes, ...]:
     """The axes in front of each result."""
     if all(one is None for one in wanted):
         return (None,) * len(wanted)
@@ -84,11 +84,11 @@ def settle(body: Body, wanted: Sequence[Wanted]) -> tuple[Handed, ...]:
     )
 
 
-def deliver(body: Body, kept: Sequence[Handed]) -> Body:
+def stack_outputs(body: Body, kept: Sequence[StackAxes]) -> Body:
     """The program that gives some of its results as arrays to hand over."""
     ops, outs = list(body.ops), []
     for atom, axes in zip(body.outs, kept, strict=True):
-        more, out = hand(atom, axes) if axes else ([], atom)
+        more, out = stack_value(atom, axes) if axes else ([], atom)
         ops += more
         outs.append(out)
     return Body(body.ins, ops, outs, body.dropped)

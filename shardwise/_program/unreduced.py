@@ -22,13 +22,13 @@ from .._mesh import Axis, axes_of, placement
 from . import primitives
 from .ir import Atom, AxisIndex, Collective, Leaf, Op, Split, Var
 
-SUMS = {"dot_general"} | primitives.names(
+REDUCING = {"dot_general"} | primitives.names(
     lambda p: p.acts == "reduces" and p.combines in primitives.BY_KIND
 )
 """Operations that may leave a reduction over a split dimension to be paid later."""
 
 
-WHOLE = {"broadcast_in_dim"}
+REPLICATING = {"broadcast_in_dim"}
 """Operations that make a whole value, of which the type then says that it is owed."""
 
 
@@ -44,28 +44,28 @@ class Walk(Protocol):
         ...
 
 
-def as_type(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
+def convert_unreduced(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
     """A value of type `held` as one of type `wanted`: debts paid, or taken on."""
-    before, after = types.owed(held), types.owed(wanted)
+    before, after = types.unreduced_axes(held), types.unreduced_axes(wanted)
     if before - after:
-        atom = pay(walk, eqn, atom, held, before - after)
+        atom = reduce_shares(walk, eqn, atom, held, before - after)
     if after - before:
-        atom = owe(walk, eqn, atom, wanted, after - before)
+        atom = as_shares(walk, eqn, atom, wanted, after - before)
     return atom
 
 
-def pay(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
+def reduce_shares(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
     """Let the devices along these axes combine their shares."""
     axes = _axes(aval, names)
-    name = primitives.BY_KIND[types.kind_owed(aval)]
+    name = primitives.BY_KIND[types.reduction_kind(aval)]
     out = Var(*_jax.shape_of(aval))
     op = Collective([atom], [out], name, tuple(axes.values()), {})
     return walk.within(axes).add(eqn, op)[0]
 
 
-def owe(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
+def as_shares(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
     """A whole value as shares: all of it on the first device, nothing on the others."""
-    if types.kind_owed(aval) != "sum":
+    if types.reduction_kind(aval) != "sum":
         return atom  # The maximum of the same value everywhere is that value.
     axes = _axes(aval, names)
     inner = walk.within(axes)
@@ -74,21 +74,21 @@ def owe(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> A
         for axis in axes.values()
     ]
     out = Var(*_jax.shape_of(aval))
-    return inner.add(eqn, Leaf([atom, *here], [out], "owe", partial(_on_the_first)))[0]
+    return inner.add(eqn, Leaf([atom, *here], [out], "owe", partial(_on_first_device)))[0]
 
 
-def parts_to_reduce(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[Atom] | None:
+def split_reduced_operands(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[Atom] | None:
     """The operands of an operation cut where its result leaves a reduction owed.
 
     None where the operation changes what is owed in a way that is not known.
     """
-    given = frozenset().union(*(types.owed(v.aval) for v in eqn.invars))
-    made = frozenset().union(*(types.owed(v.aval) for v in eqn.outvars))
+    given = frozenset().union(*(types.unreduced_axes(v.aval) for v in eqn.invars))
+    made = frozenset().union(*(types.unreduced_axes(v.aval) for v in eqn.outvars))
     if given == made:
         return ins
-    if name in WHOLE and not given:
+    if name in REPLICATING and not given:
         return ins
-    if given - made or name not in SUMS:
+    if given - made or name not in REDUCING:
         return None
     axes = _axes(eqn.outvars[0].aval, made - given)
     operands = zip(ins, eqn.invars, _reduced_dims(name, eqn.params), strict=True)
@@ -97,10 +97,10 @@ def parts_to_reduce(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[At
 
 def results(walk: Walk, eqn: Any, name: str, outs: list[Atom]) -> list[Atom]:
     """The results of an operation, as their types say that they are owed."""
-    if name not in WHOLE or any(types.owed(v.aval) for v in eqn.invars):
+    if name not in REPLICATING or any(types.unreduced_axes(v.aval) for v in eqn.invars):
         return outs
     rows = zip(outs, eqn.outvars, strict=True)
-    return [as_type(walk, eqn, out, None, v.aval) for out, v in rows]
+    return [convert_unreduced(walk, eqn, out, None, v.aval) for out, v in rows]
 
 
 def _reduced_dims(name: str, params: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
@@ -125,6 +125,6 @@ def _axes(aval: Any, names: frozenset[str]) -> dict[str, Axis]:
     return axes_of(types.mesh_of(aval), names)
 
 
-def _on_the_first(x: Any, *here: Any) -> list[Any]:
+def _on_first_device(x: Any, *here: Any) -> list[Any]:
     first = jnp.stack(here).max() == 0
     return [jnp.where(first, x, jnp.zeros_like(x))]

@@ -73,7 +73,7 @@ def where_of(*sources: Any) -> Where:
     return next((place for place in places if place.file), NOWHERE)
 
 
-class Place:
+class LazyWhere:
     """The line of the first of some sources that has one, looked up once it is to be told."""
 
     def __init__(self, *sources: Any):

@@ -10,7 +10,7 @@ import jax
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, doing, telling
 from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
-from ..._engine.call import Program
+from ..._engine.call import SimulatedProgram
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
 from ..._jax.virtual import under
@@ -92,7 +92,7 @@ def inspect(
         doing("tracing")
         traced = Tracing(f, made, in_specs, static)(args, {})
         doing("following each value")
-        program = Program(traced.program.jaxpr, whole_too=True)
+        program = SimulatedProgram(traced.program.jaxpr, whole_too=True)
         kept, unread = _followed(traced, program)
         doing("running on all devices")
         recorder = Recorder(program, kept, traced.result_paths)
@@ -108,7 +108,7 @@ def inspect(
     return found if line is None and where is None else found.at(line, where)
 
 
-def _followed(traced: Traced, program: Program) -> tuple[Kept | None, list[str]]:
+def _followed(traced: Traced, program: SimulatedProgram) -> tuple[Kept | None, list[str]]:
     """What the values mean; where that cannot be told, a note says so."""
     try:
         return keep(program.body, traced.constants, traced.argument_paths), []

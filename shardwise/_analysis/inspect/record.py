@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._engine.call import Program
+from ..._engine.call import SimulatedProgram
 from ..._engine.lower import Pace, Value, Watch, explain_trouble
 from ..._engine.lower.context import Context, Env, read
 from ..._engine.lower.run import run
@@ -56,7 +56,9 @@ MANY = 1 << 12
 class Recorder:
     """Runs a program and turns what it sees into steps."""
 
-    def __init__(self, program: Program, kept: Kept | None = None, results: Sequence[str] = ()):
+    def __init__(
+        self, program: SimulatedProgram, kept: Kept | None = None, results: Sequence[str] = ()
+    ):
         self.program = program
         self._leaves = leaf_names(program.body, results)
         self.kept = kept

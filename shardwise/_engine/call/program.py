@@ -17,14 +17,14 @@ from ..._jax.virtual import under
 from ..._program import (
     Body,
     Collective,
-    Handed,
-    Wanted,
+    StackAxes,
+    WantedAxes,
     annotate,
     build,
-    deliver,
-    over,
-    receive,
-    settle,
+    choose_stack_axes,
+    stack_outputs,
+    stacked_shape,
+    unstack_inputs,
     walk,
 )
 from ..._program.collectives import exchange_in_a_batch, no_derivative
@@ -46,7 +46,7 @@ def _in_one_go() -> Iterator[None]:
             gc.enable()
 
 
-class Program:
+class SimulatedProgram:
     """A traced function.
 
     The jaxpr speaks of values as the user's program has them. Where a program is part of a
@@ -58,8 +58,8 @@ class Program:
     def __init__(
         self,
         jaxpr: Any,
-        given: Sequence[Handed] | None = None,
-        wanted: Sequence[Wanted] | None = None,
+        given: Sequence[StackAxes] | None = None,
+        wanted: Sequence[WantedAxes] | None = None,
         refs: Sequence[int] = (),
         whole_too: bool = False,
     ):
@@ -69,7 +69,7 @@ class Program:
         self.mesh = jax.sharding.get_abstract_mesh()
         """The mesh around it when it was traced."""
         given = given or ()
-        self.given: tuple[Handed, ...] = (*[None] * (count - len(given)), *given)
+        self.given: tuple[StackAxes, ...] = (*[None] * (count - len(given)), *given)
         self.refs = tuple(refs)
         """The inputs that are mutable refs to the caller."""
         self.transformed = jaxpr
@@ -79,7 +79,7 @@ class Program:
         self.derived: dict[Any, Any] = {}
         """Derivatives and batches of this program, so that each is traced once."""
         self._build = functools.partial(build, whole_too=whole_too)
-        self._wanted: tuple[Wanted, ...] = tuple(wanted or (None,) * len(opened.outvars))
+        self._wanted: tuple[WantedAxes, ...] = tuple(wanted or (None,) * len(opened.outvars))
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
     def inline(self, name: str) -> None:
@@ -88,14 +88,14 @@ class Program:
 
     @functools.cached_property
     @_in_one_go()
-    def _parts(self) -> tuple[Body, tuple[Handed, ...]]:
+    def _parts(self) -> tuple[Body, tuple[StackAxes, ...]]:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
         with under(self.mesh):  # the rule of a custom_vjp is traced here, where one is dead
             body = self._build(self.jaxpr, shares_in=shares_in, shares_out=shares_out)
-        body = receive(body, self.given)
-        kept = settle(body, self._wanted)
-        body = deliver(body, kept)
+        body = unstack_inputs(body, self.given)
+        kept = choose_stack_axes(body, self._wanted)
+        body = stack_outputs(body, kept)
         annotate(body)
         return body, kept
 
@@ -105,7 +105,7 @@ class Program:
         return self._parts[0]
 
     @property
-    def kept(self) -> tuple[Handed, ...]:
+    def kept(self) -> tuple[StackAxes, ...]:
         """The axes in front of each result."""
         if any(one == "every" for one in self._wanted):
             return self._parts[1]
@@ -120,19 +120,19 @@ class Program:
     def avals(self) -> list[Any]:
         """The types of the results."""
         return [
-            types.stacked(aval, over(axes, ()))
+            types.stacked(aval, stacked_shape(axes, ()))
             for axes, aval in zip(self.kept, self.results, strict=True)
         ]
 
     @property
     def arguments(self) -> list[Any]:
         """The types of the inputs, constants first, as one device has them."""
-        return [types.outside(v.aval) for v in _jax.inputs(self.jaxpr)]
+        return [types.without_manual_axes(v.aval) for v in _jax.inputs(self.jaxpr)]
 
     @property
     def results(self) -> list[Any]:
         """The types of the results, as one device has them."""
-        return [types.outside(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
+        return [types.without_manual_axes(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
 
     @functools.cached_property
     def axes_around(self) -> set[Any]:
@@ -186,10 +186,10 @@ class Program:
         return self._compiled[pace]
 
 
-def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
+def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any]]:
     """Trace `f`: the program, and the constants it closes over.
 
-    Where the program has refs among its inputs (`Program.refs`), their last values come after
+    Where the program has refs among its inputs, their last values come after
     the results.
     """
     try:
@@ -210,7 +210,7 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[Program, list[Any]]:
     return program, consts
 
 
-def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
+def _purely(jaxpr: Any, **handed: Any) -> tuple[SimulatedProgram, list[Any]]:
     """The program of a jaxpr without refs, and the constants to call it with."""
     try:
         pure, refs = _jax.without_refs(jaxpr)
@@ -225,19 +225,19 @@ def _purely(jaxpr: Any, **handed: Any) -> tuple[Program, list[Any]]:
         ) from error
     consts = list(_jax.open_jaxpr(pure).consts)
     consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
-    return Program(pure, refs=refs, **handed), consts
+    return SimulatedProgram(pure, refs=refs, **handed), consts
 
 
 def derive(
-    program: Program,
+    program: SimulatedProgram,
     name: Any,
     f: Callable[..., Any],
     args: Sequence[Any],
     seen: Sequence[Any],
-    given: Sequence[Handed],
-    wanted: Callable[[int], Sequence[Wanted]],
+    given: Sequence[StackAxes],
+    wanted: Callable[[int], Sequence[WantedAxes]],
     note: Callable[[], Any] = list,
-) -> tuple[Program, list[Any], Any]:
+) -> tuple[SimulatedProgram, list[Any], Any]:
     """The program of `f`, a transformation of another; `note` is asked once `f` has been traced.
 
     `seen` are the types of `args` inside it: they may lie otherwise on its mesh than outside.

@@ -24,37 +24,39 @@ from ..._base.errors import DeadlockError
 from ..._jax import types
 from ..._jax.primitive import Batch, CallRules, call_primitive
 from ..._jax.virtual import under
-from ..._program import Wanted
+from ..._program import WantedAxes
 from ..lower import Pace, explain_trouble
-from .program import Program, derive
+from .program import SimulatedProgram, derive
 
 T = TypeVar("T")
 
 
-def call(program: Program, pace: Pace, args: Sequence[Any]) -> list[Any]:
+def call(program: SimulatedProgram, pace: Pace, args: Sequence[Any]) -> list[Any]:
     """Run a program now, or stage it out where `args` are traced."""
-    return simulate_p.bind(*types.varying_alike(args), program=program, pace=pace)
+    return simulate_p.bind(*types.with_equal_varying_axes(args), program=program, pace=pace)
 
 
 # --- running
 
 
-def _run(*args: Any, program: Program, pace: Pace) -> list[Any]:
+def _run(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
     with under(None):  # a simulated program runs on no mesh
         outs, trouble = program.compiled(pace)(*map(types.unplaced, args))
     mesh = types.mesh_in_use(args)
-    outs = [types.put(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)]
+    outs = [
+        types.put_on_mesh(out, aval, mesh) for out, aval in zip(outs, program.avals, strict=True)
+    ]
     if trouble is not None and int(trouble.site):
         raise explain_trouble(program.watch.sites, int(trouble.site), np.asarray(trouble.ways))
     return outs
 
 
-def _stage(*args: Any, program: Program, pace: Pace) -> list[Any]:
+def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
     given = [jax.typeof(x) for x in args]
     with types.unchecked():  # a shard_map around knows nothing of the program's own values
-        outs, trouble = program.run(tuple(map(types.whole, args)), pace)
-    avals = types.visible(program.avals, given)
-    outs = [types.placed(out, aval) for out, aval in zip(outs, avals, strict=True)]
+        outs, trouble = program.run(tuple(map(types.replicated, args)), pace)
+    avals = types.types_in_trace(program.avals, given)
+    outs = [types.resharded(out, aval) for out, aval in zip(outs, avals, strict=True)]
     if trouble is None:
         return outs
     _jax.surface(DeadlockError, _recognise)
@@ -80,15 +82,15 @@ def _recognise(text: str) -> Exception | None:
     return next((error for error in reversed(_TOLD) if str(error) in text), None)
 
 
-def _abstract(*given: Any, program: Program, pace: Pace) -> tuple[list[Any], Any]:
-    return types.visible(program.avals, given), program.effects
+def _abstract(*given: Any, program: SimulatedProgram, pace: Pace) -> tuple[list[Any], Any]:
+    return types.types_in_trace(program.avals, given), program.effects
 
 
 # --- transformations
 
 
 def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], *, program: Program, pace: Pace
+    primals: Sequence[Any], tangents: Sequence[Any], *, program: SimulatedProgram, pace: Pace
 ) -> tuple[list[Any], list[Any]]:
     moving = tuple(t is not None for t in tangents)
     directions = [t for t in tangents if t is not None]
@@ -99,7 +101,9 @@ def _jvp(
     return results[: len(smooth)], [next(found) if real else None for real in smooth]
 
 
-def _in_one(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) -> list[Any]:
+def _in_one(
+    program: SimulatedProgram, moving: tuple[bool, ...], pace: Pace, *args: Any
+) -> list[Any]:
     """A forward derivative in one call, which `_split` takes apart where that has to be.
 
     JAX drops rules of the user's own (`custom_jvp`) where it takes a loop apart, so that a second
@@ -126,11 +130,13 @@ def _in_one(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) 
     return call(made, pace, [*consts, *args])
 
 
-def _split(*, program: Program, pace: Pace) -> Callable[..., list[Any]] | None:
+def _split(*, program: SimulatedProgram, pace: Pace) -> Callable[..., list[Any]] | None:
     return None if program.parts is None else partial(program.parts, pace)
 
 
-def _in_two(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) -> list[Any]:
+def _in_two(
+    program: SimulatedProgram, moving: tuple[bool, ...], pace: Pace, *args: Any
+) -> list[Any]:
     """The same in two calls, the first of which can be run before anybody has a tangent."""
     smooth = _smooth(program)
     own = len(smooth)
@@ -157,13 +163,13 @@ def _in_two(program: Program, moving: tuple[bool, ...], pace: Pace, *args: Any) 
     return [*outs, *call(made, pace, [*consts, *residuals, *directions])]
 
 
-def _smooth(program: Program) -> tuple[bool, ...]:
+def _smooth(program: SimulatedProgram) -> tuple[bool, ...]:
     return tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
 
 
 def _forward(
-    program: Program, moving: tuple[bool, ...], primals: Sequence[Any]
-) -> tuple[Program, list[Any], Any]:
+    program: SimulatedProgram, moving: tuple[bool, ...], primals: Sequence[Any]
+) -> tuple[SimulatedProgram, list[Any], Any]:
     """The program that gives the results and then the residuals; and the tree of these."""
     tree: Any = None
 
@@ -173,8 +179,8 @@ def _forward(
         residuals, tree = jax.tree.flatten(linear)
         return outs, residuals
 
-    def wanted(count: int) -> list[Wanted]:
-        more: list[Wanted] = ["every"] * (count - len(program.kept))
+    def wanted(count: int) -> list[WantedAxes]:
+        more: list[WantedAxes] = ["every"] * (count - len(program.kept))
         return [*program.kept, *more]
 
     name = ("forward", moving)
@@ -182,7 +188,7 @@ def _forward(
     return derive(program, name, forward, primals, seen, program.given, wanted, lambda: tree)
 
 
-def _tangents(program: Program, moving: Sequence[bool]) -> list[Any]:
+def _tangents(program: SimulatedProgram, moving: Sequence[bool]) -> list[Any]:
     """The types of directions."""
     return [aval.to_tangent_aval() for aval in _those(program.arguments, moving)]
 
@@ -192,7 +198,7 @@ def _transpose(
     args: Sequence[Any],
     avals: Sequence[Any],
     *,
-    program: Program,
+    program: SimulatedProgram,
     pace: Pace,
 ) -> list[Any]:
     linear = tuple(aval is not None for aval in avals)
@@ -206,7 +212,7 @@ def _transpose(
         rest = iter(args[: len(known)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
         whole = _partly(program, linear, fixed)
-        return types.pull_back(lambda *x: _those(whole(*x), used), like, args[len(known) :])
+        return types.transpose_linear(lambda *x: _those(whole(*x), used), like, args[len(known) :])
 
     made, consts, _ = derive(
         program,
@@ -224,7 +230,9 @@ def _transpose(
     return [next(outs) if is_linear else None for is_linear in linear]
 
 
-def _partly(program: Program, moving: Sequence[bool], fixed: Sequence[Any]) -> Callable[..., Any]:
+def _partly(
+    program: SimulatedProgram, moving: Sequence[bool], fixed: Sequence[Any]
+) -> Callable[..., Any]:
     """The program as a function of some of its arguments, the others fixed."""
 
     def f(*values: Any) -> list[Any]:
@@ -237,7 +245,7 @@ def _partly(program: Program, moving: Sequence[bool], fixed: Sequence[Any]) -> C
 
 
 def _vmap(
-    axis: Batch, args: Sequence[Any], dims: Sequence[Any], *, program: Program, pace: Pace
+    axis: Batch, args: Sequence[Any], dims: Sequence[Any], *, program: SimulatedProgram, pace: Pace
 ) -> tuple[list[Any], list[Any]]:
     if all(dim is None for dim in dims) and axis.name not in program.axes_around:
         return call(program, pace, args), [None] * len(program.kept)

@@ -38,7 +38,7 @@ class Machine:
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
+class LoopCost:
     """A loop over the devices along an axis, as far as its cost goes."""
 
     axis: Axis
@@ -91,7 +91,7 @@ def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class OperationCost:
     """One operation on one device: how often, and what it computes, moves and reads anew."""
 
     times: int
@@ -108,7 +108,7 @@ FUSED = 0.25
 """The share of an operation that is left once XLA has fused it with its neighbours."""
 
 
-def seconds(machine: Machine, job: Job, at_once: int) -> float:
+def seconds(machine: Machine, job: LoopCost, at_once: int) -> float:
     """About how long a loop takes, each time it runs."""
     held = job.held(at_once)
     per_second = _rate(machine.bytes, at_once * job.own + job.totals)
@@ -125,7 +125,7 @@ def seconds(machine: Machine, job: Job, at_once: int) -> float:
     return size / at_once * turn + fresh + moves
 
 
-def _moves(machine: Machine, job: Job, per_second: float) -> float:
+def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
     """About how long it takes to cut out what each device has, and to stack what is kept of it.
 
     Both are copied between the values of all devices and those of a few; stacks are filled before.
@@ -141,7 +141,7 @@ def _rate(rates: Rates, size: float) -> float:
     return float(np.interp(math.log(max(1.0, size)), np.log(sizes), done))
 
 
-def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
+def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[OperationCost]:
     for op in ops:
         if isinstance(op, BlockSum) and op.joint is not None:
             yield from (_work(leaf, axis, times, joined=True) for leaf in op.joint.ops)
@@ -154,19 +154,21 @@ def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[Work]:
                 yield from _works(body.ops, axis, inner)
 
 
-def _work(op: Leaf, axis: Axis, times: int, joined: bool = False) -> Work:
+def _work(op: Leaf, axis: Axis, times: int, joined: bool = False) -> OperationCost:
     """What one operation is; where it is `joined`, one result is made for all devices at once."""
     products = _products(op)
     made = sum(var.bytes for var in op.outs)
     if not products:
         moved = int(made * 2 * FUSED)
-        return Work(times, 0.0, False, 0 if joined else moved, moved if joined else 0, FUSED)
+        return OperationCost(
+            times, 0.0, False, 0 if joined else moved, moved if joined else 0, FUSED
+        )
     shares = [(atom.bytes, axis in atom.axes) for atom in op.ins if isinstance(atom, Var)]
     shares.append((made, not joined))
     moving = sum(size for size, moves in shares if moves)
     fixed = sum(size for size, moves in shares if not moves)
     half = op.outs[0].dtype.itemsize < 4
-    return Work(times, products, half, moving, fixed, 1.0)
+    return OperationCost(times, products, half, moving, fixed, 1.0)
 
 
 def _products(op: Leaf) -> float:

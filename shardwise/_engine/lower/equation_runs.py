@@ -26,7 +26,7 @@ class Straight:
 
     def write(self, env: Env) -> None:
         """Run it; afterwards `env` holds what is wanted of it."""
-        run = _jax.Straight()
+        run = _jax.EquationRun()
         for op in self.ops:
             for atom in op.ins:
                 if not run.knows(atom):

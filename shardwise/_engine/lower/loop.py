@@ -29,14 +29,14 @@ from ..._program.collectives import (
     widen,
 )
 from .context import Context, Env
-from .cost import Job
+from .cost import LoopCost
 from .deadlock import Trouble, first_in, first_of
 from .plan import BlockSum, Fold, reads
 from .value import Value, stacked
 
 
 @dataclasses.dataclass
-class Loop:
+class ShardLoop:
     """The loop over `axis` of `ops`; `rest` are the axes that the loops inside it run over."""
 
     axis: Axis
@@ -65,10 +65,10 @@ class Loop:
         if trouble is not None:
             self.cx.troubles.append(trouble)
 
-    def _job(self) -> Job:
+    def _job(self) -> LoopCost:
         sliced = sum(var.bytes for var in self.moving)
         totals = sum(fold.operand.bytes for fold in self.folds)
-        return Job(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.turns)
+        return LoopCost(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.turns)
 
     # --- one shard
 

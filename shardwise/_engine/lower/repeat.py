@@ -18,7 +18,7 @@ import numpy as np
 from ..._mesh import Axis
 from ..._program import Collective, Leaf, Lit, Op, Var, comparable, doing
 from .context import Context, Env, read
-from .loop import Loop
+from .loop import ShardLoop
 from .plan import BlockSum, Stage, reads
 from .value import Value
 
@@ -27,7 +27,7 @@ SHORTEST, LONGEST = 3, 300
 """Fewer operations are as quickly traced as a call of a function; more are not met again."""
 
 
-def loop(loop: Loop) -> None:
+def loop(loop: ShardLoop) -> None:
     """Run a loop; afterwards its `env` holds what is kept and the results of the folds."""
     cx = loop.cx
     few = len(loop.ops) <= LONGEST
@@ -101,7 +101,7 @@ def _run(
     env.update(zip(outs, call([read(env, atom) for atom in ins]), strict=True))
 
 
-def _of_loop(loop: Loop, taken: Sequence[Var]) -> Any:
+def _of_loop(loop: ShardLoop, taken: Sequence[Var]) -> Any:
     """What a loop does; None if that is not known."""
     ops, number = _of_ops(loop.ops, taken)
     if ops is None:

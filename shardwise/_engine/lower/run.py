@@ -30,7 +30,7 @@ from .context import Context, Env, read
 from .control import control
 from .deadlock import Trouble, Watch
 from .equation_runs import Straight, straight
-from .loop import Loop
+from .loop import ShardLoop
 from .machine import on_host
 from .passes import rewritten
 from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
@@ -99,7 +99,7 @@ def run(
         if inside:
             kept = _escaping(stage.inside, _less(uses, [fold.op for fold in folded]))
             grown = {var: cx.grown[var] for var in kept if is_grown(var, stage, uses, cx.grown)}
-            repeat.loop(Loop(axis, rest, inside, folded, kept, grown, env, cx))
+            repeat.loop(ShardLoop(axis, rest, inside, folded, kept, grown, env, cx))
         done = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in done:

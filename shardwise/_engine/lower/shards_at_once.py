@@ -13,7 +13,7 @@ import numpy as np
 from ... import _jax
 from ..._program import Atom, Cond, Leaf, Lit, Op, Var, While, walk
 from ..._program.primitives import of
-from .cost import Job, Machine, seconds
+from .cost import LoopCost, Machine, seconds
 
 LOG = logging.getLogger("shardwise")
 SOME = Machine()
@@ -130,7 +130,7 @@ class Pace:
         """The same inside a loop of so many turns."""
         return dataclasses.replace(self, turns=self.turns * turns)
 
-    def chunk(self, job: Job) -> tuple[int, Pace]:
+    def chunk(self, job: LoopCost) -> tuple[int, Pace]:
         """How many devices at once, and what that leaves for the loops inside."""
         axis = job.axis
         size, why = self._choose(job)
@@ -144,7 +144,7 @@ class Pace:
             return size, dataclasses.replace(inner, bytes=self.bytes / size)
         return size, dataclasses.replace(inner, shards=max(1, self.shards // size))
 
-    def _choose(self, job: Job) -> tuple[int, str]:
+    def _choose(self, job: LoopCost) -> tuple[int, str]:
         if self.apart:
             return 1, self.apart
         if any(_alone(op) for op in walk(list(job.ops))):
@@ -157,18 +157,18 @@ class Pace:
         times = {k: seconds(self.machine, job, k) for k in fitting}
         return (size := _preferred(times, job)), _why(times, size, job, fitting == sizes)
 
-    def _fits(self, size: int, job: Job) -> bool:
+    def _fits(self, size: int, job: LoopCost) -> bool:
         """Return whether `size` shards use a modest share of the memory, or little of it."""
         taken = job.held(size) + job.totals
         return taken <= self.bytes and (_modest(size, job) or taken <= self.bytes * FREE)
 
 
-def _modest(size: int, job: Job) -> bool:
+def _modest(size: int, job: LoopCost) -> bool:
     """Return whether `size` shards and the totals stay within a share of what all shards use."""
     return size == 1 or size * job.own + job.totals <= SHARE * job.axis.size * job.own
 
 
-def _preferred(times: dict[int, float], job: Job) -> int:
+def _preferred(times: dict[int, float], job: LoopCost) -> int:
     """Return the number of shards to compute at once, given the estimated times.
 
     Times are estimates. Up to the share of the memory that may be used, more shards are preferred
@@ -197,7 +197,7 @@ TOLERANCE = 1.02
 """How much slower than the fastest number of shards a smaller one may be."""
 
 
-def _why(times: dict[int, float], size: int, job: Job, all_fit: bool) -> str:
+def _why(times: dict[int, float], size: int, job: LoopCost, all_fit: bool) -> str:
     parts = [
         f"{k} would take about {_number(times[k] * 1e3)} ms and {_number(job.held(k) / 1e6)} MB"
         for k in dict.fromkeys((1, size, max(times)))

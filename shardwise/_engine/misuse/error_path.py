@@ -56,7 +56,7 @@ class Way:
         return str(choose(places[-1:])) if places else ""
 
     @property
-    def called(self) -> _jax.Call | None:
+    def called(self) -> _jax.CollectiveCall | None:
         """The collective that was called on the last line of somebody else's, if one was."""
         return _jax.collective_called(self.frames[len(self.frames) - len(self.inside) :])
 
