@@ -2,7 +2,7 @@
 
     python benchmarks/passes.py                     # all of them, in about ten minutes
     python benchmarks/passes.py pipeline recurrent  # these
-    python benchmarks/passes.py --passes once apart # these passes
+    python benchmarks/passes.py --passes recompute split_loops # these passes
 
 Figures are those without the pass over those with it, in one run: CPU seconds of tracing and
 compiling, of one step, and XLA's temporaries. A program that is lowered to the same text with and

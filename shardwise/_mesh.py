@@ -1,7 +1,7 @@
-"""Virtual meshes, and where a `PartitionSpec` puts the parts of an array.
+"""Virtual meshes, and how a `PartitionSpec` splits an array.
 
-A mesh axis inside shardwise is an `Axis`: its name and size. Two `shard_map`s that agree on both
-share the axis; two that use one name for different sizes do not.
+A mesh axis inside shardwise is an `Axis`: its name and size. Two `shard_map`s whose axes agree in
+both share the axis.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class Axis:
 
 
 Placement = tuple[tuple[Axis, ...], ...]
-"""For each dimension of an array the axes it is split over, the slowest first."""
+"""For each dimension of an array, the axes that split it, the slowest first."""
 
 
 def mesh(axes: Mapping[str, int] | None = None, /, *names: Any, **sizes: int) -> AbstractMesh:
-    """A virtual mesh: names and sizes, no devices.
+    """Return a virtual mesh: names and sizes, no devices.
 
     The result is a `jax.sharding.AbstractMesh` with `Auto` axes. It can be given to
     `jax.shard_map` and to everything in shardwise that takes a mesh.
 
     Args:
         axes: Axis names and sizes as a mapping, for names that are not Python identifiers.
-        *names: Nothing: sizes and names apart, as `jax.make_mesh` takes them, are refused.
+        *names: Unsupported. Sizes and names apart, as `jax.make_mesh` takes them, raise an error.
         **sizes: Axis names and sizes, in order: `mesh(data=8, model=2)`.
 
     Raises:
         ShardingError: No axes, an axis given twice, or a size that is not a positive integer.
     """
     if names or (axes is not None and not isinstance(axes, Mapping)):
-        found = ", ".join(map(repr, (axes, *names)))
+        arguments = ", ".join(map(repr, (axes, *names)))
         raise ShardingError(
             explain_error(
-                f"expected axis names with sizes, found {found}",
+                f"expected axis names with sizes, found {arguments}",
                 where="sw.mesh",
                 rule="A mesh has named axes.",
                 remedy="sw.mesh(data=8, model=2)",
@@ -98,14 +98,14 @@ def _check_size(name: Any, size: Any) -> None:
             explain_error(
                 f"axis {name!r} has size {size!r}",
                 where="a mesh",
-                rule="The size of an axis is a positive whole number of devices.",
+                rule="The size of an axis is a positive integer.",
                 remedy=_right_size(name, size),
             )
         )
 
 
 def _right_size(name: str, size: Any) -> str:
-    """What to write instead of a size that is none."""
+    """Return the remedy for an invalid size."""
     if isinstance(size, str) and size.strip().isdigit():
         return f"{name}={size.strip()}, without quotes."
     if isinstance(size, str) and "," in size:
@@ -122,7 +122,7 @@ def _right_size(name: str, size: Any) -> str:
 
 
 def is_count(value: Any) -> bool:
-    """Whether this is a whole number of things, at least one."""
+    """Return whether this is a positive integer."""
     try:
         return not isinstance(value, bool) and operator.index(value) > 0
     except TypeError:
@@ -130,45 +130,45 @@ def is_count(value: Any) -> bool:
 
 
 def check_at_once(at_once: Any, where: str) -> None:
-    """Refuse a number of shards to compute at once that is none.
+    """Raise unless this is a valid number of shards to compute at once.
 
     Args:
         at_once: The number, or `"auto"`.
-        where: What it was given to.
+        where: The function that takes it.
     """
     if not (isinstance(at_once, str) and at_once == "auto") and not is_count(at_once):
         raise ShardingError(
             explain_error(
                 f"at_once is {at_once!r}",
                 where=where,
-                rule="The number of shards computed at once is a positive whole number or 'auto'.",
+                rule="The number of shards computed at once is a positive integer or 'auto'.",
                 remedy="at_once=1 takes the least memory, at_once='auto' weighs it against time.",
             )
         )
 
 
 MeshLike = Mesh | AbstractMesh | Mapping[str, int]
-"""How one mesh is said everywhere: a real one, a virtual one, or the sizes of its axes by name."""
+"""What every argument `mesh=` takes: a real mesh, a virtual one, or axis sizes by name."""
 
 
-def one_mesh(given: MeshLike) -> Mesh | AbstractMesh:
-    """The mesh that an argument `mesh=` means; for sizes by name, a virtual one."""
-    if isinstance(given, Mesh | AbstractMesh):
-        if given.axis_names:
-            return given
+def one_mesh(value: MeshLike) -> Mesh | AbstractMesh:
+    """Return the mesh for an argument `mesh=`; for sizes by name, a virtual one."""
+    if isinstance(value, Mesh | AbstractMesh):
+        if value.axis_names:
+            return value
         raise _no_mesh("mesh has no axes", "A mesh has at least one axis.")
-    if not isinstance(given, Mapping):
+    if not isinstance(value, Mapping):
         raise _no_mesh(
-            f"mesh is {given!r}",
+            f"mesh is {value!r}",
             "A mesh is a jax.sharding.Mesh, a virtual one, or a dict of axis names and sizes.",
         )
-    for name, size in given.items():
+    for name, size in value.items():
         if isinstance(size, list | tuple):
             raise _no_mesh(
                 f"axis {name!r} has several sizes: {size!r}",
                 "This runs on one mesh; sw.check and sw.prove try several.",
             )
-    return mesh(given)
+    return mesh(value)
 
 
 def _no_mesh(what: str, rule: str) -> ShardingError:
@@ -177,25 +177,25 @@ def _no_mesh(what: str, rule: str) -> ShardingError:
 
 
 def abstract(mesh: MeshLike) -> AbstractMesh:
-    """The mesh without its devices."""
+    """Return the mesh without its devices."""
     found = one_mesh(mesh)
     return found.abstract_mesh if isinstance(found, Mesh) else found
 
 
 def resized(mesh: AbstractMesh, sizes: Mapping[str, int]) -> AbstractMesh:
-    """The same axes, of the same types, in other sizes."""
+    """Return a mesh with the same axes and axis types, and other sizes."""
     return AbstractMesh(
         tuple(sizes[name] for name in mesh.axis_names), mesh.axis_names, axis_types=mesh.axis_types
     )
 
 
 def one_device(mesh: AbstractMesh) -> AbstractMesh:
-    """The same axes on one device."""
+    """Return a mesh with the same axes, each of size 1."""
     return resized(mesh, dict.fromkeys(mesh.axis_names, 1))
 
 
 def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> dict[str, Axis]:
-    """The axes of a mesh by name, in mesh order; only the `manual` ones where given."""
+    """Return the axes of a mesh by name, in mesh order; only the `manual` ones if given."""
     keep = None if manual is None else set(manual)
     return {
         name: Axis(name, size) for name, size in mesh.shape.items() if keep is None or name in keep
@@ -203,14 +203,14 @@ def axes_of(mesh: Mesh | AbstractMesh, manual: Iterable[str] | None = None) -> d
 
 
 def placement(spec: PartitionSpec, rank: int, axes: Mapping[str, Axis]) -> Placement:
-    """What a spec says of an array of `rank` dimensions, for the axes that are manual here."""
+    """Return how a spec splits an array of `rank` dimensions over the axes that are manual here."""
     rows = [tuple(axes[name] for name in names if name in axes) for names in split_over(spec)]
     return (*rows, *[()] * (rank - len(rows)))
 
 
 def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
-    """For each dimension that a spec has an entry for, the names of the axes in it."""
-    # A spec that says `unreduced` or `reduced` does not let itself be iterated over.
+    """Return the axis names in each entry of a spec."""
+    # A spec with `unreduced` or `reduced` cannot be iterated over.
     return [
         () if entry is None else entry if isinstance(entry, tuple) else (entry,)
         for entry in spec.partitions
@@ -218,6 +218,6 @@ def split_over(spec: PartitionSpec) -> list[tuple[str, ...]]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint at the name that was probably meant, or nothing."""
+    """Return a hint at the name that was probably meant, or ""."""
     match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {match[0]!r}?" if match else ""

@@ -260,7 +260,7 @@ def test_no_mesh_at_all():
 def test_axis_sizes_that_are_none(size):
     with pytest.raises(sw.ShardingError) as caught:
         sw.mesh(data=4, model=size)
-    assert_facts(str(caught.value), "'model'", re.escape(repr(size)), "whole")
+    assert_facts(str(caught.value), "'model'", re.escape(repr(size)), "positive integer")
 
 
 def test_a_whole_size_of_another_integer_type():

@@ -69,10 +69,10 @@ def test_a_pass_that_is_off_changes_no_result(name, at_once):
 
 
 def test_a_switch_is_heard():
-    with without("once", "apart", "flat"):
-        assert not is_on("once")
+    with without("sum_after_loops", "split_loops", "without_loop"):
+        assert not is_on("sum_after_loops")
         found = text()
-    assert is_on("once")
+    assert is_on("sum_after_loops")
     assert found != text()
 
 

@@ -499,7 +499,10 @@ def lists_of_primitives(package: Path) -> list[str]:
     for file in sorted(package.rglob("*.py")):
         place = file.relative_to(package)
         home = place.as_posix()
-        if home.startswith(tuple(OTHER_WORDS)) or place.name in ("primitives.py", "primitive_row.py"):
+        if home.startswith(tuple(OTHER_WORDS)) or place.name in (
+            "primitives.py",
+            "primitive_row.py",
+        ):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             for target, value in _collections(node):

@@ -1,1 +1,1 @@
-"""What every other package stands on: errors, progress, dtypes, files that survive."""
+"""Errors, progress, dtypes and durable files: what every other package builds on."""

@@ -1,4 +1,4 @@
-"""Linen's boxes: variables that say which axes of a mesh they are to be split over."""
+"""Partitioning metadata of Flax Linen: variables annotated with the mesh axes that split them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import jax
 
 
 def boxes(variables: Any) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The variables in a box that names axes of a mesh: the path, and what each dimension names.
+    """Yield the variables annotated with mesh axes: the path, and the axis name of each dimension.
 
-    Boxes of logical names say nothing about a mesh, and are left out.
+    Annotations with logical names do not refer to a mesh and are left out.
     """
     meta, spmd = (sys.modules.get(f"flax.{name}") for name in ("core.meta", "linen.spmd"))
     if meta is None or spmd is None:

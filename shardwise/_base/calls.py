@@ -1,9 +1,9 @@
-"""Calls that Python refuses: an argument too many, one too few, or one by a name that is not there.
+"""Signature errors of public functions: too many arguments, too few, or an unknown keyword.
 
-Python says `fit() got an unexpected keyword argument 'epochs'`, and no more. `public` makes such a
-call an error like all others: what was found, what there is, and what was probably meant. It acts
-only once Python has refused, so a right call costs one frame, and signatures, types and
-documentation are those of the function.
+Python reports `fit() got an unexpected keyword argument 'epochs'` and nothing else. `public` turns
+such a call into an error like all others: what was passed, what the function takes, and what was
+probably meant. It acts only after Python has raised, so a correct call costs one frame, and
+signatures, types and documentation are those of the function.
 """
 
 from __future__ import annotations
@@ -22,45 +22,47 @@ C = TypeVar("C")
 Kind = inspect.Parameter
 
 DEVICES = "a number of devices is the size of a mesh axis: mesh=sw.mesh(data=8)."
-"""What is meant by `devices=8`."""
+"""The remedy for a keyword `devices=8`."""
 
 
 def public(called: str, **meant: str) -> Callable[[T], T]:
-    """Have a public function, method or class say in words that it is called wrongly.
+    """Make signature errors of a public function, method or class explain the correct call.
 
     Args:
-        called: What people write: `sw.fit`.
-        **meant: For names that people bring from elsewhere, what to do here instead; under `more`,
-            what to do with more arguments by position than it takes.
+        called: The public name: `sw.fit`.
+        **meant: The remedy for keywords that other libraries use; under `more`, the remedy for too
+            many positional arguments.
     """
 
     def decorate(f: T) -> T:
-        made: Any = f
-        if not isinstance(made, type):
-            return _telling(f, called, meant)
-        made.__init__ = _telling(made.__init__, called, meant)
+        target: Any = f
+        if not isinstance(target, type):
+            return _with_signature_errors(f, called, meant)
+        target.__init__ = _with_signature_errors(target.__init__, called, meant)
         return f
 
     return decorate
 
 
 def public_methods(called: str) -> Callable[[type[C]], type[C]]:
-    """The same for all public methods of a class, and for calling what is made of it."""
+    """Do the same for all public methods of a class, and for calling its instances."""
 
     def decorate(cls: type[C]) -> type[C]:
         for name, f in inspect.getmembers(cls, inspect.isfunction):
             inherited = f.__module__.partition(".")[0] != __name__.partition(".")[0]
             if inherited or (name.startswith("_") and name != "__call__"):
                 continue
-            told = _telling(f, called if name == "__call__" else f"{called}.{name}", {})
+            wrapped = _with_signature_errors(
+                f, called if name == "__call__" else f"{called}.{name}", {}
+            )
             static = isinstance(inspect.getattr_static(cls, name), staticmethod)
-            setattr(cls, name, staticmethod(told) if static else told)
+            setattr(cls, name, staticmethod(wrapped) if static else wrapped)
         return cls
 
     return decorate
 
 
-def _telling(f: Any, called: str, meant: Mapping[str, str]) -> Any:
+def _with_signature_errors(f: Any, called: str, meant: Mapping[str, str]) -> Any:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # pytest shows the lines around it
@@ -70,20 +72,20 @@ def _telling(f: Any, called: str, meant: Mapping[str, str]) -> Any:
             trace = error.__traceback__
             if trace is None or trace.tb_next is not None:
                 raise  # it comes from inside
-        raise _refused(f, called, meant, args, kwargs)
+        raise _signature_error(f, called, meant, args, kwargs)
 
     return call
 
 
-def _refused(
+def _signature_error(
     f: Any, called: str, meant: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> ArgumentError:
-    """What is wrong with a call that Python refused."""
+    """Return the error for a call that does not fit the signature."""
     takes = list(inspect.signature(f).parameters.values())
     if takes and takes[0].name == "self":
         takes, args = takes[1:], args[1:]
-    given = takes, called, meant, args, kwargs
-    what, remedy = _unknown(*given) or _count(*given)
+    call = takes, called, meant, args, kwargs
+    what, remedy = _unknown(*call) or _count(*call)
     return ArgumentError(explain_error(what, where=called, rule=_rule(takes), remedy=remedy))
 
 
@@ -94,20 +96,20 @@ def _unknown(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str] | None:
-    names = [one.name for one in takes if one.kind in (Kind.POSITIONAL_OR_KEYWORD, ONLY)]
+    names = [p.name for p in takes if p.kind in (Kind.POSITIONAL_OR_KEYWORD, ONLY)]
     unknown = [name for name in kwargs if name not in names]
     if not unknown:
         return None
     first = unknown[0]
-    placed = {one.name for one in takes[: len(args)] if one.kind in BY_POSITION}
-    free = [name for name in names if name not in placed]
+    positional = {p.name for p in takes[: len(args)] if p.kind in BY_POSITION}
+    free = [name for name in names if name not in positional]
     others = {alias: name for name in free for alias in (name, name.replace("_", ""))}
     near = difflib.get_close_matches(first.lower(), others, n=1)
     if first in meant:
         remedy = meant[first]
     elif near:
         remedy = f"did you mean {others[near[0]]}=?"
-    elif any(one.kind is Kind.VAR_POSITIONAL for one in takes):
+    elif any(p.kind is Kind.VAR_POSITIONAL for p in takes):
         remedy = (
             f"what the function itself takes by name is bound to it before: "
             f"{called}(functools.partial(f, {first}=...), ...)"
@@ -124,14 +126,17 @@ def _count(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> tuple[str, str]:
-    positional = [one for one in takes if one.kind in BY_POSITION]
-    twice = [one.name for one in positional[: len(args)] if one.name in kwargs]
+    positional = [p for p in takes if p.kind in BY_POSITION]
+    twice = [p.name for p in positional[: len(args)] if p.name in kwargs]
     if twice:
         return f"{twice[0]} is given twice, by position and by name", f"give {twice[0]} once."
     missing = [
-        one.name
-        for one in [*positional[len(args) :], *(one for one in takes if one.kind is ONLY)]
-        if one.default is Kind.empty and one.name not in kwargs
+        p.name
+        for p in [
+            *positional[len(args) :],
+            *(p for p in takes if p.kind is ONLY),
+        ]
+        if p.default is Kind.empty and p.name not in kwargs
     ]
     if missing:
         verb = "are" if len(missing) > 1 else "is"
@@ -145,22 +150,22 @@ BY_POSITION = (Kind.POSITIONAL_ONLY, Kind.POSITIONAL_OR_KEYWORD)
 
 
 def _rule(takes: Sequence[Kind]) -> str:
-    """What there is to give."""
-    positional = [one.name for one in takes if one.kind in BY_POSITION]
-    rest = next((one.name for one in takes if one.kind is Kind.VAR_POSITIONAL), "")
+    """List the parameters, as a sentence."""
+    positional = [p.name for p in takes if p.kind in BY_POSITION]
+    rest = next((p.name for p in takes if p.kind is Kind.VAR_POSITIONAL), "")
     positional += [f"*{rest}"] * bool(rest)
-    named = [f"{one.name}=" for one in takes if one.kind is ONLY]
+    named = [f"{p.name}=" for p in takes if p.kind is ONLY]
     parts = [", ".join(positional)] * bool(positional)
     parts += [f"by name {', '.join(named)}"] * bool(named)
     return f"It takes {'; '.join(parts) or 'no arguments'}."
 
 
 def _example(takes: Sequence[Kind], called: str) -> str:
-    """The shortest right call."""
-    words = [one.name for one in takes if one.kind in BY_POSITION and one.default is Kind.empty]
-    words += [f"*{one.name}" for one in takes if one.kind is Kind.VAR_POSITIONAL]
-    words += [f"{one.name}=..." for one in takes if one.kind is ONLY and one.default is Kind.empty]
-    words += ["mesh=mesh"] * any(one.kind is Kind.VAR_POSITIONAL for one in takes)
+    """Return the shortest correct call."""
+    words = [p.name for p in takes if p.kind in BY_POSITION and p.default is Kind.empty]
+    words += [f"*{p.name}" for p in takes if p.kind is Kind.VAR_POSITIONAL]
+    words += [f"{p.name}=..." for p in takes if p.kind is ONLY and p.default is Kind.empty]
+    words += ["mesh=mesh"] * any(p.kind is Kind.VAR_POSITIONAL for p in takes)
     return f"{called}({', '.join(words)})"
 
 
@@ -173,10 +178,10 @@ def called_wrongly(
     rule: str = "The function is called with the arguments that follow it.",
     remedy: str = "",
 ) -> ArgumentError | None:
-    """What to say where an error means that the user's function does not take these arguments.
+    """Return the error to raise if the user's function does not take these arguments, else None.
 
-    Nothing where it means something else: a call inside that function, say. `given` are the
-    arguments in words, `rule` is who gives them, `remedy` what is done about it elsewhere.
+    A `TypeError` from a call inside that function is not such an error. `given` describes the
+    arguments, `rule` states where they come from, `remedy` replaces the default remedy.
     """
     if not isinstance(error, TypeError) or not _REFUSED.search(text_of(error)):
         return None
@@ -203,7 +208,7 @@ def called_wrongly(
 
 
 def note_packed(error: Exception, args: Sequence[Any]) -> None:
-    """Say beside the user's own error that the arguments came as one tuple, if that may be why."""
+    """Add a note to the user's own error if the arguments were passed as one tuple or list."""
     if not isinstance(error, AttributeError | TypeError) or len(args) != 1:
         return
     kind = type(args[0])
@@ -218,7 +223,7 @@ def note_packed(error: Exception, args: Sequence[Any]) -> None:
 def binds(
     f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
 ) -> str:
-    """Why a function cannot be called with these arguments; nothing where it can, or none knows."""
+    """Return why a function cannot be called with these arguments; "" if it can, or if unknown."""
     try:
         signature = inspect.signature(f)
     except (TypeError, ValueError):
@@ -234,4 +239,4 @@ _REFUSED = re.compile(
     r"missing (\d+|a) required|takes .* positional argument|unexpected keyword argument"
     r"|multiple values for|too many positional"
 )
-"""How Python, `inspect` and `jax.jit` refuse a call."""
+"""How Python, `inspect` and `jax.jit` report a call that does not fit the signature."""

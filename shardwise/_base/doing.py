@@ -1,9 +1,9 @@
-"""What is going on now, while a call takes long: one line on a terminal, gone when it is done.
+"""A status line for long calls: one line on a terminal, removed at the end.
 
-Whoever works says what it does, with `doing("running on {data: 4}")`; whoever was called by a
-person shows it, with `telling("checking train.py:step")`. Where nobody shows it, it costs nothing.
-The line comes after half a second and is drawn by a thread of its own, since XLA does not come back
-while it compiles. What a program prints meanwhile stands above the line, whole.
+Code that works reports what it does, with `doing("running on {data: 4}")`; a public function shows
+it, with `telling("checking train.py:step")`. Without a public function around it, a report costs
+nothing. The line appears after half a second and is drawn by a thread, since XLA does not return
+while it compiles. What a program prints meanwhile appears above the line.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from typing import Any, TextIO
 from .errors import refuse_progress
 
 PATIENCE = 0.5
-"""Seconds after which the line is shown."""
+"""Seconds until the line is shown."""
 
 BEAT = 1.0
-"""Seconds between two drawings of the same words: the time it takes is counted."""
+"""Seconds between two updates of the elapsed time."""
 
 Telling = bool | Callable[[str], Any] | None
-"""The argument `progress` of what looks at a program."""
+"""The type of the argument `progress` of the functions that analyze programs."""
 
 _teller: ContextVar[Callable[[str], Any] | None] = ContextVar("teller", default=None)
 
 
 def doing(what: str) -> None:
-    """Say what is going on from now on."""
+    """Report what is being done from now on."""
     tell = _teller.get()
     if tell is not None:
         tell(what)
@@ -40,34 +40,34 @@ def doing(what: str) -> None:
 
 @contextlib.contextmanager
 def telling(title: str, progress: Telling = None) -> Iterator[None]:
-    """Show what is going on inside: the title, and what `doing` says.
+    """Show a status line: the title, and what `doing` reports inside.
 
-    Inside another one it leaves the showing to that: nothing is shown twice.
+    A nested call leaves this to the outer one.
 
     Args:
         title: What was asked for, such as `checking train.py:step`.
         progress: None is a line on a terminal and nothing elsewhere, True a line for each thing
-            that is done where there is no terminal, False nothing. A function is given the words.
+            that is done where there is no terminal, False nothing. A function gets the text.
     """
     refuse_progress(progress, "a sentence")
     if progress is False:
-        with _told(None):
+        with _reporting_to(None):
             yield
     elif callable(progress):
-        with _told(progress):
+        with _reporting_to(progress):
             yield
     elif _teller.get() is not None:
         yield
     elif _is_terminal(sys.stderr):
-        with _Line(sys.stderr, title) as line, _told(line.tell):
+        with _Line(sys.stderr, title) as line, _reporting_to(line.tell):
             yield
     else:
-        with _told(_Lines(title) if progress else None):
+        with _reporting_to(_Lines(title) if progress else None):
             yield
 
 
 @contextlib.contextmanager
-def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
+def _reporting_to(tell: Callable[[str], Any] | None) -> Iterator[None]:
     before = _teller.set(tell)
     try:
         yield
@@ -76,13 +76,13 @@ def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Whether a line can be taken back there."""
+    """Return whether a line can be erased there."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and isatty() and os.environ.get("TERM") != "dumb"
 
 
 class _Lines:
-    """One line for each thing that is done: made for logs and notebooks."""
+    """One line for each report, for logs and notebooks."""
 
     def __init__(self, title: str) -> None:
         self._title, self._last = title, ""
@@ -94,7 +94,7 @@ class _Lines:
 
 
 class _Line:
-    """The one line, and the thread that draws it."""
+    """The status line, and the thread that draws it."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
         self._stream, self._title, self._what = stream, title, ""
@@ -119,7 +119,7 @@ class _Line:
         self._erase()
 
     def tell(self, what: str) -> None:
-        """Show other words, if anything is shown by now."""
+        """Show another text, if the line is visible."""
         with self._lock:
             self._what = what
             if self._width:
@@ -157,7 +157,8 @@ class _Line:
             self._stream.flush()
 
     def above(self, write: Callable[[str], Any], text: str) -> Any:
-        """Write what a program prints: the line makes room, and waits until its line has ended."""
+        """Write what a program prints above the line, which waits until the program's line has
+        ended."""
         with self._lock:
             self._erase()
             if text:
@@ -166,7 +167,7 @@ class _Line:
 
 
 class _Aside:
-    """A stream of `sys` while the line is shown on the same terminal; in all else that stream."""
+    """A stream of `sys` that writes above the status line; otherwise the original stream."""
 
     def __init__(self, line: _Line, name: str) -> None:
         self._line, self._name, self._own = line, name, getattr(sys, name)

@@ -1,7 +1,7 @@
-"""The exceptions, and the one helper that words them.
+"""The exceptions, and the function that composes every message.
 
-Every message of shardwise says where it happened, what was found, which rule that breaks and what
-to do about it, in that order. `explain_error` puts the four together, so that messages look alike.
+Every message states where it happened, what was found, which rule that breaks and what to do about
+it, in that order. `explain_error` puts the four together, so that messages look alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 
 class ShardwiseError(Exception):
-    """Everything that shardwise raises on purpose derives from this."""
+    """The base class of everything that shardwise raises on purpose."""
 
 
 class DeadlockError(ShardwiseError, RuntimeError):
@@ -32,13 +32,13 @@ class ShardingError(ShardwiseError, ValueError):
 
 
 class ArgumentError(ShardwiseError, TypeError):
-    """An argument is of a kind that is not taken."""
+    """An argument has an unsupported type."""
 
 
 class UnknownNameError(ShardwiseError, KeyError):
-    """Something was asked for by a name that is not there."""
+    """No object has the name that was asked for."""
 
-    __str__ = Exception.__str__  # a KeyError would show the message in quotes
+    __str__ = Exception.__str__  # a KeyError shows the message in quotes
 
 
 class MissingPackageError(ShardwiseError, ImportError):
@@ -46,28 +46,28 @@ class MissingPackageError(ShardwiseError, ImportError):
 
 
 class UnsupportedError(ShardwiseError, NotImplementedError):
-    """The program uses something the simulator does not know. It never guesses."""
+    """The program uses something that the simulator does not support. It never guesses."""
 
 
 class PeerError(ShardwiseError, RuntimeError):
-    """Another process of the same job has failed or gone; its words are in the message."""
+    """Another process of the same job failed or is gone; the message quotes its error."""
 
 
 def interrupted(line: str) -> KeyboardInterrupt:
-    """Ctrl-C, after a line has said what was kept.
+    """Return the exception for Ctrl-C after a message has reported what was kept.
 
-    It is no class of its own: of a subclass Python does not say, by its exit code, what ended it.
+    It is no subclass: for a subclass, Python's exit code would not report the signal.
     """
     return KeyboardInterrupt(line)
 
 
 def was_told(error: KeyboardInterrupt) -> bool:
-    """Whether somebody has said already what was kept."""
+    """Return whether a message has already reported what was kept."""
     return bool(str(error))
 
 
 def text_of(error: BaseException) -> str:
-    """What an error says. One of the user's own may fail to say it, and is none the less his."""
+    """Return the text of an error, also where the `__str__` of a user's exception fails."""
     try:
         return str(error)
     except KeyboardInterrupt:
@@ -77,29 +77,29 @@ def text_of(error: BaseException) -> str:
 
 
 def note(error: BaseException, text: str) -> None:
-    """Say something beside an error, unless it has notes of another kind than Python's."""
+    """Add a note to an error, unless its notes are not Python's."""
     with contextlib.suppress(Exception):
         error.add_note(text)
 
 
 def notes_of(error: BaseException, ours: str) -> list[str]:
-    """What was said beside an error after the words `ours`."""
+    """Return the notes of an error that start with `ours`, without that prefix."""
     try:
-        notes = [one for one in error.__notes__ if isinstance(one, str)]
+        notes = [text for text in error.__notes__ if isinstance(text, str)]
     except Exception:
         return []
-    return [one.removeprefix(ours) for one in notes if one.startswith(ours)]
+    return [text.removeprefix(ours) for text in notes if text.startswith(ours)]
 
 
 def prefix(folder: Path) -> str:
-    """How the path of every file in a folder begins, and that of no file in `folder-2`."""
+    """Return the prefix of the paths of all files in a folder, but not of those in `folder-2`."""
     return os.path.join(folder, "")
 
 
 def caller() -> str:
-    """The line of the user's that called us: `train.py:12`; nothing where there is none."""
-    own, frame = prefix(Path(__file__).parents[1]), sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(own):
+    """Return the user's line that called shardwise: `train.py:12`; "" where there is none."""
+    package, frame = prefix(Path(__file__).parents[1]), sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back
     if frame is None:
         return ""
@@ -107,9 +107,9 @@ def caller() -> str:
 
 
 def warn(message: str, kind: type[Warning] = UserWarning) -> None:
-    """Warn at the line of the user's that called us, however deep below it was found."""
-    own, frame, level = prefix(Path(__file__).parents[1]), sys._getframe(1), 2
-    while frame is not None and frame.f_code.co_filename.startswith(own):
+    """Warn at the user's line that called shardwise, however deep the call is."""
+    package, frame, level = prefix(Path(__file__).parents[1]), sys._getframe(1), 2
+    while frame is not None and frame.f_code.co_filename.startswith(package):
         frame, level = frame.f_back, level + 1
     warnings.warn(message, kind, stacklevel=level)
 
@@ -118,17 +118,17 @@ def require(package: str, what: str) -> None:
     """Raise unless a package that comes with `shardwise[flax]` is installed.
 
     Args:
-        package: Its name; it is looked for and not imported.
-        what: What needs it.
+        package: Its name. The package is looked up, not imported.
+        what: The feature that needs it.
 
     Raises:
         MissingPackageError: It is not installed.
     """
     try:
-        found = package in sys.modules or importlib.util.find_spec(package) is not None
+        installed = package in sys.modules or importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
-        found = False
-    if not found:
+        installed = False
+    if not installed:
         raise MissingPackageError(
             explain_error(
                 f"{what} needs {package}, which is not installed",
@@ -139,7 +139,7 @@ def require(package: str, what: str) -> None:
 
 
 def refuse_progress(given: Any, what: str) -> None:
-    """Refuse what the argument `progress` cannot be; `what` is what a function is given.
+    """Raise if the argument `progress` has an unsupported type; `what` a function would get.
 
     Raises:
         ArgumentError: It is neither True, False, None nor a function.
@@ -157,7 +157,7 @@ def refuse_progress(given: Any, what: str) -> None:
 
 
 def path_of(given: Any, where: str) -> Path:
-    """A file or folder that an argument names.
+    """Return a file or folder that an argument names.
 
     Raises:
         ArgumentError: It is not a path.
@@ -177,7 +177,7 @@ def path_of(given: Any, where: str) -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Inside, a file is written that an argument names; where it cannot be, it says so in words.
+    """Turn an `OSError` while a file named by an argument is written into a clear error.
 
     Raises:
         ShardwiseError: The folder is not there, is read-only or full, or the path is a folder.
@@ -196,7 +196,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def noting(what: str) -> Iterator[None]:
-    """Say beside the user's own error what was being done when it came; ours say so themselves."""
+    """Add a note to a user's error about what was running; errors of shardwise stay as they are."""
     try:
         yield
     except Exception as error:
@@ -206,7 +206,7 @@ def noting(what: str) -> Iterator[None]:
 
 
 def a_type(value: object) -> str:
-    """The type of a value with its article: `an int`, `a str`; `an array` for JAX's own."""
+    """Return the type of a value with its article: `an int`, `a str`; `an array` for JAX's own."""
     name = type(value).__name__
     if name == "ArrayImpl":  # a name that nobody writes
         return "an array"
@@ -215,23 +215,23 @@ def a_type(value: object) -> str:
 
 
 def name_of(f: Any) -> str:
-    """What a function is called; one with arguments bound to it is called as before."""
+    """Return the name of a function, also inside `functools.partial`."""
     inner = getattr(f, "func", f)
     return getattr(inner, "__name__", type(f).__name__)
 
 
 SHOWN = 8
-"""How many entries of a list a message shows."""
+"""The maximum number of entries of a list in a message."""
 
 
 def listed(entries: Sequence[str]) -> str:
-    """Entries one below the other, as a part of a message; of many, the first ones."""
+    """Format entries as lines of a message; of many, the first ones."""
     more = [f"and {len(entries) - SHOWN} more"] if len(entries) > SHOWN else []
     return "".join(f"\n    - {entry}" for entry in [*entries[:SHOWN], *more])
 
 
 def explain_error(what: str, *, where: str = "", rule: str = "", remedy: str = "") -> str:
-    """Word a message: where, what was found, the rule, the remedy; parts left out are left out.
+    """Compose a message: where, what was found, the rule, the remedy; empty parts are left out.
 
     Args:
         what: What was found, as a sentence.

@@ -1,4 +1,4 @@
-"""A function that is handed its mesh by name, and one that ought to be."""
+"""Functions that take their mesh as an argument named `mesh`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from .errors import ArgumentError, explain_error, text_of
 
 
 def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Say that a function that takes a mesh is not given one, before Python does."""
-    found = _mesh_parameter(f)
-    if found is None or "mesh" in kwargs or _hands_on(_parameters(f, follow_wrapped=False) or {}):
+    """Raise an error if a function takes a mesh and none is passed, before Python does."""
+    parameter = _mesh_parameter(f)
+    if (
+        parameter is None
+        or "mesh" in kwargs
+        or _takes_any_keyword(_parameters(f, follow_wrapped=False) or {})
+    ):
         return  # a decorator may name the mesh itself
-    index, wanted = found
-    by_position = wanted.kind is wanted.POSITIONAL_OR_KEYWORD and len(args) > index
-    if by_position or wanted.default is not wanted.empty:
+    index, mesh = parameter
+    by_position = mesh.kind is mesh.POSITIONAL_OR_KEYWORD and len(args) > index
+    if by_position or mesh.default is not mesh.empty:
         return
     raise ArgumentError(
         explain_error(
@@ -29,11 +33,11 @@ def refuse_no_mesh(f: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[s
     )
 
 
-def not_handed_on(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
-    """What takes any keyword lacks the mesh: nobody could know that it wants one."""
+def mesh_not_passed(f: Callable[..., Any], error: Exception) -> ArgumentError | None:
+    """Return the error for a function of any keywords that needs a mesh and was not passed one."""
     unread = isinstance(error, KeyError) and error.args == ("mesh",)
     lacks = isinstance(error, TypeError) and re.search(r"missing .*'mesh'", text_of(error))
-    if not (lacks or unread) or not _hands_on(_parameters(f, follow_wrapped=False) or {}):
+    if not (lacks or unread) or not _takes_any_keyword(_parameters(f, follow_wrapped=False) or {}):
         return None
     name = getattr(f, "__name__", type(f).__name__)
     return ArgumentError(
@@ -50,38 +54,38 @@ def not_handed_on(f: Callable[..., Any], error: Exception) -> ArgumentError | No
 
 
 def takes_mesh(f: Callable[..., Any]) -> bool:
-    """Whether a function can be given a mesh by the name `mesh`."""
+    """Return whether a function has a parameter `mesh`."""
     return _mesh_parameter(f) is not None
 
 
 def without_mesh(f: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function that has its mesh: it may be named again, and need not be.
+    """Return the signature of a function whose mesh is bound: `mesh` becomes an optional keyword.
 
-    JAX's own `custom_vjp` and the like want every argument of a call by its place.
+    JAX's `custom_vjp` and its like need every argument of a call by position.
     """
-    own = inspect.signature(f)
-    kept = [one for name, one in own.parameters.items() if name != "mesh"]
-    if not any(one.kind is one.VAR_KEYWORD for one in kept):
-        kept.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
-    return own.replace(parameters=kept)
+    signature = inspect.signature(f)
+    others = [parameter for name, parameter in signature.parameters.items() if name != "mesh"]
+    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in others):
+        others.append(inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD))
+    return signature.replace(parameters=others)
 
 
 def _mesh_parameter(f: Callable[..., Any]) -> tuple[int, inspect.Parameter] | None:
-    """The parameter `mesh` that a function can be given by name, and its position."""
-    own = _parameters(f, follow_wrapped=False)
+    """Return the parameter `mesh` that can be passed by name, and its position."""
+    parameters = _parameters(f, follow_wrapped=False)
     if hasattr(f, "plan") and hasattr(f, "__signature__"):
-        return None  # `sw.simulate` has given it its mesh
-    if own is None or _hands_on(own):
-        # A decorator that hands on what it is given takes what the function inside takes.
-        own = _parameters(inspect.unwrap(f), follow_wrapped=True)
-    for index, (name, one) in enumerate((own or {}).items()):
-        if name == "mesh" and one.kind is not one.POSITIONAL_ONLY:
-            return index, one
+        return None  # `sw.simulate` has bound the mesh
+    if parameters is None or _takes_any_keyword(parameters):
+        # A decorator that passes all keywords on takes what the wrapped function takes.
+        parameters = _parameters(inspect.unwrap(f), follow_wrapped=True)
+    for index, (name, parameter) in enumerate((parameters or {}).items()):
+        if name == "mesh" and parameter.kind is not parameter.POSITIONAL_ONLY:
+            return index, parameter
     return None
 
 
-def _hands_on(own: Mapping[str, inspect.Parameter]) -> bool:
-    return any(one.kind is one.VAR_KEYWORD for one in own.values())
+def _takes_any_keyword(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def _parameters(f: Callable[..., Any], follow_wrapped: bool) -> Mapping[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Numbers on their way to a device: the dtype they have there, and whether they fit into it."""
+"""The dtype that host arrays get on a device, and whether their values fit it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from .errors import ShardingError, UnsupportedError, explain_error
 
 _AS_THEY_ARE = frozenset(map(np.dtype, "?bhiBHIefF"))
-"""Booleans and numbers of up to 32 bits, complex ones of up to 64."""
+"""Booleans and numbers of up to 32 bits, complex ones of up to 64: kept as they are."""
 
 
 def device_dtype(dtype: Any, where: str) -> np.dtype:
-    """The dtype that data of this dtype has on a device, where it can be there at all."""
+    """Return the dtype on a device of data of this dtype; raise if no device has one."""
     if str(dtype).startswith("key<"):
         raise _unplaceable(dtype, where, "give jax.random.key_data(keys), and wrap it again.")
     dtype = _numpy_dtype(dtype)
@@ -25,12 +25,12 @@ def device_dtype(dtype: Any, where: str) -> np.dtype:
 
 
 def changes(leaf: Any) -> bool:
-    """Whether an array of NumPy's may have another dtype on a device."""
+    """Return whether a NumPy array may get another dtype on a device."""
     return isinstance(leaf, np.ndarray) and leaf.dtype not in _AS_THEY_ARE
 
 
-def bring(leaf: np.ndarray, where: str) -> np.ndarray:
-    """An array of NumPy's as JAX takes it; a number that would become another one is refused."""
+def to_device_dtype(leaf: np.ndarray, where: str) -> np.ndarray:
+    """Return a NumPy array as JAX takes it; raise if a value would change."""
     dtype = device_dtype(leaf.dtype, where)
     if leaf.dtype.itemsize > dtype.itemsize and not _is_within(leaf, dtype):
         convert(leaf, dtype, where)
@@ -38,7 +38,7 @@ def bring(leaf: np.ndarray, where: str) -> np.ndarray:
 
 
 def _is_within(leaf: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether the least and the largest number fit; a NaN or an infinity has to be looked at."""
+    """Return whether minimum and maximum fit; a NaN or an infinity counts as not fitting."""
     if not leaf.size:
         return True
     parts = (np.real(leaf), np.imag(leaf)) if leaf.dtype.kind == "c" else (leaf,)
@@ -47,7 +47,7 @@ def _is_within(leaf: np.ndarray, dtype: np.dtype) -> bool:
 
 
 def convert(leaf: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
-    """An array of the device's dtype; a number that does not fit into it is refused."""
+    """Convert an array to the device's dtype; raise if a value does not fit."""
     with np.errstate(over="ignore", invalid="ignore"):
         converted = leaf.astype(dtype)
     if leaf.dtype.kind in "iu":
@@ -71,7 +71,7 @@ def convert(leaf: np.ndarray, dtype: np.dtype, where: str) -> np.ndarray:
 
 
 def instead_of(dtype: np.dtype) -> str:
-    """What to give in place of data of a dtype that no device has; nothing for one that it has."""
+    """Return the remedy for data of a dtype that no device has; "" for other dtypes."""
     if dtype in _AS_THEY_ARE:
         return ""
     if dtype.names:

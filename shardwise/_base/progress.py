@@ -16,7 +16,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Where a run stands.
+    """The state of a run.
 
     Attributes:
         done: Units finished, those of an earlier run included.
@@ -46,7 +46,7 @@ class Snapshot:
         return self.text()
 
     def text(self, percent: bool = True) -> str:
-        """Return it in one line; a bar shows the percentage by itself."""
+        """Return the snapshot as one line; a bar shows the percentage by itself."""
         share = "" if self.total is None else f" of {self.total:,}"
         share += f" ({self.done / self.total:.1%})" if percent and self.total else ""
         left = self.seconds_left
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 class ProgressView(Protocol):
-    """Something that shows snapshots; `every` is the least time between two of them."""
+    """A target for snapshots; `every` is the minimum number of seconds between two of them."""
 
     every: float
 
@@ -67,7 +67,7 @@ class ProgressView(Protocol):
 
 
 class Progress:
-    """Takes note of what is finished and shows a snapshot when it is time for one.
+    """Count what is finished, and show a snapshot when one is due.
 
     Args:
         view: Where to show it, or None.
@@ -92,7 +92,7 @@ class Progress:
         """What was done, and when, after the first unit: until then the program is compiled."""
 
     def add(self, count: int) -> None:
-        """Note that so many more units are finished, and show it if it is time to."""
+        """Count this many more finished units, and show a snapshot if one is due."""
         self._done += count
         now = time.monotonic()
         if self._first is None and count:
@@ -102,7 +102,7 @@ class Progress:
             self._view.show(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        """Return where the run stands now."""
+        """Return the current state of the run."""
         now = time.monotonic()
         first, since = self._first or (self._done, now)
         rate = (self._done - first) / (now - since) if now > since else 0.0
@@ -150,7 +150,7 @@ class Bar:
 
 
 class Lines:
-    """Plain lines on standard error, one every ten seconds: made for logs."""
+    """Plain lines on standard error, one every ten seconds, for logs."""
 
     every = _SECONDS_BETWEEN_LINES
 
@@ -165,7 +165,7 @@ class Lines:
 
 
 class CallbackView:
-    """Gives every snapshot to a function of the caller's."""
+    """Passes every snapshot to the caller's function."""
 
     every = _SECONDS_BETWEEN_DRAWS
 
@@ -182,7 +182,7 @@ class CallbackView:
 def choose_view(
     progress: bool | Callable[[Snapshot], Any] | None, title: str
 ) -> ProgressView | None:
-    """The view for the argument `progress`: False is nothing, None or True is what fits here."""
+    """Return the view for the argument `progress`: None for False, the default for None or True."""
     refuse_progress(progress, "snapshots")
     if progress is False:
         return None
@@ -198,7 +198,7 @@ def metric_texts(metrics: dict[str, Any], most: int = 4) -> list[str]:
 
 
 def number(value: float) -> str:
-    """Return a number as people read it: thousands apart, four digits that count.
+    """Format a number with thousands separators and four significant digits.
 
     >>> number(94570.3), number(0.0123456), number(3)
     ('94,570', '0.01235', '3')

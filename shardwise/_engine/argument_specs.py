@@ -1,9 +1,9 @@
-"""How the arguments of a program lie on its mesh.
+"""How the arguments of a program are sharded on its mesh.
 
-On a mesh with Explicit axes the way an array lies is part of its type, and a `shard_map` without
-`in_specs` takes its specs from there. An array on one device has no such type. So it is said with
-`in_specs=`; an array that has a sharding keeps it; and what neither says is read off the specs of
-the program's own `shard_map`s, where it has them. What is then still open is asked for.
+On a mesh with Explicit axes the sharding of an array is part of its type, and a `shard_map` without
+`in_specs` takes its specs from there. An array on one device has no such type. So its spec is given
+with `in_specs=`; an array that has a sharding keeps it; otherwise the spec is inferred from the
+`shard_map`s of the program, if possible. If not, an error asks for it.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ Spec = PartitionSpec | NamedSharding | None
 
 
 class Leafwise(list[Spec]):
-    """What is said of each array among the arguments, in the order that a program takes them."""
+    """The spec of each array among the arguments, in the order that a program takes them."""
 
 
 WHERE = "in_specs="
 
 
 def is_spec(x: Any) -> bool:
-    """Whether this says how an array lies; None leaves it open."""
+    """Return whether this is a spec; None leaves the spec open."""
     return x is None or isinstance(x, PartitionSpec | NamedSharding)
 
 
 def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
-    """One spec for each leaf of the positional arguments, from a prefix of their tree."""
+    """Return one spec for each leaf of the positional arguments, from a prefix of their tree."""
     whole = tuple(in_specs) if isinstance(in_specs, list) else in_specs
     _check_specs(whole)
     # None is a tree without leaves to JAX, and here a spec that is left open.
@@ -80,7 +80,7 @@ def _check_specs(in_specs: Any) -> None:
 
 
 class ArgumentSpecs:
-    """The arrays given to a program, and how each of them lies on its mesh."""
+    """The arrays passed to a program, and how each of them is sharded on its mesh."""
 
     def __init__(
         self, flat: Sequence[Any], specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None
@@ -94,31 +94,35 @@ class ArgumentSpecs:
             self.specs.append(self._spec(number, leaf, spec))
 
     def _spec(self, number: int, leaf: Any, spec: Spec) -> PartitionSpec | None:
-        said = spec.spec if isinstance(spec, NamedSharding) else spec
-        kept = types.explicit_spec(leaf)
-        if said is None and kept is None:
+        requested = spec.spec if isinstance(spec, NamedSharding) else spec
+        existing = types.explicit_spec(leaf)
+        if requested is None and existing is None:
             return None
         if self.mesh is None:
-            return said
-        if said is not None and kept is not None and _entries(said) != _entries(kept):
+            return requested
+        if (
+            requested is not None
+            and existing is not None
+            and _entries(requested) != _entries(existing)
+        ):
             raise ShardingError(
                 explain_error(
-                    f"array {number} lies as {kept}, and in_specs say {said}",
+                    f"array {number} lies as {existing}, and in_specs say {requested}",
                     where=WHERE,
                     rule="An array that has a sharding keeps it.",
                     remedy="leave its spec out (None), or reshard the array.",
                 )
             )
-        found = kept if said is None else said
-        if found is not None:
-            self._check(number, leaf, found, WHERE if kept is None else "an argument")
-        return found
+        spec_used = existing if requested is None else requested
+        if spec_used is not None:
+            self._check(number, leaf, spec_used, WHERE if existing is None else "an argument")
+        return spec_used
 
     def _check(self, number: int, leaf: Any, spec: PartitionSpec, where: str) -> None:
         assert self.mesh is not None
         shape = jax.typeof(leaf).shape
         rows = split_over(spec)
-        names = [*(name for row in rows for name in row), *_owed(spec), *_paid(spec)]
+        names = [*(name for row in rows for name in row), *_unreduced(spec), *_reduced(spec)]
         what = rule = remedy = ""
         for name in names:
             if name not in self.mesh.shape:
@@ -145,26 +149,26 @@ class ArgumentSpecs:
             raise ShardingError(explain_error(at + what, where=where, rule=rule, remedy=remedy))
 
     @property
-    def unsaid(self) -> list[int]:
-        """Arrays of which nobody has said how they lie, where that is part of their type."""
+    def unspecified(self) -> list[int]:
+        """Return the arrays whose spec is unknown although it is part of their type."""
         if not self.explicit or not self.virtual:
             return []
         return [i for i, spec in enumerate(self.specs) if spec is None]
 
-    def read_off(self, body: Body) -> bool:
-        """Fill in what the program says itself; whether it says anything."""
+    def infer_from(self, body: Body) -> bool:
+        """Infer open specs from the program; return whether that found any."""
         if not body.ins:
             return False
-        given = body.ins[len(body.ins) - len(self.specs) :]
-        taken = _taken_apart(body)
-        found = [i for i in self.unsaid if given[i] in taken]
-        for i in found:
-            rows = [tuple(axis.name for axis in row) for row in taken[given[i]]]
+        values = body.ins[len(body.ins) - len(self.specs) :]
+        specs = _specs_in_program(body)
+        inferred = [i for i in self.unspecified if values[i] in specs]
+        for i in inferred:
+            rows = [tuple(axis.name for axis in row) for row in specs[values[i]]]
             self.specs[i] = PartitionSpec(*(row or None for row in rows))
-        return bool(found)
+        return bool(inferred)
 
-    def others(self, number: int, leaf: Any) -> Iterator[ArgumentSpecs]:
-        """The same with one array lying in other ways: along one axis, in one dimension."""
+    def alternatives(self, number: int, leaf: Any) -> Iterator[ArgumentSpecs]:
+        """Yield the same with one array sharded otherwise: along one axis, in one dimension."""
         assert self.mesh is not None
         for d, size in enumerate(jax.typeof(leaf).shape):
             for name in sorted(self.explicit):
@@ -175,7 +179,7 @@ class ArgumentSpecs:
                     yield other
 
     def types(self, flat: Sequence[Any]) -> list[Any]:
-        """What to trace with: the arrays themselves, or their types where the mesh has a say."""
+        """Return what to trace with: the arrays, or their types if these depend on the mesh."""
         if self.mesh is None:
             return list(flat)
         return [self._type(leaf, spec) for leaf, spec in zip(flat, self.specs, strict=True)]
@@ -183,18 +187,18 @@ class ArgumentSpecs:
     def _type(self, leaf: Any, spec: PartitionSpec | None) -> Any:
         aval = jax.typeof(leaf)
         # A spec without entries is false, also where it says what is owed.
-        wanted = self._typed(PartitionSpec() if spec is None else spec, len(aval.shape))
-        own = types.mesh_of(aval)
-        here = own == self.mesh or (_is_plain(wanted) and (own is None or own.empty))
-        if here and _entries(wanted) == _entries(types.spec_of(aval)):
+        requested = self._typed(PartitionSpec() if spec is None else spec, len(aval.shape))
+        mesh = types.mesh_of(aval)
+        here = mesh == self.mesh or (_is_plain(requested) and (mesh is None or mesh.empty))
+        if here and _entries(requested) == _entries(types.spec_of(aval)):
             return leaf
-        sharding = None if _is_plain(wanted) else NamedSharding(self.mesh, wanted)  # pyright: ignore[reportArgumentType]
+        sharding = None if _is_plain(requested) else NamedSharding(self.mesh, requested)  # pyright: ignore[reportArgumentType]
         return jax.ShapeDtypeStruct(
             aval.shape, aval.dtype, sharding=sharding, weak_type=getattr(aval, "weak_type", False)
         )
 
     def _typed(self, spec: PartitionSpec, rank: int) -> PartitionSpec:
-        """The part of a spec that is part of a type: its Explicit axes."""
+        """Return the part of a spec that is part of a type: its Explicit axes."""
         rows = [tuple(n for n in row if n in self.explicit) for row in split_over(spec)]
         entries = [row[0] if len(row) == 1 else row or None for row in rows]
         kept = {
@@ -205,31 +209,31 @@ class ArgumentSpecs:
         return PartitionSpec(*entries, *[None] * (rank - len(entries)), **kept)
 
 
-def _taken_apart(body: Body) -> dict[Any, Placement]:
-    """How the values of a program lie, read off the `shard_map`s that they go into and come from.
+def _specs_in_program(body: Body) -> dict[Any, Placement]:
+    """Infer the specs of values from the `shard_map`s that take and return them.
 
-    It is a guess: what is computed element by element lies as its operands do. JAX refuses a guess
-    that does not fit, and where it fits the program gives the same with any other that does.
+    This is a guess: the result of an elementwise operation is taken to be sharded as its operands
+    are. JAX rejects a guess that does not fit, and any guess that fits gives the same result.
     """
-    taken: dict[Any, Placement] = {}
-    known = -1
-    while len(taken) > known:
-        known = len(taken)
+    specs: dict[Any, Placement] = {}
+    previous = -1
+    while len(specs) > previous:
+        previous = len(specs)
         for op in reversed(body.ops):
             if isinstance(op, Split):
-                taken.setdefault(op.ins[0], op.placement)
+                specs.setdefault(op.ins[0], op.placement)
             elif isinstance(op, Join):
-                taken.setdefault(op.outs[0], op.placement)
+                specs.setdefault(op.outs[0], op.placement)
             elif isinstance(op, Leaf) and not op.scope:
-                alike = [v for v in [*op.outs, *op.ins] if isinstance(v, Var)]
-                alike = [v for v in alike if v.shape == op.outs[0].shape]
-                rows = [taken[v] for v in alike if v in taken]
-                taken |= {v: rows[0] for v in alike if rows and v not in taken}
-    return taken
+                same_shape = [v for v in [*op.outs, *op.ins] if isinstance(v, Var)]
+                same_shape = [v for v in same_shape if v.shape == op.outs[0].shape]
+                rows = [specs[v] for v in same_shape if v in specs]
+                specs |= {v: rows[0] for v in same_shape if rows and v not in specs}
+    return specs
 
 
 def explicit_axes(mesh: AbstractMesh | None) -> frozenset[str]:
-    """The axes of a mesh whose use is part of the types of arrays."""
+    """Return the axes of a mesh whose use is part of the types of arrays."""
     if mesh is None:
         return frozenset()
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
@@ -237,13 +241,13 @@ def explicit_axes(mesh: AbstractMesh | None) -> frozenset[str]:
 
 
 def automatic(mesh: AbstractMesh) -> AbstractMesh:
-    """The same mesh with Auto axes."""
+    """Return the same mesh with Auto axes."""
     kinds = (AxisType.Auto,) * len(mesh.axis_names)
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=kinds)
 
 
-def refused(error: Exception, names: Sequence[str]) -> ShardingError:
-    """The error where JAX refuses the way arguments lie, and nobody has said how they do."""
+def rejected_specs(error: Exception, names: Sequence[str]) -> ShardingError:
+    """Return the error for arguments whose sharding JAX rejects and whose spec is not given."""
     return ShardingError(
         explain_error(
             str(error),
@@ -258,8 +262,8 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names)} lie{'s' if len(names) == 1 else ''}"
 
 
-def ask(names: Sequence[str]) -> ShardingError:
-    """The error for arguments whose layout the program leaves to them, and they do not say."""
+def missing_specs(names: Sequence[str]) -> ShardingError:
+    """Return the error for arguments whose spec the program needs and that is not given."""
     return ShardingError(
         explain_error(
             f"how {_listed(names)} on the mesh is not said",
@@ -273,12 +277,12 @@ def ask(names: Sequence[str]) -> ShardingError:
 
 
 def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMesh | None:
-    """The mesh that specs are about: the one asked for, that of a sharding, or the one around."""
+    """Return the mesh that specs refer to: the argument, that of a sharding, or the ambient one."""
     if mesh is not None:
         return mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
-    own = [spec.mesh for spec in specs if isinstance(spec, NamedSharding)]
-    if own:
-        return own[0].abstract_mesh
+    meshes = [spec.mesh for spec in specs if isinstance(spec, NamedSharding)]
+    if meshes:
+        return meshes[0].abstract_mesh
     around = jax.sharding.get_abstract_mesh()
     if not around.empty:
         return around if any(spec is not None for spec in specs) else None
@@ -295,14 +299,14 @@ def _mesh(specs: Sequence[Spec], mesh: Mesh | AbstractMesh | None) -> AbstractMe
 
 
 def _is_plain(spec: PartitionSpec) -> bool:
-    return not any(split_over(spec)) and not _owed(spec) and not _paid(spec)
+    return not any(split_over(spec)) and not _unreduced(spec) and not _reduced(spec)
 
 
-def _paid(spec: PartitionSpec) -> frozenset[str]:
+def _reduced(spec: PartitionSpec) -> frozenset[str]:
     return getattr(spec, "reduced", frozenset())
 
 
-def _owed(spec: PartitionSpec) -> frozenset[str]:
+def _unreduced(spec: PartitionSpec) -> frozenset[str]:
     return getattr(spec, "unreduced", frozenset())
 
 
@@ -310,4 +314,4 @@ def _entries(spec: PartitionSpec) -> Any:
     rows = split_over(spec)
     while rows and not rows[-1]:
         rows.pop()
-    return rows, _owed(spec), _paid(spec)
+    return rows, _unreduced(spec), _reduced(spec)

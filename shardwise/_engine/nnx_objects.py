@@ -1,4 +1,4 @@
-"""Flax NNX objects among the arguments: taken apart before, updated after."""
+"""Flax NNX objects among the arguments: split before a call, updated after it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import jax
 Finish = Callable[[Any], Any]
 
 
-def purely(
+def functionalize(
     f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], tuple[Any, ...], Finish]:
-    """A function of arrays in place of one that may take NNX objects.
+    """Turn a function that may take NNX objects into a function of arrays.
 
     Returns:
-        A pure function, the values to call it with, and what to do with its result: it gives the
-        result of `f`, and has updated the objects.
+        A pure function, the values to call it with, and a function that takes its result, updates
+        the objects and returns the result of `f`.
     """
     nnx = sys.modules.get("flax.nnx")
     objects = _objects(nnx, (args, kwargs)) if nnx else []
     if nnx is None or not objects:
-        return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), _as_it_is
+        return lambda args, kwargs: f(*args, **kwargs), (args, kwargs), _unchanged
     paths, tree = jax.tree_util.tree_flatten_with_path(
         (args, kwargs), is_leaf=lambda x: is_object(nnx, x)
     )
@@ -54,31 +54,31 @@ def purely(
     return pure, (graph, state, arrays), finish
 
 
-def spread(finish: Finish, values: Any, given: Sequence[Any]) -> list[Any]:
-    """What is `given` for each argument, for each of the values that they are taken apart into."""
+def per_leaf(finish: Finish, values: Any, per_argument: Sequence[Any]) -> list[Any]:
+    """Repeat the entry for each argument, for each of the values that it is flattened to."""
     if not isinstance(finish, Update):
-        return list(given)
-    rows = list(zip(given, finish.places, strict=True))
-    objects = [one for one, is_object in rows if is_object]
-    arrays = [one for one, is_object in rows if not is_object]
-    found = []
+        return list(per_argument)
+    rows = list(zip(per_argument, finish.places, strict=True))
+    objects = [entry for entry, is_object in rows if is_object]
+    arrays = [entry for entry, is_object in rows if not is_object]
+    entries = []
     for path, _ in jax.tree_util.tree_leaves_with_path(values):
         group, first = path[0].idx, path[1]
-        found.append(objects[first.key] if group == 1 else arrays[first.idx])
-    return found
+        entries.append(objects[first.key] if group == 1 else arrays[first.idx])
+    return entries
 
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """Gives the result of a function whose objects were taken apart, and updates them.
+    """Returns the result of a function whose objects were split, and updates them.
 
     Attributes:
         nnx: The module of NNX.
         objects: The objects among the arguments.
-        names: How the caller would write each of them.
-        others: The same for the arrays beside them.
-        places: For each argument in turn, whether it is an object.
-        tree: How the arguments lie in the call, each object being one.
+        names: The name of each object in the caller's code.
+        others: The same for the other arrays.
+        places: For each argument, whether it is an object.
+        tree: The tree of the arguments, each object being a leaf.
     """
 
     nnx: Any
@@ -94,17 +94,17 @@ class Update:
         return _merge_out(self.nnx, out, self.objects)
 
     def name(self, path: tuple[Any, ...]) -> str:
-        """A path in the state of all objects: the object's name, and the place in it."""
+        """Return the name of a path in the state of all objects: the object, and the path in it."""
         return self.names[path[0].key] + jax.tree_util.keystr(path[1:]).removesuffix(".value")
 
 
-def _as_it_is(out: Any) -> Any:
+def _unchanged(out: Any) -> Any:
     return out
 
 
 def name_result(finish: Finish, path: tuple[Any, ...]) -> str:
-    """A path in what the pure function returns, as the user of `f` would write it."""
-    if finish is _as_it_is:
+    """Return a path in the result of the pure function as the user of `f` would write it."""
+    if finish is _unchanged:
         return "result" + jax.tree_util.keystr(path)
     if path[0] == jax.tree_util.SequenceKey(0):
         return "result" + jax.tree_util.keystr(path[2:])
@@ -113,7 +113,7 @@ def name_result(finish: Finish, path: tuple[Any, ...]) -> str:
 
 
 def name_argument(finish: Finish, path: tuple[Any, ...], names: Sequence[str]) -> str:
-    """A path in what the pure function is called with, as the user of `f` would write it."""
+    """Return a path in the arguments of the pure function as the user of `f` would write it."""
     if not isinstance(finish, Update):
         return _label(path, names)
     group, rest = path[0].idx, path[1:]
@@ -121,7 +121,7 @@ def name_argument(finish: Finish, path: tuple[Any, ...], names: Sequence[str]) -
 
 
 def _label(path: tuple[Any, ...], names: Sequence[str]) -> str:
-    """A path in a pair of positional arguments and keywords."""
+    """Return the name of a path in a pair of positional arguments and keywords."""
     group, first, rest = path[0].idx, path[1], path[2:]
     if group == 1:
         return f"{first.key}{jax.tree_util.keystr(rest)}"
@@ -131,38 +131,38 @@ def _label(path: tuple[Any, ...], names: Sequence[str]) -> str:
 
 
 def parameters(f: Callable[..., Any]) -> list[str]:
-    """Names for the positional arguments of a function, where it tells."""
+    """Return the names of the positional parameters of a function, if known."""
     try:
-        own = inspect.signature(f).parameters.values()
+        signature = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return []
     named = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.name for one in own if one.kind in named]
+    return [p.name for p in signature if p.kind in named]
 
 
 def is_open(f: Callable[..., Any]) -> bool:
-    """Whether a function takes any number of positional arguments, or does not tell."""
+    """Return whether a function takes any number of positional arguments, or is unknown."""
     try:
-        own = inspect.signature(f).parameters.values()
+        signature = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return True
-    return any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in own)
+    return any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in signature)
 
 
 def keywords(f: Callable[..., Any]) -> list[str] | None:
-    """What a function takes by name; None if that is anything, or not told."""
+    """Return the keywords that a function takes; None for any, or if unknown."""
     try:
-        own = inspect.signature(f).parameters.values()
+        signature = inspect.signature(f).parameters.values()
     except (TypeError, ValueError):
         return None
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in own):
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in signature):
         return None
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [one.name for one in own if one.kind in named]
+    return [p.name for p in signature if p.kind in named]
 
 
 def is_object(nnx: Any, x: Any) -> bool:
-    """Whether this is an NNX object, to be taken apart as a whole."""
+    """Return whether this is an NNX object, to be split as a whole."""
     return isinstance(x, nnx.Pytree | nnx.Variable)
 
 
@@ -173,18 +173,18 @@ def _objects(nnx: Any, tree: Any) -> list[Any]:
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True)
-class Given:
-    """In a result: the object that was given as an argument, by its number."""
+class ArgumentObject:
+    """In a result: an object that was passed as an argument, by its number."""
 
     index: int
 
 
-def _split_out(nnx: Any, out: Any, given: Sequence[Any]) -> Any:
-    """Objects that `f` returns travel as graph and state; all else as it is."""
-    number = {id(one): index for index, one in enumerate(given)}
+def _split_out(nnx: Any, out: Any, objects: Sequence[Any]) -> Any:
+    """Split the NNX objects in a result into graph and state."""
+    number = {id(x): index for index, x in enumerate(objects)}
 
     def mark(leaf: Any) -> Any:
-        return Given(number[id(leaf)]) if id(leaf) in number else leaf
+        return ArgumentObject(number[id(leaf)]) if id(leaf) in number else leaf
 
     out = jax.tree.map(mark, out, is_leaf=lambda x: is_object(nnx, x))
     return nnx.split(out) if _objects(nnx, out) else (None, out)
@@ -195,6 +195,8 @@ def _merge_out(nnx: Any, parts: Any, objects: Sequence[Any]) -> Any:
     out = out if graph is None else nnx.merge(graph, out)
 
     def restore(leaf: Any) -> Any:
-        return objects[leaf.index] if isinstance(leaf, Given) else leaf
+        return objects[leaf.index] if isinstance(leaf, ArgumentObject) else leaf
 
-    return jax.tree.map(restore, out, is_leaf=lambda x: isinstance(x, Given) or is_object(nnx, x))
+    return jax.tree.map(
+        restore, out, is_leaf=lambda x: isinstance(x, ArgumentObject) or is_object(nnx, x)
+    )

@@ -1,4 +1,4 @@
-"""`simulate`: what a sharded function returns on a mesh, computed on one device."""
+"""`simulate`: compute on one device what a sharded function returns on a mesh."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .call import call
 from .lower import Choice, Pace, choosing, machine, room
 from .static import Static
 from .tracing import Tracing
-from .unused_mesh import warn_if_idle
+from .unused_mesh import warn_if_unused
 
 
 @public(
@@ -46,16 +46,16 @@ def simulate(
     Args:
         f: The function. Its arguments and results are pytrees of arrays; Flax NNX objects among
             the arguments are updated in place.
-        mesh: The mesh to run on: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a
-            keyword `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left
+        mesh: The mesh to run on: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` has a
+            parameter `mesh`, it gets it; otherwise `f` runs under it as the ambient mesh. Left
             out, `f` has its own mesh.
         at_once: How many shards to compute at once. 1 takes the least memory, more is faster up
             to a point; `"auto"` takes about the time of the unsharded program in a quarter of
             its memory. `plan` reports how many shards that are, and why.
-        in_specs: How the arguments lie on a mesh with Explicit axes, where that is part of their
-            types: a `PartitionSpec` for each positional argument, or a prefix of its tree, or one
-            for all. None leaves it to the program: an array that has a sharding keeps it, and the
-            `in_specs` of a `shard_map` that an argument goes into say it too.
+        in_specs: How the arguments are sharded on a mesh with Explicit axes, where that is part of
+            their types: a `PartitionSpec` for each positional argument, or a prefix of its tree,
+            or one for all. None leaves it to the program: an array that has a sharding keeps it,
+            and otherwise the `in_specs` of the `shard_map` that takes the argument apply.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
 
@@ -92,7 +92,7 @@ def simulate(
 
 
 class Simulated:
-    """What `simulate` gives: the function, and what is chosen for it."""
+    """The function that `simulate` returns."""
 
     def __init__(
         self, f: Callable[..., Any], tracing: Tracing, static: Static, at_once: int | str
@@ -111,7 +111,7 @@ class Simulated:
         if first and tracing.around is not None:
             other = one_device(tracing.around) if tracing.takes_mesh else None
             bare = Tracing(self._f, other, tracing.in_specs, static=self._static, refs=True)
-            warn_if_idle(
+            warn_if_unused(
                 self._f, tracing.around, traced.program, lambda: bare(args, kwargs).program
             )
         try:

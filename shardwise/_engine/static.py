@@ -1,7 +1,6 @@
-"""Arguments that are not arrays: bound to a function before it is traced.
+"""Static arguments: bound to a function before it is traced.
 
-As in `jax.jit`, arguments may be named static by number or by name. Meshes are static by
-themselves.
+As in `jax.jit`, static arguments are named by number or by name. Meshes are static by themselves.
 """
 
 from __future__ import annotations
@@ -29,19 +28,19 @@ class Static:
     def of(
         cls, argnums: int | Iterable[int] | None, argnames: str | Iterable[str] | None
     ) -> Static:
-        """From what `jax.jit` takes: one or several, or None."""
+        """Convert the arguments of `jax.jit`: one or several, or None."""
         numbers = _several(argnums, operator.index, "static_argnums")
         return cls(numbers, _several(argnames, _name_of, "static_argnames"))
 
     def taken_by(self, f: Callable[..., Any]) -> Static:
-        """The same for another function, which may have other names."""
+        """Return the same for another function, which may have other parameters."""
         taken = keywords(f)
         names = tuple(name for name in self.argnames if taken is None or name in taken)
         return dataclasses.replace(self, argnames=names)
 
 
 def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any, ...]:
-    """What an option names: one or several of a kind, or nothing."""
+    """Return the entries of an option: one or several of a type, or none."""
     if given is None:
         return ()
     try:
@@ -52,13 +51,13 @@ def _several(given: Any, one_of: Callable[[Any], Any], option: str) -> tuple[Any
         several = [*given] if not isinstance(given, str) else [given]
     except TypeError:
         several = [given]
-    for one in several:
+    for entry in several:
         try:
-            one_of(one)
+            one_of(entry)
         except TypeError as error:
             raise ArgumentError(
                 explain_error(
-                    f"{one!r} is of type {type(one).__name__}",
+                    f"{entry!r} is of type {type(entry).__name__}",
                     where=option,
                     rule="static_argnums holds numbers of positional arguments, static_argnames "
                     "names of arguments.",
@@ -82,11 +81,11 @@ class Bound:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     key: Any
-    """What is bound, to tell one program from another."""
+    """The static arguments, as part of the key of a traced program."""
     places: tuple[int, ...]
-    """Which of the positional arguments are left."""
+    """The indices of the positional arguments that are left."""
     count: int
-    """How many there were."""
+    """How many positional arguments there were."""
 
 
 def bind(
@@ -121,7 +120,7 @@ def bind(
 
 
 def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int) -> set[int]:
-    """The static ones among so many positional arguments."""
+    """Return the static ones among this many positional arguments."""
     found = {names.index(name) for name in static.argnames if name in names}
     most = count if is_open(f) else max(count, len(names))
     for number in static.argnums:
@@ -142,19 +141,19 @@ def _numbers(f: Callable[..., Any], static: Static, names: list[str], count: int
 
 
 def _check_names(f: Callable[..., Any], static: Static) -> None:
-    """Refuse a name that the function does not take, as `jax.jit` does."""
-    taken = keywords(f) if static.argnames else None
-    unknown = [name for name in static.argnames if taken is not None and name not in taken]
-    if not unknown or taken is None:
+    """Raise for a name that the function does not take, as `jax.jit` does."""
+    names = keywords(f) if static.argnames else None
+    unknown = [name for name in static.argnames if names is not None and name not in names]
+    if not unknown or names is None:
         return
-    near = difflib.get_close_matches(unknown[0], taken, n=1)
+    near = difflib.get_close_matches(unknown[0], names, n=1)
     raise ArgumentError(
         explain_error(
             f"static_argnames has {unknown[0]!r}, and the function takes "
-            + (", ".join(taken) if taken else "nothing by name"),
+            + (", ".join(names) if names else "nothing by name"),
             where="static_argnames",
             rule="A static argument is one of those that the function takes.",
-            remedy=f"did you mean {near[0]!r}?" if near else "leave it out, or mend the name.",
+            remedy=f"did you mean {near[0]!r}?" if near else "leave it out, or correct the name.",
         )
     )
 

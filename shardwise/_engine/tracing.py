@@ -1,4 +1,4 @@
-"""A function on a mesh, traced to a program: once for each combination of argument types."""
+"""Trace a function on a mesh to a program, once for each combination of argument types."""
 
 from __future__ import annotations
 
@@ -20,26 +20,33 @@ from .._base.errors import (
     a_type,
     explain_error,
 )
-from .._base.mesh_argument import not_handed_on, refuse_no_mesh, takes_mesh
+from .._base.mesh_argument import mesh_not_passed, refuse_no_mesh, takes_mesh
 from .._jax.types import unplaced, with_spec_on, without_sharding
 from .._jax.virtual import Mapped, under, virtually
 from .._mesh import AbstractMesh, MeshLike, abstract, one_mesh
 from .._program import Body
-from .argument_specs import ArgumentSpecs, Leafwise, ask, automatic, for_leaves, refused
+from .argument_specs import (
+    ArgumentSpecs,
+    Leafwise,
+    automatic,
+    for_leaves,
+    missing_specs,
+    rejected_specs,
+)
 from .call import SimulatedProgram, trace
-from .misuse import reading_errors, refuse_later, refuse_results
-from .nnx_objects import Update, name_argument, name_result, parameters, purely, spread
+from .misuse import reading_errors, refuse_not_run, refuse_results
+from .nnx_objects import Update, functionalize, name_argument, name_result, parameters, per_leaf
 from .static import Bound, Static, bind
-from .tree_structure import TreeStructure, is_function, is_whole, take_apart, with_paths
+from .tree_structure import TreeStructure, flatten, is_function, is_whole, with_paths
 
 EMPTY = AbstractMesh((), ())
 GUESSES = 32
-"""How many other layouts of its arguments a program is tried with before they are asked for."""
+"""How many alternative specs are tried before an error asks for `in_specs`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """A program, the values to run it on, and what to make of its results."""
+    """A program, the values to run it on, and how to assemble its results."""
 
     program: SimulatedProgram
     values: list[Any]
@@ -51,50 +58,50 @@ class Traced:
     argument_paths: list[str]
     """A name for each array among the arguments."""
     specs: list[Any]
-    """How each array among the arguments lies on the mesh, where that is known."""
+    """The spec of each array among the arguments, where it is known."""
 
     @functools.cached_property
     def plain(self) -> list[Any]:
-        """The values alone, as arrays that lie on no mesh: what to run the program's operations on.
+        """Return the values as arrays that are on no mesh, to run the program's operations on.
 
-        How they lie is part of the program by now, and their types may name another mesh.
+        Their sharding is part of the program by now, and their types may name another mesh.
         """
         return list(map(unplaced, self.values))
 
     @property
     def constants(self) -> list[Any]:
-        """What the program closes over, as `plain` has it."""
+        """Return the constants that the program closes over, as in `plain`."""
         return list(map(unplaced, self.values[: len(self.values) - self.given.num_leaves]))
 
     @property
     def argument_values(self) -> list[Any]:
-        """The arrays among the arguments, as `plain` has them."""
+        """Return the arrays among the arguments, as in `plain`."""
         return self.plain[len(self.values) - self.given.num_leaves :]
 
     def read(self) -> list[Any]:
-        """The values, with what mutable refs among them hold now."""
+        """Return the values, with the current contents of mutable refs."""
         refs = self.program.refs
         return [value[...] if i in refs else value for i, value in enumerate(self.values)]
 
     def finish(self, outs: list[Any]) -> Any:
-        """The result of the function, with refs and objects among its arguments updated."""
+        """Return the result of the function; refs and objects among the arguments are updated."""
         for position, last in zip(self.program.refs, outs[self.tree.num_leaves :], strict=True):
             self.values[position][...] = last
-        return self.done(self.tree.put_together(outs[: self.tree.num_leaves]))
+        return self.done(self.tree.unflatten(outs[: self.tree.num_leaves]))
 
     def name_of(self, path: tuple[Any, ...]) -> str:
-        """A path in the tree of results, in words."""
+        """Return the name of a path in the tree of results."""
         return name_result(self.done, path)
 
     @functools.cached_property
     def result_paths(self) -> list[str]:
-        """A name for each result."""
+        """Return a name for each result."""
         return [self.name_of(path) for path in self.tree.paths]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Given:
-    """The arguments of a call, taken apart into arrays, and how these lie on the mesh."""
+class _FlatCall:
+    """The arguments of a call as arrays, and how these are sharded on the mesh."""
 
     f: Callable[..., Any]
     bound: Bound
@@ -107,14 +114,14 @@ class _Given:
     layout: ArgumentSpecs
 
     def names(self) -> list[str]:
-        """A name for each array."""
+        """Return a name for each array."""
         return _names(self.bound, self.values, self.done, self.tree)
 
     def call(self, *flat: Any) -> tuple[list[Any], TreeStructure]:
-        """The function of arrays alone."""
-        result = self.pure(*self.tree.put_together(flat))
-        refuse_later(self.f, result)
-        leaves, form = take_apart(result)
+        """Call the function with arrays alone."""
+        result = self.pure(*self.tree.unflatten(flat))
+        refuse_not_run(self.f, result)
+        leaves, form = flatten(result)
         if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
             raise _jax.RefusedError(
                 "the function returns a jax.ShapeDtypeStruct, a shape without values",
@@ -132,7 +139,7 @@ def _names(bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[st
 class Tracing:
     """A function on a mesh: traced once for each combination of argument types.
 
-    With `alone` it has no mesh, and its arguments lie on none, whatever their types say.
+    With `alone` it has no mesh, and its arguments are unsharded, whatever their types are.
     """
 
     def __init__(
@@ -157,51 +164,51 @@ class Tracing:
         """The calls of `shard_map` in the last trace, also where that failed."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
-        """The program for these arguments."""
+        """Return the program for these arguments."""
         if self.takes_mesh:
             self._refuse_another(kwargs.get("mesh"))
             kwargs = {**kwargs, "mesh": self.mesh}
         elif self.mesh is None:
             refuse_no_mesh(self.f, args, kwargs)
-        given = self._given(args, kwargs)
-        flat, tree, done, layout = given.flat, given.tree, given.done, given.layout
+        call = self._given(args, kwargs)
+        flat, tree, done, layout = call.flat, call.tree, call.done, call.layout
         around = done.tree if isinstance(done, Update) else None
-        lying = tuple(layout.specs)
-        key = (tree, around, given.types, given.bound.key, lying, _jax.trace_context())
-        found = self.known.get(key)
-        if found is None:
-            named = given.names()
-            found = *self._trace(given.call, flat, layout, named, (args, kwargs)), layout, named
-            if not any(_jax.is_traced(const) for const in found[1]):
-                # Closed-over tracers belong to one call alone; all else serves the next one too.
-                self.known[key] = found
-        program, consts, out_tree, layout, named = found
+        specs = tuple(layout.specs)
+        key = (tree, around, call.types, call.bound.key, specs, _jax.trace_context())
+        entry = self.known.get(key)
+        if entry is None:
+            names = call.names()
+            entry = *self._trace(call.call, flat, layout, names, (args, kwargs)), layout, names
+            if not any(_jax.is_traced(const) for const in entry[1]):
+                # A program that closes over tracers is valid for one call only.
+                self.known[key] = entry
+        program, consts, out_tree, layout, names = entry
         if program.refs and not self.refs:
             raise _refuse_refs()
-        return Traced(program, [*consts, *flat], out_tree, done, tree, named, layout.specs)
+        return Traced(program, [*consts, *flat], out_tree, done, tree, names, layout.specs)
 
     def lying(self, args: tuple[Any, ...]) -> Leafwise:
-        """How each array among the arguments lies: as it says, or as `in_specs` do.
+        """Return the spec of each array among the arguments: its own, or that in `in_specs`.
 
-        It serves as `in_specs` for other meshes with these axes, and for other values.
+        It can be used as `in_specs` for other meshes with these axes, and for other values.
         """
         kwargs = {"mesh": self.mesh} if self.takes_mesh else {}
         return Leafwise(self._given(args, kwargs).layout.specs)
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Given:
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _FlatCall:
         bound = bind(self.f, args, kwargs, self.static)
         _refuse_functions(bound)
-        pure, values, done = purely(bound.f, bound.args, bound.kwargs)
-        flat, tree = take_apart(values)
+        pure, values, done = functionalize(bound.f, bound.args, bound.kwargs)
+        flat, tree = flatten(values)
         flat = [
             without_sharding(leaf) if self.alone else with_spec_on(self.mesh, leaf) for leaf in flat
         ]
         types = _types(flat, lambda: _names(bound, values, done, tree))
         layout = ArgumentSpecs(flat, self._specs(bound, values, done, tree), self.mesh)
-        return _Given(self.f, bound, pure, values, done, flat, tree, types, layout)
+        return _FlatCall(self.f, bound, pure, values, done, flat, tree, types, layout)
 
     def _refuse_another(self, given: Any) -> None:
-        """Refuse a call that names another mesh than the one to run on."""
+        """Raise if a call names another mesh than the one to run on."""
         if given is not None and abstract(given) != self.around:
             assert self.around is not None
             raise ShardingError(
@@ -215,7 +222,7 @@ class Tracing:
             )
 
     def _specs(self, bound: Bound, values: Any, done: Any, tree: TreeStructure) -> list[Any]:
-        """What `in_specs` say of each array among the arguments."""
+        """Return the spec in `in_specs` for each array among the arguments."""
         given = self.in_specs
         if isinstance(given, Leafwise) and len(given) == tree.num_leaves:
             return list(given)
@@ -225,7 +232,7 @@ class Tracing:
             given = tuple(given[i] for i in bound.places)  # without the static ones
         specs = for_leaves(given, bound.args)
         kwargs = jax.tree.leaves(bound.kwargs, is_leaf=is_whole)
-        return tree.arrays(spread(done, values, [*specs, *[None] * len(kwargs)]))
+        return tree.arrays(per_leaf(done, values, [*specs, *[None] * len(kwargs)]))
 
     def _trace(
         self,
@@ -236,36 +243,36 @@ class Tracing:
         given: tuple[Any, Any],
     ) -> tuple[SimulatedProgram, list[Any], TreeStructure]:
         def run() -> tuple[SimulatedProgram, list[Any], TreeStructure]:
-            found, inferred = self._lying(flat_f, flat, layout)
+            traced, inferred = self._trace_with_specs(flat_f, flat, layout)
             if inferred is not None:
                 # Without mesh=, the mesh is the program's own.
                 open_to_all = (
                     layout if layout.mesh else ArgumentSpecs(flat, [None] * len(flat), inferred)
                 )
-                self._ask(flat_f, flat, open_to_all, found[0], names)
-            return found
+                self._refuse_ambiguous_specs(flat_f, flat, open_to_all, traced[0], names)
+            return traced
 
         try:
             return reading_errors(run, self.mesh)
         except Exception as error:
-            told = called_wrongly(self.f, *given, error)
-            if told is None and self.mesh is not None and not self.takes_mesh:
-                told = not_handed_on(self.f, error)
-            if told is not None:
-                raise told from error
+            clear_error = called_wrongly(self.f, *given, error)
+            if clear_error is None and self.mesh is not None and not self.takes_mesh:
+                clear_error = mesh_not_passed(self.f, error)
+            if clear_error is not None:
+                raise clear_error from error
             note_packed(error, given[0])
-            if not layout.unsaid or not _jax.is_about_types(error):
+            if not layout.unspecified or not _jax.is_about_types(error):
                 raise
-            if not layout.read_off(self._automatically(*given)):
+            if not layout.infer_from(self._automatically(*given)):
                 if isinstance(error, ShardingError):
                     raise
-                raise refused(error, [names[i] for i in layout.unsaid]) from error
+                raise rejected_specs(error, [names[i] for i in layout.unspecified]) from error
         return reading_errors(run, self.mesh)
 
-    def _lying(
+    def _trace_with_specs(
         self, flat_f: Callable[..., Any], flat: list[Any], layout: ArgumentSpecs
     ) -> tuple[tuple[SimulatedProgram, list[Any], TreeStructure], AbstractMesh | None]:
-        """Trace with arguments that lie so; the mesh of a `shard_map` that infers specs from it."""
+        """Trace with these specs; also return the mesh of a `shard_map` that infers specs."""
         made: list[TreeStructure] = []
 
         def leaves(*flat: Any) -> list[Any]:
@@ -281,7 +288,7 @@ class Tracing:
             program, consts = trace(leaves, *layout.types(flat))
         return (program, consts, made[-1]), seen.inferred
 
-    def _ask(
+    def _refuse_ambiguous_specs(
         self,
         flat_f: Callable[..., Any],
         flat: list[Any],
@@ -289,26 +296,26 @@ class Tracing:
         program: SimulatedProgram,
         names: list[str],
     ) -> None:
-        """Refuse to guess how arguments lie, where the program runs otherwise with another guess.
+        """Raise if the program depends on how arguments without a spec are sharded.
 
-        Each argument in question is laid out in every other way that divides, and the program
+        Each argument without a spec is sharded in every other way that divides it, and the program
         traced with that.
         """
         taken = _jax.specs_in(program.jaxpr)
-        others = {i: list(layout.others(i, flat[i])) for i in layout.unsaid}
+        others = {i: list(layout.alternatives(i, flat[i])) for i in layout.unspecified}
         if sum(map(len, others.values())) > GUESSES:
-            raise ask([names[i] for i, ways in others.items() if ways])
+            raise missing_specs([names[i] for i, ways in others.items() if ways])
         for i, ways in others.items():
             for other in ways:
                 try:
-                    (tried, _, _), _ = self._lying(flat_f, flat, other)
+                    (tried, _, _), _ = self._trace_with_specs(flat_f, flat, other)
                 except Exception:  # It cannot lie that way.
                     continue
                 if _jax.specs_in(tried.jaxpr) != taken:
-                    raise ask([names[i]])
+                    raise missing_specs([names[i]])
 
     def _automatically(self, args: Any, kwargs: Any) -> Body:
-        """The program on the same mesh with Auto axes, where arrays may lie in any way."""
+        """Return the program on the same mesh with Auto axes, where any sharding is valid."""
         assert self.around is not None
         kwargs = {name: value for name, value in kwargs.items() if value is not self.mesh}
         same = Tracing(self.f, automatic(self.around), None, self.static)
@@ -318,7 +325,7 @@ class Tracing:
             return Body([], [], [])
 
     def _ambient(self) -> contextlib.AbstractContextManager[None]:
-        """The mesh around the function: the one asked for, unless it is handed over."""
+        """Set the mesh around the function, unless the function takes it as an argument."""
         if self.around is None:
             return contextlib.nullcontext()
         if not self.takes_mesh:
@@ -363,7 +370,7 @@ def _types(flat: list[Any], names: Callable[[], list[str]]) -> tuple[Any, ...]:
 
 
 def _refuse_functions(bound: Bound) -> None:
-    """Refuse a function that is an argument by itself: it is not part of anything that is kept."""
+    """Raise for a function as an argument: it would not be part of the program's key."""
     names = parameters(bound.f)
     named = ((names[i] if i < len(names) else f"args[{i}]", x) for i, x in enumerate(bound.args))
     for name, value in (*named, *bound.kwargs.items()):

@@ -1,4 +1,4 @@
-"""A mesh that has no part in a program: it is said."""
+"""Warn about a mesh that has no effect on a program."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .._mesh import AbstractMesh
 from .._program import is_sharded
 
 
-def warn_if_idle(
+def warn_if_unused(
     f: Callable[..., Any], mesh: AbstractMesh, program: Any, without: Callable[[], Any]
 ) -> None:
-    """Say so if a mesh has no part in a program, which is the same `without` it.
+    """Warn if a mesh has no effect on a program: it is the same `without` it.
 
-    Shardings are for the compiler, and a program may well ask for the mesh that is around it.
+    Shardings are for the compiler, and a program may use the mesh around it.
     """
     text = str(program.jaxpr)
-    if mesh.size == 1 or is_sharded(program.body) or _ELSEWHERE.search(text):
+    if mesh.size == 1 or is_sharded(program.body) or _USES_A_MESH.search(text):
         return
     if jax.sharding.get_abstract_mesh().size:
         return
@@ -42,8 +42,8 @@ def warn_if_idle(
         )
 
 
-_ELSEWHERE = re.compile(
+_USES_A_MESH = re.compile(
     r"Sharding|sharding_constraint|reshard|mesh_cast|PartitionSpec|\bP\(|sharding=(?!None)"
     r"|shardwise_simulate"
 )
-"""What a program has that tells the compiler how to lay out arrays, or is simulated by itself."""
+"""Text in a jaxpr that refers to sharding or to a nested simulated call."""

@@ -1,4 +1,4 @@
-"""From a function to a `Program`: one flat list of operations, and what is known of each."""
+"""Trace a function to a flat list of operations, and the facts about each of them."""
 
 from . import primitives as primitives
 from .accumulation import AddedUp as AddedUp

@@ -1,4 +1,4 @@
-"""Reductions over devices that a loop does nothing with but add them up."""
+"""Reductions over devices whose results a loop only adds up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .primitives import ADDITIONS, of
 
 @dataclasses.dataclass
 class AddedUp:
-    """A total that a loop carries: what devices exchange, what is done with it, the addition."""
+    """A total that a loop carries: the collective, what happens to its result, the addition."""
 
     place: int
     collective: Collective
@@ -26,7 +26,7 @@ def is_move(op: Leaf) -> bool:
 
 
 def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[AddedUp]:
-    """What a loop adds up; `passes` says what may be done with it before."""
+    """Return what a loop adds up; `passes` tells which operations may come before the addition."""
     read = collections.Counter(
         atom
         for atoms in (*(op.ins for op in loop.body.ops), loop.body.outs)
@@ -36,7 +36,7 @@ def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[Added
     makers = {var: op for op in loop.body.ops for var in op.outs}
 
     def maker(atom: object) -> Op | None:
-        """What makes a value that is read but once."""
+        """Return the operation that computes a value with a single use."""
         return makers.get(atom) if isinstance(atom, Var) and read[atom] == 1 else None
 
     found = []
@@ -48,9 +48,9 @@ def added_up(loop: Scan, passes: Callable[[Leaf], bool] = is_move) -> list[Added
         if len(others) != 1:
             continue
         between: list[Leaf] = []
-        while isinstance(made := maker(others[0]), Leaf) and passes(made):
-            between.insert(0, made)
-            others = [atom for atom in made.ins if isinstance(atom, Var)]
-        if isinstance(made, Collective):
-            found.append(AddedUp(place, made, between, add))
+        while isinstance(operation := maker(others[0]), Leaf) and passes(operation):
+            between.insert(0, operation)
+            others = [atom for atom in operation.ins if isinstance(atom, Var)]
+        if isinstance(operation, Collective):
+            found.append(AddedUp(place, operation, between, add))
     return found

@@ -1,7 +1,7 @@
-"""From a jaxpr to a flat list of operations.
+"""Convert a jaxpr to a flat list of operations.
 
-One walk: calls are inlined, types that only serve JAX's own checks are dropped, collectives take
-the form of the table in `_collectives`, and what nobody knows how to simulate is refused by name.
+Calls are inlined, types that only serve JAX's own checks are dropped, collectives are converted
+with the table of primitives, and unsupported primitives raise an error.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .ir import (
     outs_of,
     var_of,
 )
-from .liveness import after, live
+from .liveness import dependents, live
 from .primitive_row import Primitive
 from .primitives import COLLECTIVES, PLACE_PARAMS, of
 from .stacking import stack_value, unstack_value
@@ -52,15 +52,15 @@ def build(
 ) -> Body:
     """Build the list of operations of a closed jaxpr, its constants in front of its inputs.
 
-    `through` names a primitive that stands for a program, its parameter `program`, which is then
-    put in its place. Inputs and results are whole, but for those that `shares_in` and `shares_out`
-    name: of them every device has its own. `whole_too` gives every argument of a `shard_map` a
-    `Split`, also one that all devices have whole and one that nothing is done with.
+    `through` names a primitive that is replaced by the program in its parameter `program`. Inputs
+    and results are global, except those in `shares_in` and `shares_out`: of these every device has
+    its own. `whole_too` gives every argument of a `shard_map` a `Split`, even if it is replicated
+    or unused.
     """
     try:
         return _build(jaxpr, through, shares_in, shares_out, whole_too)
     except (ShardingError, UnsupportedError):
-        # JAX drops what nothing comes of before it compiles; it may be just that.
+        # JAX drops unused operations before it compiles; the error may come from one of them.
         return _build(_jax.without_dead(jaxpr), through, shares_in, shares_out, whole_too)
 
 
@@ -94,15 +94,15 @@ class _Walk:
     scope: Scope
     joins: dict[Var, Join] = dataclasses.field(default_factory=dict)
     calls: tuple[Any, ...] = ()
-    """The calls around, the innermost last: JAX cuts tracebacks inside a call off at it."""
+    """The calls around, innermost last: JAX cuts tracebacks off at them."""
     flow: tuple[Any, ...] = ()
-    """The sources of the loops and branches around."""
+    """The source info of the loops and branches around."""
     through: str = ""
-    """A primitive that stands for a program and is replaced by it."""
+    """The name of a primitive that is replaced by the program in its parameter `program`."""
     whole_too: bool = False
-    """Whether what a `shard_map` is given whole has a `Split` as well."""
+    """Whether replicated arguments of a `shard_map` get a `Split` as well."""
     on_one: list[Var] = dataclasses.field(default_factory=list)
-    """Values that are put on one device."""
+    """Values that are placed on one device."""
 
     def eqns(self, jaxpr: _jax.Open, env: dict[Any, Atom]) -> list[Atom]:
         for eqn in jaxpr.eqns:
@@ -174,7 +174,7 @@ class _Walk:
         return outs
 
     def apart(self, eqn: Any, atom: Atom) -> Atom:
-        """Keep XLA from merging a rematerialised value with the one computed first."""
+        """Keep XLA from merging a rematerialised value with the original one."""
         if isinstance(atom, Lit):
             return atom
         out = like(atom)
@@ -183,7 +183,7 @@ class _Walk:
         return out
 
     def pinned(self, eqn: Any, atom: Atom) -> Atom:
-        """A value that is put on one device, where no other part of the mesh can have it."""
+        """Convert a value placed on one device, which no other part of the mesh can have."""
         if math.prod(axis.size for axis in self.scope.values()) > 1:
             raise checks.on_one_device(self.where(eqn))
         out = like(atom)
@@ -192,10 +192,10 @@ class _Walk:
         return out
 
     def unmixed(self, eqn: Any, ins: list[Atom]) -> None:
-        """Refuse an operation on a value of one device and one of the mesh."""
+        """Raise for an operation on a value of one device and a value of the mesh."""
         several = [op for op in self.joins.values() if any(axis.size > 1 for axis in op.scope)]
-        mesh = after(self.ops, (var for op in several for var in op.outs), but=self.on_one)
-        if not mesh.isdisjoint(ins) and not after(self.ops, self.on_one).isdisjoint(ins):
+        mesh = dependents(self.ops, (var for op in several for var in op.outs), but=self.on_one)
+        if not mesh.isdisjoint(ins) and not dependents(self.ops, self.on_one).isdisjoint(ins):
             raise checks.on_one_device(self.where(eqn))
 
     def on_call_exported(self, eqn: Any, ins: list[Atom]) -> list[Atom]:
@@ -226,7 +226,7 @@ class _Walk:
             checks.spec(spec, where)
             checks.nested(spec, taken, where)
         several = math.prod(params["mesh"].axis_sizes) > 1
-        if self.on_one and several and not after(self.ops, self.on_one).isdisjoint(ins):
+        if self.on_one and several and not dependents(self.ops, self.on_one).isdisjoint(ins):
             raise checks.on_one_device(where)
         names = _jax.argument_names(params["jaxpr"])
         for atom, spec, v, name in zip(ins, params["in_specs"], body.invars, names, strict=True):
@@ -242,7 +242,7 @@ class _Walk:
     def split(self, eqn: Any, atom: Atom, place: Any, v: Any, name: str) -> Atom:
         made = self.joins.get(atom) if isinstance(atom, Var) and not self.whole_too else None
         if made is not None and made.placement == place:
-            # A part put together and taken apart again the same way never left its device.
+            # A value that is joined and split again in the same way never left its device.
             return made.ins[0]
         return self.add(eqn, Split([atom], [var_of(v)], place, name))[0]
 
@@ -266,7 +266,7 @@ class _Walk:
         return inner.living(ins, inner.call(jaxpr, list(ins)))
 
     def living(self, ins: list[Var], outs: list[Atom]) -> Body:
-        """The operations so far as a body, without those that nothing comes of."""
+        """Return the operations so far as a body, without those that nothing depends on."""
         wanted = [op.outs[0] for op in self.ops if isinstance(op, Split)] if self.whole_too else []
         ops = live(self.ops, [*outs, *wanted])
         kept = set(map(id, ops))
@@ -311,7 +311,7 @@ class _Walk:
         ordered = any(_jax.is_ordered(e) for e in eqn.effects) or eqn.params.get("ordered")
         if self.scope and ordered:
             raise self.unsupported(eqn, f"{name} with an ordered effect")
-        if checks.speaks(eqn, name, self.scope):
+        if checks.communicates(eqn, name, self.scope):
             raise self.unsupported(eqn, name)
         parts = split_reduced_operands(self, eqn, name, ins)
         if parts is None:
@@ -330,17 +330,17 @@ class _Walk:
         return list(op.outs)
 
     def within(self, axes: Scope) -> _Walk:
-        """The same walk with more axes in scope."""
+        """Return the same walk with more axes in scope."""
         return dataclasses.replace(self, scope={**self.scope, **axes})
 
     @functools.cached_property
     def _around(self) -> tuple[tuple[Axis, ...], tuple[Any, ...]]:
-        """The axes in scope, and the sources of the calls around from the inside out."""
+        """Return the axes in scope, and the source info of the calls around, innermost first."""
         sources = tuple(call.source_info for call in reversed(self.calls))
         return tuple(self.scope.values()), sources
 
     def where(self, eqn: Any) -> LazyWhere:
-        """The line of an equation, or of the innermost call around it that has one."""
+        """Return the line of an equation, or of the innermost call around it that has one."""
         return LazyWhere(eqn.source_info if eqn is not None else None, *self._around[1])
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
@@ -348,7 +348,7 @@ class _Walk:
             explain_error(
                 f"the simulator does not support {name}",
                 where=str(self.where(eqn)),
-                rule="What it cannot simulate exactly it refuses.",
+                rule="What it cannot simulate exactly raises an error.",
                 remedy="write it with the collectives of jax.lax that the documentation lists "
                 "under 'What is supported'.",
             )
@@ -356,7 +356,7 @@ class _Walk:
 
 
 def _constants(jaxpr: _jax.Open) -> dict[Any, Atom]:
-    """The constants that a jaxpr holds itself."""
+    """Return the constants that a jaxpr contains."""
     return {v: Lit(_jax.untyped(c)) for v, c in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
 
 

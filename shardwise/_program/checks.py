@@ -1,6 +1,6 @@
-"""What JAX refuses when it compiles for devices, refused alike when a program is read.
+"""Errors that JAX raises when it compiles for devices, raised when a program is read.
 
-And what nobody knows how to simulate: a primitive that speaks to other devices without a rule here.
+Also: unsupported primitives that communicate with other devices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Scope = Mapping[str, Axis]
 
 
 def spec(spec: Any, where: LazyWhere) -> None:
-    """Refuse a spec that names an axis twice: JAX does so when it meets real devices."""
+    """Raise if a spec names an axis twice, as JAX does when it compiles for devices."""
     names = [name for row in split_over(spec) for name in row]
     for name in names:
         if names.count(name) > 1:
@@ -36,7 +36,7 @@ def spec(spec: Any, where: LazyWhere) -> None:
 
 
 def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
-    """Refuse a spec that splits along an axis which a `shard_map` around has split already."""
+    """Raise if a spec splits along an axis that an outer `shard_map` has split already."""
     entries = split_over(spec)
     again = [name for entry in entries for name in entry if name in taken]
     if again:
@@ -54,7 +54,7 @@ def nested(spec: Any, taken: Set[str], where: LazyWhere) -> None:
 
 
 def named(name: str, names: tuple[Any, ...], where: LazyWhere) -> None:
-    """Refuse axes of which one is named twice."""
+    """Raise if an axis is named twice."""
     again = [one for one in names if names.count(one) > 1]
     if again:
         raise ShardingError(
@@ -68,7 +68,7 @@ def named(name: str, names: tuple[Any, ...], where: LazyWhere) -> None:
 
 
 def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
-    """The groups, checked as JAX checks them when it compiles; none where it does nothing."""
+    """Check groups as JAX does when it compiles; return () if the collective does nothing."""
     count = math.prod(axis.size for axis in axes)
     every = [index for group in groups for index in group]
     if sorted(every) != list(range(count)) or not all(groups):
@@ -80,7 +80,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) ->
                 remedy="name every index once.",
             )
         )
-    # JAX looks at the first group only to see whether there is anything to exchange.
+    # To decide whether there is anything to exchange, JAX looks at the first group alone.
     idle = name == "all_to_all" and len(groups[0]) == 1
     if not idle and not all(map(_is_index, every)):
         raise ShardingError(
@@ -106,7 +106,7 @@ def grouped(name: str, groups: Any, axes: tuple[Axis, ...], where: LazyWhere) ->
 
 
 def numbered(axes: tuple[Axis, ...], scope: Scope, where: LazyWhere) -> tuple[Axis, ...]:
-    """The order in which a permutation over several axes numbers its devices."""
+    """Return the order in which a permutation over several axes numbers its devices."""
     ordered = tuple(axis for axis in scope.values() if axis in axes)
     if ordered == axes or _jax.permutes_as_given():
         return axes
@@ -124,7 +124,7 @@ def numbered(axes: tuple[Axis, ...], scope: Scope, where: LazyWhere) -> tuple[Ax
 
 
 def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
-    """The pairs, checked as JAX checks them when it compiles."""
+    """Check the pairs as JAX does when it compiles."""
     count = math.prod(axis.size for axis in axes)
     odd = next((pair for pair in perm if len(pair) != 2), None)
     if odd is not None:
@@ -161,7 +161,7 @@ def permutation(perm: Any, axes: tuple[Axis, ...], where: LazyWhere) -> Any:
 
 
 def on_one_device(where: LazyWhere) -> ShardingError:
-    """What is said where a program for several devices is given a value that is on one of them."""
+    """Return the error for a sharded program that uses a value placed on one device."""
     return ShardingError(
         explain_error(
             "a value of several devices meets one that the program puts on a single device",
@@ -174,7 +174,7 @@ def on_one_device(where: LazyWhere) -> ShardingError:
 
 
 def alone(perm: Any, where: LazyWhere) -> None:
-    """Refuse a permutation over no axis, of each device with itself, that is none."""
+    """Raise if a permutation over no axis does not send from each device to itself."""
     if permutation(perm, (), where) != ((0, 0),):
         raise ShardingError(
             explain_error(
@@ -187,7 +187,7 @@ def alone(perm: Any, where: LazyWhere) -> None:
 
 
 def source(index: Any, axes: tuple[Axis, ...], where: LazyWhere) -> None:
-    """Refuse to send from a device that is not there."""
+    """Raise if the source device does not exist."""
     count = math.prod(axis.size for axis in axes)
     if not _is_index(index) or not 0 <= index < count:
         raise ShardingError(
@@ -204,15 +204,15 @@ def _is_index(number: Any) -> bool:
     return hasattr(number, "__index__")
 
 
-def speaks(eqn: Any, name: str, scope: Scope) -> bool:
-    """Whether an unknown primitive exchanges anything between the devices."""
+def communicates(eqn: Any, name: str, scope: Scope) -> bool:
+    """Return whether an unknown primitive communicates between devices."""
     if not scope:
         return False
     if name in UNSUPPORTED or (eqn.effects and _jax.named_axes(eqn.effects) & set(scope)):
         return True
     if any(key in eqn.params and _mentions(eqn.params[key], scope) for key in AXIS_PARAMS):
         return True
-    return any(_jaxpr_speaks(value, scope) for value in eqn.params.values())
+    return any(_jaxpr_communicates(value, scope) for value in eqn.params.values())
 
 
 def _mentions(value: Any, scope: Scope) -> bool:
@@ -220,8 +220,8 @@ def _mentions(value: Any, scope: Scope) -> bool:
     return any(isinstance(v, str) and v in scope for v in values)
 
 
-def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
-    """Whether a jaxpr inside an unknown primitive (a Pallas kernel, say) holds a collective."""
+def _jaxpr_communicates(value: Any, scope: Scope) -> bool:
+    """Return whether a jaxpr inside an unknown primitive (a Pallas kernel) has a collective."""
     if not _jax.is_jaxpr(value):
         return False
     for eqn in _jax.open_jaxpr(value).eqns:
@@ -230,13 +230,13 @@ def _jaxpr_speaks(value: Any, scope: Scope) -> bool:
             return True
         if any(_mentions(eqn.params.get(key), scope) for key in AXIS_PARAMS):
             return True
-        if any(_jaxpr_speaks(inner, scope) for inner in eqn.params.values()):
+        if any(_jaxpr_communicates(inner, scope) for inner in eqn.params.values()):
             return True
     return False
 
 
 def exported(program: Any, where: LazyWhere) -> None:
-    """Refuse a program of `jax.export` that is made for several devices: it is closed."""
+    """Raise for a program that `jax.export` has exported for several devices."""
     if program.nr_devices > 1 or "sdy.mesh" in program.mlir_module():
         raise UnsupportedError(
             explain_error(
@@ -249,7 +249,7 @@ def exported(program: Any, where: LazyWhere) -> None:
 
 
 def refs_in_composite(name: str, where: LazyWhere) -> UnsupportedError:
-    """The error for what JAX cannot compile: a composite does not say that it has refs."""
+    """Return the error for a composite with refs inside, which JAX cannot compile."""
     return UnsupportedError(
         explain_error(
             f"the composite {name!r} makes a mutable ref (jax.new_ref)",
@@ -261,7 +261,7 @@ def refs_in_composite(name: str, where: LazyWhere) -> UnsupportedError:
 
 
 def backward_only(where: LazyWhere) -> UnsupportedError:
-    """The error for a tangent that a `custom_vjp` has no rule for."""
+    """Return the error for a tangent that a `custom_vjp` has no rule for."""
     return UnsupportedError(
         explain_error(
             "a forward derivative of a function with a custom_vjp",
@@ -274,19 +274,21 @@ def backward_only(where: LazyWhere) -> UnsupportedError:
 
 
 def operand(name: str, own: Mapping[str, Any], given: Any, out: Any, where: LazyWhere) -> None:
-    """Refuse an operand that no device takes: its type, its dimensions, its size."""
-    told = _unordered(name, given) or _uncounted(name, own) or _empty(name, own, given, out)
-    if told is not None:
-        what, rule, remedy = told
+    """Raise for an operand that no device takes: its dtype, its dimensions, its size."""
+    problem = (
+        _wrong_dtype(name, given) or _negative_dimension(name, own) or _empty(name, own, given, out)
+    )
+    if problem is not None:
+        what, rule, remedy = problem
         raise ShardingError(
             explain_error(f"{name} {what}", where=str(where), rule=rule, remedy=remedy)
         )
 
 
-Told = tuple[str, str, str] | None
+Problem = tuple[str, str, str] | None
 
 
-def _unordered(name: str, given: Any) -> Told:
+def _wrong_dtype(name: str, given: Any) -> Problem:
     if name in SUMS and _jax.is_key(given.dtype):
         return (
             "of random keys",
@@ -309,7 +311,7 @@ def _unordered(name: str, given: Any) -> Told:
     return None
 
 
-def _uncounted(name: str, own: Mapping[str, Any]) -> Told:
+def _negative_dimension(name: str, own: Mapping[str, Any]) -> Problem:
     given = {word: own[ours] for word, ours in _DIMENSIONS.get(name, {}).items()}
     if all(_is_index(number) and number >= 0 for number in given.values()):
         return None
@@ -326,7 +328,7 @@ _DIMENSIONS = {
 }
 
 
-def _empty(name: str, own: Mapping[str, Any], given: Any, out: Any) -> Told:
+def _empty(name: str, own: Mapping[str, Any], given: Any, out: Any) -> Problem:
     shape = {"all_gather": given.shape, "psum_scatter": out.shape}.get(name)
     if shape is None or not own["tiled"] or shape[own["dimension"]]:
         return None

@@ -1,12 +1,12 @@
 """One rule for each collective of `jax.lax`.
 
-A rule sees the values of all devices of a group stacked in front, in the order of the axes it was
-called with, and gives either one result for all of them (`agrees`) or one for each, stacked again.
-What a device sends is counted for the algorithms that devices on a ring use.
+A rule takes the values of all devices of a group, stacked in front in the order of the axes of the
+call, and returns either one result for all of them (`agrees`) or one for each, stacked again. The
+bytes that a device sends are counted for ring algorithms.
 
 Reductions round as XLA does for CPU devices: one device after the other, in the order of the group,
-from the neutral element on, in the type of `wide`. So float16 can overflow on the way, a NaN is
-never the largest, and of equal zeros the first one stays.
+starting from the neutral element, in the type of `wide`. So float16 can overflow on the way, a NaN
+is never the largest, and of equal zeros the first one stays.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .._jax.sums import sum_stack
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveRule:
-    """What a collective does to a stack, and what it sends."""
+    """What a collective computes from a stack, and what it sends."""
 
     apply: Callable[..., Any]
     """`(stack, **params)`: the result; one stack for each operand."""
     agrees: bool
-    """Whether all devices of the group get the same."""
+    """Whether all devices of the group get the same result."""
     sends: Callable[[int, int], int]
-    """`(bytes, n)`: how much of its operand's bytes a device sends, in a group of `n`."""
+    """`(bytes, n)`: how many of its operand's bytes a device sends, in a group of `n`."""
     fold: Callable[[Any, Any], Any] | None = None
     """For a reduction: how two partial results combine, so that a loop can accumulate them."""
     same: Callable[[Any, int], Any] | None = None
@@ -44,7 +44,8 @@ class CollectiveRule:
 
 
 def wide(dtype: Any) -> Any:
-    """The type in which a reduction over devices is computed; it is rounded once, at the end."""
+    """Return the dtype in which a reduction over devices is computed; it is rounded once, at the
+    end."""
     if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize > 2:
         return dtype
     ranges_as_far = dtype.name in ("bfloat16", "float8_e8m0fnu")
@@ -52,12 +53,12 @@ def wide(dtype: Any) -> Any:
 
 
 def one_by_one(name: str, dtype: Any) -> bool:
-    """Whether the order of a sum shows in more than its last digits."""
+    """Return whether the order of a sum affects more than its last digits."""
     return name == "psum" and wide(dtype) == jnp.float16
 
 
 def widen(x: Any) -> Any:
-    """A value in the type of `wide`, rounded as it is.
+    """Convert a value to the type of `wide`, rounded to its own type first.
 
     XLA may leave out a rounding between two wider types, and does not across a collective.
     """
@@ -68,7 +69,7 @@ def widen(x: Any) -> Any:
 
 
 def narrow(x: Any, dtype: Any) -> Any:
-    """The inverse: rounded here and now."""
+    """Convert back from the type of `wide`, rounding here."""
     if x.dtype == dtype:
         return x
     if dtype == jnp.bfloat16:
@@ -77,7 +78,7 @@ def narrow(x: Any, dtype: Any) -> Any:
 
 
 def reduce(name: str, x: Any) -> Any:
-    """A reduction of a stack, in the type of `wide`."""
+    """Reduce a stack, in the type of `wide`."""
     if jnp.issubdtype(x.dtype, jnp.complexfloating) and name != "psum":
         return functools.reduce(RULES[name].fold, x)  # pyright: ignore[reportArgumentType]
     if one_by_one(name, x.dtype) or (name != "psum" and jnp.issubdtype(x.dtype, jnp.floating)):
@@ -91,7 +92,7 @@ def reduce(name: str, x: Any) -> Any:
 
 
 def accumulate(name: str, total: Any, x: Any) -> Any:
-    """A total, and a stack that comes after it; both in the type of `wide` in the end."""
+    """Add a stack to a total, in the type of `wide`."""
     fold = RULES[name].fold
     assert fold is not None
     if one_by_one(name, x.dtype):
@@ -124,15 +125,15 @@ def _sum(x: Any) -> Any:
 
 
 def alone(name: str, x: Any) -> Any:
-    """A reduction of one device's value, in the type of `wide`.
+    """Reduce the value of one device, in the type of `wide`.
 
-    On a mesh that has other devices XLA reduces it all the same: a NaN is passed over.
+    On a mesh with other devices XLA still reduces it: a NaN is passed over.
     """
     return _from_zero(widen(x)) if name == "psum" else widen(reduce(name, x[None]))
 
 
 def _from_zero(total: Any) -> Any:
-    """A sum as one that starts from 0, and so is never -0. Left to itself, XLA drops the 0."""
+    """Return a sum as if it started from 0, so that it is never -0. XLA itself drops the 0."""
     if not jnp.issubdtype(total.dtype, jnp.floating):
         return total
     zero = lax.full_like(total, 0)
@@ -149,7 +150,7 @@ def _psum_scatter(x: Any, *, dimension: int, tiled: bool) -> Any:
 
 
 def scatter(total: Any, n: int, *, dimension: int, tiled: bool) -> Any:
-    """A total, dealt out along one of its dimensions; the parts stacked in front."""
+    """Split a total along one of its dimensions; the parts are stacked in front."""
     if tiled:
         total = cut(total, dimension, n)
     return moved(total, dimension, 0)
@@ -206,7 +207,7 @@ def _ragged_all_to_all(x: Any, output: Any, starts: Any, sizes: Any, targets: An
 
 
 def exchange_in_a_batch(where: str = "") -> UnsupportedError:
-    """What is said of a `vmap` of a ragged exchange that JAX has no rule for."""
+    """Return the error for a `vmap` of a ragged exchange that JAX has no rule for."""
     return UnsupportedError(
         explain_error(
             "vmap of ragged_all_to_all with offsets or sizes that are not batched",
@@ -219,7 +220,7 @@ def exchange_in_a_batch(where: str = "") -> UnsupportedError:
 
 
 def no_derivative(name: str, where: str = "") -> UnsupportedError:
-    """What is said of a `pmax` or `pmin` that is differentiated."""
+    """Return the error for a `pmax` or `pmin` that is differentiated."""
     return UnsupportedError(
         explain_error(
             f"a {name} is differentiated, and JAX has no derivative of it",
@@ -246,7 +247,7 @@ def _alone(name: str) -> Callable[[Any, int], Any]:
 
 
 def _all_reduce_bytes(size: int, n: int) -> int:
-    """A reduce-scatter and an all-gather of the parts."""
+    """Count a reduce-scatter and an all-gather of the parts."""
     return -(-2 * (n - 1) * size // n)
 
 
@@ -282,7 +283,7 @@ RULES: dict[str, CollectiveRule] = {
 def apply(
     name: str, groups: tuple[tuple[int, ...], ...] | None, *stacks: Any, **params: Any
 ) -> Any:
-    """The result of a collective on a stack for each operand, within groups where it has them."""
+    """Apply a collective to a stack for each operand, within groups if it has them."""
     rule = RULES[name]
     if groups is None:
         return rule.apply(*stacks, **params)
@@ -306,7 +307,7 @@ def apply(
 def _unequal(
     rule: CollectiveRule, stack: Any, groups: tuple[tuple[int, ...], ...], params: Any
 ) -> Any:
-    """A reduction within groups of different sizes."""
+    """Reduce within groups of different sizes."""
     parts = [
         jnp.broadcast_to(out, (len(group), *out.shape))
         for group in groups
@@ -325,7 +326,7 @@ def sends(name: str, size: int, n: int) -> int:
 
 
 def identity(name: str, dtype: Any) -> Any:
-    """Where folding starts."""
+    """Return the value from which folding starts."""
     if name == "psum":
         return np.zeros((), wide(dtype))
     if jnp.issubdtype(dtype, jnp.floating):
@@ -337,21 +338,21 @@ def identity(name: str, dtype: Any) -> Any:
 
 
 def foldable(name: str, dtype: Any) -> bool:
-    """Whether a reduction of this type has a place to start from."""
+    """Return whether a reduction of this dtype has a neutral element."""
     return RULES[name].fold is not None and (
         name == "psum" or not jnp.issubdtype(dtype, jnp.complexfloating)
     )
 
 
 def merge(x: Any, dimension: int) -> Any:
-    """Fold dimension `dimension` into the next one."""
+    """Merge dimension `dimension` with the next one."""
     shape = x.shape
     whole = shape[dimension] * shape[dimension + 1]
     return lax.reshape(x, (*shape[:dimension], whole, *shape[dimension + 2 :]))
 
 
 def cut(x: Any, dimension: int, n: int) -> Any:
-    """The inverse: cut a dimension into `n` parts, a new dimension in front of it."""
+    """Split a dimension into `n` parts, with a new dimension in front of it."""
     shape = x.shape
     part = shape[dimension] // n
     return lax.reshape(x, (*shape[:dimension], n, part, *shape[dimension + 1 :]))

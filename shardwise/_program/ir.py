@@ -20,7 +20,7 @@ from .where import Where, where_of
 
 
 class Var:
-    """A value: its local shape and type, and (once annotated) the axes it differs over."""
+    """A value: its local shape and dtype and, once annotated, the axes over which it differs."""
 
     __slots__ = ("axes", "dtype", "shape", "weak")
 
@@ -36,13 +36,13 @@ class Var:
 
     @property
     def kind(self) -> str:
-        """The name of its type; NumPy has none for a tangent of whole numbers, `float0`."""
+        """Return the name of the dtype; NumPy has none for a tangent of integers, `float0`."""
         names = getattr(self.dtype, "names", None)
         return names[0] if names else str(self.dtype)
 
     @property
     def bytes(self) -> int:
-        """Size of one device's part."""
+        """Return the size in bytes on one device."""
         count = 1
         for size in self.shape:
             count *= size
@@ -69,46 +69,46 @@ class Op:
     scope: tuple[Axis, ...] = dataclasses.field(default=(), kw_only=True)
     source: Any = dataclasses.field(default=None, kw_only=True, repr=False)
     calls: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
-    """The sources of the calls around it, from the inside out."""
+    """The source info of the calls around it, innermost first."""
     flow: tuple[Any, ...] = dataclasses.field(default=(), kw_only=True, repr=False)
-    """The sources of the loops and branches around it: a derivative marks these, not what is in."""
+    """The source info of the loops and branches around it: derivatives mark these, not the body."""
     # Filled in by `annotate`:
     needs: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
-    """It has to run once for each coordinate along these axes."""
+    """The axes for each of whose coordinates it has to run."""
     meets: frozenset[Axis] = dataclasses.field(default=frozenset(), kw_only=True)
-    """Devices along these axes exchange something here."""
+    """The axes along which devices communicate here."""
 
     @functools.cached_property
     def where(self) -> Where:
-        """Its line, or that of the innermost call around it that has one; looked up when asked."""
+        """Return its source line, or that of the innermost call around it that has one."""
         return where_of(self.source, *self.calls)
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        """The nested lists, for control flow."""
+        """Return the nested lists of control flow."""
         return ()
 
     @property
     def backward(self) -> bool:
-        """Whether it belongs to the backward pass of a derivative."""
+        """Return whether it belongs to the backward pass of a derivative."""
         sources = (self.source, *self.calls, *self.flow) if self.source is not None else ()
         return any(_jax.is_backward(source) for source in sources)
 
     @property
     def back_through_all(self) -> bool:
-        """Whether it belongs to the backward pass of the outermost derivative around it."""
+        """Return whether it belongs to the backward pass of the outermost derivative around it."""
         sources = (self.source, *self.calls) if self.source is not None else ()
         return any(_jax.is_outermost_backward(source) for source in sources)
 
     @property
     def differentiated(self) -> bool:
-        """Whether it belongs to the forward pass of something that is differentiated."""
+        """Return whether it belongs to a forward pass that is differentiated."""
         sources = (self.source, *self.calls) if self.source is not None else ()
         return any(_jax.is_forward(source) for source in sources)
 
     @property
     def effectful(self) -> bool:
-        """Whether running it does something besides giving results."""
+        """Return whether it has side effects."""
         return any(op.effectful for body in self.bodies for op in body.ops)
 
 
@@ -120,12 +120,12 @@ class Body:
     ops: list[Op]
     outs: list[Atom]
     dropped: list[Op] = dataclasses.field(default_factory=list, repr=False)
-    """What the program says and nothing comes of: JAX does not run it either."""
+    """Operations without a result or an effect that is used; JAX does not run them either."""
 
 
 @dataclasses.dataclass(eq=False)
 class Leaf(Op):
-    """Anything that a device does by itself."""
+    """Any operation without communication."""
 
     name: str
     run: Callable[..., list[Any]]
@@ -134,7 +134,7 @@ class Leaf(Op):
 
     @property
     def primitive(self) -> Any:
-        """Of what is one equation of JAX and does nothing else; else None."""
+        """Return the primitive, if it is exactly one equation of JAX; else None."""
         return self.run.primitive if isinstance(self.run, _jax.Equation) else None
 
     @property
@@ -144,41 +144,41 @@ class Leaf(Op):
 
 @dataclasses.dataclass(eq=False)
 class AxisIndex(Op):
-    """A device's own coordinate."""
+    """The coordinate of a device."""
 
     axis: Axis
 
 
 @dataclasses.dataclass(eq=False)
 class Split(Op):
-    """A global array becomes each device's part of it: an `in_spec`."""
+    """Split a global array over devices: an `in_spec`."""
 
     placement: Placement
     name: str = ""
-    """What the body calls it, where that is known."""
+    """The parameter of the body, if known."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes it is split over."""
+        """Return the axes that split it."""
         return tuple(axis for row in self.placement for axis in row)
 
 
 @dataclasses.dataclass(eq=False)
 class Join(Op):
-    """Parts become a global array: an `out_spec`."""
+    """Join the parts of the devices into a global array: an `out_spec`."""
 
     placement: Placement
     replicated: tuple[Axis, ...] = ()
-    """Axes that the spec does not mention: the parts are promised to be the same along them."""
+    """Axes that the spec leaves out: the parts are declared equal along them."""
     checked: bool = True
-    """Whether JAX has held the program to that promise."""
+    """Whether JAX verifies that declaration."""
 
     axes = Split.axes
 
 
 @dataclasses.dataclass(eq=False)
 class Collective(Op):
-    """Devices exchange values. `name` and `params` as in the table of `_collectives`."""
+    """Communication between devices. `name` and `params` are those of `collectives.RULES`."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -233,7 +233,7 @@ class Cond(Op):
 
 
 def walk(ops: list[Op]) -> Iterator[Op]:
-    """All operations, those in nested bodies too, in program order."""
+    """Yield all operations in program order, including those of nested bodies."""
     for op in ops:
         yield op
         for body in op.bodies:
@@ -241,7 +241,7 @@ def walk(ops: list[Op]) -> Iterator[Op]:
 
 
 def with_bodies(op: Op, change: Callable[[Body], Body]) -> Op:
-    """An operation with other bodies."""
+    """Return an operation with its bodies changed."""
     match op:
         case Scan():
             return dataclasses.replace(op, body=change(op.body))
@@ -253,17 +253,17 @@ def with_bodies(op: Op, change: Callable[[Body], Body]) -> Op:
 
 
 def is_sharded(body: Body) -> bool:
-    """Whether anything of a program is written for the devices of a mesh: a shard_map, a pmap."""
+    """Return whether a program contains a `shard_map` or `pmap`."""
     return any(op.scope or isinstance(op, Split | Join) for op in walk(body.ops))
 
 
 def collectives_in(ops: list[Op]) -> Iterator[Collective]:
-    """All collectives, in program order."""
+    """Yield all collectives in program order."""
     return (op for op in walk(ops) if isinstance(op, Collective))
 
 
 def pairs(op: Op) -> Iterator[tuple[Body, list[tuple[Atom, Atom, int]]]]:
-    """The bodies of an operation, with the values outside that are theirs inside."""
+    """Yield the bodies of an operation, with pairs of equal values outside and inside."""
     match op:
         case Scan():
             fixed = op.consts + op.carry
@@ -287,18 +287,18 @@ def _zip(outer: list, inner: list) -> list[tuple[Atom, Atom]]:
 
 
 def var_of(v: Any) -> Var:
-    """A value for a variable of a jaxpr."""
+    """Return a new value for a variable of a jaxpr."""
     shape, dtype = _jax.shape_of(v.aval)
     return Var(shape, dtype, getattr(v.aval, "weak_type", False))
 
 
 def outs_of(eqn: Any) -> list[Var]:
-    """Values for the results of an equation."""
+    """Return new values for the results of an equation."""
     return [var_of(v) for v in eqn.outvars]
 
 
 def like(atom: Atom) -> Var:
-    """A new value of the same type."""
+    """Return a new value of the same type."""
     if isinstance(atom, Lit):
         value = np.asarray(atom.value)
         return Var(value.shape, value.dtype)
@@ -306,7 +306,7 @@ def like(atom: Atom) -> Var:
 
 
 def twin(var: Var) -> Var:
-    """A new value of the same type that differs over the same axes."""
+    """Return a new value of the same type that differs over the same axes."""
     out = like(var)
     out.axes = var.axes
     return out

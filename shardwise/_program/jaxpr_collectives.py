@@ -1,4 +1,5 @@
-"""The collectives of a jaxpr: over axes of the mesh, of a `vmap` around, or of what it has left."""
+"""Convert the collectives of a jaxpr: over mesh axes, axes of an outer `vmap`, or array
+dimensions."""
 
 from __future__ import annotations
 
@@ -17,34 +18,38 @@ from .primitives import REDUCTIONS
 from .where import LazyWhere
 
 
-class Walk(Protocol):
-    """What is asked of the walk over a jaxpr."""
+class JaxprWalk(Protocol):
+    """The methods of the walk over a jaxpr that conversions use."""
 
     scope: Scope
 
     def add(self, eqn: Any, op: Op) -> list[Any]:
-        """Add an operation; its results."""
+        """Add an operation and return its results."""
+        ...
+
+    def within(self, axes: Scope) -> JaxprWalk:
+        """Return the same walk with more axes in scope."""
         ...
 
     def where(self, eqn: Any) -> LazyWhere:
-        """The line of an equation."""
+        """Return the line of an equation."""
         ...
 
     def unsupported(self, eqn: Any, name: str) -> UnsupportedError:
-        """What is said of what cannot be simulated."""
+        """Return the error for an unsupported primitive."""
         ...
 
 
-def axis_index(walk: Walk, eqn: Any, ins: list[Atom]) -> list[Atom]:
-    """A device's own coordinate."""
+def axis_index(walk: JaxprWalk, eqn: Any, ins: list[Atom]) -> list[Atom]:
+    """Convert `axis_index`."""
     name = eqn.params["axis_name"]
     if name not in walk.scope:
         return _around(walk, eqn, ins, outs_of(eqn), (name,))
     return walk.add(eqn, AxisIndex(ins, outs_of(eqn), walk.scope[name]))
 
 
-def collective(walk: Walk, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
-    """One of the table of collectives."""
+def collective(walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
+    """Convert a collective of the table."""
     p = eqn.params
     names = p.get("axes", p.get("axis_name"))
     names = tuple(names) if isinstance(names, tuple | list) else (names,)
@@ -67,54 +72,56 @@ def collective(walk: Walk, eqn: Any, form: Form, ins: list[Atom]) -> list[Atom]:
     return ins
 
 
-def _over(walk: Walk, eqn: Any, form: Form, ins: list[Atom], names: tuple[str, ...]) -> list[Atom]:
-    """One over axes of the mesh."""
+def _over(
+    walk: JaxprWalk, eqn: Any, form: Form, ins: list[Atom], names: tuple[str, ...]
+) -> list[Atom]:
+    """Convert a collective over mesh axes."""
     p, where = eqn.params, walk.where(eqn)
     axes = tuple(walk.scope[name] for name in names)
     groups = p.get("axis_index_groups")
     groups = tuple(map(tuple, groups)) if groups is not None else None
-    own = {ours: p[theirs] for ours, theirs in form.params.items()}
-    if "perm" in own:
+    params = {ours: p[theirs] for ours, theirs in form.params.items()}
+    if "perm" in params:
         axes = checks.numbered(axes, walk.scope, where)
-        own["perm"] = checks.permutation(own["perm"], axes, where)
-    if "source" in own:
-        checks.source(own["source"], axes, where)
+        params["perm"] = checks.permutation(params["perm"], axes, where)
+    if "source" in params:
+        checks.source(params["source"], axes, where)
     for v, out in zip(eqn.invars, eqn.outvars, strict=False):
-        checks.operand(form.name, own, v.aval, out.aval, where)
+        checks.operand(form.name, params, v.aval, out.aval, where)
     if groups is not None:
         groups = checks.grouped(form.name, groups, axes, where)
         if not groups:
             return ins
     if form.together:
-        return walk.add(eqn, Collective(ins, outs_of(eqn), form.name, axes, own, groups))
+        return walk.add(eqn, Collective(ins, outs_of(eqn), form.name, axes, params, groups))
     if len(ins) != len(eqn.outvars):
         raise walk.unsupported(eqn, form.name)
     # One operation for each operand: they travel together but do not depend on each other.
     return [
-        walk.add(eqn, Collective([atom], [var_of(v)], form.name, axes, own, groups))[0]
+        walk.add(eqn, Collective([atom], [var_of(v)], form.name, axes, params, groups))[0]
         for atom, v in zip(ins, eqn.outvars, strict=True)
     ]
 
 
 def _around(
-    walk: Walk, eqn: Any, ins: list[Atom], outs: list[Var], names: tuple[Any, ...]
+    walk: JaxprWalk, eqn: Any, ins: list[Atom], outs: list[Var], names: tuple[Any, ...]
 ) -> list[Atom]:
-    """A collective over axes of a `vmap` around the simulated function.
+    """Convert a collective over the axes of a `vmap` around the simulated function.
 
-    It is nothing that devices exchange, and `vmap` has replaced it before the program is run.
-    Until then a derivative may want to know which values differ.
+    Devices exchange nothing there, and `vmap` replaces it before the program runs. Until then it is
+    needed to find out which values differ in a derivative.
     """
     name = _jax.primitive_name(eqn.primitive)
     run = partial(_refuse_around, name, names, walk.where(eqn))
     return walk.add(eqn, Leaf(ins, outs, name, run, dict(eqn.params)))
 
 
-def _reduce(walk: Walk, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) -> Var:
-    """A reduction over dimensions of the local array."""
-    own = like(atom)
-    kept = tuple(size for d, size in enumerate(own.shape) if d not in dims)
+def _reduce(walk: JaxprWalk, eqn: Any, name: str, atom: Atom, dims: tuple[int, ...]) -> Var:
+    """Reduce dimensions of the local array."""
+    operand = like(atom)
+    shape = tuple(size for d, size in enumerate(operand.shape) if d not in dims)
     run, params = partial(_reduced, name, dims), {"axes": tuple(dims)}
-    op = Leaf([atom], [Var(kept, own.dtype)], f"reduce_{name[1:]}", run, params)
+    op = Leaf([atom], [Var(shape, operand.dtype)], f"reduce_{name[1:]}", run, params)
     return walk.add(eqn, op)[0]
 
 

@@ -1,4 +1,4 @@
-"""What comes of what in a list of operations."""
+"""Which operations and values depend on which."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .ir import Atom, Op, Var
 
 
 def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
-    """The operations that something comes of: a result, or an effect."""
+    """Return the operations that a result or an effect depends on."""
     used = {id(atom) for atom in outs}
     kept = []
     for op in reversed(ops):
@@ -18,9 +18,9 @@ def live(ops: list[Op], outs: list[Atom]) -> list[Op]:
     return kept[::-1]
 
 
-def after(ops: list[Op], given: Iterable[Var], but: Iterable[Var] = ()) -> set[Atom]:
-    """Some values, and all that is computed from them; what comes of them only by `but` is not."""
-    found: set[Atom] = set(given)
+def dependents(ops: list[Op], sources: Iterable[Var], but: Iterable[Var] = ()) -> set[Atom]:
+    """Return these values and all that is computed from them, except through the values `but`."""
+    found: set[Atom] = set(sources)
     for op in ops:
         if not found.isdisjoint(op.ins):
             found |= set(op.outs) - set(but)

@@ -1,4 +1,4 @@
-"""When two operations do the same."""
+"""Keys that are equal for operations that compute the same."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 from .ir import AxisIndex, Collective, Leaf, Lit, Op, Split
 
 SMALL = 16
-"""Up to how many elements two constants are compared."""
+"""The largest constants, in elements, that are compared by value."""
 
 
 def doing(op: Op) -> Any:
-    """What an operation does, whatever it does it to; None for one that stands for itself."""
+    """Return a key for what an operation does to its operands; None if it equals only itself."""
     match op:
         case Leaf() if op.primitive is not None:
             return op.primitive, comparable(op.params)
@@ -30,7 +30,7 @@ def doing(op: Op) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """Something to look a value up by: parameters, atoms and constants, nested or not."""
+    """Return a hashable key for a value: parameters, atoms and constants, nested or not."""
     if isinstance(value, Lit):
         return _constant(value.value)
     if isinstance(value, dict):

@@ -1,10 +1,9 @@
-"""The table of primitives: one row for each primitive of JAX, which states what it is.
+"""The table of primitives: one row for each primitive of JAX, with facts about it.
 
-Rows are facts (pointwise, linear, random, ...), never what one reader makes of them: the engine
-decides for itself what is cheap, `prove` what a share of a sum may go through. `of` gives the row
-of an operation, `names` the primitives of which something is true. Nothing else in the package
-lists primitives for what they are; tests compare the table with JAX's registry, and attack its
-facts with numbers.
+Rows are facts (pointwise, linear, random, ...), never conclusions: the engine decides what is
+cheap, `prove` what a partial sum may pass through. `of` returns the row of an operation, `names`
+the primitives with a property. No other module lists primitives for their properties; tests compare
+the table with JAX's registry and verify its facts numerically.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _SCATTER = Form("psum_scatter", {"dimension": "scatter_dimension", "tiled": "til
 
 
 def _each(acts: Acts, primitives: str, random: bool = False) -> Iterator[P]:
-    """Yield rows of primitives of which the same is true."""
+    """Yield rows of primitives with the same facts."""
     return (P(name, acts, random=random) for name in primitives.split())
 
 
@@ -300,12 +299,12 @@ UNKNOWN = P("")
 
 
 def of(name: str) -> P:
-    """Return the row of a primitive; one of which nothing is true if there is none."""
+    """Return the row of a primitive; an empty row if there is none."""
     return TABLE.get(name, UNKNOWN)
 
 
 def names(is_true: Callable[[P], object]) -> frozenset[str]:
-    """Return the primitives of which something is true."""
+    """Return the primitives with a property."""
     return frozenset(row.name for row in _ROWS if is_true(row))
 
 

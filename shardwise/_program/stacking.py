@@ -1,4 +1,4 @@
-"""Values that one part of a simulated program hands to another.
+"""Values that one part of a simulated program passes to another.
 
 A derivative cuts a program in two: a forward part, and a linear part that needs some of what the
 first has computed (the residuals). One rule holds for all that passes between them:
@@ -30,72 +30,74 @@ from .ir import Atom, Body, Join, Leaf, Lit, Op, Split, Var
 from .varying import differing
 
 StackAxes = tuple[Axis, ...] | None
-"""The axes in front of a value that is handed over; None for one that is the user's.
+"""The axes in front of a value that parts of a program exchange; None for a value of the user's.
 
-What a user gives is the same on every device, and what a user gets is the first device's.
+An argument of the user's is the same on every device, and a result is the first device's.
 """
 
 WantedAxes = StackAxes | Literal["every"]
-"""How a result is wanted: "every" is for every device that it may differ on."""
+"""The requested axes of a result; "every" is all axes over which it may differ."""
 
 
-def unstack_value(array: Atom, own: Var, axes: Sequence[Axis]) -> list[Op]:
-    """The operations that make of a handed array what each device handed over."""
-    part = Var((1,) * len(axes) + own.shape, own.dtype, own.weak)
-    split = Split([array], [part], _in_front(axes, own.shape))
-    return [split, Leaf([part], [own], "reshape", partial(_reshape, own.shape))]
+def unstack_value(array: Atom, value: Var, axes: Sequence[Axis]) -> list[Op]:
+    """Return the operations that extract each device's value from a stacked array."""
+    part = Var((1,) * len(axes) + value.shape, value.dtype, value.weak)
+    split = Split([array], [part], _in_front(axes, value.shape))
+    return [split, Leaf([part], [value], "reshape", partial(_reshape, value.shape))]
 
 
 def stack_value(atom: Atom, axes: Sequence[Axis]) -> tuple[list[Op], Var]:
-    """The operations that make an array to hand over of what each device has."""
-    own = _var(atom)
-    part = Var((1,) * len(axes) + own.shape, own.dtype, own.weak)
-    whole = Var(stacked_shape(axes, own.shape), own.dtype, own.weak)
-    join = Join([part], [whole], _in_front(axes, own.shape))
+    """Return the operations that stack the values of all devices, and the stacked array."""
+    value = _var(atom)
+    part = Var((1,) * len(axes) + value.shape, value.dtype, value.weak)
+    whole = Var(stacked_shape(axes, value.shape), value.dtype, value.weak)
+    join = Join([part], [whole], _in_front(axes, value.shape))
     return [Leaf([atom], [part], "reshape", partial(_reshape, part.shape)), join], whole
 
 
 def stacked_shape(axes: Sequence[Axis] | None, shape: Sequence[int]) -> tuple[int, ...]:
-    """The shape of a handed array."""
+    """Return the shape of a stacked array."""
     return (*(axis.size for axis in axes or ()), *shape)
 
 
-def unstack_inputs(body: Body, given: Sequence[StackAxes]) -> Body:
-    """The program that takes some of its inputs as handed arrays."""
+def unstack_inputs(body: Body, stack_axes: Sequence[StackAxes]) -> Body:
+    """Return the program with some inputs replaced by stacked arrays."""
     ins: list[Var] = []
     first: list[Op] = []
-    for own, axes in zip(body.ins, given, strict=True):
-        ins.append(Var(stacked_shape(axes, own.shape), own.dtype, own.weak) if axes else own)
-        first += unstack_value(ins[-1], own, axes) if axes else []
+    for value, axes in zip(body.ins, stack_axes, strict=True):
+        ins.append(
+            Var(stacked_shape(axes, value.shape), value.dtype, value.weak) if axes else value
+        )
+        first += unstack_value(ins[-1], value, axes) if axes else []
     return Body(ins, [*first, *body.ops], body.outs, body.dropped)
 
 
 def choose_stack_axes(body: Body, wanted: Sequence[WantedAxes]) -> tuple[StackAxes, ...]:
-    """The axes in front of each result."""
-    if all(one is None for one in wanted):
+    """Return the axes in front of each result."""
+    if all(request is None for request in wanted):
         return (None,) * len(wanted)
-    found = differing(body)
-    for one, axes in zip(wanted, found, strict=True):
-        if isinstance(one, tuple) and not axes <= set(one):
-            raise _refusal(sorted(axis.name for axis in axes - set(one)))
+    axes_of_results = differing(body)
+    for request, axes in zip(wanted, axes_of_results, strict=True):
+        if isinstance(request, tuple) and not axes <= set(request):
+            raise _unsupported_derivative(sorted(axis.name for axis in axes - set(request)))
     return tuple(
-        tuple(sorted(axes)) if one == "every" else one
-        for one, axes in zip(wanted, found, strict=True)
+        tuple(sorted(axes)) if request == "every" else request
+        for request, axes in zip(wanted, axes_of_results, strict=True)
     )
 
 
-def stack_outputs(body: Body, kept: Sequence[StackAxes]) -> Body:
-    """The program that gives some of its results as arrays to hand over."""
+def stack_outputs(body: Body, stack_axes: Sequence[StackAxes]) -> Body:
+    """Return the program with some results replaced by stacked arrays."""
     ops, outs = list(body.ops), []
-    for atom, axes in zip(body.outs, kept, strict=True):
+    for atom, axes in zip(body.outs, stack_axes, strict=True):
         more, out = stack_value(atom, axes) if axes else ([], atom)
         ops += more
         outs.append(out)
     return Body(body.ins, ops, outs, body.dropped)
 
 
-def _refusal(axes: list[str]) -> UnsupportedError:
-    """A derivative has the type of its value, so it can differ over no other axes."""
+def _unsupported_derivative(axes: list[str]) -> UnsupportedError:
+    """Return the error for a derivative that differs over more axes than its value's type."""
     return UnsupportedError(
         explain_error(
             f"it needs the derivative of a value that is the same along {axes}, and that "

@@ -15,7 +15,7 @@ from .where import Where
 
 
 class Passes:
-    """The pass of each operation of a program."""
+    """The pass (forward, backward, update) of each operation of a program."""
 
     def __init__(self, body: Body):
         self.found: dict[int, str] = {}
@@ -25,16 +25,17 @@ class Passes:
         self._mark_feeders(body)
 
     def of(self, op: Op) -> str:
-        """`forward`, `backward` or `update`."""
+        """Return `forward`, `backward` or `update`."""
         return self.found.get(id(op), "forward")
 
     def _mark(self, body: Body, behind: set[Var]) -> None:
-        """Mark operations; afterwards `behind` holds all values that the backward pass made."""
+        """Mark operations; afterwards `behind` contains all values that the backward pass
+        computes."""
         for op in body.ops:
             own = self.found[id(op)] = _own(op) or self._later(op, behind)
             for inner, values in pairs(op):
-                # What one turn of a loop hands to the next is no news of a backward pass: the
-                # parameters that a step has updated go into another forward pass.
+                # What an iteration of a loop passes to the next is not new in the backward pass:
+                # the parameters that a step has updated go into another forward pass.
                 fresh = {v for outer, v, _ in values[: len(inner.ins)] if outer in behind}
                 marked = {v for v in fresh if isinstance(v, Var)}
                 self._mark(inner, marked)
@@ -59,7 +60,7 @@ class Passes:
                 self._mark_feeders(inner)
 
     def _later(self, op: Op, behind: set[Var]) -> str:
-        """The pass of an operation that no derivative has marked."""
+        """Return the pass of an operation that no derivative has marked."""
         given = [atom for atom in op.ins if isinstance(atom, Var)]
         if not any(var in behind for var in given):
             return "forward"
@@ -67,7 +68,7 @@ class Passes:
         return "forward" if again else "update"
 
     def _forward_places(self) -> set[Where]:
-        """Where the operations of the forward pass stand; looked up once it is asked."""
+        """Return the source lines of the forward pass."""
         if self._places is None:
             ops = (op for op in walk(self._body.ops) if op.differentiated and not op.backward)
             self._places = {op.where for op in ops if op.where.file}
@@ -81,7 +82,7 @@ def _own(op: Op) -> str:
 
 
 def kept_for_backward(body: Body, passes: Passes) -> set[Var]:
-    """The values that only the backward pass needs.
+    """Return the values that only the backward pass needs.
 
     Beside `tanh(x)` a forward pass that is differentiated also has `1 - tanh(x)`, say. No line of
     the program speaks of it.
@@ -112,7 +113,7 @@ def _keep(body: Body, wanted: set[Var], found: set[Var], passes: Passes) -> None
 
 
 def _unpacked(body: Body, found: set[Var], passes: Passes) -> None:
-    """What the backward pass makes of nothing but what was kept for it."""
+    """Add what the backward pass computes from nothing but what was kept for it."""
     for op in body.ops:
         given = [atom for atom in op.ins if isinstance(atom, Var)]
         if passes.of(op) == "backward":
@@ -123,7 +124,7 @@ def _unpacked(body: Body, found: set[Var], passes: Passes) -> None:
 
 
 def _carry(op: Op) -> int:
-    """How many of a loop's results, the first ones, go from one turn to the next."""
+    """Return how many of a loop's results, the first ones, are passed to the next iteration."""
     match op:
         case Scan():
             return op.carry

@@ -1,18 +1,18 @@
-"""Reductions that are still owed: `unreduced` in a spec or a type.
+"""Pending reductions: `unreduced` in a spec or a type.
 
-On a mesh with Explicit axes a value may be declared unreduced over an axis. What it stands for is
-then the sum (or maximum, minimum) of what the devices hold, and nobody has taken it yet. Such a
-value keeps every device's share, inside and outside a `shard_map`, and what is computed from it is
-computed from each share, as on a real mesh. The debt is paid where the program reshards the value,
-and where it leaves the program. A whole value that is declared unreduced becomes the share of the
-first device, and the others hold nothing; that is what XLA does.
+On a mesh with Explicit axes a value may be declared unreduced over an axis. It then stands for the
+sum (or maximum, minimum) of what the devices hold, which has not been computed yet. Such a value
+keeps every device's share, inside and outside a `shard_map`, and what is computed from it is
+computed from each share, as on a real mesh. The reduction runs where the program reshards the
+value, and where the value leaves the program. A replicated value that is declared unreduced becomes
+the share of the first device, and zero on the others, as XLA does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -20,42 +20,31 @@ from .. import _jax
 from .._jax import types
 from .._mesh import Axis, axes_of, placement
 from . import primitives
-from .ir import Atom, AxisIndex, Collective, Leaf, Op, Split, Var
+from .ir import Atom, AxisIndex, Collective, Leaf, Split, Var
+from .jaxpr_collectives import JaxprWalk
 
 REDUCING = {"dot_general"} | primitives.names(
     lambda p: p.acts == "reduces" and p.combines in primitives.BY_KIND
 )
-"""Operations that may leave a reduction over a split dimension to be paid later."""
+"""Operations that may leave the reduction of a split dimension pending."""
 
 
 REPLICATING = {"broadcast_in_dim"}
-"""Operations that make a whole value, of which the type then says that it is owed."""
+"""Operations with a replicated result that its type may declare unreduced."""
 
 
-class Walk(Protocol):
-    """What is asked of the walk over a jaxpr."""
-
-    def within(self, axes: Mapping[str, Axis]) -> Walk:
-        """The same walk with more axes in scope."""
-        ...
-
-    def add(self, eqn: Any, op: Op) -> list[Any]:
-        """Add an operation; its results."""
-        ...
-
-
-def convert_unreduced(walk: Walk, eqn: Any, atom: Atom, held: Any, wanted: Any) -> Atom:
-    """A value of type `held` as one of type `wanted`: debts paid, or taken on."""
-    before, after = types.unreduced_axes(held), types.unreduced_axes(wanted)
+def convert_unreduced(walk: JaxprWalk, eqn: Any, atom: Atom, old_type: Any, new_type: Any) -> Atom:
+    """Convert a value from one type to another: run pending reductions, or add some."""
+    before, after = types.unreduced_axes(old_type), types.unreduced_axes(new_type)
     if before - after:
-        atom = reduce_shares(walk, eqn, atom, held, before - after)
+        atom = reduce_shares(walk, eqn, atom, old_type, before - after)
     if after - before:
-        atom = as_shares(walk, eqn, atom, wanted, after - before)
+        atom = as_shares(walk, eqn, atom, new_type, after - before)
     return atom
 
 
-def reduce_shares(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
-    """Let the devices along these axes combine their shares."""
+def reduce_shares(walk: JaxprWalk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
+    """Reduce the shares of the devices along these axes."""
     axes = _axes(aval, names)
     name = primitives.BY_KIND[types.reduction_kind(aval)]
     out = Var(*_jax.shape_of(aval))
@@ -63,8 +52,8 @@ def reduce_shares(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[
     return walk.within(axes).add(eqn, op)[0]
 
 
-def as_shares(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
-    """A whole value as shares: all of it on the first device, nothing on the others."""
+def as_shares(walk: JaxprWalk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]) -> Atom:
+    """Turn a replicated value into shares: all of it on the first device, zero on the others."""
     if types.reduction_kind(aval) != "sum":
         return atom  # The maximum of the same value everywhere is that value.
     axes = _axes(aval, names)
@@ -77,26 +66,28 @@ def as_shares(walk: Walk, eqn: Any, atom: Atom, aval: Any, names: frozenset[str]
     return inner.add(eqn, Leaf([atom, *here], [out], "owe", partial(_on_first_device)))[0]
 
 
-def split_reduced_operands(walk: Walk, eqn: Any, name: str, ins: list[Atom]) -> list[Atom] | None:
-    """The operands of an operation cut where its result leaves a reduction owed.
+def split_reduced_operands(
+    walk: JaxprWalk, eqn: Any, name: str, ins: list[Atom]
+) -> list[Atom] | None:
+    """Split the operands of an operation whose result leaves a reduction pending.
 
-    None where the operation changes what is owed in a way that is not known.
+    Return None if the operation changes pending reductions in an unsupported way.
     """
-    given = frozenset().union(*(types.unreduced_axes(v.aval) for v in eqn.invars))
-    made = frozenset().union(*(types.unreduced_axes(v.aval) for v in eqn.outvars))
-    if given == made:
+    old_axes = frozenset().union(*(types.unreduced_axes(v.aval) for v in eqn.invars))
+    new_axes = frozenset().union(*(types.unreduced_axes(v.aval) for v in eqn.outvars))
+    if old_axes == new_axes:
         return ins
-    if name in REPLICATING and not given:
+    if name in REPLICATING and not old_axes:
         return ins
-    if given - made or name not in REDUCING:
+    if old_axes - new_axes or name not in REDUCING:
         return None
-    axes = _axes(eqn.outvars[0].aval, made - given)
+    axes = _axes(eqn.outvars[0].aval, new_axes - old_axes)
     operands = zip(ins, eqn.invars, _reduced_dims(name, eqn.params), strict=True)
     return [_cut(walk, eqn, atom, v.aval, dims, axes) for atom, v, dims in operands]
 
 
-def results(walk: Walk, eqn: Any, name: str, outs: list[Atom]) -> list[Atom]:
-    """The results of an operation, as their types say that they are owed."""
+def results(walk: JaxprWalk, eqn: Any, name: str, outs: list[Atom]) -> list[Atom]:
+    """Return the results of an operation as unreduced as their types declare them."""
     if name not in REPLICATING or any(types.unreduced_axes(v.aval) for v in eqn.invars):
         return outs
     rows = zip(outs, eqn.outvars, strict=True)
@@ -108,7 +99,12 @@ def _reduced_dims(name: str, params: dict[str, Any]) -> tuple[tuple[int, ...], .
 
 
 def _cut(
-    walk: Walk, eqn: Any, atom: Atom, aval: Any, dims: tuple[int, ...], axes: Mapping[str, Axis]
+    walk: JaxprWalk,
+    eqn: Any,
+    atom: Atom,
+    aval: Any,
+    dims: tuple[int, ...],
+    axes: Mapping[str, Axis],
 ) -> Atom:
     rows = placement(types.spec_of(aval), len(aval.shape), axes)
     place = tuple(row if d in dims else () for d, row in enumerate(rows))

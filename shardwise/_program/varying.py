@@ -1,4 +1,4 @@
-"""Which axes each value really differs over.
+"""The axes over which each value differs.
 
 Unlike JAX's own types (`{V:data}`), which follow what the program declares, this follows what it
 does: a value gathered from all devices is the same on all of them, whatever its type says.
@@ -18,15 +18,15 @@ NONE: Axes = frozenset()
 
 
 def annotate(body: Body) -> None:
-    """Fill in `axes` of every value and `needs`, `meets` of every operation."""
+    """Set `axes` of every value, and `needs` and `meets` of every operation."""
     _annotate(body, [NONE] * len(body.ins), stored=True)
 
 
 def differing(body: Body) -> list[Axes]:
-    """The axes that each output may differ over.
+    """Return the axes over which each output may differ.
 
-    Fewer than it is stored for: what runs once for each coordinate has a result for each, be they
-    all the same. Call `annotate` afterwards.
+    These may be fewer than the axes it is stored for: an operation that runs once for each
+    coordinate has a result for each, even if all are equal. Call `annotate` afterwards.
     """
     return _annotate(body, [NONE] * len(body.ins), stored=False)
 
@@ -40,24 +40,24 @@ def _annotate(body: Body, ins: Sequence[Axes], stored: bool) -> list[Axes]:
 
 
 def _annotate_op(op: Op, stored: bool) -> None:
-    given = _union(atom.axes for atom in op.ins)
-    op.needs = given
+    axes_of_inputs = _union(atom.axes for atom in op.ins)
+    op.needs = axes_of_inputs
     match op:
         case AxisIndex(axis=axis):
             _set(op, [frozenset({axis})])
         case Split():
-            _set(op, [given | frozenset(op.axes)])
+            _set(op, [axes_of_inputs | frozenset(op.axes)])
         case Join():
-            op.meets = given & frozenset(op.axes)
-            _set(op, [given - frozenset(op.axes)])
+            op.meets = axes_of_inputs & frozenset(op.axes)
+            _set(op, [axes_of_inputs - frozenset(op.axes)])
         case Collective():
             over = frozenset(op.axes)
-            op.meets = given & over
+            op.meets = axes_of_inputs & over
             keeps = op.groups is not None or not RULES[op.name].agrees
-            _set(op, [given | over if keeps else given - over])
+            _set(op, [axes_of_inputs | over if keeps else axes_of_inputs - over])
         case Leaf():
             if op.effectful:
-                op.needs = given | frozenset(op.scope)
+                op.needs = axes_of_inputs | frozenset(op.scope)
             _set(op, [op.needs] * len(op.outs))
         case Scan():
             _nested(op, _scan(op, stored), stored)
@@ -101,7 +101,7 @@ def _cond(op: Cond, stored: bool) -> list[Axes]:
 
 
 def annotate_loop(op: Scan) -> None:
-    """The same for one loop whose body is annotated already."""
+    """Annotate a loop whose body is annotated already."""
     op.needs = _union(atom.axes for atom in op.ins)
     carry = op.body.ins[op.consts : op.consts + op.carry]
     _nested(op, [atom.axes for atom in [*carry, *op.body.outs[op.carry :]]], stored=True)
@@ -112,7 +112,7 @@ def _nested(op: Op, outs: list[Axes], stored: bool) -> None:
     sources = _union(inside.needs | _made(inside) for inside in inner)
     op.meets = communicates(op) | _union(inside.meets for inside in inner)
     op.needs = op.needs | sources
-    _set(op, [own | (op.needs - op.meets) for own in outs] if stored else outs)
+    _set(op, [axes | (op.needs - op.meets) for axes in outs] if stored else outs)
 
 
 def _made(op: Op) -> Axes:
@@ -120,10 +120,10 @@ def _made(op: Op) -> Axes:
 
 
 def communicates(op: Op) -> Axes:
-    """The axes of all collectives in the nested bodies of an operation."""
+    """Return the axes of all collectives in the nested bodies of an operation."""
     inner = [inside for body in op.bodies for inside in body.ops]
-    own = _union(frozenset(i.axes) for i in inner if isinstance(i, Collective))
-    return own | _union(communicates(i) for i in inner)
+    axes = _union(frozenset(i.axes) for i in inner if isinstance(i, Collective))
+    return axes | _union(communicates(i) for i in inner)
 
 
 def _parts(op: Op, first: int, second: int) -> tuple[list[Axes], list[Axes], list[Axes]]:
@@ -132,14 +132,14 @@ def _parts(op: Op, first: int, second: int) -> tuple[list[Axes], list[Axes], lis
 
 
 def _set(op: Op, axes: Sequence[Axes]) -> None:
-    for var, own in zip(op.outs, axes, strict=True):
-        var.axes = own
+    for var, differs in zip(op.outs, axes, strict=True):
+        var.axes = differs
 
 
 def _union(sets) -> Axes:
     out: Axes = NONE
-    for one in sets:
-        out |= one
+    for axes in sets:
+        out |= axes
     return out
 
 

@@ -1,4 +1,4 @@
-"""Source places: which line of the user's an operation comes from."""
+"""The source line in the user's code that an operation comes from."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HERE = prefix(Path(__file__).parents[1])
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """A line of the user's program, and the library call it went through, where there is one."""
+    """A line of the user's program, and the library call it went through, if any."""
 
     file: str
     line: int
@@ -32,18 +32,18 @@ class Where:
 
     @property
     def text(self) -> str:
-        """The source line itself."""
+        """Return the source line."""
         return linecache.getline(self.file, self.line).strip()
 
     @property
     def excerpt(self) -> list[tuple[int, str]]:
-        """The line with its neighbours, numbered; lines that are not there are left out."""
+        """Return the line and its neighbours, with numbers; missing lines are left out."""
         numbers = range(max(1, self.line - 2), self.line + 3) if self.file else ()
         lines = [(number, linecache.getline(self.file, number).rstrip("\n")) for number in numbers]
         return [(number, line) for number, line in lines if line or number == self.line]
 
     def to_dict(self) -> dict[str, Any]:
-        """The place as plain data, with the text of the line."""
+        """Return the place as plain data, with the text of the line."""
         return {
             "file": self.file,
             "line": self.line,
@@ -58,7 +58,7 @@ NOWHERE = Where("", 0, "")
 
 
 def place_of(f: Callable[..., Any]) -> Where:
-    """Where a function is defined; nowhere for one that Python knows no source of."""
+    """Return where a function is defined; `NOWHERE` if Python has no source for it."""
     inner = inspect.unwrap(f)
     inner = getattr(inner, "func", inner)
     code = getattr(inner, "__code__", None)
@@ -68,13 +68,13 @@ def place_of(f: Callable[..., Any]) -> Where:
 
 
 def where_of(*sources: Any) -> Where:
-    """The line of the user's own code of the first of these sources that has one."""
+    """Return the user's line of the first of these sources that has one."""
     places = (choose(_jax.user_frames(source)) for source in sources if source is not None)
     return next((place for place in places if place.file), NOWHERE)
 
 
 class LazyWhere:
-    """The line of the first of some sources that has one, looked up once it is to be told."""
+    """The user's line of the first source that has one, looked up when it is printed."""
 
     def __init__(self, *sources: Any):
         self.sources = sources
@@ -84,47 +84,47 @@ class LazyWhere:
 
 
 def anywhere(source: Any) -> Where:
-    """The innermost frame outside JAX, be it shardwise's own, where no line is the user's."""
+    """Return the innermost frame outside JAX, even inside shardwise."""
     frame = next(_jax.user_frames(source), None) if source is not None else None
     return _where(frame, "") if frame else NOWHERE
 
 
 def caller_of(source: Any, where: Where) -> Where | None:
-    """The user's own line that called the function a line stands in; None if there is none."""
+    """Return the user's line that calls the function containing a line; None if there is none."""
     frames = list(_jax.user_frames(source)) if source is not None else []
-    own = [frame for frame in frames if is_user_file(frame.file)]
-    lines = [(frame.file, frame.line) for frame in own]
+    users = [frame for frame in frames if is_user_file(frame.file)]
+    lines = [(frame.file, frame.line) for frame in users]
     here = (where.file, where.line)
     if here not in lines:
         return None
-    rest = own[lines.index(here) + 1 :]
-    found = next((frame for frame in rest if (frame.file, frame.line) != here), None)
-    return _where(found, "") if found else None
+    rest = users[lines.index(here) + 1 :]
+    caller = next((frame for frame in rest if (frame.file, frame.line) != here), None)
+    return _where(caller, "") if caller else None
 
 
 def derivatives_of(source: Any) -> list[tuple[str, Where]]:
-    """The derivatives that an operation is made for, from the inside out.
+    """Return the derivatives that an operation is computed for, innermost first.
 
-    Of each the function of JAX, `grad` or `value_and_grad`, and the user's line that asked for it,
-    also where a library calls it for him.
+    Each is the function of JAX, `grad` or `value_and_grad`, and the user's line that calls it,
+    directly or through a library.
     """
-    found = _jax.derivative_frames(source) if source is not None else ()
-    places = ((name, choose(frames)) for name, frames in found)
+    derivatives = _jax.derivative_frames(source) if source is not None else ()
+    places = ((name, choose(frames)) for name, frames in derivatives)
     return [(name, place) for name, place in places if place.file]
 
 
 def within(source: Any, function: str) -> bool:
-    """Whether an operation was made inside a call of this function of JAX."""
+    """Return whether an operation was traced inside a call of this function of JAX."""
     return source is not None and function in _jax.functions_around(source)
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a file belongs to the user, and not to shardwise or to an installed package."""
+    """Return whether a file belongs to the user, not to shardwise or an installed package."""
     return not file.startswith((_HERE, *_jax.LIBRARIES))
 
 
 def choose(frames: Iterable[_jax.Frame]) -> Where:
-    """The innermost frame outside installed packages; failing that, the innermost of all."""
+    """Return the innermost frame outside installed packages, else the innermost of all."""
     inner = None
     for frame in frames:
         if frame.file.startswith(_HERE):
@@ -137,24 +137,30 @@ def choose(frames: Iterable[_jax.Frame]) -> Where:
 
 
 def choose_own(frames: Iterable[_jax.Frame]) -> Where:
-    """The same of a compiled operation, whose frames go on into the call of shardwise itself."""
+    """Do the same for a compiled operation, whose frames include the call of shardwise."""
     return choose(_within_the_program(frames))
 
 
 def caller_in(frames: Iterable[_jax.Frame], where: Where) -> Where:
-    """The user's line that called the function that the line of a compiled operation is in."""
-    own = [one for one in _within_the_program(frames) if not one.file.startswith(_jax.LIBRARIES)]
+    """Return the user's line that calls the function containing a compiled operation."""
+    users = [
+        frame for frame in _within_the_program(frames) if not frame.file.startswith(_jax.LIBRARIES)
+    ]
     here = where.file, where.line
-    others = (one for one in own if (one.file, one.line) != here and not one.file.startswith(_HERE))
-    found = next(others, None)
-    return _where(found, "") if found else NOWHERE
+    others = (
+        frame
+        for frame in users
+        if (frame.file, frame.line) != here and not frame.file.startswith(_HERE)
+    )
+    caller = next(others, None)
+    return _where(caller, "") if caller else NOWHERE
 
 
 def _within_the_program(frames: Iterable[_jax.Frame]) -> list[_jax.Frame]:
-    """The frames inside the outermost one of shardwise's own, which traces the program."""
-    found = list(frames)
-    ours = [place for place, one in enumerate(found) if one.file.startswith(_HERE)]
-    return found[: ours[-1]] if ours else found
+    """Return the frames inside the outermost one of shardwise, which traces the program."""
+    frames_out = list(frames)
+    ours = [place for place, frame in enumerate(frames_out) if frame.file.startswith(_HERE)]
+    return frames_out[: ours[-1]] if ours else frames_out
 
 
 def _where(frame: _jax.Frame, through: str) -> Where:

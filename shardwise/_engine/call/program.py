@@ -1,4 +1,4 @@
-"""A traced function: its jaxpr, what passes in and out of it, and its operations once needed."""
+"""A traced function: its jaxpr, its inputs and outputs, and its operations, built on demand."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from ..._program import (
     walk,
 )
 from ..._program.collectives import exchange_in_a_batch, no_derivative
-from ..lower import Pace, Trouble, Watch, execute
+from ..lower import Divergence, Pace, Watch, execute
 
 
 @contextlib.contextmanager
-def _in_one_go() -> Iterator[None]:
-    """Many small objects are made here, and stay: nothing is gained by looking through all of them.
+def _without_garbage_collection() -> Iterator[None]:
+    """Pause garbage collection while many small objects are created that all stay alive.
 
-    To Python they are a reason to, and all that JAX has imported is looked through as well.
+    Otherwise Python would collect often, and scan all objects of JAX each time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -49,10 +49,9 @@ def _in_one_go() -> Iterator[None]:
 class SimulatedProgram:
     """A traced function.
 
-    The jaxpr speaks of values as the user's program has them. Where a program is part of a
-    derivative, some of its inputs and results are handed over from and to other parts, for every
-    device: `given` and `kept` hold the axes in front of these. Constants are inputs too, the first
-    ones, and the caller's.
+    The jaxpr has the values of the user's program. Where a program is part of a derivative, some of
+    its inputs and results are passed from and to other parts, for every device: `given` and `kept`
+    contain the axes in front of these. Constants are the first inputs, and belong to the caller.
     """
 
     def __init__(
@@ -83,11 +82,11 @@ class SimulatedProgram:
         self._compiled: dict[Pace, Callable[..., Any]] = {}
 
     def inline(self, name: str) -> None:
-        """Put programs in place of the primitive that stands for them, before `body` is read."""
+        """Replace a primitive that stands for a program by it; call this before `body`."""
         self._build = functools.partial(self._build, through=name)
 
     @functools.cached_property
-    @_in_one_go()
+    @_without_garbage_collection()
     def _parts(self) -> tuple[Body, tuple[StackAxes, ...]]:
         shares_in = [axes is not None for axes in self.given]
         shares_out = [axes is not None for axes in self._wanted]
@@ -101,24 +100,24 @@ class SimulatedProgram:
 
     @property
     def body(self) -> Body:
-        """The operations, annotated."""
+        """Return the operations, annotated."""
         return self._parts[0]
 
     @property
     def kept(self) -> tuple[StackAxes, ...]:
-        """The axes in front of each result."""
+        """Return the axes in front of each result."""
         if any(one == "every" for one in self._wanted):
             return self._parts[1]
         return self._wanted  # pyright: ignore[reportReturnType]
 
     @functools.cached_property
     def watch(self) -> Watch:
-        """Where devices may disagree."""
+        """Return where devices may diverge."""
         return Watch(self.body.ops)
 
     @functools.cached_property
     def avals(self) -> list[Any]:
-        """The types of the results."""
+        """Return the types of the results."""
         return [
             types.stacked(aval, stacked_shape(axes, ()))
             for axes, aval in zip(self.kept, self.results, strict=True)
@@ -126,22 +125,22 @@ class SimulatedProgram:
 
     @property
     def arguments(self) -> list[Any]:
-        """The types of the inputs, constants first, as one device has them."""
+        """Return the types of the inputs, constants first, on one device."""
         return [types.without_manual_axes(v.aval) for v in _jax.inputs(self.jaxpr)]
 
     @property
     def results(self) -> list[Any]:
-        """The types of the results, as one device has them."""
+        """Return the types of the results, on one device."""
         return [types.without_manual_axes(v.aval) for v in _jax.open_jaxpr(self.jaxpr).outvars]
 
     @functools.cached_property
     def axes_around(self) -> set[Any]:
-        """The axes of `vmap`s around it that it uses."""
+        """Return the axes of outer `vmap`s that it uses."""
         return _jax.named_axes(_jax.open_jaxpr(self.jaxpr).effects)
 
     @functools.cached_property
     def effects(self) -> set[Any]:
-        """What running it does besides giving results."""
+        """Return its side effects."""
         own = _jax.without_axes(_jax.open_jaxpr(self.jaxpr).effects)
         # A tangent program that JAX only wants to transpose need not be one that can be run.
         with contextlib.suppress(UnsupportedError):
@@ -149,7 +148,7 @@ class SimulatedProgram:
         return own
 
     def function(self, *args: Any) -> list[Any]:
-        """The program as JAX sees it; to be traced, not run. Constants come first in `args`."""
+        """Evaluate the program as JAX sees it, to be traced. Constants come first in `args`."""
         count = len(_jax.open_jaxpr(self.jaxpr).consts)
         try:
             return list(_jax.evaluate(self.transformed, args[:count], args[count:]))
@@ -170,24 +169,25 @@ class SimulatedProgram:
             raise no_derivative(found["name"], next(places, "")) from error
 
     def drop_dead(self) -> None:
-        """As in `build`: what JAX cannot transform may be what it has dropped by then."""
+        """Drop unused operations, as in `build`: JAX may be unable to transform one of them."""
         self.transformed = _jax.without_dead(self.jaxpr)
 
-    @_in_one_go()
-    def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Trouble | None]:
-        """The lowered program: results of the types that JAX has for them, weak ones too."""
+    @_without_garbage_collection()
+    def run(self, args: Sequence[Any], pace: Pace) -> tuple[list[Any], Divergence | None]:
+        """Run the lowered program; results have the types that JAX gives them, weak types
+        included."""
         outs, trouble = execute(self.body, args, self.watch, pace)
         return list(map(_jax.cast, outs, self.avals)), trouble
 
     def compiled(self, pace: Pace) -> Callable[..., Any]:
-        """The lowered program, compiled."""
+        """Return the lowered program, compiled."""
         if pace not in self._compiled:
             self._compiled[pace] = jax.jit(lambda *args: self.run(args, pace))
         return self._compiled[pace]
 
 
 def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any]]:
-    """Trace `f`: the program, and the constants it closes over.
+    """Trace `f`; return the program and the constants that it closes over.
 
     Where the program has refs among its inputs, their last values come after
     the results.
@@ -205,13 +205,13 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any
                 remedy="pass the ref as an argument of the shard_map, with a spec of its own.",
             )
         ) from error
-    program, consts = _purely(jaxpr)
+    program, consts = _without_refs(jaxpr)
     _jax.refuse_leaked(consts)
     return program, consts
 
 
-def _purely(jaxpr: Any, **handed: Any) -> tuple[SimulatedProgram, list[Any]]:
-    """The program of a jaxpr without refs, and the constants to call it with."""
+def _without_refs(jaxpr: Any, **handed: Any) -> tuple[SimulatedProgram, list[Any]]:
+    """Return the program of a jaxpr without refs, and the constants to call it with."""
     try:
         pure, refs = _jax.without_refs(jaxpr)
     except NotImplementedError as error:
@@ -238,10 +238,11 @@ def derive(
     wanted: Callable[[int], Sequence[WantedAxes]],
     note: Callable[[], Any] = list,
 ) -> tuple[SimulatedProgram, list[Any], Any]:
-    """The program of `f`, a transformation of another; `note` is asked once `f` has been traced.
+    """Return the program of `f`, a transformation of another program; `note` is called after
+    tracing.
 
-    `seen` are the types of `args` inside it: they may lie otherwise on its mesh than outside.
-    `given` says how each of them is handed over, `wanted` how so many results are.
+    `seen` are the types of `args` inside `f`: they may be sharded otherwise on its mesh than
+    outside. `given` has the axes in front of each of them, `wanted` those of this many results.
     """
     key = (name, tuple(map(_type_key, args)), _jax.trace_context())
     if key not in program.derived:
@@ -255,13 +256,13 @@ def derive(
                 jaxpr = jax.make_jaxpr(lambda *args: f(*args))(*avals)
                 _refuse_closed_over(jaxpr.consts)
             count = len(_jax.open_jaxpr(jaxpr).outvars)
-            made, consts = _purely(jaxpr, given=given, wanted=wanted(count))
+            made, consts = _without_refs(jaxpr, given=given, wanted=wanted(count))
         program.derived[key] = made, consts, note()
     return program.derived[key]
 
 
 def _refuse_closed_over(consts: Sequence[Any]) -> None:
-    """Refuse a derivative whose rule closes over a value that nobody can give it any more."""
+    """Raise for a derivative rule that closes over a value of a finished trace."""
     try:
         _jax.refuse_leaked(consts)
     except jax.errors.UnexpectedTracerError as error:

@@ -1,9 +1,9 @@
 """A simulated program as one JAX primitive.
 
-`simulate` traces a function once and binds `simulate_p` with the jaxpr it got, `shard_map`s and
-all. Derivatives and batches of that call are JAX's own derivatives and batches *of the jaxpr*,
-bound again: what is simulated is exactly what JAX would run on a real mesh. Only when a call is
-executed or compiled does the engine lower it.
+`simulate` traces a function once and binds `simulate_p` with the jaxpr, including its `shard_map`s.
+Derivatives and batches of that call are JAX's own derivatives and batches *of the jaxpr*, bound
+again: what is simulated is exactly what JAX would run on a real mesh. Only when a call is executed
+or compiled does the engine lower it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def call(program: SimulatedProgram, pace: Pace, args: Sequence[Any]) -> list[Any]:
-    """Run a program now, or stage it out where `args` are traced."""
+    """Run a program now, or stage it out if `args` are traced."""
     return simulate_p.bind(*types.with_equal_varying_axes(args), program=program, pace=pace)
 
 
@@ -64,7 +64,7 @@ def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
     def tell(site: Any, ways: Any) -> Any:
         if int(site):
             error = explain_trouble(program.watch.sites, int(site), np.asarray(ways))
-            _TOLD.append(error)
+            _RAISED.append(error)
             raise error
         return np.int32(0)
 
@@ -74,12 +74,12 @@ def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
     return list(outs)
 
 
-_TOLD: collections.deque[Exception] = collections.deque(maxlen=16)
-"""What callbacks have raised of late, to be recognised in XLA's words."""
+_RAISED: collections.deque[Exception] = collections.deque(maxlen=16)
+"""The latest errors raised by callbacks, to recognise them in XLA's error messages."""
 
 
 def _recognise(text: str) -> Exception | None:
-    return next((error for error in reversed(_TOLD) if str(error) in text), None)
+    return next((error for error in reversed(_RAISED) if str(error) in text), None)
 
 
 def _abstract(*given: Any, program: SimulatedProgram, pace: Pace) -> tuple[list[Any], Any]:
@@ -94,28 +94,28 @@ def _jvp(
 ) -> tuple[list[Any], list[Any]]:
     moving = tuple(t is not None for t in tangents)
     directions = [t for t in tangents if t is not None]
-    way = _in_two if any(map(_jax.is_unknown, directions)) else _in_one
+    way = _jvp_in_two_calls if any(map(_jax.is_unknown, directions)) else _jvp_in_one_call
     results = way(program, moving, pace, *primals, *directions)
-    smooth = _smooth(program)
+    smooth = _differentiable(program)
     found = iter(results[len(smooth) :])
     return results[: len(smooth)], [next(found) if real else None for real in smooth]
 
 
-def _in_one(
+def _jvp_in_one_call(
     program: SimulatedProgram, moving: tuple[bool, ...], pace: Pace, *args: Any
 ) -> list[Any]:
-    """A forward derivative in one call, which `_split` takes apart where that has to be.
+    """Compute a forward derivative in one call, which `_split` divides where necessary.
 
-    JAX drops rules of the user's own (`custom_jvp`) where it takes a loop apart, so that a second
-    forward derivative would not be theirs. Nothing is taken apart that need not be.
+    JAX drops `custom_jvp` rules when it splits a loop, so a second forward derivative would not use
+    them. So nothing is split unless it has to be.
     """
-    smooth = _smooth(program)
+    smooth = _differentiable(program)
 
     def push(*args: Any) -> tuple[list[Any], list[Any]]:
         primals, directions = args[: len(moving)], args[len(moving) :]
-        f = _partly(program, moving, primals)
-        outs, tangents = jax.jvp(f, tuple(_those(primals, moving)), tuple(directions))
-        return outs, _those(tangents, smooth)
+        f = _with_fixed(program, moving, primals)
+        outs, tangents = jax.jvp(f, tuple(_select(primals, moving)), tuple(directions))
+        return outs, _select(tangents, smooth)
 
     made, consts, _ = derive(
         program,
@@ -123,10 +123,10 @@ def _in_one(
         push,
         args,
         [*program.arguments, *_tangents(program, moving)],
-        [*program.given, *_those(program.given, moving)],
-        lambda _: [*program.kept, *_those(program.kept, smooth)],
+        [*program.given, *_select(program.given, moving)],
+        lambda _: [*program.kept, *_select(program.kept, smooth)],
     )
-    made.parts = lambda pace, *args: _in_two(program, moving, pace, *args[len(consts) :])
+    made.parts = lambda pace, *args: _jvp_in_two_calls(program, moving, pace, *args[len(consts) :])
     return call(made, pace, [*consts, *args])
 
 
@@ -134,11 +134,12 @@ def _split(*, program: SimulatedProgram, pace: Pace) -> Callable[..., list[Any]]
     return None if program.parts is None else partial(program.parts, pace)
 
 
-def _in_two(
+def _jvp_in_two_calls(
     program: SimulatedProgram, moving: tuple[bool, ...], pace: Pace, *args: Any
 ) -> list[Any]:
-    """The same in two calls, the first of which can be run before anybody has a tangent."""
-    smooth = _smooth(program)
+    """Compute a forward derivative in two calls; the first one can run before tangents are
+    known."""
+    smooth = _differentiable(program)
     own = len(smooth)
     primals, directions = args[: len(moving)], args[len(moving) :]
     made, consts, tree = _forward(program, moving, primals)
@@ -149,7 +150,7 @@ def _in_two(
     def linear(*args: Any) -> list[Any]:
         residuals, directions = args[: len(handed)], args[len(handed) :]
         out = jax.tree.unflatten(tree, residuals)(*directions)
-        return _those(out, smooth)
+        return _select(out, smooth)
 
     made, consts, _ = derive(
         program,
@@ -157,25 +158,28 @@ def _in_two(
         linear,
         [*residuals, *directions],
         [*made.results[own:], *_tangents(program, moving)],
-        [*handed, *_those(program.given, moving)],
-        lambda _: _those(program.kept, smooth),
+        [*handed, *_select(program.given, moving)],
+        lambda _: _select(program.kept, smooth),
     )
     return [*outs, *call(made, pace, [*consts, *residuals, *directions])]
 
 
-def _smooth(program: SimulatedProgram) -> tuple[bool, ...]:
+def _differentiable(program: SimulatedProgram) -> tuple[bool, ...]:
     return tuple(jnp.issubdtype(aval.dtype, jnp.inexact) for aval in program.avals)
 
 
 def _forward(
     program: SimulatedProgram, moving: tuple[bool, ...], primals: Sequence[Any]
 ) -> tuple[SimulatedProgram, list[Any], Any]:
-    """The program that gives the results and then the residuals; and the tree of these."""
+    """Return the program that returns the results and then the residuals, and the residuals'
+    tree."""
     tree: Any = None
 
     def forward(*primals: Any) -> tuple[list[Any], list[Any]]:
         nonlocal tree
-        outs, linear = jax.linearize(_partly(program, moving, primals), *_those(primals, moving))
+        outs, linear = jax.linearize(
+            _with_fixed(program, moving, primals), *_select(primals, moving)
+        )
         residuals, tree = jax.tree.flatten(linear)
         return outs, residuals
 
@@ -189,8 +193,8 @@ def _forward(
 
 
 def _tangents(program: SimulatedProgram, moving: Sequence[bool]) -> list[Any]:
-    """The types of directions."""
-    return [aval.to_tangent_aval() for aval in _those(program.arguments, moving)]
+    """Return the types of tangents."""
+    return [aval.to_tangent_aval() for aval in _select(program.arguments, moving)]
 
 
 def _transpose(
@@ -203,16 +207,16 @@ def _transpose(
 ) -> list[Any]:
     linear = tuple(aval is not None for aval in avals)
     still = [not is_linear for is_linear in linear]
-    known = _those(args, still)
-    like = _those(program.arguments, linear)
+    known = _select(args, still)
+    like = _select(program.arguments, linear)
     used = tuple(cotangent is not None for cotangent in cotangents)
-    moving = _those(cotangents, used)
+    moving = _select(cotangents, used)
 
     def backward(*args: Any) -> Any:
         rest = iter(args[: len(known)])
         fixed = [None if is_linear else next(rest) for is_linear in linear]
-        whole = _partly(program, linear, fixed)
-        return types.transpose_linear(lambda *x: _those(whole(*x), used), like, args[len(known) :])
+        whole = _with_fixed(program, linear, fixed)
+        return types.transpose_linear(lambda *x: _select(whole(*x), used), like, args[len(known) :])
 
     made, consts, _ = derive(
         program,
@@ -220,20 +224,20 @@ def _transpose(
         backward,
         [*known, *moving],
         [
-            *_those(program.arguments, still),
-            *(a.to_ct_aval() for a in _those(program.results, used)),
+            *_select(program.arguments, still),
+            *(a.to_ct_aval() for a in _select(program.results, used)),
         ],
-        [*_those(program.given, still), *_those(program.kept, used)],
-        lambda _: _those(program.given, linear),
+        [*_select(program.given, still), *_select(program.kept, used)],
+        lambda _: _select(program.given, linear),
     )
     outs = iter(call(made, pace, [*consts, *known, *moving]))
     return [next(outs) if is_linear else None for is_linear in linear]
 
 
-def _partly(
+def _with_fixed(
     program: SimulatedProgram, moving: Sequence[bool], fixed: Sequence[Any]
 ) -> Callable[..., Any]:
-    """The program as a function of some of its arguments, the others fixed."""
+    """Return the program as a function of some arguments, with the others fixed."""
 
     def f(*values: Any) -> list[Any]:
         it = iter(values)
@@ -300,7 +304,7 @@ def _batch_parts(
     pace: Pace,
     *args: Any,
 ) -> list[Any]:
-    """The two parts of a batched program, laid out as its results."""
+    """Run the two parts of a batched program, with results laid out as those of the program."""
     batched = jax.vmap(
         partial(parts, pace), in_axes=tuple(dims), out_axes=list(depths), **axis.options
     )
@@ -311,7 +315,7 @@ def _batch_parts(
     ]
 
 
-def _those(values: Sequence[T], which: Sequence[bool]) -> list[T]:
+def _select(values: Sequence[T], which: Sequence[bool]) -> list[T]:
     return [value for value, wanted in zip(values, which, strict=True) if wanted]
 
 

@@ -1,6 +1,6 @@
 """The engine: a list of operations over mesh axes becomes ordinary JAX on one device."""
 
-from .deadlock import Trouble as Trouble
+from .deadlock import Divergence as Divergence
 from .deadlock import Watch as Watch
 from .deadlock import explain_trouble as explain_trouble
 from .machine import machine as machine

@@ -1,4 +1,4 @@
-"""Sums over the devices of a block, which are computed at once."""
+"""Sums over the devices of a block that run at once."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from .plan import BlockSum, Joint
 
 
 def sum_block(op: BlockSum, arrays: Sequence[Any], block: str | None) -> Any:
-    """The sum over the `vmap` named `block`; without one, what the device itself has."""
+    """Return the sum over the `vmap` named `block`; without one, the value of the device."""
     if op.joint is None:
         (array,) = arrays
         return array if block is None else _sum(widen(array), block)
     if block is None:
         return _alone(op.joint, arrays)
-    return _in_one(op.joint)(lax.axis_index(block), *arrays)
+    return _sum_under_vmap(op.joint)(lax.axis_index(block), *arrays)
 
 
 def _sum(x: Any, block: str) -> Any:
-    """A sum over the devices of a block: one of a dimension, once the `vmap` is done.
+    """Sum over the devices of a block: a sum over one dimension, after the `vmap`.
 
-    JAX 0.12 cannot lower what becomes of a `psum` there if the types say how arrays lie.
+    JAX 0.12 cannot lower the batched `psum` there if the types have shardings.
     """
     if x.dtype == jnp.bool_:
         return lax.psum(x, block)
@@ -40,11 +40,11 @@ def _alone(joint: Joint, arrays: Sequence[Any]) -> Any:
     return _run(joint, arrays, lambda op, arrays: op.run(*arrays)[0])
 
 
-def _in_one(joint: Joint) -> Any:
-    """What one device makes, which becomes under `vmap` the sum of what all make.
+def _sum_under_vmap(joint: Joint) -> Any:
+    """Return a function for one device that under `vmap` computes the sum of all.
 
-    The first argument is different for each: the others may all be the same, and are to be summed
-    nevertheless.
+    The first argument is different for each device: the others may all be the same, and still have
+    to be summed.
     """
 
     @jax.custom_batching.custom_vmap
@@ -97,10 +97,10 @@ def _dot(op: Leaf, lhs: Any, rhs: Any) -> Any:
 
 
 def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
-    """The devices become further features, which a convolution sums over.
+    """Turn the devices into further features, which a convolution sums over.
 
-    On a CPU few at a time: XLA takes three times as long for each of very many features. And one by
-    one where a convolution is made of groups of the batch: it makes those for all pairs of groups.
+    On a CPU a few at a time: XLA takes three times as long for each of very many features. And one
+    by one for a convolution with groups of the batch: XLA computes those for all pairs of groups.
     """
     size, features = len(lhs), lhs.shape[1 + op.params["dimension_numbers"].lhs_spec[1]]
     few = 1 if op.params["batch_group_count"] > 1 else max(1, FEATURES // max(1, features))
@@ -113,7 +113,7 @@ def _conv(op: Leaf, lhs: Any, rhs: Any) -> Any:
 
 
 FEATURES = 64
-"""So many features are few."""
+"""The number of features to compute at a time on a CPU."""
 
 
 def _conv_in_one(op: Leaf, lhs: Any, rhs: Any) -> Any:
@@ -128,7 +128,7 @@ def _conv_in_one(op: Leaf, lhs: Any, rhs: Any) -> Any:
 
 
 def _scatter_add(op: Leaf, zeros: Any, indices: Any, updates: Any) -> Any:
-    """The devices become further updates."""
+    """Turn the devices into further updates."""
     numbers = op.params["dimension_numbers"]
     return lax.scatter_add(
         widen(zeros),

@@ -1,4 +1,4 @@
-"""What surrounds a list of operations while it runs."""
+"""The state of the lowering around a list of operations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from ..._mesh import Axis
 from ..._program import Lit, Op, Var
-from .deadlock import Trouble, Watch, first_of
+from .deadlock import Divergence, Watch, first_of
 from .plan import BlockSum
 from .shards_at_once import Pace
 from .value import Value
@@ -19,26 +19,28 @@ Run = Callable[[Sequence[Op], Sequence[Axis], Env, Sequence[Var], "Context"], No
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """The coordinates fixed by loops around, the pace, and the trouble met so far."""
+    """The coordinates fixed by outer loops, the number of shards at once, and divergences so
+    far."""
 
     run: Run
     watch: Watch
     pace: Pace
     coords: dict[Axis, Any] = dataclasses.field(default_factory=dict)
-    troubles: list[Trouble] = dataclasses.field(default_factory=list)
+    troubles: list[Divergence] = dataclasses.field(default_factory=list)
     summing: dict[BlockSum, str] = dataclasses.field(default_factory=dict)
-    """The sums over a block of devices that somebody waits for, with the name of the block."""
+    """The block sums whose collective is outside, with the name of the block."""
     adding: dict[Var, Any] = dataclasses.field(default_factory=dict)
-    """Stacks that an inner loop makes, with the totals that their rows are added to."""
+    """Stacks computed by an inner loop, with the totals to which their rows are added."""
     batched: bool = False
     """Whether a `vmap` over several devices is around."""
     grown: dict[Var, Var] = dataclasses.field(default_factory=dict)
-    """Where a loop is run for all devices together: what it carries on, by what comes of it."""
+    """For a loop that runs for all devices together: carried values by the values that replace
+    them."""
     repeats: dict[Any, Any] | None = None
-    """The loops met so far, and the functions of those that were met again."""
+    """The loops so far, and functions for those that occur again."""
 
     def fresh(self) -> Context:
-        """The same for a nested trace: its trouble has to be handed out of it as a value."""
+        """Return the same for a nested trace, which returns its divergence as a value."""
         return dataclasses.replace(self, troubles=[])
 
     def at(
@@ -50,7 +52,7 @@ class Context:
         adding: dict[Var, Any],
         batched: bool,
     ) -> Context:
-        """Inside a loop over `axis`."""
+        """Return the context inside a loop over `axis`."""
         return dataclasses.replace(
             self,
             coords={**self.coords, axis: index},
@@ -62,11 +64,11 @@ class Context:
             batched=self.batched or batched,
         )
 
-    def trouble(self) -> Trouble:
-        """All trouble met here as one value."""
-        return first_of([self.watch.calm(), *self.troubles])
+    def trouble(self) -> Divergence:
+        """Return all divergences so far as one value."""
+        return first_of([self.watch.no_divergence(), *self.troubles])
 
 
 def read(env: Env, atom: Var | Lit) -> Value:
-    """The value of an operand; a constant is its own, unless it is given another one."""
+    """Return the value of an operand; a constant is its own value unless `env` has another."""
     return Value(atom.value) if isinstance(atom, Lit) and atom not in env else env[atom]

@@ -1,7 +1,7 @@
-"""Control flow in which devices meet: run once for all of them, on stacked values.
+"""Control flow with collectives inside: run once for all devices, on stacked values.
 
-`axes` are the axes the devices meet along inside; every other axis has been looped over around.
-With no axes this is plain control flow, and a `cond` stays a real `cond`.
+`axes` are the axes of the collectives inside; every other axis has a loop around. Without axes this
+is plain control flow, and a `cond` stays a real `cond`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..._mesh import Axis
 from ..._program import Atom, Body, Cond, Op, Scan, Var, While
 from ..._program.collectives import widen
 from .context import Context, Env, read
-from .deadlock import Trouble, first_of
+from .deadlock import Divergence, first_of
 from .value import Value, is_extended, stacked
 
 Axes = Sequence[Axis]
 
 
 def control(op: Op, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
-    """The results of a `Scan`, `While` or `Cond`."""
+    """Return the results of a `Scan`, `While` or `Cond`."""
     match op:
         case Scan():
             return _scan(op, ins, axes, cx)
@@ -57,7 +57,7 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
     stacks = op.outs[op.carry :]
     totals = {k: cx.adding[var] for k, var in enumerate(stacks) if op.length and var in cx.adding}
-    start = (_pack(init, carried, axes), totals, cx.watch.calm() if watched else None)
+    start = (_pack(init, carried, axes), totals, cx.watch.no_divergence() if watched else None)
     timed = [
         jnp.moveaxis(value.spread(place), len(place), 0)
         for value, place in zip(xs, places, strict=True)
@@ -66,7 +66,7 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     (carry, totals, trouble), ys = lax.scan(
         step, start, (numbers, timed), length=op.length, reverse=op.reverse, unroll=op.unroll
     )
-    _note(cx, trouble)
+    _record(cx, trouble)
     made = {k: Value(total) for k, total in totals.items()}
     for k, y in ys.items():
         made[k] = Value(y.array, {axis: d + 1 for axis, d in y.dims.items()})
@@ -74,7 +74,7 @@ def _scan(op: Scan, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
 
 def _add_row(total: Any, row: Value, number: Any) -> Any:
-    """A total with something added to one of its rows; XLA does it in place."""
+    """Add to a row of a total; XLA does it in place."""
     now = lax.dynamic_index_in_dim(total, number, keepdims=False)
     return lax.dynamic_update_index_in_dim(total, now + widen(row.array), number, 0)
 
@@ -87,11 +87,11 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     watched = cx.watch.concerns([op])
     inside = dataclasses.replace(cx, pace=cx.pace.within(SEVERAL))
 
-    def decide(carry: list[Any]) -> tuple[Any, Value, Trouble | None]:
+    def decide(carry: list[Any]) -> tuple[Any, Value, Divergence | None]:
         state = _unpack(carry, op.outs, axes)
         (decision,), trouble = _run(op.cond, [*cond_consts, *state], axes, inside)
         go = _any(decision) if batched else decision
-        return go.first(), decision, _agree(op, go, trouble, cx) if watched else None
+        return go.first(), decision, _divergence(op, go, trouble, cx) if watched else None
 
     def body(state: Any) -> Any:
         _, decision, carry, old = state
@@ -114,23 +114,23 @@ def _while(op: While, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     _, _, carry, trouble = lax.while_loop(
         lambda state: state[0], body, (go, decision if batched else None, carry, trouble)
     )
-    _note(cx, trouble)
+    _record(cx, trouble)
     return _unpack(carry, op.outs, axes)
 
 
 SEVERAL = 8
-"""The turns that a loop whose number of turns is not known is taken to have."""
+"""The assumed number of iterations of a loop whose length is unknown."""
 
 
 def _any(decision: Value) -> Value:
-    """Under vmap a loop goes on while any of its elements does."""
+    """Under `vmap` a loop continues while any of its elements does."""
     along = list(decision.dims)
     array = decision.spread(along)
     return stacked(array.any(axis=tuple(range(len(along), array.ndim))), along)
 
 
 def _where(decision: Value, new: Any, old: Any, axes: Axes, var: Var) -> Any:
-    """Under vmap an element that is done keeps what it has."""
+    """Under `vmap` an element that is done keeps its value."""
     along = _along(var.axes, axes)
     go = decision.spread(along)
     return jnp.where(go.reshape(go.shape + (1,) * (new.ndim - go.ndim)), new, old)
@@ -141,7 +141,7 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
     watched = cx.watch.concerns([op])
 
     def branch(body: Body) -> Any:
-        def take(operands: list[Value]) -> tuple[list[Any], Trouble | None]:
+        def take(operands: list[Value]) -> tuple[list[Any], Divergence | None]:
             outs, trouble = _run(body, operands, axes, cx)
             return _pack(outs, op.outs, axes), trouble if watched else None
 
@@ -149,7 +149,7 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
     choice = index.first()
     outs, trouble = lax.switch(choice, [branch(body) for body in op.branches], operands)
-    _note(cx, _agree(op, index, trouble, cx))
+    _record(cx, _divergence(op, index, trouble, cx))
     return _unpack(outs, op.outs, axes)
 
 
@@ -158,8 +158,8 @@ def _cond(op: Cond, ins: list[Value], axes: Axes, cx: Context) -> list[Value]:
 
 def _run(
     body: Body, ins: list[Value], axes: Axes, cx: Context, grown: dict[Var, Var] | None = None
-) -> tuple[list[Value], Trouble]:
-    """Run a nested list in a trace of its own; its trouble comes out as a value."""
+) -> tuple[list[Value], Divergence]:
+    """Run a nested list in a separate trace; its divergence is returned as a value."""
     inner = dataclasses.replace(cx.fresh(), grown=grown or {})
     env: Env = dict(zip(body.ins, ins, strict=True))
     keep = [atom for atom in body.outs if isinstance(atom, Var)]
@@ -167,8 +167,10 @@ def _run(
     return [read(env, atom) for atom in body.outs], inner.trouble()
 
 
-def _agree(op: Op, decision: Value, trouble: Trouble | None, cx: Context) -> Trouble | None:
-    """Trouble inside, or trouble because the devices go different ways here."""
+def _divergence(
+    op: Op, decision: Value, trouble: Divergence | None, cx: Context
+) -> Divergence | None:
+    """Return the divergence inside, or that of the decision here."""
     if not decision.dims or id(op) not in cx.watch.number:
         return trouble
     here = cx.watch.compare(op, decision, cx.coords)
@@ -176,11 +178,11 @@ def _agree(op: Op, decision: Value, trouble: Trouble | None, cx: Context) -> Tro
 
 
 def _pairs(outs: Sequence[Atom], ins: Sequence[Var]) -> dict[Var, Var]:
-    """What a loop carries on, by what comes of it in a turn."""
+    """Map the outputs of an iteration to the carried values."""
     return {out: var for out, var in zip(outs, ins, strict=True) if isinstance(out, Var)}
 
 
-def _note(cx: Context, trouble: Trouble | None) -> None:
+def _record(cx: Context, trouble: Divergence | None) -> None:
     if trouble is not None:
         cx.troubles.append(trouble)
 
@@ -190,7 +192,8 @@ def _along(given: Any, axes: Axes) -> list[Axis]:
 
 
 def _pack(values: Sequence[Value], like: Sequence[Var], axes: Axes) -> list[Any]:
-    """Arrays of fixed shape and type: the axes of `like` in front, in the order of `axes`."""
+    """Return arrays of fixed shape and type: the axes of `like` in front, in the order of
+    `axes`."""
     return [
         _strong(value.spread(_along(var.axes, axes)), var)
         for value, var in zip(values, like, strict=True)

@@ -1,12 +1,12 @@
-"""Convolutions are as XLA is fast at them.
+"""Write convolutions in the form for which XLA has fast implementations.
 
-The devices of a mesh are run in a loop, in which XLA sees less than outside of one:
+The devices of a mesh run in a loop, in which XLA recognises less than outside of one:
 
-- On a CPU it brings only those that are in no loop into the order of dimensions that it has fast
-  ones for (`_jax/convolutions.py`).
-- On a GPU it knows the gradient of a convolution's inputs, for which there are faster ones, by its
-  reversed weights. They are the same on all devices, so they would be reversed once, before the
-  loop, and look like any others in it.
+- On a CPU it reorders the dimensions only of convolutions outside loops into the order that it has
+fast implementations for (`_jax/convolutions.py`). - On a GPU it recognises the gradient of a
+convolution's inputs, for which there are faster implementations, by its reversed weights. They are
+the same on all devices, so they would be reversed once, before the loop, and not be recognised
+inside.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ..._program import Atom, Body, Leaf, Op, Var, like, walk, with_bodies
 from .deadlock import Watch
 
 Change = Callable[[Leaf, dict[Var, Op]], Sequence[Op]]
-"""What is done instead of a convolution, given what makes the values around it."""
+"""A function that replaces a convolution, given the operations that compute its operands."""
 
 
-def in_order(ops: Sequence[Op], watch: Watch) -> list[Op]:
-    """The list with convolutions in order, in its loops and branches too."""
+def reorder_convolutions(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """Reorder the dimensions of convolutions, in loops and branches too."""
     return _changed(ops, watch, _ordered)
 
 
-def reversing(ops: Sequence[Op], watch: Watch) -> list[Op]:
-    """The list with convolutions that reverse their weights themselves, in loops and branches."""
+def reverse_weights_in_place(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """Reverse the weights of convolutions where these are read, in loops and branches too."""
     return _changed(ops, watch, _reversing)
 
 
@@ -95,7 +95,7 @@ def _transpose(op: Leaf, atom: Atom, made: Var, order: Sequence[int]) -> Leaf:
 def _leaf(
     op: Leaf, ins: list[Atom], made: Var, name: str, primitive: Any, params: dict[str, Any]
 ) -> Leaf:
-    """An operation in the place of another one."""
+    """Return an operation that replaces another one."""
     run = _jax.applying(primitive, params, ())
     return dataclasses.replace(
         op, ins=ins, outs=[made], name=name, run=run, params=params, needs=made.axes

@@ -1,4 +1,4 @@
-"""What a loop costs: the memory it holds, and about how long a machine takes for it."""
+"""The memory that a loop over shards takes, and an estimate of its time."""
 
 from __future__ import annotations
 
@@ -14,63 +14,63 @@ from ..._program import Cond, Leaf, Op, Scan, Var
 from .plan import BlockSum
 
 Rates = tuple[tuple[float, float], ...]
-"""How large something is, in ascending order, and how much of it is done in a second then."""
+"""Sizes in ascending order, each with the rate per second at that size."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What a device does in a second, and how long it takes to begin with anything."""
+    """The speed of a device, and its overheads."""
 
     products: Rates = ((1.0, 1e11),)
-    """Operations of a matrix product in float32. Small ones are slower: one core does them."""
+    """FLOP per second of a float32 matrix product. Small ones run on one core and are slower."""
     half_products: Rates = ((1.0, 1e11),)
     """The same in bfloat16."""
     bytes: Rates = ((1.0, 1e10),)
-    """Bytes read or written, by the size of what is worked on: it may fit into a cache."""
+    """Bytes read or written per second, by the size of the data, which may fit into a cache."""
     fresh: float = 0.0
-    """Seconds for a byte of memory that a program gets new, each time it runs."""
+    """Seconds for a byte of newly allocated memory, each time a program runs."""
     kept: float = 0.0
-    """Bytes that it keeps instead."""
+    """Bytes that the allocator keeps instead."""
     start: float = 2e-6
     """Seconds to start an operation."""
     fill: float = 0.0
-    """Seconds that a matrix product takes at least: it may be too small to fill the device."""
+    """The minimum duration in seconds of a matrix product, which may not fill the device."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopCost:
-    """A loop over the devices along an axis, as far as its cost goes."""
+    """The inputs of the cost model for a loop over the devices along an axis."""
 
     axis: Axis
     ops: Sequence[Op]
     sliced: int = 0
-    """Bytes that differ from device to device: one's are cut out of those of all."""
+    """Bytes that differ between devices: those of one are sliced from those of all."""
     keep: Sequence[Var] = ()
-    """What is kept of all devices."""
+    """The values that are kept for all devices."""
     totals: int = 0
     """Bytes that are accumulated over the devices."""
-    turns: int = 1
+    runs: int = 1
     """How often the loop runs while the program runs once."""
 
     def held(self, at_once: int) -> int:
-        """About how many bytes it takes beyond what is kept, which is there in any case."""
+        """Estimate the bytes needed beyond what is kept, which exists in any case."""
         if at_once < self.axis.size:
             return at_once * self.own
         return at_once * (footprint(self.ops, self.keep) - self.kept)
 
     @functools.cached_property
     def own(self) -> int:
-        """About how many bytes one device takes."""
+        """Estimate the bytes of one device."""
         return footprint(self.ops)
 
     @functools.cached_property
     def kept(self) -> int:
-        """Bytes of one device that are kept."""
+        """Return the bytes of one device that are kept."""
         return sum(var.bytes for var in self.keep)
 
 
 def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
-    """About how many bytes of results are alive at the worst moment, on one device."""
+    """Estimate the peak of live bytes on one device."""
     last = dict.fromkeys(keep, len(ops))
     for index, op in enumerate(ops):
         for atom in op.ins:
@@ -92,7 +92,7 @@ def footprint(ops: Sequence[Op], keep: Sequence[Var] = ()) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class OperationCost:
-    """One operation on one device: how often, and what it computes, moves and reads anew."""
+    """One operation on one device: how often it runs, and what it computes and moves."""
 
     times: int
     products: float
@@ -105,30 +105,31 @@ class OperationCost:
 
 
 FUSED = 0.25
-"""The share of an operation that is left once XLA has fused it with its neighbours."""
+"""The share of an operation's cost that is left once XLA has fused it with its neighbours."""
 
 
 def seconds(machine: Machine, job: LoopCost, at_once: int) -> float:
-    """About how long a loop takes, each time it runs."""
+    """Estimate the duration of a loop, each time it runs."""
     held = job.held(at_once)
     per_second = _rate(machine.bytes, at_once * job.own + job.totals)
-    turn = 3 * job.totals / per_second + 2 * machine.start
-    for work in _works(job.ops, job.axis, 1):
+    iteration = 3 * job.totals / per_second + 2 * machine.start
+    for work in _costs(job.ops, job.axis, 1):
         rates = machine.half_products if work.half else machine.products
         count = at_once * work.products
         product = max(count / _rate(rates, count), machine.fill) if count else 0.0
         moved = (at_once * work.moving + work.fixed) / per_second
-        turn += work.times * (work.starts * machine.start + max(product, moved))
+        iteration += work.times * (work.starts * machine.start + max(product, moved))
     size = job.axis.size
-    fresh = machine.fresh * held / job.turns if held > machine.kept else 0.0
+    fresh = machine.fresh * held / job.runs if held > machine.kept else 0.0
     moves = _moves(machine, job, per_second) if at_once < size else 0.0
-    return size / at_once * turn + fresh + moves
+    return size / at_once * iteration + fresh + moves
 
 
 def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
-    """About how long it takes to cut out what each device has, and to stack what is kept of it.
+    """Estimate the time to slice the inputs of each device, and to stack what is kept of it.
 
-    Both are copied between the values of all devices and those of a few; stacks are filled before.
+    Both are copied between the values of all devices and those of a few; stacks are initialized
+    before.
     """
     size = job.axis.size
     of_all = _rate(machine.bytes, size * (job.sliced + job.kept))
@@ -136,26 +137,26 @@ def _moves(machine: Machine, job: LoopCost, per_second: float) -> float:
 
 
 def _rate(rates: Rates, size: float) -> float:
-    """How much of something so large is done in a second, between what was measured."""
+    """Interpolate the rate at a size between the measurements."""
     sizes, done = zip(*rates, strict=True)
     return float(np.interp(math.log(max(1.0, size)), np.log(sizes), done))
 
 
-def _works(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[OperationCost]:
+def _costs(ops: Sequence[Op], axis: Axis, times: int) -> Iterator[OperationCost]:
     for op in ops:
         if isinstance(op, BlockSum) and op.joint is not None:
-            yield from (_work(leaf, axis, times, joined=True) for leaf in op.joint.ops)
+            yield from (_cost(leaf, axis, times, joined=True) for leaf in op.joint.ops)
         elif isinstance(op, Leaf):
-            yield _work(op, axis, times)
+            yield _cost(op, axis, times)
         elif op.bodies:
             inner = times * op.length if isinstance(op, Scan) else times
             bodies = op.bodies[:1] if isinstance(op, Cond) else op.bodies
             for body in bodies:
-                yield from _works(body.ops, axis, inner)
+                yield from _costs(body.ops, axis, inner)
 
 
-def _work(op: Leaf, axis: Axis, times: int, joined: bool = False) -> OperationCost:
-    """What one operation is; where it is `joined`, one result is made for all devices at once."""
+def _cost(op: Leaf, axis: Axis, times: int, joined: bool = False) -> OperationCost:
+    """Return the cost of one operation; if `joined`, of one result for all devices at once."""
     products = _products(op)
     made = sum(var.bytes for var in op.outs)
     if not products:
@@ -172,7 +173,7 @@ def _work(op: Leaf, axis: Axis, times: int, joined: bool = False) -> OperationCo
 
 
 def _products(op: Leaf) -> float:
-    """The multiplications and additions of a matrix product or a convolution."""
+    """Return the FLOP of a matrix product or a convolution."""
     if op.name not in ("dot_general", "conv_general_dilated"):
         return 0.0
     left, right = (tuple[int, ...](getattr(atom, "shape", ())) for atom in op.ins[:2])

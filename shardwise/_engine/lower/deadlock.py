@@ -1,9 +1,9 @@
-"""Deadlocks: found while the program runs, told after it.
+"""Deadlocks: detected while the program runs, reported at its end.
 
-A `cond` or `while` around a collective needs its decision to agree along the axes of that
-collective. Where it may differ, the lowered program compares the decisions of all coordinates.
-The first disagreement is carried to the end as two arrays: which place it was (`site`, counted
-from 1) and which way each device of the mesh went there (`ways`, -1 where it does not matter).
+The decision of a `cond` or `while` around a collective must be equal along the axes of that
+collective. Where it may differ, the lowered program compares the decisions of all coordinates. The
+first divergence is carried to the end as two arrays: its place (`site`, counted from 1) and the
+branch that each device of the mesh takes there (`ways`, -1 where irrelevant).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ..._program import Collective, Cond, Op, While, collectives_in, walk
 from .value import Value
 
 
-class Trouble(NamedTuple):
-    """The first disagreement met so far; `site` is 0 while there is none."""
+class Divergence(NamedTuple):
+    """The first divergence so far; `site` is 0 if there is none."""
 
     site: Any
     ways: Any
 
 
 def sites(ops: Sequence[Op]) -> list[Op]:
-    """The places where devices may disagree about meeting."""
+    """Return the operations in which devices may diverge before a collective."""
     return [op for op in walk(list(ops)) if decision_axes(op) & op.meets & set(op.scope)]
 
 
 def decision_axes(op: Op) -> frozenset[Axis]:
-    """The axes along which the decision of a `cond` or `while` may differ."""
+    """Return the axes along which the decision of a `cond` or `while` may differ."""
     if isinstance(op, Cond):
         return op.ins[0].axes
     if isinstance(op, While):
@@ -43,34 +43,34 @@ def decision_axes(op: Op) -> frozenset[Axis]:
 
 
 class Watch:
-    """The sites of a program, numbered, and how large a record of all devices is."""
+    """The sites of a program, numbered, and the size of a record for all devices."""
 
     def __init__(self, ops: Sequence[Op]):
         self.sites = sites(ops)
         self.number = {id(op): i + 1 for i, op in enumerate(self.sites)}
         self.size = max((_count(op.scope) for op in self.sites), default=0)
 
-    def calm(self) -> Trouble:
-        """No trouble."""
-        return Trouble(np.int32(0), np.full(self.size, -1, np.int32))
+    def no_divergence(self) -> Divergence:
+        """Return a record without divergence."""
+        return Divergence(np.int32(0), np.full(self.size, -1, np.int32))
 
     def concerns(self, ops: Sequence[Op]) -> bool:
-        """Whether any of these operations may be in trouble."""
+        """Return whether devices may diverge in any of these operations."""
         return any(id(op) in self.number for op in walk(list(ops)))
 
-    def compare(self, op: Op, decision: Value, coords: dict[Axis, Any]) -> Trouble:
-        """Trouble, if the decision differs along any of its axes."""
+    def compare(self, op: Op, decision: Value, coords: dict[Axis, Any]) -> Divergence:
+        """Return a divergence if the decision differs along any of its axes."""
         ways = decision.array.astype(jnp.int32)
         apart = jnp.any(ways != decision.first().astype(jnp.int32))
         everywhere = decision.spread([axis for axis in op.scope if axis in decision.dims])
         full = _place(everywhere.astype(jnp.int32), op.scope, decision, coords)
         padded = jnp.full(self.size, -1, jnp.int32).at[: full.size].set(full.reshape(-1))
         site = jnp.where(apart, self.number[id(op)], 0).astype(jnp.int32)
-        return Trouble(site, padded)
+        return Divergence(site, padded)
 
 
 def _place(ways: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis, Any]) -> Any:
-    """The ways on the whole mesh: -1 at coordinates that another turn of a loop runs."""
+    """Return the branches on the whole mesh: -1 at coordinates of other iterations of a loop."""
     shape = [axis.size if axis in decision.dims else 1 for axis in scope]
     ways = ways.reshape(shape)
     for dim, axis in enumerate(scope):
@@ -81,28 +81,29 @@ def _place(ways: Any, scope: Sequence[Axis], decision: Value, coords: dict[Axis,
     return jnp.broadcast_to(ways, [axis.size for axis in scope])
 
 
-def first_of(troubles: Sequence[Trouble]) -> Trouble:
-    """The earliest of several."""
+def first_of(troubles: Sequence[Divergence]) -> Divergence:
+    """Return the earliest of several divergences."""
     out = troubles[0]
     for later in troubles[1:]:
-        calm = out.site == 0
-        out = Trouble(jnp.where(calm, later.site, out.site), jnp.where(calm, later.ways, out.ways))
+        is_first = out.site == 0
+        site = jnp.where(is_first, later.site, out.site)
+        out = Divergence(site, jnp.where(is_first, later.ways, out.ways))
     return out
 
 
-def first_in(stack: Trouble) -> Trouble:
-    """The earliest along a leading dimension."""
+def first_in(stack: Divergence) -> Divergence:
+    """Return the earliest divergence along a leading dimension."""
     index = jnp.argmax(stack.site > 0)
-    return Trouble(stack.site[index], stack.ways[index])
+    return Divergence(stack.site[index], stack.ways[index])
 
 
-# --- told to a person -------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------
 
 
 def explain_trouble(
     found: Sequence[Op], site: int, ways: np.ndarray
 ) -> DeadlockError | UnsupportedError:
-    """The exception for a disagreement at `site`."""
+    """Return the exception for a divergence at `site`."""
     op = found[site - 1]
     shape = tuple(axis.size for axis in op.scope)
     grid = np.asarray(ways)[: _count(op.scope)].reshape(shape)
@@ -145,9 +146,9 @@ def _remedy(op: Op, reached: Collective | None) -> str:
     names = [axis.name for axis in reached.axes]
     over = repr(names[0] if len(names) == 1 else tuple(names))
     return (
-        f"take as many turns everywhere: return lax.pmax(predicate, {over}) from the condition of "
-        f"a while_loop, or give a fori_loop lax.pmax(upper, {over}); then all go on for as long as "
-        "one of them has to."
+        f"run as many iterations everywhere: return lax.pmax(predicate, {over}) from the condition "
+        f"of a while_loop, or give a fori_loop lax.pmax(upper, {over}); then all devices continue "
+        "until the last one is done."
     )
 
 
@@ -160,7 +161,7 @@ def _kind(op: Op) -> str:
 
 
 def _waits(op: Op, way: int) -> Collective | None:
-    """The first collective on a way."""
+    """Return the first collective on a branch."""
     if isinstance(op, While):
         bodies = [op.body, op.cond] if way else []
     else:
@@ -171,7 +172,7 @@ def _waits(op: Op, way: int) -> Collective | None:
 
 def _way(op: Op, way: int) -> str:
     if isinstance(op, While):
-        return "another turn of the loop" if way else "out of the loop"
+        return "another iteration of the loop" if way else "out of the loop"
     return f"branch {way}"
 
 
@@ -181,7 +182,7 @@ def _line(scope: Sequence[Axis], mask: np.ndarray, waits: Collective | None, way
 
 
 def devices(scope: Sequence[Axis], mask: np.ndarray, verb: bool = True) -> str:
-    """Coordinates in words: `device {data: 0} is`, `devices {data: 1..3} are`."""
+    """Format coordinates: `device {data: 0} is`, `devices {data: 1..3} are`."""
     where = np.argwhere(mask)
     parts = []
     for dim, axis in enumerate(scope):
@@ -212,7 +213,7 @@ def _ranges(values: list[int]) -> str:
 
 
 def _agrees_in_groups(op: Op, grid: np.ndarray) -> bool:
-    """Whether the ways differ only between the groups of the collectives inside."""
+    """Return whether the branches differ only between the groups of the collectives inside."""
     inside = [c for body in op.bodies for c in collectives_in(body.ops)]
     if not all(c.groups for c in inside):
         return False

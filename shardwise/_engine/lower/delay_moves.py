@@ -1,13 +1,13 @@
-"""What only moves elements is done after a reduction over devices, not before it.
+"""Move operations that only reorder elements from before a reduction over devices to after it.
 
-Autodiff ends the gradient of `x @ w` with a transpose, and the devices are summed after that. The
-sum of transposed arrays is the transposed sum, element by element in the same order:
+Autodiff ends the gradient of `x @ w` with a transpose, and the sum over devices follows. The sum of
+transposed arrays is the transposed sum, element by element in the same order:
 
     psum(transpose(x))   becomes   transpose(psum(x))
 
-So the devices transpose nothing, once for all of them is enough. And XLA, which would make one
-operation of a product and the transpose after it, is left the product as it was written: on a CPU
-the other can take several times as long. On a GPU it does not, and a transposed total would be one
+So the devices transpose nothing, and once for all of them is enough. And XLA, which would fuse a
+product and the transpose after it, keeps the product as it was written: on a CPU the fused
+operation can take several times as long. On a GPU it does not, and a transposed total would be one
 more array: this is for the CPU.
 """
 
@@ -22,15 +22,15 @@ from .deadlock import Watch
 from .plan import count_uses
 
 
-def later(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op]:
-    """The list with such operations after the reductions, in its loops too."""
+def delay_moves(ops: Sequence[Op], keep: Iterable[Var], watch: Watch) -> list[Op]:
+    """Move such operations after the reductions, in loops too."""
     ops = [_loop(op, watch) if isinstance(op, Scan) else op for op in ops]
     uses = count_uses(ops, keep)
     makers = {var: op for op in ops for var in op.outs}
     out: list[Op] = []
     gone: set[int] = set()
     for op in ops:
-        moves = _before(op, makers, uses)
+        moves = _movable(op, makers, uses)
         gone.update(map(id, moves))
         out += _exchanged(op, moves) if isinstance(op, Collective) and moves else [op]
     return [op for op in out if id(op) not in gone]
@@ -40,12 +40,12 @@ def _loop(op: Scan, watch: Watch) -> Scan:
     if not op.meets or watch.concerns([op]):
         return op
     body = op.body
-    ops = later(body.ops, [atom for atom in body.outs if isinstance(atom, Var)], watch)
+    ops = delay_moves(body.ops, [atom for atom in body.outs if isinstance(atom, Var)], watch)
     return dataclasses.replace(op, body=Body(body.ins, ops, body.outs))
 
 
-def _before(op: Op, makers: dict[Var, Op], uses: dict[Var, int]) -> list[Leaf]:
-    """The operations before a reduction that can come after it, the last one first."""
+def _movable(op: Op, makers: dict[Var, Op], uses: dict[Var, int]) -> list[Leaf]:
+    """Return the operations before a reduction that can come after it, last one first."""
     moves: list[Leaf] = []
     if not isinstance(op, Collective) or op.name not in REDUCTIONS or op.groups is not None:
         return moves
@@ -60,15 +60,15 @@ def _before(op: Op, makers: dict[Var, Op], uses: dict[Var, int]) -> list[Leaf]:
 
 
 def _exchanged(op: Collective, moves: Sequence[Leaf]) -> list[Op]:
-    """The reduction of what the first of the operations takes, and then all of them."""
-    (taken,), (made,) = moves[-1].ins, op.outs
-    assert isinstance(taken, Var)
-    now = _like(taken, made)
-    out: list[Op] = [dataclasses.replace(op, ins=[taken], outs=[now])]
+    """Return the reduction of the operand of the first operation, and then the operations."""
+    (operand,), (result,) = moves[-1].ins, op.outs
+    assert isinstance(operand, Var)
+    value = _like(operand, result)
+    out: list[Op] = [dataclasses.replace(op, ins=[operand], outs=[value])]
     for move in reversed(moves):
-        then = made if move is moves[0] else _like(move.outs[0], made)
-        out.append(dataclasses.replace(move, ins=[now], outs=[then], needs=made.axes))
-        now = then
+        output = result if move is moves[0] else _like(move.outs[0], result)
+        out.append(dataclasses.replace(move, ins=[value], outs=[output], needs=result.axes))
+        value = output
     return out
 
 

@@ -1,6 +1,6 @@
-"""Runs of operations that a device does by itself and that are equations of JAX.
+"""Copy runs of equations of JAX that need no communication.
 
-They go into the lowered program as they stand, instead of being traced again one by one.
+They are copied into the lowered program, instead of being traced again one by one.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .plan import BlockSum, count_uses
 from .value import Value
 
 SHORTEST = 4
-"""Shorter runs are as quickly traced."""
+"""Shorter runs are traced as quickly."""
 
 
-class Straight:
-    """A run of equations, and those of its results that something else reads."""
+class CopiedRun:
+    """A run of equations, and those of its results that are used outside."""
 
     def __init__(self, ops: Sequence[Leaf | BlockSum], wanted: Sequence[Var]):
         self.ops, self.wanted = ops, wanted
 
     def write(self, env: Env) -> None:
-        """Run it; afterwards `env` holds what is wanted of it."""
+        """Run it, and write the used results to `env`."""
         run = _jax.EquationRun()
         for op in self.ops:
             for atom in op.ins:
@@ -41,8 +41,8 @@ class Straight:
         env.update(zip(self.wanted, map(Value, run.apply(self.wanted)), strict=True))
 
 
-def straight(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[Straight | Sequence[Op]]:
-    """Cut a list into runs of equations and what is between them."""
+def split_runs(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[CopiedRun | Sequence[Op]]:
+    """Split a list into runs of equations and the operations between them."""
     if len(ops) < SHORTEST or not _jax.copies_equations():
         yield ops
         return
@@ -56,7 +56,7 @@ def straight(ops: Sequence[Op], keep: Sequence[Var]) -> Iterator[Straight | Sequ
         within = count_uses(part, ())
         made = [var for op in part for var in op.outs]
         wanted = [var for var in made if uses.get(var, 0) > within.get(var, 0)]
-        yield Straight([op for op in part if isinstance(op, Leaf | BlockSum)], wanted)
+        yield CopiedRun([op for op in part if isinstance(op, Leaf | BlockSum)], wanted)
 
 
 def _equations(op: Op) -> Sequence[Leaf]:

@@ -1,6 +1,6 @@
-"""One loop over the coordinates of an axis.
+"""Run one loop over the coordinates of an axis.
 
-`lax.scan` over blocks of shards, `vmap` within a block. Reductions whose operand is made in the
+`lax.scan` over blocks of shards, `vmap` within a block. Reductions whose operand is computed in the
 loop are accumulated in it, so N gradients never exist together; what later stages need is stacked.
 """
 
@@ -30,14 +30,14 @@ from ..._program.collectives import (
 )
 from .context import Context, Env
 from .cost import LoopCost
-from .deadlock import Trouble, first_in, first_of
+from .deadlock import Divergence, first_in, first_of
 from .plan import BlockSum, Fold, reads
 from .value import Value, stacked
 
 
 @dataclasses.dataclass
 class ShardLoop:
-    """The loop over `axis` of `ops`; `rest` are the axes that the loops inside it run over."""
+    """The loop over `axis` of `ops`; `rest` are the axes of the loops inside it."""
 
     axis: Axis
     rest: Sequence[Axis]
@@ -45,12 +45,12 @@ class ShardLoop:
     folds: list[Fold]
     keep: list[Var]
     grown: dict[Var, Var]
-    """Of what is kept, that which takes the place of a stack: its parts are written over."""
+    """Of what is kept, the values that overwrite a stack in place."""
     env: Env
     cx: Context
 
     def run(self) -> None:
-        """Run it; afterwards `env` holds what is kept and the results of the folds."""
+        """Run it; afterwards `env` has what is kept and the results of the folds."""
         self.watched = self.cx.watch.concerns(self.ops)
         taken = reads(self.ops)
         self.fixed = {v: self.env[v] for v in taken if self.axis not in self.env[v].dims}
@@ -68,7 +68,7 @@ class ShardLoop:
     def _job(self) -> LoopCost:
         sliced = sum(var.bytes for var in self.moving)
         totals = sum(fold.operand.bytes for fold in self.folds)
-        return LoopCost(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.turns)
+        return LoopCost(self.axis, self.ops, sliced, self.keep, totals, self.cx.pace.runs)
 
     # --- one shard
 
@@ -92,7 +92,8 @@ class ShardLoop:
         return {fold.within: self._block for fold in self.folds if fold.within}
 
     def _adding(self, totals: list[Any] | None) -> dict[Var, Any]:
-        """The totals that inner loops add to, instead of making a stack that is added later."""
+        """Return the totals that inner loops add to, instead of stacking rows that are added
+        later."""
         pairs = zip(self.folds, totals or (), strict=bool(totals))
         return {fold.operand: total for fold, total in pairs if fold.by_rows}
 
@@ -130,14 +131,14 @@ class ShardLoop:
         return outs, parts, None if trouble is None else first_in(trouble)
 
     def _values(self, stacks: Sequence[Any]) -> list[Value]:
-        """What is different for each shard."""
+        """Return the values that differ between shards."""
         old = dict(zip(self.over.values(), stacks, strict=False))
         return [Value(old[v], {self.axis: 0}) if v in old else self.env[v] for v in self.moving]
 
     def _write(
         self, stacks: Sequence[Any], outs: Sequence[Value], start: Any
     ) -> tuple[list[Any], list[Value]]:
-        """Put results into their stacks, from a place on; the other results."""
+        """Write results into their stacks at a position; return the other results."""
         made = dict(zip(self.keep, outs, strict=True))
         parts = [made.pop(var).array for var in self.over]
         if self.size == 1:
@@ -162,7 +163,7 @@ class ShardLoop:
             return outs, list(map(self._total, self.folds, parts)), trouble
         full, left = divmod(n, size)
         start = self._starts()
-        calm = self.cx.watch.calm() if self.watched else None
+        calm = self.cx.watch.no_divergence() if self.watched else None
         stacks = [self.env[old].array for old in self.over.values()]
 
         def step(carry: Any, block: Any) -> tuple[Any, list[Value]]:
@@ -191,7 +192,7 @@ class ShardLoop:
         return outs, totals, trouble
 
     def _overwritten(self) -> dict[Var, Var]:
-        """What is written over a stack, and which one: it has to be one of just this form."""
+        """Return the values that overwrite a stack, and which one; shapes and dtypes must match."""
         values = {var: self.env[old] for var, old in self.grown.items()}
         return {
             var: self.grown[var]
@@ -243,7 +244,7 @@ class ShardLoop:
         return stacked(parts, [self.axis], stacked(parts, along).dims)
 
 
-def _join(old: Trouble | None, new: Trouble | None) -> Trouble | None:
+def _join(old: Divergence | None, new: Divergence | None) -> Divergence | None:
     return old if old is None or new is None else first_of([old, new])
 
 

@@ -1,4 +1,4 @@
-"""How fast this machine is: measured once in a process, in some tenths of a second."""
+"""The speed of this machine, measured once in a process, in some tenths of a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .cost import Machine, Rates
 
 
 def room() -> float:
-    """Bytes that shards in flight may take: half of a device's own memory, less of the host's."""
+    """Return the bytes that shards may take: half of a device's memory, a quarter of the host's."""
     stats = jax.local_devices()[0].memory_stats()
     if stats and "bytes_limit" in stats:
         return stats["bytes_limit"] / 2
@@ -24,18 +24,18 @@ def room() -> float:
 
 
 def on_host() -> bool:
-    """Whether programs run on the host's own processor."""
+    """Return whether programs run on the host's CPU."""
     return jax.local_devices()[0].platform == "cpu"
 
 
 def machine() -> Machine:
-    """This machine."""
+    """Return the speed of this machine."""
     return _measured(jax.local_devices()[0].device_kind)
 
 
 @functools.cache
 def _measured(kind: str) -> Machine:
-    # A thread of its own: whoever asks may be tracing, and would trace the measurement.
+    # In another thread: the caller may be tracing, and would trace the measurement.
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(_measure).result()
 
@@ -61,18 +61,18 @@ def _measure() -> Machine:
 
 
 KEPT = 32 * 2**20
-"""Bytes above which the host's allocator returns what is freed, so that each page is made anew."""
+"""Bytes above which the host's allocator returns freed memory, so that pages are mapped anew."""
 
 
 def _moved(count: int, times: int) -> float:
-    """Bytes in a second that are read and written in place, as a loop accumulates."""
+    """Measure bytes per second that are read and written in place, as a loop accumulates."""
     add = jax.jit(lambda x: jax.lax.fori_loop(0, times, lambda _, x: x + 1, x), donate_argnums=0)
     x = jnp.ones(count, jnp.float32)
     return times * 2.0 * x.nbytes / _fastest(add, x)
 
 
 def _fresh(count: int) -> float:
-    """Seconds that a byte of a new array takes longer than one of an old array."""
+    """Measure how much longer a byte of a new array takes than one of a donated array."""
     x = jnp.ones(count, jnp.float32)
     new = _fastest(jax.jit(lambda x: x + 1), x)
     old = _fastest(jax.jit(lambda x: x + 1, donate_argnums=0), x + 0)
@@ -80,7 +80,7 @@ def _fresh(count: int) -> float:
 
 
 def _rate(width: int, dtype: Any) -> float:
-    """Operations in a second of square matrix products, one after another in a program."""
+    """Measure the FLOP per second of square matrix products, one after another in a program."""
     times = max(1, (320 // width) ** 3)
     power = jax.jit(lambda x, y: jax.lax.fori_loop(0, times, lambda _, x: x @ y, x))
     x = jnp.eye(width, dtype=dtype)
@@ -89,7 +89,7 @@ def _rate(width: int, dtype: Any) -> float:
 
 
 def _fastest(f: Any, first: Any, *more: Any, calls: int = 5) -> float:
-    """The shortest of a few times, the first call left out; each call takes the last result."""
+    """Return the shortest of a few durations, without the first; calls take the previous result."""
     times = []
     for _ in range(calls):
         began = time.perf_counter()

@@ -1,12 +1,12 @@
-"""What a loop of the program reads in every turn is an array before it, not made in each turn.
+"""Materialize broadcasts that loops of the program read, before these loops.
 
-Autodiff takes a mask out of the loop over layers in which it is written, in the shape of what is
-masked. On a device it is an array then. Here it is made before the loop over the devices, and XLA
-moves its broadcast into both loops, down to where it is read. For a GPU it chooses how to cut a
-softmax into tiles by the bytes that these read, and takes the rows of all heads together in order
-to read a row of a small mask only once, which is slower than what it takes for the mask of the
-device (`benchmarks/RESULTS.md`, the transformer on one GPU). So the broadcast is done where it
-stands. A CPU has no tiles: this is for others.
+Autodiff moves a mask out of the loop over layers in which it is written, in the shape of what is
+masked. On a device it is an array then. Here it is computed before the loop over the devices, and
+XLA moves its broadcast into both loops, to where it is read. For a GPU it chooses the tiles of a
+softmax by the bytes that these read, and combines the rows of all heads to read a row of a small
+mask only once, which is slower than the tiles it chooses for the mask of the device
+(`benchmarks/RESULTS.md`, the transformer on one GPU). So the broadcast is computed where it is
+written. A CPU has no tiles: this is for others.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from jax import lax
 from ..._program import Leaf, Op, Scan, Var, While
 
 
-def held(ops: Sequence[Op]) -> list[Op]:
-    """The list with such arrays, as far as they are the same on all devices."""
+def materialize_broadcasts(ops: Sequence[Op]) -> list[Op]:
+    """Materialize such broadcasts, if they are the same on all devices."""
     read = {atom for op in ops for atom in _constants(op)}
-    return [_kept(op) if _spreads(op) and op.outs[0] in read else op for op in ops]
+    return [_materialized(op) if _broadcasts(op) and op.outs[0] in read else op for op in ops]
 
 
 def _constants(op: Op) -> Sequence[Any]:
@@ -33,15 +33,15 @@ def _constants(op: Op) -> Sequence[Any]:
     return op.ins[: op.cond_consts + op.body_consts] if isinstance(op, While) else ()
 
 
-def _spreads(op: Op) -> bool:
-    """Whether this repeats an array, and no single number, for all devices alike."""
+def _broadcasts(op: Op) -> bool:
+    """Return whether this repeats an array, not a scalar, for all devices alike."""
     if not isinstance(op, Leaf) or op.name != "broadcast_in_dim" or op.needs:
         return False
     taken = op.ins[0]
     return isinstance(taken, Var) and math.prod(taken.shape) > 1
 
 
-def _kept(op: Op) -> Op:
+def _materialized(op: Op) -> Op:
     assert isinstance(op, Leaf)
     made = op.run
 

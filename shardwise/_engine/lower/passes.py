@@ -1,9 +1,9 @@
 """The passes of the engine, in the order in which they run.
 
-None of them changes what a program gives: each is there for the time or the memory that it saves,
-and can be switched off (`switches.without`). `python benchmarks/passes.py` compiles and runs the
-programs of the benchmarks without each of them and prints what it saves. A pass that saves less
-than 5 % of time, memory or compile time everywhere is removed.
+None of them changes a result: each saves time or memory, and can be switched off
+(`switches.without`). `python benchmarks/passes.py` compiles and runs the programs of the benchmarks
+without each of them and prints what it saves. A pass that saves less than 5 % of time, memory and
+compile time everywhere is removed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from ..._program import Op, Var
-from .convolutions import in_order, reversing
+from .convolutions import reorder_convolutions, reverse_weights_in_place
 from .deadlock import Watch
-from .delay_moves import later
+from .delay_moves import delay_moves
 from .machine import on_host
-from .materialize import held
-from .split_loops import apart
-from .sum_after_loop import once
+from .materialize import materialize_broadcasts
+from .split_loops import split_loops
+from .sum_after_loop import sum_after_loops
 from .switches import is_on
 
 Run = Callable[[Sequence[Op], Sequence[Var], Watch], list[Op]]
@@ -27,93 +27,93 @@ Run = Callable[[Sequence[Op], Sequence[Var], Watch], list[Op]]
 
 @dataclasses.dataclass(frozen=True)
 class Pass:
-    """A rewrite of a list of operations, or a way to run a part of it that has another way."""
+    """A rewrite of a list of operations, or a faster way to run some of them."""
 
     name: str
     backend: Literal["any", "cpu", "accelerator"]
     reason: str
     benchmark: str
-    """The program that it is there for: a module of `benchmarks/`, and a case of it."""
+    """The program that justifies it: a module of `benchmarks/`, and a case of it."""
     run: Run | None = None
-    """The rewrite; None for a choice that is made stage by stage in `run`."""
+    """The rewrite; None for a choice that `run` makes for each stage."""
 
     def applies(self) -> bool:
-        """Return whether it is for the machine at hand, and not switched off."""
+        """Return whether it is for this backend, and not switched off."""
         fits = self.backend == "any" or (self.backend == "cpu") == on_host()
         return fits and is_on(self.name)
 
 
 PASSES = (
     Pass(
-        "in_order",
+        "reorder_convolutions",
         "cpu",
         "XLA reorders the dimensions of a convolution only outside loops",
         "convnet",
-        lambda ops, keep, watch: in_order(ops, watch),
+        lambda ops, keep, watch: reorder_convolutions(ops, watch),
     ),
     Pass(
-        "later",
+        "delay_moves",
         "cpu",
-        "a transpose before a sum over devices makes the product slow, and is done for each device",
+        "a transpose before a sum over devices slows the product, and runs on each device",
         "gallery data_parallel",
-        later,
+        delay_moves,
     ),
     Pass(
-        "reversing",
+        "reverse_weights_in_place",
         "accelerator",
-        "XLA knows the gradient of a convolution by its reversed weights, if they are in the loop",
+        "XLA recognises the gradient of a convolution by its reversed weights in the same loop",
         "convnet",
-        lambda ops, keep, watch: reversing(ops, watch),
+        lambda ops, keep, watch: reverse_weights_in_place(ops, watch),
     ),
     Pass(
-        "held",
+        "materialize_broadcasts",
         "accelerator",
         "a broadcast mask that is moved into a loop makes XLA choose a slower softmax",
         "simulate_gpu transformer",
-        lambda ops, keep, watch: held(ops),
+        lambda ops, keep, watch: materialize_broadcasts(ops),
     ),
     Pass(
-        "once",
+        "sum_after_loops",
         "any",
-        "what each iteration sums over devices would be kept for all iterations",
+        "the operands of a sum over devices in a loop would be kept for all iterations",
         "kinds recurrent",
-        lambda ops, keep, watch: once(ops, watch),
+        lambda ops, keep, watch: sum_after_loops(ops, watch),
     ),
     Pass(
-        "apart",
+        "split_loops",
         "any",
-        "a loop in which devices exchange something would run for all of them at once",
+        "a loop in which devices communicate would run for all of them at once",
         "transformer",
-        lambda ops, keep, watch: apart(ops, watch),
+        lambda ops, keep, watch: split_loops(ops, watch),
     ),
     Pass(
-        "crossing",
+        "recompute",
         "any",
-        "values that follow from others are kept for all devices, instead of computed again",
+        "values that could be recomputed are kept for all devices",
         "gallery tensor_parallel",
     ),
     Pass(
-        "flat",
+        "without_loop",
         "any",
         "a loop over the devices costs more than the few operations in it",
         "gallery zero",
     ),
     Pass(
-        "joint",
+        "joint_products",
         "any",
         "one product for all devices of a block is faster than one each and a sum",
         "gallery data_parallel",
     ),
     Pass(
-        "straight",
+        "copy_equations",
         "any",
-        "operations that are equations of JAX need not be traced again",
+        "tracing the equations of JAX again takes longer than copying them",
         "tracing",
     ),
     Pass(
-        "repeat",
+        "share_repeats",
         "any",
-        "layers that are written out are traced and lowered once",
+        "unrolled layers are traced and lowered once",
         "compile_times",
     ),
 )
@@ -121,9 +121,8 @@ PASSES = (
 
 
 def rewritten(ops: Sequence[Op], keep: Sequence[Var], watch: Watch) -> list[Op]:
-    """Return a list of operations after the rewrites that are for this machine."""
-    rewrites = [one for one in PASSES if one.run is not None and one.applies()]
-    for one in rewrites:
-        assert one.run is not None
-        ops = one.run(ops, keep, watch)
+    """Return a list of operations after the rewrites for this backend."""
+    for rewrite in PASSES:
+        if rewrite.run is not None and rewrite.applies():
+            ops = rewrite.run(ops, keep, watch)
     return list(ops)

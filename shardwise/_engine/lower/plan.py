@@ -1,4 +1,4 @@
-"""What runs when: the order of the axes, the stages, what has to be kept.
+"""Plan the order of axes, the stages, and what has to be kept.
 
 Nothing here touches an array.
 """
@@ -19,23 +19,23 @@ from .switches import is_on
 
 @dataclasses.dataclass
 class Stage:
-    """What happens between two meetings of the devices along an axis."""
+    """The operations between two exchanges of the devices along an axis."""
 
     outside: list[Op] = dataclasses.field(default_factory=list)
     """The same for every coordinate: run once."""
     inside: list[Op] = dataclasses.field(default_factory=list)
     """Different for each coordinate: run in one loop over them."""
     meetings: list[Op] = dataclasses.field(default_factory=list)
-    """Where the coordinates exchange something, after the loop."""
+    """Where the coordinates communicate, after the loop."""
 
     @property
     def ops(self) -> list[Op]:
-        """All of it, in order."""
+        """Return all operations, in order."""
         return [*self.outside, *self.inside, *self.meetings]
 
 
 def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
-    """Cut a list where the devices along `axis` meet."""
+    """Split a list where the devices along `axis` communicate."""
     out: list[Stage] = []
     level: dict[Var, int] = {}
     for op in ops:
@@ -53,14 +53,14 @@ def stages(ops: Sequence[Op], axis: Axis) -> list[Stage]:
 
 
 def concerned(ops: Sequence[Op], axes: Iterable[Axis]) -> list[Axis]:
-    """Those of the axes that anything in the list differs over or meets along."""
+    """Return the axes that an operation differs over or communicates along."""
     return [axis for axis in axes if any(axis in op.needs or axis in op.meets for op in ops)]
 
 
 def outermost(ops: Sequence[Op], axes: Sequence[Axis]) -> Axis:
-    """The axis to loop over first: the one along which devices meet least often.
+    """Return the axis to loop over first: the one along which devices communicate least often.
 
-    Its loop then holds the loops of the others, so that a training step split over data and model
+    Its loop contains the loops of the others, so that a training step split over data and model
     keeps the activations of one data shard, not of all.
     """
     if len(axes) == 1:
@@ -70,47 +70,48 @@ def outermost(ops: Sequence[Op], axes: Sequence[Axis]) -> Axis:
 
 @dataclasses.dataclass
 class Fold:
-    """A reduction whose operand is made in a loop: accumulated there, never stacked."""
+    """A reduction whose operand is computed in a loop: accumulated there, never stacked."""
 
     op: Collective
     operand: Var
     name: str
     within: BlockSum | None = None
-    """Where the devices that are computed at once are summed, inside the loop."""
+    """The sum, inside the loop, over the devices that are computed at once."""
     by_rows: bool = False
-    """Whether an inner loop makes the operand row by row: each can be added as soon as made."""
+    """Whether an inner loop computes the operand row by row, so that each row can be added at
+    once."""
 
 
 @dataclasses.dataclass
 class Joint:
-    """What is summed over devices, made by operations that can be done for all of them in one.
+    """Operations that compute a summand, if one operation can compute the sum over all devices.
 
     The sum of products `x @ y` is one product over more terms. `ops` are such an operation and then
-    those that a sum passes through; nothing else reads what they make.
+    those that a sum passes through; nothing else reads their results.
     """
 
     ops: list[Leaf]
 
     @property
     def ins(self) -> list[Atom]:
-        """What they take from outside, each once."""
+        """Return the inputs, each once."""
         made = {var for op in self.ops for var in op.outs}
         return list(dict.fromkeys(a for op in self.ops for a in op.ins if a not in made))
 
 
 @dataclasses.dataclass(eq=False)
 class BlockSum(Op):
-    """In a loop of each device: the sum over those devices that are computed at once.
+    """In a loop over devices: the sum over those devices that are computed at once.
 
-    The collective after the loop sums over the blocks. `joint` is what makes the operand, if it can
-    be done for all devices of a block in one. Where nobody sums, this does nothing more than that.
+    The collective after the loop sums over the blocks. `joint` computes the operand, if one
+    operation can do so for all devices of a block. Without a block, this only computes the operand.
     """
 
     joint: Joint | None
 
 
 def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> list[Fold]:
-    """The meetings that a loop can fold; adds to `inner` what they need inside it."""
+    """Return the collectives that a loop can fold; add to `inner` what they need inside it."""
     makers = {var: op for op in stage.inside for var in op.outs}
     known = {var: op for op in stage.outside for var in op.outs} | makers
     found = []
@@ -130,9 +131,9 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
         within, maker, by_rows = None, makers[operand], False
         if rest or not sums_in_blocks(name, operand.dtype):
             pass
-        elif _adds_up(maker, operand):
+        elif _is_carried(maker, operand):
             within = _in_loop(operand, maker)
-        elif _hands_out(maker, operand, uses):
+        elif _is_stacked_output(maker, operand, uses):
             by_rows = maker.needs == {axis} and not maker.meets
             within = _in_loop(operand, maker)
             if within is None and by_rows:
@@ -155,9 +156,9 @@ def folds(stage: Stage, axis: Axis, inner: list[Op], uses: dict[Var, int]) -> li
 
 
 def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Var]) -> bool:
-    """Whether a value is what a loop carries with something added, and nothing else reads either.
+    """Return whether a value is a carried value plus something, and nothing else reads either.
 
-    Then it can be written where the old one was.
+    Then it can overwrite the carried value.
     """
     old = carried.get(var)
     if old is None or uses.get(old) != 1 or uses.get(var) != 1:
@@ -172,25 +173,25 @@ def is_grown(var: Var, stage: Stage, uses: dict[Var, int], carried: dict[Var, Va
 
 
 def sums_in_blocks(name: str, dtype: Any) -> bool:
-    """Whether devices that are computed at once may be summed in any order."""
+    """Return whether devices that are computed at once may be summed in any order."""
     return name == "psum" and not one_by_one(name, dtype) and dtype != np.bool_
 
 
-def _hands_out(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:
-    """Whether a value is what a loop hands out row by row, and read but once."""
+def _is_stacked_output(maker: Op, operand: Var, uses: dict[Var, int]) -> TypeGuard[Scan]:
+    """Return whether a value is a stacked output of a loop, with a single use."""
     if not isinstance(maker, Scan) or uses.get(operand) != 1:
         return False
     place = maker.outs.index(operand)
     return place >= maker.carry and isinstance(maker.body.outs[place], Var)
 
 
-def _adds_up(maker: Op, operand: Var) -> TypeGuard[Scan]:
-    """Whether a value is what a loop carries: `once` has it add up sums over blocks."""
+def _is_carried(maker: Op, operand: Var) -> TypeGuard[Scan]:
+    """Return whether a value is carried by a loop: `sum_after_loops` has it add up block sums."""
     return isinstance(maker, Scan) and maker.outs.index(operand) < maker.carry
 
 
 def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
-    """The sum in a loop that makes the operand of a fold, or what is added to it in each turn."""
+    """Return the block sum in a loop that computes the operand of a fold, or its increments."""
     place = maker.outs.index(operand)
     made = {maker.body.outs[place]}
     if place < maker.carry:
@@ -202,7 +203,7 @@ def _in_loop(operand: Var, maker: Scan) -> BlockSum | None:
 
 
 def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[BlockSum, Scan]:
-    """A new sum in a loop that makes the operand of a fold, and the loop with it."""
+    """Return a new block sum in a loop that computes the operand of a fold, and the new loop."""
     ops, outs, place = maker.body.ops, [*maker.body.outs], maker.outs.index(operand)
     row = outs[place]
     assert isinstance(row, Var)
@@ -216,7 +217,7 @@ def _into_loop(op: Collective, operand: Var, maker: Scan, axis: Axis) -> tuple[B
 
 
 def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
-    """The part of a sum over devices that happens among those computed at once."""
+    """Return the part of a sum over devices that covers those computed at once."""
     out = Var(operand.shape, operand.dtype)
     out.axes = operand.axes
     ins: list[Atom] = joint.ins if joint else [operand]
@@ -226,7 +227,7 @@ def block_sum(op: Collective, operand: Var, joint: Joint | None) -> BlockSum:
 
 
 def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: list[Op]) -> Var:
-    """The part of a reduction over several axes that happens inside the loop over one of them."""
+    """Return the part of a reduction over several axes inside the loop over one of them."""
     if wide(operand.dtype) != operand.dtype:
         operand = _widened(op, operand, inner)
     out = Var(operand.shape, operand.dtype)
@@ -239,7 +240,7 @@ def _reduce_rest(op: Collective, operand: Var, rest: tuple[Axis, ...], inner: li
 
 
 def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
-    """The operand in the type it is reduced in: a part of a reduction is not rounded."""
+    """Convert the operand to the dtype of the reduction: a partial reduction is not rounded."""
     out = Var(operand.shape, wide(operand.dtype))
     out.axes = operand.axes
     cast = Leaf([operand], [out], "convert_element_type", lambda x: [widen(x)], scope=op.scope)
@@ -249,16 +250,16 @@ def _widened(op: Collective, operand: Var, inner: list[Op]) -> Var:
 
 
 PASSED = primitives.names(lambda p: p.moves == "reorder" and p.acts == "moves") | {"neg"}
-"""Operations that a sum over devices passes through.
+"""Operations that commute with a sum over devices.
 
-It does not pass through additions: of two sums each may be infinite where their difference is not.
-Nor through conversions: each device rounds its own product, and XLA would round that of all.
+Additions are excluded: of two sums each may be infinite although their difference is not.
+Conversions too: each device rounds its own product, and XLA would round the product of all.
 """
 
 
 def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) -> Joint | None:
-    """What makes a value, if the sum of it over `axis` can be made in one."""
-    if not is_on("joint"):
+    """Return how a value is computed, if one operation can compute its sum over `axis`."""
+    if not is_on("joint_products"):
         return None
     ops: list[Leaf] = []
     atom: Atom = var
@@ -275,7 +276,8 @@ def joint_of(var: Var, makers: dict[Var, Op], uses: dict[Var, int], axis: Axis) 
 
 
 def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
-    """Whether one operation of all devices takes its place: they differ along this axis alone."""
+    """Return whether one operation for all devices can replace it: they differ along this axis
+    only."""
     match op.name:
         case "dot_general":
             return all(atom.axes == {axis} for atom in op.ins)
@@ -291,7 +293,7 @@ def _is_joined(op: Leaf, makers: dict[Var, Op], axis: Axis) -> bool:
 
 
 def is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
-    """Whether a value is known to be zero everywhere."""
+    """Return whether a value is known to be zero everywhere."""
     if isinstance(atom, Lit):
         return not np.any(atom.value)
     op = makers.get(atom)
@@ -301,7 +303,7 @@ def is_zero(atom: Atom, makers: dict[Var, Op]) -> bool:
 
 
 def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:
-    """How often each value is read."""
+    """Count how often each value is read."""
     uses: dict[Var, int] = {}
     for op in ops:
         for atom in op.ins:
@@ -313,7 +315,7 @@ def count_uses(ops: Sequence[Op], keep: Iterable[Var]) -> dict[Var, int]:
 
 
 def reads(ops: Sequence[Op]) -> list[Var]:
-    """Values that a list takes from outside, each once."""
+    """Return the values that a list reads and does not compute, each once."""
     made = {var for op in ops for var in op.outs}
     seen: dict[Var, None] = {}
     for op in ops:

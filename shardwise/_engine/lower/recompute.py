@@ -1,12 +1,13 @@
-"""What is kept over a meeting of the devices, and what is better made after it.
+"""Choose what is kept between two stages, and what is better recomputed in the later one.
 
-What a stage makes and a later one reads is kept for all devices, though they may be computed one
-after the other. A program does not say where that has to be made: a layer that is computed again
-for the backward pass could be so before the devices meet or after, and of one activation autodiff
-keeps half a dozen things that follow from it element by element. So wherever less is kept then,
+A value that one stage computes and a later one reads is kept for all devices, although they may run
+one after the other. The program does not prescribe in which stage it is computed: a layer that is
+recomputed for the backward pass could be so before or after the devices communicate, and of one
+activation autodiff keeps half a dozen values that follow from it element by element. So wherever
+less is kept then,
 
-- an operation that only later stages have a use for is done there,
-- what follows from kept values element by element is computed again.
+- an operation that only later stages use moves there, - what follows from kept values element by
+element is recomputed.
 """
 
 from __future__ import annotations
@@ -22,28 +23,30 @@ from .plan import Stage
 CHEAP = primitives.names(
     lambda p: (p.pointwise and not p.series) or p.moves in ("reorder", "part", "repeat")
 ) | {"iota"}
-"""Primitives whose results are as quickly made again as read."""
+"""Primitives that are as cheap to recompute as to read."""
 
 SMALL = 1 << 20
-"""Bytes of all devices together that are not worth a thought."""
+"""Bytes of all devices together that are not worth moving."""
 
 FAR = 20
-"""How far back it is looked for what a value follows from."""
+"""The largest depth of the search for the sources of a value."""
 
 FEW = 16
-"""Operations that may be done again in any stage, however little is done in it."""
+"""How many operations may always be recomputed in a stage."""
 
 
-def settle(stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]) -> None:
-    """Put each of the operations into the stage where the least has to be kept for it."""
+def move_between_stages(
+    stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]
+) -> None:
+    """Move each operation into the stage where the least has to be kept for it."""
     if len(stages) > 1:
-        plan = _Plan(stages, axis, ops, keep)
+        plan = _Stages(stages, axis, ops, keep)
         for level in reversed(range(1, len(stages))):
-            _Settling(plan, level).run()
+            _StageSearch(plan, level).run()
 
 
-class _Plan:
-    """Which stage makes what, and which ones read it."""
+class _Stages:
+    """Which stage computes what, and which ones read it."""
 
     def __init__(self, stages: Sequence[Stage], axis: Axis, ops: Sequence[Op], keep: Iterable[Var]):
         self.stages, self.axis = stages, axis
@@ -73,7 +76,7 @@ class _Plan:
             reads.setdefault(var, []).append(level)
 
     def move(self, op: Op, level: int) -> None:
-        """Do an operation in that stage, no longer where it was done."""
+        """Move an operation to another stage."""
         old = self.level[op.outs[0]]
         self.stages[old].inside.remove(op)
         self.level.update(dict.fromkeys(op.outs, level))
@@ -82,34 +85,35 @@ class _Plan:
         self.add(op, level)
 
     def add(self, op: Op, level: int) -> None:
-        """Do an operation in that stage."""
+        """Add an operation to a stage."""
         self.stages[level].inside.append(op)
         self._read(op, level, self.reads)
 
     def is_read_before(self, var: Var, level: int) -> bool:
-        """Whether a stage before that one reads a value."""
+        """Return whether a stage before that one reads a value."""
         return any(
             each < level for reads in (self.reads, self.fixed) for each in reads.get(var, ())
         )
 
     def is_kept(self, var: Var, level: int) -> bool:
-        """Whether a value has to be kept up to that stage, whatever is done in it."""
+        """Return whether a value has to be kept up to that stage in any case."""
         fixed = any(each >= level for each in self.fixed.get(var, ()))
         return fixed or any(each > level for each in self.reads.get(var, ()))
 
     def bytes(self, var: Var) -> int:
-        """The bytes of a value of all devices."""
+        """Return the bytes of a value on all devices."""
         return var.bytes * (self.axis.size if self.axis in var.axes else 1)
 
 
 MOVABLE = (Leaf, AxisIndex, Scan, While, Cond)
-"""Operations that may be done in another stage. Sums over a block are known by identity."""
+"""Operations that may move to another stage. Sums over a block are looked up by identity."""
 
 
-class _Settling:
-    """What is better done in a stage than kept for it: looked for from the last operation back."""
+class _StageSearch:
+    """The search, from the last operation back, for what is better computed in a stage than kept
+    for it."""
 
-    def __init__(self, plan: _Plan, level: int):
+    def __init__(self, plan: _Stages, level: int):
         self.plan, self.level = plan, level
         self.stage = plan.stages[level]
         read = {var for op in self.stage.inside for var in _vars(op.ins)}
@@ -124,7 +128,7 @@ class _Settling:
         """What was found of values, as long as nothing is moved."""
 
     def run(self) -> None:
-        """Look, and change the stages."""
+        """Search, and change the stages."""
         if self._cost(self.kept) <= SMALL:
             return
         # What is not worth its sources may be so once these are kept for something else.
@@ -133,7 +137,7 @@ class _Settling:
         self._finish()
 
     def _look(self) -> bool:
-        """Go through what makes the kept values once; whether that led to anything."""
+        """Go through the operations that compute the kept values once; return whether any moved."""
         heap = self._makers(self.kept)
         heapq.heapify(heap)
         seen: set[int] = set()
@@ -147,7 +151,8 @@ class _Settling:
         return len(self.made) > known
 
     def _makers(self, values: Iterable[Var]) -> list[tuple[int, Op]]:
-        """What makes these values in older stages; the last one has the smallest number."""
+        """Return the operations of older stages for these values; the last has the smallest
+        number."""
         plan = self.plan
         makers = [plan.makers[var] for var in values if var in plan.makers and self._is_older(var)]
         return [(-plan.number[id(op)], op) for op in makers]
@@ -156,12 +161,12 @@ class _Settling:
         return self.plan.level.get(var, self.level) < self.level
 
     def _cost(self, values: Iterable[Var]) -> int:
-        """The bytes that are kept for this stage if these values are."""
+        """Return the bytes that are kept for this stage if these values are."""
         plan, level = self.plan, self.level
         return sum(plan.bytes(var) for var in values if not plan.is_kept(var, level))
 
     def _take(self, op: Op) -> set[Var]:
-        """Do an operation here if that is better; what that makes worth looking at."""
+        """Compute an operation here if that is better; return the values to look at next."""
         before = any(self.plan.is_read_before(var, self.level) for var in op.outs)
         cheap = _is_cheap(op)
         if before and not cheap:
@@ -183,7 +188,8 @@ class _Settling:
         return sources | made
 
     def _sources(self, atoms: Iterable[Atom], far: int = 0) -> Sources:
-        """What has to be kept besides so that these values are here, and what is made of it."""
+        """Return what has to be kept so that these values can be computed here, and what is
+        computed."""
         found = [self._source(var, far) for var in _vars(atoms)]
         return set().union(*(kept for kept, _ in found)), set().union(*(made for _, made in found))
 
@@ -216,7 +222,7 @@ Sources = tuple[set[Var], set[Var]]
 
 
 def _renamed(op: Op, new: dict[Var, Var], again: bool) -> Op:
-    """An operation that reads values computed again; itself computed again, or not."""
+    """Return an operation that reads recomputed values, and is possibly recomputed itself."""
     if not again and not any(atom in new for atom in op.ins):
         return op
     ins = [new.get(atom, atom) if isinstance(atom, Var) else atom for atom in op.ins]

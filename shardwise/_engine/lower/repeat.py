@@ -1,8 +1,8 @@
-"""What repeats: the layers of a model that is written out are traced and lowered once.
+"""Share repeated parts: unrolled layers of a model are traced and lowered once.
 
-Two parts of a program are alike if they do the same operations to values of the same types. The
-first one is traced where it stands; from the second one on they are calls of one function, which
-XLA puts back into place before it does anything else.
+Two parts of a program are equal if they apply the same operations to values of the same types. The
+first one is traced in place; the following ones are calls of one function, which XLA inlines before
+anything else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORTEST, LONGEST = 3, 300
 
 
 def loop(loop: ShardLoop) -> None:
-    """Run a loop; afterwards its `env` holds what is kept and the results of the folds."""
+    """Run a loop; afterwards its `env` has what is kept and the results of the folds."""
     cx = loop.cx
     few = len(loop.ops) <= LONGEST
     if cx.repeats is None or cx.coords or not few or cx.watch.concerns(loop.ops):
@@ -45,14 +45,14 @@ def loop(loop: ShardLoop) -> None:
 
 
 BLOCK = 12
-"""How many stages one call stands for, where many of a kind follow each other."""
+"""How many stages one call covers where equal ones follow each other."""
 
 REGULAR = 0.9
-"""The share of stages that a pattern has to hold for; the others are traced as they stand."""
+"""The share of stages that must match a pattern; the others are traced in place."""
 
 
 def blocks(row: Sequence[Stage]) -> Iterator[Sequence[Stage]]:
-    """Cut stages that follow each other so that blocks come again, if a pattern of them does."""
+    """Split consecutive stages into blocks that repeat, if there is a pattern."""
     kinds = [tuple(_kind(op) for op in (*one.inside, *one.meetings)) for one in row]
     size = 1
     for period in range(1, BLOCK + 1) if len(row) >= 4 * BLOCK else ():
@@ -71,7 +71,7 @@ def flat(
     cx: Context,
     run: Callable[[Env], None],
 ) -> None:
-    """Run stages that need no loop, with their meetings; numbers in them may be other ones."""
+    """Run stages without a loop, and their collectives; scalars in them may differ."""
     known = all(isinstance(op, Leaf | Collective) for op in ops)
     if cx.repeats is None or cx.coords or not known or len(ops) < SHORTEST:
         run(env)
@@ -102,7 +102,7 @@ def _run(
 
 
 def _of_loop(loop: ShardLoop, taken: Sequence[Var]) -> Any:
-    """What a loop does; None if that is not known."""
+    """Return a key for what a loop computes; None if unknown."""
     ops, number = _of_ops(loop.ops, taken)
     if ops is None:
         return None
@@ -116,7 +116,7 @@ def _of_loop(loop: ShardLoop, taken: Sequence[Var]) -> Any:
 
 
 def _of_ops(ops: Sequence[Op], taken: Atoms) -> tuple[Any, dict[Any, Any]]:
-    """What a list does, or None; and its values, numbered in the order in which they appear."""
+    """Return a key for what a list computes, or None; and its values, numbered by appearance."""
     number: dict[Any, Any] = {atom: (i, _type(atom)) for i, atom in enumerate(taken)}
     found = []
     for op in ops:
@@ -137,7 +137,7 @@ def _doing(op: Op) -> Any:
 
 
 def _kind(op: Op) -> Any:
-    """What tells two operations apart at a glance."""
+    """Return a coarse key of an operation."""
     return op.name if isinstance(op, Leaf) else doing(op) or type(op)
 
 

@@ -1,10 +1,10 @@
 """Run a list of operations for all coordinates of some axes.
 
-    pick the axis along which devices meet least often
-    cut the list into stages where they meet
+    pick the axis with the fewest stages of communication
+    split the list into stages at the collectives along it
     in each stage: run once what is the same for all coordinates,
-                   loop over the rest (each turn is this same procedure for the other axes),
-                   let the devices meet
+                   loop over the rest (each iteration is this procedure for the other axes),
+                   run the collectives
 
 With no axis left, an operation is one call of JAX.
 """
@@ -28,35 +28,35 @@ from . import repeat, without_loop
 from .block_sums import sum_block
 from .context import Context, Env, read
 from .control import control
-from .deadlock import Trouble, Watch
-from .equation_runs import Straight, straight
+from .deadlock import Divergence, Watch
+from .equation_runs import CopiedRun, split_runs
 from .loop import ShardLoop
 from .machine import on_host
 from .passes import rewritten
 from .plan import BlockSum, Stage, concerned, count_uses, folds, is_grown, outermost, stages
-from .recompute import settle
+from .recompute import move_between_stages
 from .shards_at_once import Pace, has_equal_columns, is_choosing
 from .switches import is_on
-from .value import Value, put_together, stacked, take_apart
+from .value import Value, join, split, stacked
 
 
 def execute(
     body: Body, args: Sequence[Any], watch: Watch, pace: Pace
-) -> tuple[list[Any], Trouble | None]:
-    """The results of a program, and its trouble if it can have any."""
+) -> tuple[list[Any], Divergence | None]:
+    """Return the results of a program, and its divergence if it can have any."""
     outs, trouble = observe(body, args, watch, pace, body.outs)
     return [out.first() for out in outs], trouble
 
 
 def observe(
     body: Body, args: Sequence[Any], watch: Watch, pace: Pace, atoms: Sequence[Atom]
-) -> tuple[list[Value], Trouble | None]:
-    """Any values of a program, as all devices hold them."""
+) -> tuple[list[Value], Divergence | None]:
+    """Return any values of a program on all devices."""
     if on_host() and has_equal_columns(body.ops):
         pace = dataclasses.replace(
             pace, apart="XLA gives wrong sums of products with equal columns"
         )
-    repeats = is_on("repeat") and not is_choosing()
+    repeats = is_on("share_repeats") and not is_choosing()
     cx = Context(run, watch, pace, repeats={} if repeats else None)
     env: Env = {var: Value(arg) for var, arg in zip(body.ins, args, strict=True)}
     axes = dict.fromkeys(axis for op in body.ops for axis in sorted(op.needs | op.meets))
@@ -71,8 +71,8 @@ def run(
     """Run `ops`; afterwards `env` holds the values in `keep`."""
     axes = concerned(ops, axes)
     if not axes:
-        for part in straight(ops, keep) if not cx.batched and is_on("straight") else [ops]:
-            if isinstance(part, Straight):
+        for part in split_runs(ops, keep) if not cx.batched and is_on("copy_equations") else [ops]:
+            if isinstance(part, CopiedRun):
                 part.write(env)
                 continue
             for op in part:
@@ -81,14 +81,16 @@ def run(
     axis = outermost(ops, axes)
     rest = [other for other in axes if other != axis]
     found = stages(ops, axis)
-    if is_on("crossing") and not cx.watch.concerns(ops):
-        settle(found, axis, ops, keep)
+    if is_on("recompute") and not cx.watch.concerns(ops):
+        move_between_stages(found, axis, ops, keep)
     uses = count_uses([op for stage in found for op in stage.ops], keep)
     row: list[Stage] = []
     for stage in found:
-        is_flat = is_on("flat") and not cx.batched and without_loop.is_flat(stage, uses, axes)
+        is_flat = (
+            is_on("without_loop") and not cx.batched and without_loop.is_flat(stage, uses, axes)
+        )
         if stage.outside or not is_flat:
-            _flat(row, axes, uses, cx, env)
+            _run_without_loop(row, axes, uses, cx, env)
             row = []
         run(stage.outside, rest, env, _escaping(stage.outside, uses), cx)
         if is_flat:
@@ -103,14 +105,14 @@ def run(
         done = {id(fold.op) for fold in folded}
         for op in stage.meetings:
             if id(op) not in done:
-                _meet(op, axes, env, cx)
-    _flat(row, axes, uses, cx, env)
+                _communicate(op, axes, env, cx)
+    _run_without_loop(row, axes, uses, cx, env)
 
 
-def _flat(
+def _run_without_loop(
     row: Sequence[Stage], axes: Sequence[Axis], uses: dict[Var, int], cx: Context, env: Env
 ) -> None:
-    """Run stages that need no loop, by blocks of those that come again and again."""
+    """Run stages without a loop, in blocks if they repeat."""
     for block in repeat.blocks(row):
         ops = [op for stage in block for op in (*stage.inside, *stage.meetings)]
         if len(block) == 1:
@@ -124,17 +126,17 @@ def _several(
     block: Sequence[Stage], axes: Sequence[Axis], uses: dict[Var, int], cx: Context, env: Env
 ) -> None:
     for stage in block:
-        _flat([stage], axes, uses, cx, env)
+        _run_without_loop([stage], axes, uses, cx, env)
 
 
 def _stage(stage: Stage, axes: Sequence[Axis], cx: Context, env: Env) -> None:
     without_loop.run(stage, env)
     for op in stage.meetings:
-        _meet(op, axes, env, cx)
+        _communicate(op, axes, env, cx)
 
 
-def _meet(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
-    """Let devices meet: the values of all of them are stacked in `env`."""
+def _communicate(op: Op, axes: Sequence[Axis], env: Env, cx: Context) -> None:
+    """Run an operation in which devices communicate, on stacked values."""
     if op.bodies:
         free = [axis for axis in axes if axis in op.needs and axis not in op.meets]
         if free:
@@ -154,23 +156,23 @@ def _evaluate(op: Op, ins: list[Value], axes: Sequence[Axis], cx: Context) -> li
                     return [Value(jnp.asarray(cx.coords[axis], jnp.int32))]
                 return [stacked(jnp.arange(axis.size, dtype=jnp.int32), [axis])]
             case Split():
-                part = take_apart(jnp.asarray(ins[0].array), op.placement)
+                part = split(jnp.asarray(ins[0].array), op.placement)
                 for axis in op.axes:
                     if axis in cx.coords:
                         part = part.at(axis, cx.coords[axis])
                 return [part]
             case Join():
-                return [put_together(ins[0], op.placement)]
+                return [join(ins[0], op.placement)]
             case Collective():
-                return [_exchange(op, ins)]
+                return [_apply_collective(op, ins)]
             case BlockSum():
                 return [Value(sum_block(op, [x.array for x in ins], cx.summing.get(op)))]
             case _:
                 return control(op, ins, axes, cx)
 
 
-def _exchange(op: Collective, ins: Sequence[Value]) -> Value:
-    """A collective on the stacked values of all devices."""
+def _apply_collective(op: Collective, ins: Sequence[Value]) -> Value:
+    """Apply a collective to the stacked values of all devices."""
     rule = _collectives.RULES[op.name]
     count = 1
     for axis in op.axes:
@@ -208,7 +210,7 @@ def _write(op: Op, outs: Sequence[Value], env: Env) -> None:
 
 
 def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
-    """Values made by `ops` that something else reads."""
+    """Return the values computed by `ops` that are used outside."""
     within: dict[Var, int] = {}
     for op in ops:
         for atom in op.ins:
@@ -218,7 +220,7 @@ def _escaping(ops: Sequence[Op], uses: dict[Var, int]) -> list[Var]:
 
 
 def _less(uses: dict[Var, int], ops: Sequence[Op]) -> dict[Var, int]:
-    """The uses that remain once `ops` are taken care of."""
+    """Return the uses that remain without those of `ops`."""
     left = dict(uses)
     for op in ops:
         for atom in op.ins:

@@ -1,4 +1,4 @@
-"""How many shards to compute at once."""
+"""Choose how many shards to compute at once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SOME = Machine()
 
 
 def _by_hardware(op: Leaf) -> bool:
-    """Whether its keys are those of XLA's own generator: a batch of them is one long draw."""
+    """Return whether its keys are those of XLA's own generator, which draws for a batch at once."""
     return any("rbg" in str(getattr(atom, "dtype", "")) for atom in op.ins)
 
 
-def _alone(op: Op) -> bool:
-    """Whether an operation gives a device's own result only if run for one device at a time."""
+def _must_run_alone(op: Op) -> bool:
+    """Return whether an operation is correct only if it runs for one device at a time."""
     if isinstance(op, Leaf):
         split = any(atom.axes for atom in op.ins)
         if split and op.primitive is not None and not _jax.can_batch(op.primitive):
@@ -39,9 +39,9 @@ def _alone(op: Op) -> bool:
 
 
 def has_equal_columns(ops: Sequence[Op]) -> bool:
-    """Whether there is a product with a matrix whose columns are all the same: `x @ jnp.ones(...)`.
+    """Return whether there is a product with a matrix of equal columns: `x @ jnp.ones(...)`.
 
-    XLA on a CPU gives wrong sums of such products if there are several, up to JAX 0.12 at least:
+    XLA on a CPU computes wrong sums of such products if there are several, up to JAX 0.12 at least:
     `jax.jit(lambda x: jnp.sum(x @ jnp.ones((4, 1000)), 0))(jnp.ones((8, 4)))`.
     """
     found = list(walk(list(ops)))
@@ -64,7 +64,7 @@ def _of_equal_columns(op: Leaf, makers: dict[Var, Op]) -> bool:
 
 
 def _is_same_along(atom: Atom, dim: int, makers: dict[Var, Op]) -> bool:
-    """Whether all entries of a value along one of its dimensions are known to be the same."""
+    """Return whether all entries of a value along a dimension are known to be equal."""
     if isinstance(atom, Lit):
         return np.ndim(atom.value) == 0
     op = makers.get(atom)
@@ -100,7 +100,7 @@ _choices: contextvars.ContextVar[list[Choice] | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def choosing() -> Iterator[list[Choice]]:
-    """A list of what is chosen, loop by loop, while programs are lowered inside."""
+    """Collect the choices, loop by loop, while programs are lowered inside."""
     found: list[Choice] = []
     token = _choices.set(found)
     try:
@@ -110,28 +110,28 @@ def choosing() -> Iterator[list[Choice]]:
 
 
 def is_choosing() -> bool:
-    """Whether somebody wants to know what is chosen for every loop."""
+    """Return whether choices are being collected."""
     return _choices.get() is not None
 
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How many shards to compute at once: a number, or what suits a machine and its memory."""
+    """How many shards to compute at once: a number, or a choice by machine and memory."""
 
     shards: int | None = 1
     bytes: float = 0.0
     machine: Machine = SOME
     apart: str = ""
-    """Why only one at a time, if that is so."""
-    turns: int = 1
-    """How often the loops around come here while the program runs once."""
+    """Why only one at a time, if so."""
+    runs: int = 1
+    """How often the surrounding loops run this while the program runs once."""
 
-    def within(self, turns: int) -> Pace:
-        """The same inside a loop of so many turns."""
-        return dataclasses.replace(self, turns=self.turns * turns)
+    def within(self, runs: int) -> Pace:
+        """Return the same inside a loop with this many iterations."""
+        return dataclasses.replace(self, runs=self.runs * runs)
 
     def chunk(self, job: LoopCost) -> tuple[int, Pace]:
-        """How many devices at once, and what that leaves for the loops inside."""
+        """Return how many devices at once, and what that leaves for inner loops."""
         axis = job.axis
         size, why = self._choose(job)
         choice = Choice(axis.name, axis.size, size, str(job.ops[0].where), why)
@@ -147,7 +147,7 @@ class Pace:
     def _choose(self, job: LoopCost) -> tuple[int, str]:
         if self.apart:
             return 1, self.apart
-        if any(_alone(op) for op in walk(list(job.ops))):
+        if any(_must_run_alone(op) for op in walk(list(job.ops))):
             return 1, "something in it cannot be computed for several devices together"
         shards = job.axis.size
         if self.shards is not None:

@@ -1,13 +1,12 @@
-"""Loops taken apart where devices meet in them.
+"""Split loops at the collectives in them.
 
 A collective inside a `scan` makes the whole loop run for all devices together, on stacked values.
-Often the loop itself has no use for what they exchange: the gradient of a layer is summed over the
-devices and handed out, the weights of a layer are gathered from what is handed in. Such a loop is
-taken apart:
+Often the loop itself does not use what they exchange: the gradient of a layer is summed over
+devices and returned, the weights of a layer are gathered from an input. Such a loop is split:
 
-    a loop that each device runs by itself, which stacks what it brings to the meeting
-    the meeting, once, for all turns of the loop together
-    a loop over what came of it
+    a loop that each device runs by itself, which stacks the operands of the collective
+    the collective, once, for all iterations together
+    a loop over its results
 
 The values are the same: nothing is summed in another order. The first loop then belongs to a stage
 as any other operation does, so that its devices can run one after the other.
@@ -40,29 +39,29 @@ from .deadlock import Watch
 from .plan import block_sum, count_uses, joint_of, sums_in_blocks
 
 Results = Sequence[tuple[Atom, Var]]
-"""Values of a turn, and what the loop gives for them."""
+"""Values of an iteration, and the outputs of the loop that stack them."""
 
 
-def apart(ops: Sequence[Op], watch: Watch) -> list[Op]:
-    """The list with its loops taken apart as far as that serves."""
+def split_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """Split the loops of a list as far as that pays."""
     return [new for op in ops for new in (_loop(op, watch) if isinstance(op, Scan) else [op])]
 
 
 def _loop(op: Scan, watch: Watch) -> list[Op]:
     if not op.meets or op.effectful or not op.length or watch.concerns([op]):
         return [op]
-    inner = apart(op.body.ops, watch)
+    inner = split_loops(op.body.ops, watch)
     op = dataclasses.replace(op, body=Body(op.body.ins, inner, op.body.outs))
     for axis in sorted(op.meets):
         parts = _along(op, axis)
         if parts is not None:
-            return apart(parts, watch)
+            return split_loops(parts, watch)
     return [op]
 
 
 def _along(op: Scan, axis: Axis) -> list[Op] | None:
-    """The parts of a loop, in which devices meet along `axis` no more; None where that fails."""
-    parts = _Cut(op, axis).parts()
+    """Return the parts of a loop, without collectives along `axis` in them; None if impossible."""
+    parts = _SplitLoop(op, axis).parts()
     last = parts[-1] if parts else None
     if not isinstance(last, Scan) or axis not in last.meets:
         return parts
@@ -70,12 +69,12 @@ def _along(op: Scan, axis: Axis) -> list[Op] | None:
     return None if parts is None or rest is None else [*parts[:-1], *rest]
 
 
-class _Cut:
-    """A loop cut where devices meet along `axis`.
+class _SplitLoop:
+    """A loop split at its collectives along `axis`.
 
-    A value of a turn is late if it needs what came of a meeting. Of the others, those that differ
-    along the axis are made in the first loop; those that are the same for all devices in whichever
-    loop reads them.
+    A value of an iteration is late if it depends on a collective. Of the others, those that differ
+    along the axis are computed in the first loop; those that are equal on all devices in each loop
+    that reads them.
     """
 
     def __init__(self, op: Scan, axis: Axis):
@@ -101,18 +100,19 @@ class _Cut:
                 return late
 
     def _is_ready(self, c: Collective) -> bool:
-        """Whether devices can meet here before the second loop begins."""
+        """Return whether devices can communicate here before the second loop begins."""
         early = self.axis in c.meets and len(c.ins) == 1 and c.ins[0] not in self.late
         return early and c.ins[0] not in self.op.body.ins[: self.op.consts]
 
     def parts(self) -> list[Op] | None:
-        """First loop, meetings, second loop; None if this loop cannot be cut or is better whole."""
+        """Return first loop, collectives, second loop; None if this is impossible or does not
+        pay."""
         if not self.met:
             return None
         op = self.op
         ys = list(zip(op.body.outs[op.carry :], op.outs[op.carry :], strict=True))
         carries = {i for i, atom in enumerate(op.body.outs[: op.carry]) if self._is_early(atom)}
-        added, brought, collectives = self._meetings(ys)
+        added, brought, collectives = self._collectives(ys)
         given = {c.outs[0] for c in collectives}
         rest = [(atom, out) for atom, out in ys if not self._is_early(atom) and out not in given]
         second = _part(op, set(range(op.carry)) - carries, rest, self._stack)
@@ -121,23 +121,23 @@ class _Cut:
         own = [(atom, out) for atom, out in ys if self._is_early(atom)]
         first = _part(op, carries, [*own, *brought, *crossing], lambda _: None, added)
         loops = [loop for loop in (first, second) if loop is not None]
-        if not self._serves([var for var, _ in crossing]) or not all(map(_settled, loops)):
+        if not self._pays([var for var, _ in crossing]) or not all(map(_keeps_axes, loops)):
             return None
         last = [] if second is None else _at_once(second) or [second]
         return [*([] if first is None else [first]), *collectives, *last]
 
     def _is_early(self, atom: Atom) -> bool:
-        """Whether it is made in the first loop alone."""
+        """Return whether it is computed in the first loop alone."""
         return atom not in self.late and self.axis in atom.axes
 
     def _stack(self, var: Var) -> Var | None:
-        """What the second loop is given for a value of a turn that it does not make itself."""
+        """Return the input of the second loop for a value that it does not compute itself."""
         if var in self.stacks or (self._is_early(var) and not self._is_cheap(var)):
             return self.stacks.setdefault(var, _stacked(var, self.op.length))
         return None
 
     def _is_cheap(self, atom: Atom) -> bool:
-        """Whether it is quickly made anew, of what the loop is given for this turn."""
+        """Return whether it is cheap to recompute from the inputs of an iteration."""
         if isinstance(atom, Lit) or atom in self.given:
             return True
         maker = self.makers.get(atom)
@@ -145,8 +145,8 @@ class _Cut:
             isinstance(maker, Leaf) and maker.name in CHEAP and all(map(self._is_cheap, maker.ins))
         )
 
-    def _serves(self, crossing: Iterable[Var]) -> bool:
-        """Whether what has to be stacked for it is no more than what the loop takes and gives."""
+    def _pays(self, crossing: Iterable[Var]) -> bool:
+        """Return whether the additional stacks are no larger than the loop's inputs and outputs."""
 
         def weight(atom: Atom) -> int:
             times = self.axis.size if self.axis in atom.axes else 1
@@ -158,8 +158,9 @@ class _Cut:
         own = [*op.body.ins[op.consts + op.carry :], *op.body.outs[op.carry :]]
         return asked <= sum(map(weight, own))
 
-    def _meetings(self, ys: Results) -> tuple[list[Op], Results, list[Collective]]:
-        """What the first loop does for the meetings, what it brings to them, and the meetings."""
+    def _collectives(self, ys: Results) -> tuple[list[Op], Results, list[Collective]]:
+        """Return what the first loop adds for the collectives, their operands, and the
+        collectives."""
         added: list[Op] = []
         brought: list[tuple[Atom, Var]] = []
         collectives: list[Collective] = []
@@ -187,7 +188,7 @@ class _Cut:
 
 
 DIMENSIONS = ("dimension", "split", "concat")
-"""Parameters of collectives that count dimensions: a stack has one more in front."""
+"""Parameters of collectives that are dimensions: a stack has one more in front."""
 
 
 def _stacked(var: Var, length: int) -> Var:
@@ -196,8 +197,8 @@ def _stacked(var: Var, length: int) -> Var:
     return out
 
 
-def _settled(loop: Scan) -> bool:
-    """Annotate a new loop; whether its results are kept for the devices that they were kept for."""
+def _keeps_axes(loop: Scan) -> bool:
+    """Annotate a new loop; return whether its results differ over the same axes as before."""
     before = [var.axes for var in loop.outs]
     annotate_loop(loop)
     same = before == [var.axes for var in loop.outs]
@@ -213,10 +214,10 @@ def _part(
     hand: Callable[[Var], Var | None],
     added: Sequence[Op] = (),
 ) -> Scan | None:
-    """The part of a loop that gives these carried values and stacks.
+    """Return the part of a loop that computes these carried values and stacks.
 
-    `hand` gives the stack of a value that is handed in instead of made, `added` are operations
-    besides those of the loop. None where nothing is wanted.
+    `hand` returns the stack of a value that is an input instead, `added` are additional operations.
+    Return None if nothing is requested.
     """
     if not carries and not ys:
         return None
@@ -272,11 +273,12 @@ CHEAP = primitives.names(
         or (p.acts == "reduces" and p.combines)
     )
 )
-"""Operations that can be done for all turns of a loop at once: their results are all they take."""
+"""Operations that can run for all iterations of a loop at once: they need no memory but their
+results."""
 
 
 def _at_once(loop: Scan) -> list[Op] | None:
-    """All turns of a loop at once, where they do not depend on each other and it costs nothing."""
+    """Run all iterations of a loop at once, if they are independent and it needs no more memory."""
     cheap = all(isinstance(op, Leaf) and op.name in CHEAP for op in loop.body.ops)
     if loop.carry or not cheap:
         return None
@@ -290,7 +292,7 @@ def _at_once(loop: Scan) -> list[Op] | None:
     for op in loop.body.ops:
         assert isinstance(op, Leaf)
         along = [None if isinstance(atom, Lit) or atom in fixed else 0 for atom in op.ins]
-        run = partial(_all_turns, op.run, along) if any(d == 0 for d in along) else op.run
+        run = partial(_all_iterations, op.run, along) if any(d == 0 for d in along) else op.run
         if run is op.run:
             fixed.update(op.outs)
         for var in op.outs:
@@ -300,5 +302,7 @@ def _at_once(loop: Scan) -> list[Op] | None:
     return None if fixed & outs.keys() else ops
 
 
-def _all_turns(run: Callable[..., list[Any]], along: list[int | None], *arrays: Any) -> list[Any]:
+def _all_iterations(
+    run: Callable[..., list[Any]], along: list[int | None], *arrays: Any
+) -> list[Any]:
     return jax.vmap(run, in_axes=along)(*arrays)

@@ -1,14 +1,15 @@
-"""Sums over devices that a loop only adds up are made once, after the loop.
+"""Compute sums over devices that a loop only adds up sum_after_loops, after the loop.
 
-What every turn of a loop uses, such as the weights of a recurrent network, gets its gradient so:
-autodiff sums over the devices in every turn, and adds that to a total that the loop carries.
+The gradient of what every iteration of a loop uses, such as the weights of a recurrent network, is
+computed so: autodiff sums over the devices in every iteration, and adds that to a total that the
+loop carries.
 
     total = total + psum(x)   becomes   own = own + x,   and after the loop   total + psum(own)
 
-Otherwise what the devices bring to the meeting of each turn would have to be kept, for all turns.
-The sum is then taken in another order. That shows in the last digits, but in more than those where
-a type is coarse, where the total begins with a large number, or where sums are infinite. So this is
-done for what autodiff writes alone: totals that begin with zero, of `float32` and wider.
+Otherwise the operands of the collective would have to be kept for all iterations. The sum is then
+computed in another order. That affects the last digits, but more than those for a low-precision
+dtype, if the total starts with a large number, or if sums are infinite. So it applies only to what
+autodiff generates: totals that start with zero, of `float32` and wider.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ from .deadlock import Watch
 from .plan import block_sum, count_uses, is_zero, joint_of, sums_in_blocks
 
 
-def once(ops: Sequence[Op], watch: Watch) -> list[Op]:
-    """The list with such sums after its loops, and after the loops in them."""
+def sum_after_loops(ops: Sequence[Op], watch: Watch) -> list[Op]:
+    """Move such sums after the loops of a list, and after the loops in them."""
     makers = {var: op for op in ops for var in op.outs}
 
     def news(op: Op) -> list[Op]:
@@ -50,7 +51,7 @@ def once(ops: Sequence[Op], watch: Watch) -> list[Op]:
 def _loop(op: Scan, makers: dict[Var, Op], watch: Watch) -> list[Op]:
     if not op.meets or op.effectful or watch.concerns([op]):
         return [op]
-    body = Body(op.body.ins, once(op.body.ops, watch), op.body.outs)
+    body = Body(op.body.ins, sum_after_loops(op.body.ops, watch), op.body.outs)
     op = dataclasses.replace(op, body=body)
     starts = op.ins[op.consts : op.consts + op.carry]
     sums = [
@@ -60,19 +61,20 @@ def _loop(op: Scan, makers: dict[Var, Op], watch: Watch) -> list[Op]:
         and each.collective.backward
         and is_zero(starts[each.place], makers)
     ]
-    return _taken_out(op, sums) or [op]
+    return _move_sums(op, sums) or [op]
 
 
 def _is_wide_sum(op: Collective) -> bool:
-    """Whether it is a sum over devices in a type whose last digits alone depend on its order."""
+    """Return whether it is a sum over devices whose order only affects the last digits."""
     operand = op.ins[0]  # some collectives have several
     if op.name != "psum" or op.groups is not None or not isinstance(operand, Var):
         return False
     return np.issubdtype(operand.dtype, np.inexact) and operand.dtype.itemsize > 2
 
 
-def _taken_out(op: Scan, sums: Sequence[AddedUp]) -> list[Op] | None:
-    """The loop that adds up what each device has, and the sums after it; None where that fails."""
+def _move_sums(op: Scan, sums: Sequence[AddedUp]) -> list[Op] | None:
+    """Return the loop that adds up what each device has, and the sums after it; None if
+    impossible."""
     if not sums:
         return None
     body = Body([*op.body.ins], [*op.body.ops], [*op.body.outs])
@@ -90,7 +92,7 @@ def _taken_out(op: Scan, sums: Sequence[AddedUp]) -> list[Op] | None:
 
 
 def _add_up(loop: Scan, each: AddedUp, before: list[Op]) -> None:
-    """Let a loop carry what each device has, from zero on, in the place of the total."""
+    """Let a loop carry the sum of each device, starting from zero, instead of the total."""
     body, place = loop.body, each.place
     (operand,) = each.collective.ins
     assert isinstance(operand, Var)
@@ -118,7 +120,7 @@ def _add_up(loop: Scan, each: AddedUp, before: list[Op]) -> None:
 
 
 def _sum_after(op: Scan, loop: Scan, each: AddedUp) -> list[Op]:
-    """The sum over devices of what each has, and then what became of it in the loop."""
+    """Return the sum over devices of what each carries, and then what followed it in the loop."""
     now, out = loop.outs[each.place], []
     over = frozenset(each.collective.axes)
     for step in (each.collective, *each.between):

@@ -1,8 +1,9 @@
-"""A value of all devices at once.
+"""A value on all devices at once.
 
-`array` has one extra dimension for each axis the value differs over; `dims` says where. A value
-that is the same everywhere is kept once, with no extra dimension. Where an extra dimension stands
-does not matter, so an input split along its last dimension is looked at, not transposed.
+`array` has one extra dimension for each axis the value differs over, at the position in `dims`. A
+value that is the same everywhere is stored once, without an extra dimension. The position of an
+extra dimension does not matter, so an input split along its last dimension is reshaped, not
+transposed.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ class Value:
     dims: Mapping[Axis, int] = dataclasses.field(default_factory=dict)
 
     def at(self, axis: Axis, index: Any) -> Value:
-        """The value at one coordinate."""
+        """Return the value at one coordinate."""
         if axis not in self.dims:
             return self
         array = lax.dynamic_index_in_dim(self.array, index, self.dims[axis], keepdims=False)
         return Value(array, self.dims_without(axis))
 
     def block(self, axis: Axis, start: Any, size: int) -> Any:
-        """The arrays of `size` coordinates from `start` on; the dimension stays where it is."""
+        """Return the arrays of `size` coordinates from `start` on; the dimension stays in place."""
         return lax.dynamic_slice_in_dim(self.array, start, size, self.dims[axis])
 
     def dims_without(self, axis: Axis) -> dict[Axis, int]:
-        """Where the other axes are once this one is gone."""
+        """Return the dimensions of the other axes once this one is removed."""
         gone = self.dims[axis]
         return {other: d - (d > gone) for other, d in self.dims.items() if other != axis}
 
     def spread(self, axes: Sequence[Axis]) -> Any:
-        """The array with exactly these axes in front, in this order, repeated where it must be."""
+        """Return the array with exactly these axes in front, in this order, repeated where
+        necessary."""
         missing = [axis for axis in axes if axis not in self.dims]
         array = self.array
         if missing:
@@ -54,7 +56,7 @@ class Value:
         return in_front(array, [where[axis] for axis in axes])
 
     def first(self) -> Any:
-        """What JAX returns for a result that claims to be the same everywhere: device 0's."""
+        """Return what JAX returns for a result that is declared the same everywhere: device 0's."""
         value = self
         for axis in self.dims:
             value = value.at(axis, 0)
@@ -69,13 +71,13 @@ jax.tree_util.register_pytree_node(
 
 
 def stacked(array: Any, axes: Sequence[Axis], dims: Mapping[Axis, int] | None = None) -> Value:
-    """A value from an array with `axes` in front of one whose other axes are at `dims`."""
+    """Return a value for an array with `axes` in front, and the other axes at `dims`."""
     shifted = {axis: d + len(axes) for axis, d in (dims or {}).items()}
     return Value(array, {axis: i for i, axis in enumerate(axes)} | shifted)
 
 
-def take_apart(array: Any, place: Placement) -> Value:
-    """A global array seen as the parts of all devices: a reshape, no copy."""
+def split(array: Any, place: Placement) -> Value:
+    """Return a global array as the parts of all devices: a reshape, no copy."""
     shape: list[int] = []
     dims: dict[Axis, int] = {}
     for size, axes in zip(array.shape, place, strict=True):
@@ -87,34 +89,34 @@ def take_apart(array: Any, place: Placement) -> Value:
     return Value(reshaped(array, shape), dims)
 
 
-def put_together(value: Value, place: Placement) -> Value:
-    """The parts of all devices as one array; axes that `place` leaves out stay as they are."""
-    own = [axis for axes in place for axis in axes]
-    if not own and not value.dims:
+def join(value: Value, place: Placement) -> Value:
+    """Join the parts of all devices into one array; axes not in `place` stay as they are."""
+    joined_axes = [axis for axes in place for axis in axes]
+    if not joined_axes and not value.dims:
         return value
-    others = [axis for axis in value.dims if axis not in own]
-    array = value.spread(others + own)
+    others = [axis for axis in value.dims if axis not in joined_axes]
+    array = value.spread(others + joined_axes)
     rank = len(place)
     order: list[int] = []
     shape: list[int] = []
     start = len(others)
     for dim, axes in enumerate(place):
-        size = array.shape[start + len(own) + dim]
+        size = array.shape[start + len(joined_axes) + dim]
         for axis in axes:
-            order.append(start + own.index(axis))
+            order.append(start + joined_axes.index(axis))
             size *= axis.size
-        order.append(start + len(own) + dim)
+        order.append(start + len(joined_axes) + dim)
         shape.append(size)
-    assert array.ndim == start + len(own) + rank
+    assert array.ndim == start + len(joined_axes) + rank
     array = ordered(array, [*range(start), *order])
     return stacked(reshaped(array, array.shape[:start] + tuple(shape)), others)
 
 
 def in_front(array: Any, dims: Sequence[int]) -> Any:
-    """An array with these dimensions in front, in this order."""
+    """Move these dimensions of an array to the front, in this order."""
     return ordered(array, [*dims, *(d for d in range(np.ndim(array)) if d not in dims)])
 
 
 def is_extended(dtype: Any) -> bool:
-    """Whether a type is one of JAX's own, such as that of random keys."""
+    """Return whether a dtype is one of JAX's own, such as that of random keys."""
     return jnp.issubdtype(dtype, jax.dtypes.extended)

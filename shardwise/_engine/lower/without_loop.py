@@ -1,8 +1,8 @@
-"""Operations done for all devices at once, on their stacked values, without a loop.
+"""Run operations for all devices at once, on stacked values, without a loop.
 
-What a stage takes and what later ones need of it is there for all devices in any case. Where all
-that happens between is done element by element, XLA makes one pass over the stacks of it: a loop
-over the devices would save nothing, and costs more to trace and to compile than all the rest.
+The inputs of a stage and what later ones need of it exist for all devices in any case. If
+everything between is elementwise, XLA fuses it into one pass over the stacks: a loop over the
+devices would save nothing, and takes longer to trace and compile than all the rest.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .plan import Stage, count_uses
 from .value import Value, stacked
 
 SMALL = 1 << 20
-"""Bytes that a stage may hold for all devices together besides what it takes and gives."""
+"""Bytes that a stage may use for all devices together besides its inputs and outputs."""
 
 
 def is_flat(stage: Stage, uses: dict[Var, int], axes: Iterable[Axis]) -> bool:
-    """Whether a stage can be done for all devices at once, and takes no memory for it."""
+    """Return whether a stage can run for all devices at once without additional memory."""
     if not all(map(_is_known, stage.inside)):
         return False
     return _spare(stage, uses, set(axes)) <= SMALL + _joined(stage, set(axes))
@@ -42,7 +42,8 @@ def _is_known(op: Op) -> bool:
 
 
 def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
-    """The bytes of what is made on the way and read more than once, or summed up over devices."""
+    """Return the bytes of intermediate values that are read more than once, or reduced over
+    devices."""
     within = count_uses(stage.inside, ())
     met = {atom for op in stage.meetings if not isinstance(op, Join) for atom in op.ins}
     return sum(
@@ -54,7 +55,7 @@ def _spare(stage: Stage, uses: dict[Var, int], axes: set[Axis]) -> int:
 
 
 def _joined(stage: Stage, axes: set[Axis]) -> int:
-    """The bytes of what becomes results: a loop would stack them, and they would be copied."""
+    """Return the bytes of values that become results: a loop would stack and copy them."""
     joined = {atom for op in stage.meetings if isinstance(op, Join) for atom in op.ins}
     return sum(_stack(var, axes) for op in stage.inside for var in op.outs if var in joined)
 
@@ -64,7 +65,7 @@ def _stack(var: Var, axes: set[Axis]) -> int:
 
 
 def run(stage: Stage, env: Env) -> None:
-    """Do what a stage does for all devices; afterwards `env` holds all that it makes."""
+    """Run a stage for all devices, and write its values to `env`."""
     for op in stage.inside:
         assert isinstance(op, Leaf)
         with _jax.same_place(op.source):
@@ -82,7 +83,7 @@ def _apply(op: Leaf, ins: Sequence[Value]) -> Value:
 
 
 def _aligned(shape: tuple[int, ...], ins: Sequence[Value]) -> tuple[list[Any], Mapping[Axis, int]]:
-    """Operands that have one layout, but for numbers beside arrays that all devices share."""
+    """Give operands one layout, except scalars beside arrays."""
 
     def is_number(x: Value) -> bool:
         return shape != () and not x.dims and np.shape(x.array) == ()
@@ -151,4 +152,4 @@ MOVING: dict[str, Callable[[Params, tuple[int, ...]], Params]] = {
     "squeeze": lambda params, lead: {"dimensions": _behind(params["dimensions"], lead)},
     "transpose": lambda params, lead: {"permutation": _with_lead(params["permutation"], lead)},
 }
-"""Primitives that move elements; how they read with the dimensions of devices in front."""
+"""Primitives that move elements; their parameters with the dimensions of devices in front."""

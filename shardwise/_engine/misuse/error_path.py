@@ -1,4 +1,4 @@
-"""The way that an error came: the lines it went through, and what was called on the last."""
+"""The frames that an error passed through, and the call on the last user line."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..._mesh import AbstractMesh, Mesh
 from ..._program.where import choose
 
 
-class Way:
-    """An error, with the frames it went through, the innermost last."""
+class ErrorPath:
+    """An error, with the frames it passed through, innermost last."""
 
     def __init__(self, error: Exception, mesh: Mesh | AbstractMesh | None):
         self.error = error
@@ -25,12 +25,12 @@ class Way:
 
     @property
     def inside(self) -> list[str]:
-        """The files on the way from the last line of somebody else's to the error."""
+        """Return the files between the last line outside JAX and the error, innermost first."""
         return list(itertools.takewhile(_jax.is_own, reversed(self.files)))
 
     @property
     def where(self) -> str:
-        """The user's line: on the way to the error, or else the one that called us."""
+        """Return the user's line: on the way to the error, else the one that called shardwise."""
         way = [*traceback.extract_stack(), *traceback.extract_tb(self.error.__traceback__)]
         frames = [
             _jax.Frame(s.filename, s.lineno or 0, s.name, 0, 0)
@@ -41,10 +41,11 @@ class Way:
 
     @property
     def body(self) -> str:
-        """Where the body of the innermost shard_map is written, if the way leads past no line.
+        """Return where the body of the innermost `shard_map` is defined, if no user line is on the
+        way.
 
-        A shard_map that is handed over as it is has been called by us: its own line is not on the
-        way to the error, and the line of that call says nothing about it.
+        A `shard_map` that is passed directly is called by shardwise: its own line is not on the way
+        to the error, and the user's line of that call is unrelated.
         """
         way = [s.filename for s in traceback.extract_tb(self.error.__traceback__)]
         if choose([_jax.Frame(file, 1, "", 0, 0) for file in way if not _jax.is_own(file)]).file:
@@ -57,18 +58,18 @@ class Way:
 
     @property
     def called(self) -> _jax.CollectiveCall | None:
-        """The collective that was called on the last line of somebody else's, if one was."""
+        """Return the collective that was called on the last line outside JAX, if any."""
         return _jax.collective_called(self.frames[len(self.frames) - len(self.inside) :])
 
     def of_a_vmap(self, axis: str) -> bool:
-        """Whether a `vmap` on the way to the error names its axis so."""
+        """Return whether a `vmap` on the way to the error has an axis of this name."""
         return axis in _jax.vmap_axes(self.frames)
 
     def unbound(self) -> str | None:
-        """The axis that the innermost call of JAX's names."""
+        """Return the axis that the innermost call of JAX names."""
         return _jax.axis_named(self.frames)
 
     def _axis_names(self, mesh: Mesh | AbstractMesh | None) -> tuple[str, ...]:
-        """The axis names of the mesh that an error is about: the innermost one on its stack."""
+        """Return the axis names of the mesh of the innermost frame that has one."""
         found = _jax.mesh_named(self.frames) or mesh
         return tuple(map(str, found.axis_names)) if found is not None else ()

@@ -1,4 +1,4 @@
-"""What a traced function returns that is no array, told with the place of that function."""
+"""Results of a traced function that are not arrays."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import jax
 from ..._base.errors import ArgumentError, explain_error, name_of
 from ..._program.where import place_of
 
-_LATER = ("coroutine", "async_generator", "generator")
-"""The types of what a call gives that has run nothing yet."""
+_NOT_RUN = ("coroutine", "async_generator", "generator")
+"""Types of results of functions that have not run yet."""
 
 
-def refuse_later(f: Callable[..., Any], result: Any) -> None:
-    """Refuse a result of `f` that has run nothing yet, before JAX looks for arrays in it.
+def refuse_not_run(f: Callable[..., Any], result: Any) -> None:
+    """Raise for a result of `f` that has not run yet, before JAX looks for arrays in it.
 
     Raises:
         ArgumentError: It is a coroutine or a generator.
     """
-    if type(result).__name__ in _LATER:
+    if type(result).__name__ in _NOT_RUN:
         raise _no_array(f, result)
 
 
 def refuse_results(f: Callable[..., Any], leaves: Sequence[Any]) -> None:
-    """Refuse what `f` returned, where a leaf of it is no array.
+    """Raise if a leaf of the result of `f` is not an array.
 
-    An array of a type that JAX has not, it tells of by itself.
+    JAX itself reports an array of an unsupported dtype.
 
     Raises:
         ArgumentError: It says which function that is, and of which type the leaf.
@@ -44,7 +44,7 @@ def refuse_results(f: Callable[..., Any], leaves: Sequence[Any]) -> None:
 def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) -> ArgumentError:
     kind = type(leaf).__name__
     remedy = "return what is computed, and keep the rest outside of the function."
-    if kind in _LATER:
+    if kind in _NOT_RUN:
         remedy = "def and return, in place of async def, yield or (... for ... in ...)."
         if hasattr(leaf, "close"):
             leaf.close()  # or Python warns that nobody has awaited it
@@ -60,6 +60,6 @@ def _no_array(f: Callable[..., Any], leaf: Any, error: Exception | None = None) 
 
 
 def _place(f: Callable[..., Any]) -> str:
-    """Where a function is written, `train.py:12 (step)`; its name alone where there is no line."""
+    """Return where a function is defined, `train.py:12 (step)`; its name if there is no line."""
     place, name = place_of(f), name_of(f)
     return f"{place} ({name})" if place.file else f"{name}()"

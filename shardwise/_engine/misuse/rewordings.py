@@ -1,4 +1,4 @@
-"""Errors of JAX that mean one thing each: what was found, the rule and the remedy."""
+"""Errors of JAX with a single meaning: what was found, the rule and the remedy."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ SENTENCES = (
         "the first device's value.",
     ),
 )
-"""A pattern of JAX's words; what was found, the rule, the remedy, with the groups it matched."""
+"""A pattern of JAX's message; what was found, the rule, the remedy, formatted with its groups."""
 
 TILED = "tiled=True; and "
-"""How a remedy begins, where that is not what was asked for already."""
+"""The first words of a remedy, dropped if `tiled=True` was passed."""
 
 _DIVIDES = (
     "pad or trim the dimension to a multiple of the number of devices along the axis, or name "
@@ -108,4 +108,4 @@ COLLECTIVES = {
         "axis=0; a scalar has no dimension to be tiled: leave tiled= out.",
     ),
 }
-"""What a collective asks of its array, and the remedy, where JAX does not take it."""
+"""The rule of a collective about its operand, and the remedy, where JAX raises an error."""

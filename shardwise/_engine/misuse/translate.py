@@ -1,7 +1,7 @@
-"""JAX's errors about meshes and specs, told with the place, the rule and the remedy.
+"""Translate JAX's errors about meshes and specs: add the line, the rule and the remedy.
 
-Only what JAX itself raises is read. Errors of the user's own code, and those of JAX that are about
-something else (a shape, a traced value in an `if`), go through as they are.
+Only errors raised by JAX itself are translated. Errors of the user's own code, and those of JAX
+about something else (a shape, a traced value in an `if`), are raised unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..._base.errors import (
 )
 from ..._mesh import AbstractMesh, Mesh, near
 from ..._program.collectives import exchange_in_a_batch, no_derivative
-from .error_path import Way
+from .error_path import ErrorPath
 from .rewordings import COLLECTIVES, SENTENCES, TILED
 
 T = TypeVar("T")
@@ -28,24 +28,24 @@ T = TypeVar("T")
 
 @_jax.api_boundary
 def reading_errors(run: Callable[[], T], mesh: Mesh | AbstractMesh | None) -> T:
-    """Run; turn JAX's errors about the mesh into ours and let all others through."""
+    """Run a function; translate JAX's errors about meshes, and raise all others unchanged."""
     try:
         with _jax.whole_tracebacks():
             return run()
     except ShardwiseError:
         raise
     except Exception as error:
-        told = _Reader(error, mesh).read()
-        if told is None:
+        translated = _Translator(error, mesh).read()
+        if translated is None:
             raise
-        raise told from error
+        raise translated from error
 
 
-class _Reader(Way):
-    """An error that is told in other words, where it is JAX's and about the mesh."""
+class _Translator(ErrorPath):
+    """Translates an error, if it is JAX's and about the mesh."""
 
     def read(self) -> ShardwiseError | None:
-        """What it means, where it is JAX's and about the mesh."""
+        """Return the translated error; None if there is none."""
         if isinstance(self.error, _jax.RefusedError) or _jax.is_unmapped(self.error):
             own = isinstance(self.error, _jax.RefusedError)
             what, rule, remedy = self.error.args if own else _jax.UNMAPPED
@@ -119,7 +119,7 @@ class _Reader(Way):
     # --- one kind each
 
     def _in_groups(self) -> bool:
-        """Whether JAX refuses groups of devices, as it does without a word."""
+        """Return whether JAX rejects groups of devices, which it does without a message."""
         return not self.text and bool(_jax.groups_given(self.frames[-1]))
 
     def _of_empty_groups(self) -> bool:
@@ -136,7 +136,7 @@ class _Reader(Way):
         )
 
     def _from_the_end(self) -> str | None:
-        """Words for a dimension that is counted from the end, which this version asserts away."""
+        """Return the message for a negative dimension, which this version of JAX asserts away."""
         if (called := self.called) is None:
             return None
         asked = ("split_axis", "concat_axis", "scatter_dimension")
@@ -178,7 +178,7 @@ class _Reader(Way):
         return explain_error(f"{name}: {self.text}", where=self.where, rule=rule, remedy=remedy)
 
     def _nameless(self) -> str | None:
-        """Words for a collective that names no axis, or something that is no name."""
+        """Return the message for a collective without a valid axis name."""
         called = self.called
         if called is None:
             return None
@@ -304,7 +304,7 @@ class _Reader(Way):
         )
 
     def _axis_meant(self, axis: str) -> str:
-        """Another name, or a mesh that has the axis as well."""
+        """Suggest another name, or a mesh that has the axis as well."""
         sizes = ", ".join(f"{name!r}: ..." for name in (axis, *self.known))
         meant = near(axis, self.known) or "name one of these."
         return f"{meant} Otherwise add it to the mesh: {{{sizes}}}."

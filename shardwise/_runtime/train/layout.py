@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from ... import _jax
 from ..._base.errors import ShardingError, a_type, explain_error, listed
-from ..._base.numbers import bring, changes, instead_of
+from ..._base.numbers import changes, instead_of, to_device_dtype
 from ..._mesh import MeshLike, is_count, near, one_mesh
 from ..hosts.find import require_joined
 
@@ -187,7 +187,9 @@ def as_given(batch: Any) -> Any:
         return batch
 
     def numbers(path: Any, leaf: Any) -> Any:
-        return bring(leaf, f"batch{jax.tree_util.keystr(path)}") if changes(leaf) else leaf
+        return (
+            to_device_dtype(leaf, f"batch{jax.tree_util.keystr(path)}") if changes(leaf) else leaf
+        )
 
     return jax.tree_util.tree_map_with_path(numbers, batch)
 
