@@ -1,12 +1,12 @@
-"""The one package that touches JAX's internals: what differs between JAX versions is here.
+"""The one package that uses JAX's internals: differences between JAX versions are handled here.
 
-Everything else in shardwise sees a jaxpr through the few functions that are handed on here, and the
-simulated program enters JAX as the one primitive made by `primitive.call_primitive`.
+Everything else in shardwise reads jaxprs through the functions exported here, and a simulated
+program enters JAX as the primitive of `primitive.call_primitive`.
 """
 
 from .probe import require as _require
 
-_require()  # before any of the others looks for what may not be there
+_require()  # before another module uses a name that may be missing
 
 # ruff: noqa: E402
 from jax.extend.core import Literal as Literal

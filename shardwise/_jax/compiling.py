@@ -27,7 +27,7 @@ from .virtual import under
 _DeviceList: Any = _client.DeviceList
 
 PASSES = "shardy-xla|spmd-partitioning"
-"""The passes around which the module is written: shardings before, one device's part after."""
+"""The passes around which the module is dumped: shardings before, one device's program after."""
 
 WIDENING = (
     "all-reduce-promotion",
@@ -38,23 +38,23 @@ WIDENING = (
     "float-normalization-f8e5m2fnuz",
     "float-normalization-f8e4m3fnuz",
 )
-"""Passes of the CPU backend alone, which has no arithmetic in these types: it would send float32
-where accelerators send bfloat16."""
+"""Passes only the CPU backend needs, since it has no arithmetic in these dtypes: it would send
+float32 where accelerators send bfloat16."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Lowered:
-    """A program as the compiler takes it."""
+    """A program in the form that the compiler takes."""
 
     module: bytes
     devices: int
     shardy: bool
-    """Which of XLA's two partitioners it is written for."""
+    """Whether it is written for the partitioner Shardy, not GSPMD."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Placed:
-    """What a program itself says about one of its inputs."""
+    """The sharding and donation that a program declares for one of its inputs."""
 
     spec: PartitionSpec | None = None
     donated: bool = False
@@ -100,18 +100,25 @@ def lower(
 
 
 def _traced_for(jaxpr: Any, mesh: Mesh | AbstractMesh) -> Mesh | AbstractMesh:
-    """The mesh in the types of a program, if they have one.
+    """Return the mesh in the types of a program, if there is one.
 
-    It is the same but that the mesh of an array on devices also names their kind.
+    It is equal, except that the mesh of an array on devices also contains their kind.
     """
-    own = (
+    meshes = (
         getattr(getattr(v.aval, "sharding", None), "mesh", None) for v in open_jaxpr(jaxpr).invars
     )
-    return next((one for one in own if one is not None and one.shape == mesh.shape), mesh)
+    return next(
+        (
+            candidate
+            for candidate in meshes
+            if candidate is not None and candidate.shape == mesh.shape
+        ),
+        mesh,
+    )
 
 
 def _on(mesh: Mesh | AbstractMesh, given: Any) -> Any:
-    """An input on the very mesh that the program was traced for."""
+    """Return an input on exactly the mesh that the program was traced for."""
     sharding = given.sharding
     if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
         return given
@@ -124,7 +131,7 @@ def _cpus(devices: int) -> Any:
 
 
 def compile_into(folder: str, lowered: Lowered, narrow: bool) -> None:
-    """Compile for as many CPU devices and leave the compiler's own files in a folder.
+    """Compile for that many CPU devices and leave the compiler's dumps in a folder.
 
     With `narrow`, low-precision types are left as they are. The CPU backend then fails to emit
     machine code for some programs, after everything of interest is in the folder.
@@ -154,7 +161,8 @@ def compile_into(folder: str, lowered: Lowered, narrow: bool) -> None:
 
 
 def placed_inputs(jaxpr: Any) -> list[Placed]:
-    """What the first equation that constrains each input says: a `jit` or a constraint."""
+    """Return what the first equation that constrains each input declares: a `jit` or a
+    constraint."""
     opened = open_jaxpr(jaxpr)
     return [_placed(opened, var) for var in (*opened.constvars, *opened.invars)]
 
@@ -199,5 +207,5 @@ def _meshes(opened: Open) -> Iterator[Mesh | AbstractMesh]:
 
 
 def automatic(mesh: Mesh | AbstractMesh) -> bool:
-    """Whether all axes are left to the compiler."""
+    """Return whether all axes are Auto."""
     return all(kind == AxisType.Auto for kind in mesh.axis_types)

@@ -1,11 +1,11 @@
-"""Convolutions in the orders of dimensions that XLA is fast at on a CPU.
+"""Convolutions with the dimension order for which XLA is fast on a CPU.
 
-It has fast ones for a single order, and brings them into it itself, but looks for them outside of
-loops only. The gradient of a convolution's weights, which autodiff writes in another order, takes
-twenty to forty times as long in a loop. For a convolution of each channel by itself, and for small
-ones in three dimensions, what it has is forty times slower than plain loops, which it makes of any
-other order. (`benchmarks/workarounds.py` measures both.) So whoever makes a loop of a user's
-program brings them into order:
+XLA has fast implementations for a single order, and reorders dimensions itself, but only outside
+loops. The gradient of a convolution's weights, which autodiff writes in another order, takes twenty
+to forty times as long in a loop. For a depthwise convolution, and for small ones in three
+dimensions, its implementation is forty times slower than the plain loops that it generates for any
+other order. (`benchmarks/workarounds.py` measures both.) So code that puts a user's program into a
+loop reorders them:
 
     conv(x, w)   becomes   transpose(conv(transpose(x), transpose(w)))
 """
@@ -29,22 +29,22 @@ CONVOLUTION = "conv_general_dilated"
 FEW_IN_A_GROUP = 2
 """Inputs of each group, up to which plain loops are faster."""
 FEW_IN_SPACE = 64
-"""Pairs of input and output in three dimensions, below which they are."""
+"""Pairs of input and output in three dimensions, below which plain loops are faster."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Orders:
-    """How the dimensions of both operands are permuted first, and those of the result after."""
+    """The permutations of both operands before, and of the result after."""
 
     left: tuple[int, ...]
     right: tuple[int, ...]
     after: tuple[int, ...]
     numbers: lax.ConvDimensionNumbers
-    """What the dimensions are then."""
+    """The dimension numbers in that order."""
 
 
 def unordered(params: dict[str, Any], weights: Sequence[int]) -> Orders | None:
-    """What to do to a convolution with weights of this shape; None where it is in order."""
+    """Return how to permute a convolution with weights of this shape; None if it is in order."""
     left, (outputs, *space, inputs), results = map(_features_last, params["dimension_numbers"])
     last = len(left) - 1
     images = (0, last, *range(1, last))
@@ -58,7 +58,7 @@ def unordered(params: dict[str, Any], weights: Sequence[int]) -> Orders | None:
 
 
 def _is_direct(params: dict[str, Any], weights: Sequence[int]) -> bool:
-    """Whether XLA's plain loops, which it makes of any other order, are faster."""
+    """Return whether XLA's plain loops, which it generates for any other order, are faster."""
     outputs, inputs, *space = params["dimension_numbers"].rhs_spec
     if params["feature_group_count"] > 1:
         return weights[inputs] <= FEW_IN_A_GROUP
@@ -67,16 +67,16 @@ def _is_direct(params: dict[str, Any], weights: Sequence[int]) -> bool:
 
 
 def _features_last(spec: Sequence[int]) -> tuple[int, ...]:
-    """Where the dimensions are: batch, space, features; of weights: outputs, space, inputs."""
+    """Return the dimensions as batch, space, features; for weights: outputs, space, inputs."""
     first, features, *space = spec
     return (first, *space, features)
 
 
-# --- in a function that somebody loops over
+# --- in a function that runs in a loop
 
 
 def are_unordered(jaxpr: Any) -> bool:
-    """Whether a program has a convolution that is not in order."""
+    """Return whether a program has a convolution that is not in order."""
     return any(
         unordered(eqn.params, eqn.invars[1].aval.shape) is not None
         if eqn.primitive.name == CONVOLUTION
@@ -86,7 +86,7 @@ def are_unordered(jaxpr: Any) -> bool:
 
 
 def in_order(f: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with its convolutions in order, but for those in loops of its own."""
+    """Return the same function with its convolutions reordered, except those in its own loops."""
 
     def run(*args: Any) -> Any:
         closed, shape = jax.make_jaxpr(f, return_shape=True)(*args)
@@ -122,6 +122,6 @@ def _apply(eqn: Any, ins: list[Any]) -> list[Any]:
         if name == "jit":
             return inner(ins)
         ordered = jax.make_jaxpr(lambda *args: inner(args))(*ins)
-        assert not ordered.consts, "what is computed anew takes all that it needs"
+        assert not ordered.consts, "a rematerialised function takes all it needs"
         params = params | {"jaxpr": getattr(ordered, "jaxpr", ordered)}
     return bind(eqn.primitive, params, *ins)

@@ -1,12 +1,12 @@
 """Programs that count the devices of this machine while they are traced for a mesh of another size.
 
-`jax.device_count()`, `jax.local_device_count()` and the length of `jax.devices()` are numbers in
-the trace: nothing of them is left in the jaxpr. So they are refused as they are asked for, also
-where the function was imported by its name (`from jax import device_count`); but for
-`from jax import local_devices`, which asks the backend only once. Of the devices
-themselves a program may take one (`jax.devices()[0].platform`); whatever would tell how many there
-are is refused, by whichever function it is done: `len`, a loop that comes to the end of them, a
-copy, an array of them. Who asks is told by the frames, so that it needs no source.
+`jax.device_count()`, `jax.local_device_count()` and the length of `jax.devices()` are constants in
+the trace: nothing of them is left in the jaxpr. So they raise an error when they are called, also
+if the function was imported by its name (`from jax import device_count`), except for `from jax
+import local_devices`, which asks the backend only once. A program may use a single device
+(`jax.devices()[0].platform`); whatever would reveal their number raises an error, by whichever
+function: `len`, a loop that reaches their end, a copy, an array of them. The caller is found from
+the stack frames, so no source is needed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from .source_lines import is_own
 
 _NAMES = ("device_count", "local_device_count", "devices")
 _ASKING = {getattr(_bridge, name).__code__: name for name in _NAMES}
-_OWN = (prefix(Path(__file__).parents[1]), prefix(Path(np.__file__).parent))
+_HERE = (prefix(Path(__file__).parents[1]), prefix(Path(np.__file__).parent))
 
-Wanted = Callable[[], "int | None"]
-"""How many devices the mesh has that a program is being traced for, if it is."""
+MeshSize = Callable[[], "int | None"]
+"""Returns the number of devices of the mesh that a program is being traced for, if any."""
 
 
 def elsewhere(size: int | None) -> contextlib.AbstractContextManager[Any]:
-    """A context in which programs are traced for a machine with so many devices.
+    """Return a context in which programs are traced for a machine with this many devices.
 
     A `jit` that was traced for this machine may have counted its devices, so it is traced again.
-    JAX remembers traces by its settings: one of them gets another value, which means the same, for
-    it removes from the names of source files what matches nothing. A setting of our own would have
-    JAX forget all that it has compiled before.
+    JAX caches traces by its settings: one of them gets another, equivalent value, which removes
+    from the names of source files what matches nothing. A setting of our own would invalidate all
+    that JAX has compiled before.
     """
     if size in (None, _bridge.get_backend().device_count()):
         return contextlib.nullcontext()
@@ -53,15 +53,15 @@ def elsewhere(size: int | None) -> contextlib.AbstractContextManager[Any]:
 _NEVER = "(?!)"
 
 
-def counting_patches(wanted: Wanted) -> list[Patch]:
-    """Return what notices that a program counts the devices of this machine."""
+def counting_patches(wanted: MeshSize) -> list[Patch]:
+    """Return the patches that detect a program that counts the devices of this machine."""
     return [
         Patch(_bridge, "get_backend", functools.partial(_backend, wanted=wanted)),
         Patch(jax, "local_devices", functools.partial(_local_devices, wanted=wanted)),
     ]
 
 
-def _backend(original: Callable[..., Any], wanted: Wanted) -> Callable[..., Any]:
+def _backend(original: Callable[..., Any], wanted: MeshSize) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_backend(*args: Any) -> Any:
         backend = original(*args)
@@ -77,8 +77,8 @@ def _backend(original: Callable[..., Any], wanted: Wanted) -> Callable[..., Any]
     return get_backend
 
 
-def _local_devices(original: Callable[..., Any], wanted: Wanted) -> Callable[..., Any]:
-    """Replace what does not ask the backend each time: it answers from a cache."""
+def _local_devices(original: Callable[..., Any], wanted: MeshSize) -> Callable[..., Any]:
+    """Replace a function that does not ask the backend each time, since it caches the answer."""
 
     @functools.wraps(original)
     def local_devices(*args: Any, **kwargs: Any) -> list[Any]:
@@ -91,9 +91,9 @@ def _local_devices(original: Callable[..., Any], wanted: Wanted) -> Callable[...
 
 
 class _Backend:
-    """Stands for the backend in one question of the user's."""
+    """A proxy of the backend for one question of the user's code."""
 
-    def __init__(self, backend: Any, caller: FrameType, wanted: Wanted):
+    def __init__(self, backend: Any, caller: FrameType, wanted: MeshSize):
         self.backend, self.caller, self.wanted = backend, caller, wanted
 
     def device_count(self) -> int:
@@ -113,9 +113,9 @@ class _Backend:
 
 
 class _Devices(list[Any]):
-    """Devices that a program may use one by one, and not count."""
+    """A list of devices that a program may use one by one, and not count."""
 
-    def __init__(self, found: list[Any], name: str, wanted: Wanted):
+    def __init__(self, found: list[Any], name: str, wanted: MeshSize):
         super().__init__(found)
         self.name, self.wanted = name, wanted
 
@@ -124,12 +124,12 @@ class _Devices(list[Any]):
 
     def __len__(self) -> int:
         found = super().__len__()
-        self.refuse_to_tell(f"len({self.name}) is")
+        self.refuse_count(f"len({self.name}) is")
         return found
 
     def __iter__(self) -> Iterator[Any]:
         yield from super().__iter__()
-        self.refuse_to_tell()  # the end tells how many there were
+        self.refuse_count()  # the end tells how many there were
 
     def __getitem__(self, at: Any) -> Any:
         there, here = range(self.wanted() or 0), range(super().__len__())
@@ -137,7 +137,7 @@ class _Devices(list[Any]):
         if isinstance(at, slice) or not 0 <= at < len(here):
             with contextlib.suppress(IndexError):
                 if there[at] != here[at]:
-                    self.refuse_to_tell()
+                    self.refuse_count()
         return super().__getitem__(at)
 
     def __radd__(self, other: list[Any]) -> list[Any]:
@@ -147,8 +147,8 @@ class _Devices(list[Any]):
         # NumPy would pass over an error of __len__.
         return np.array([*self], *args, **kwargs)
 
-    def refuse_to_tell(self, asked: str = "") -> None:
-        """Refuse what depends on how many there are, where the mesh has another number."""
+    def refuse_count(self, asked: str = "") -> None:
+        """Raise for an operation that depends on their number, if the mesh has another number."""
         found = super().__len__()
         _refuse_another(asked or f"all of {self.name} are", found, self.wanted(), _asking())
 
@@ -166,30 +166,30 @@ jax.tree_util.register_pytree_node(_Devices, _flattened, _put_together)
 
 
 _SAFE = {"__new__", "__init__", "__getattribute__", "__contains__", "__repr__", "index"}
-"""Methods of lists that do not tell how many there are, or of which none are left."""
+"""Methods of lists that do not reveal the length, or that are overridden."""
 
 
-def _telling(method: Any) -> Any:
+def _refusing(method: Any) -> Any:
     @functools.wraps(method)
-    def told(self: _Devices, *args: Any, **kwargs: Any) -> Any:
-        self.refuse_to_tell()
+    def wrapped(self: _Devices, *args: Any, **kwargs: Any) -> Any:
+        self.refuse_count()
         return method(self, *args, **kwargs)
 
-    return told
+    return wrapped
 
 
 for _name, _method in {**vars(list), "__reduce_ex__": object.__reduce_ex__}.items():
     if callable(_method) and _name not in {*_SAFE, *vars(_Devices)}:
-        setattr(_Devices, _name, _telling(_method))
+        setattr(_Devices, _name, _refusing(_method))
 
 
 def _is_library(file: str) -> bool:
-    """Whether a source file is JAX's, NumPy's or ours."""
-    return is_own(file) or file.startswith(_OWN)
+    """Return whether a source file belongs to JAX, NumPy or shardwise."""
+    return is_own(file) or file.startswith(_HERE)
 
 
 def _asking() -> FrameType:
-    """The innermost frame of the user's."""
+    """Return the innermost frame of the user."""
     frame = first = sys._getframe(2)
     while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Effects of programs, and an exception of ours out of a compiled one."""
+"""Effects of programs, and exceptions of shardwise raised in compiled programs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from jax._src import effects as _effects
 
 
 def without_axes(effects: Any) -> set[Any]:
-    """Effects as seen outside a mesh."""
+    """Return effects as seen outside a mesh."""
     return {effect for effect in effects if type(effect).__name__ != "NamedAxisEffect"}
 
 
 class MayDeadlock(_effects.Effect):
-    """The effect of a program that may find a deadlock: it must run, and may raise."""
+    """The effect of a program that may detect a deadlock: it must run, and may raise."""
 
     def __repr__(self) -> str:
         return "MayDeadlock"
@@ -34,14 +34,14 @@ for _allowed in (
 
 
 def surface(error: type[Exception], found: Callable[[str], Exception | None]) -> None:
-    """Let `error`, raised by a callback inside a compiled program, reach the caller as itself.
+    """Make `error`, raised by a callback inside a compiled program, reach the caller unchanged.
 
-    XLA turns any exception of a callback into a `JaxRuntimeError` that holds its text. From the
-    first call on, a `JaxRuntimeError` in whose text `found` recognises ours becomes an instance
-    of both classes. This stays for the process: the error is raised when a compiled program runs,
-    long after it was traced, in a `jit` of the caller's with nothing of ours around it. Should a
-    later JAX build its errors in another way, the caller gets the plain `JaxRuntimeError`, with the
-    same text.
+    XLA converts any exception of a callback into a `JaxRuntimeError` with its text. From the first
+    call on, a `JaxRuntimeError` whose text `found` recognises becomes an instance of both classes.
+    This patch stays for the process: the error is raised when a compiled program runs, long after
+    it was traced, in a `jit` of the caller's with nothing of shardwise around it. Should a later
+    JAX build its errors differently, the caller gets the plain `JaxRuntimeError`, with the same
+    text.
     """
     base = jax.errors.JaxRuntimeError
     if error in _SURFACED:

@@ -1,8 +1,8 @@
-"""Equations of a program put into another one as they stand.
+"""Copy equations of a program into another one.
 
-To apply a primitive is to have JAX work out types that are known, look for the line that is known,
-and make an equation that is there. A run of such equations goes into a program as one equation that
-holds them all, and is lowered in its place, without a function of its own.
+Applying a primitive makes JAX compute known types, look up the known line, and build an equation
+that exists. A run of such equations enters a program as one equation that contains them all, and is
+lowered inline, without a function of its own.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .jaxprs import bind
 
 
 def copies_equations() -> bool:
-    """Whether types are known here without asking JAX: no mesh around has a say in them."""
+    """Return whether types are known here without JAX: they do not depend on an ambient mesh."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh.empty or all(kind == jax.sharding.AxisType.Auto for kind in mesh.axis_types)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Equation:
-    """What an equation does that may be copied; can be called."""
+    """A callable that applies a primitive, and whose equation may be copied."""
 
     primitive: Any
     params: dict[str, Any]
@@ -43,10 +43,10 @@ class Equation:
 
 
 def applying(primitive: Any, params: dict[str, Any], effects: Any) -> Callable[..., list[Any]]:
-    """A function that applies a primitive as its equation would."""
+    """Return a function that applies a primitive as its equation would."""
     primitive = getattr(primitive, "prim", primitive)
     plain = type(primitive).get_bind_params is _core.Primitive.get_bind_params
-    # Some are made of others before they are lowered, which JAX does where they are applied.
+    # Some are rewritten to others before lowering, which JAX does where they are applied.
     lowered = getattr(primitive.is_high, "__func__", None) is _core.Primitive.is_high
     if plain and lowered and not effects:
         return Equation(primitive, params)
@@ -54,7 +54,7 @@ def applying(primitive: Any, params: dict[str, Any], effects: Any) -> Callable[.
 
 
 class EquationRun:
-    """A run of equations under construction: variables stand for any hashable values."""
+    """A run of equations under construction; any hashable objects identify its values."""
 
     def __init__(self):
         self._eqns: list[Any] = []
@@ -66,11 +66,11 @@ class EquationRun:
         self._nowhere = _source.new_source_info()
 
     def knows(self, value: Any) -> bool:
-        """Whether a value has been given or made."""
+        """Return whether a value exists."""
         return value in self._known
 
     def give(self, value: Any, array: Any) -> None:
-        """Let a value be an argument; a plain number is written into the equations."""
+        """Add an argument; a NumPy scalar becomes a literal in the equations."""
         if isinstance(array, np.generic | np.ndarray) and not np.shape(array):
             self._known[value] = jex.Literal(array, self._type((), array.dtype))
             return
@@ -102,11 +102,11 @@ class EquationRun:
         self._known.update(zip((value for value, _, _ in outs), made, strict=True))
 
     def repeat(self, value: Any, again: Any) -> None:
-        """Let a value be another one too."""
+        """Give a value a second identifier."""
         self._known[again] = self._known[value]
 
     def apply(self, wanted: Sequence[Any]) -> list[Any]:
-        """The arrays of the values that are wanted."""
+        """Return the arrays of the requested values."""
         outs = [self._known[value] for value in wanted]
         info = _info(self._ins, outs)
         jaxpr = jex.Jaxpr([], self._ins, outs, self._eqns, _core.no_effects, info)

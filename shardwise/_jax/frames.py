@@ -1,4 +1,4 @@
-"""What the frames of JAX's own functions hold, read off the traceback of an error.
+"""Local variables of JAX's functions, read from the traceback of an error.
 
 JAX's messages often leave out which axis, mesh or function they are about; the frames that an error
 passed through have it in their variables. The names of those variables are known here alone.
@@ -41,7 +41,7 @@ def collective_called(frames: Iterable[FrameType]) -> CollectiveCall | None:
 
 
 def groups_given(frame: FrameType) -> Any:
-    """Return the groups that a function of JAX was given, if any."""
+    """Return the `axis_index_groups` passed to a function of JAX, if any."""
     return frame.f_locals.get("axis_index_groups")
 
 
@@ -52,7 +52,7 @@ def vmap_axes(frames: Iterable[FrameType]) -> set[Any]:
 
 
 def axis_named(frames: Iterable[FrameType]) -> str | None:
-    """Return the axis that the innermost function of JAX names."""
+    """Return the axis that the innermost function of JAX was called with."""
     found = None
     for frame in frames:
         for local in ("axis_name", "axes", "axis_names") if is_own(_file(frame)) else ():

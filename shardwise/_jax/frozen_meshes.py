@@ -2,8 +2,8 @@
 
 `jax.shard_map(body, in_specs=..., out_specs=...)` without a mesh stores the mesh of its first call
 in its closure and rejects every other mesh afterwards. A program that is traced for one virtual
-mesh after another, and that then runs on real devices, needs the closure as it was, so the values
-are put back after each trace.
+mesh after another, and then runs on real devices, needs the original closure, so the values are
+restored after each trace.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _Noted = tuple[CodeType, Any, Any]
 """The code of the mapped function, a weak reference to the function inside, its axis names."""
 
 _FROZEN: list[list[_Noted]] = []
-"""One list for each trace under way, the innermost last."""
+"""One list for each running trace, innermost last."""
 
 
 def note_ambient(mesh: Any, axis_names: Any) -> None:
-    """Remember the `shard_map` that calls JAX's checks, two frames up, if it has no mesh yet."""
+    """Record the `shard_map` that calls JAX's checks, two frames up, if it has no mesh yet."""
     if mesh is not None or not _FROZEN:
         return
     frame = sys._getframe(2)
@@ -35,7 +35,7 @@ def note_ambient(mesh: Any, axis_names: Any) -> None:
 
 @contextlib.contextmanager
 def unfreeze_meshes() -> Iterator[None]:
-    """Let every `shard_map` that is called inside without a mesh forget the mesh afterwards."""
+    """Make every `shard_map` called inside without a mesh forget the mesh afterwards."""
     _FROZEN.append([])
     try:
         yield
@@ -44,10 +44,10 @@ def unfreeze_meshes() -> Iterator[None]:
         alive = {id(inner()): (code, names) for code, inner, names in noted if inner() is not None}
         codes = {code for code, _ in alive.values()}
         if codes:
-            _put_back(alive, codes)
+            _restore(alive, codes)
 
 
-def _put_back(alive: dict[int, tuple[CodeType, Any]], codes: set[CodeType]) -> None:
+def _restore(alive: dict[int, tuple[CodeType, Any]], codes: set[CodeType]) -> None:
     for function in gc.get_objects():
         if type(function) is not FunctionType or function.__code__ not in codes:
             continue

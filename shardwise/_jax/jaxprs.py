@@ -1,4 +1,4 @@
-"""Jaxprs, whichever classes this version of JAX uses: opened, evaluated, looked through."""
+"""Read and evaluate jaxprs, whichever classes this version of JAX uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jax.sharding import SingleDeviceSharding
 
 @dataclasses.dataclass(frozen=True)
 class Open:
-    """A jaxpr with its constants beside it, whichever class this version of JAX uses."""
+    """A jaxpr and its constants, whichever class this version of JAX uses."""
 
     constvars: Sequence[Any]
     consts: Sequence[Any]
@@ -31,7 +31,7 @@ class Open:
 
 
 outside_traces = _core.eval_context
-"""A context in which programs run, whatever is being traced around them."""
+"""A context in which programs run, even if something is being traced around them."""
 
 
 def open_jaxpr(jaxpr: Any) -> Open:
@@ -44,17 +44,17 @@ def open_jaxpr(jaxpr: Any) -> Open:
 
 
 def inputs(jaxpr: Any) -> list[Any]:
-    """The variables that a program is called with: its constants, then its arguments."""
+    """Return the input variables of a program: its constants, then its arguments."""
     opened = open_jaxpr(jaxpr)
     return [*opened.constvars, *opened.invars]
 
 
 def as_compiled(jaxpr: Any) -> tuple[list[Any], Open]:
-    """What a program is called with, constants first; and its equations as JAX compiles them.
+    """Return the inputs of a program, constants first, and its equations as JAX compiles them.
 
-    Some primitives are made of others before JAX compiles them (`searchsorted`, `custom_root`).
-    They hold what they were traced with, so they cannot be applied outside the `shard_map` that
-    they stand in. JAX takes them apart where they stand. Constants that this makes are `consts`.
+    Some primitives are lowered to others before JAX compiles them (`searchsorted`, `custom_root`).
+    They contain what they were traced with, so they cannot be applied outside their `shard_map`.
+    JAX lowers them in place. Constants created by this are `consts`.
     """
     opened = open_jaxpr(jaxpr)
     inner = getattr(jaxpr, "jaxpr", jaxpr)
@@ -66,7 +66,7 @@ def as_compiled(jaxpr: Any) -> tuple[list[Any], Open]:
 
 
 def without_dead(jaxpr: Any) -> Any:
-    """A closed jaxpr with the same inputs, and without what nothing comes of."""
+    """Return a closed jaxpr with the same inputs, and without unused operations."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     fewer, _ = _partial.dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
     return jex.ClosedJaxpr(getattr(fewer, "jaxpr", fewer), jaxpr.consts)
@@ -78,14 +78,14 @@ def evaluate(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any
 
 
 def is_traced(x: Any) -> bool:
-    """Whether a value belongs to a trace that is under way."""
+    """Return whether a value belongs to a running trace."""
     return isinstance(x, Tracer)
 
 
 def refuse_leaked(values: Iterable[Any]) -> None:
-    """Raise JAX's error about a value that was kept from a trace that is over, if there is one.
+    """Raise JAX's error about a value of a finished trace, if there is one.
 
-    Where it cannot be known which traces are under way, that is left to JAX.
+    If it is unknown which traces are running, this is left to JAX.
     """
     under_way = []
     trace = _core.trace_ctx.trace
@@ -98,22 +98,22 @@ def refuse_leaked(values: Iterable[Any]) -> None:
 
 
 def is_key(dtype: Any) -> bool:
-    """Whether a type is one of random keys."""
+    """Return whether a dtype is one of random keys."""
     return jax.numpy.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def key_impl(dtype: Any) -> Any:
-    """The generator behind a type of random keys, as `jax.random.key` takes it."""
+    """Return the generator of a dtype of random keys, as `jax.random.key` takes it."""
     return dtype._impl.name
 
 
 def is_unknown(x: Any) -> bool:
-    """Whether a tangent is one that JAX takes a linear program for, to run or transpose later."""
+    """Return whether a tangent belongs to a linearization, to be run or transposed later."""
     return isinstance(x, _partial.JaxprTracer)
 
 
 def untouched(outs: Sequence[Any]) -> dict[int, Any]:
-    """Results inside a `vmap` that are the same for its whole batch, as they are outside it."""
+    """Return the results inside a `vmap` that are the same for its whole batch, as outside it."""
     found = {}
     for index, x in enumerate(outs):
         if not isinstance(x, _batching.BatchTracer):
@@ -124,18 +124,18 @@ def untouched(outs: Sequence[Any]) -> dict[int, Any]:
 
 
 def trace_context() -> Any:
-    """What besides the arguments decides how a function is traced (x64, precision, ...)."""
+    """Return the settings that affect how a function is traced (x64, precision, ...)."""
     return _config.trace_context()
 
 
 def on_one_device(eqn: Any) -> bool:
-    """Whether an equation that places a value puts it on a device of its own."""
-    named = eqn.params.get("devices") or (eqn.params.get("sharding"),)
-    return any(isinstance(one, SingleDeviceSharding) for one in named)
+    """Return whether an equation that places a value puts it on a single device."""
+    shardings = eqn.params.get("devices") or (eqn.params.get("sharding"),)
+    return any(isinstance(sharding, SingleDeviceSharding) for sharding in shardings)
 
 
 def primitive_name(primitive: Any) -> str:
-    """The name; JAX wraps a primitive met in a vector-Jacobian product in a node of its own."""
+    """Return the name; JAX wraps a primitive inside a vector-Jacobian product."""
     return getattr(primitive, "prim", primitive).name
 
 
@@ -147,34 +147,35 @@ def bind(primitive: Any, params: dict[str, Any], *args: Any) -> list[Any]:
 
 
 def can_batch(primitive: Any) -> bool:
-    """Whether JAX knows how to apply a primitive to several at once."""
+    """Return whether JAX has a batching rule for a primitive."""
     return primitive in _batching.fancy_primitive_batchers
 
 
 def is_jaxpr(value: Any) -> bool:
-    """Whether a parameter of an equation holds a jaxpr."""
+    """Return whether a parameter of an equation contains a jaxpr."""
     return isinstance(value, jex.Jaxpr | jex.ClosedJaxpr)
 
 
 def constants(jaxpr: Any) -> list[Any]:
-    """The constants of a jaxpr and of every jaxpr inside it, in the order of the equations."""
+    """Return the constants of a jaxpr and of every jaxpr inside it, in the order of the
+    equations."""
     opened = open_jaxpr(jaxpr)
-    found = list(opened.consts)
+    values_found = list(opened.consts)
     for eqn in opened.eqns:
         values = [*eqn.params.values(), *eqn.invars]
         while values:
             value = values.pop(0)
             if is_jaxpr(value):
-                found += constants(value)
+                values_found += constants(value)
             elif isinstance(value, tuple | list):
                 values = [*value, *values]
             elif isinstance(value, jex.Literal):
-                found.append(value.val)
-    return found
+                values_found.append(value.val)
+    return values_found
 
 
 def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
-    """How many constants and how many carried values a `scan` equation has."""
+    """Return how many constants and how many carried values a `scan` equation has."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -182,10 +183,9 @@ def scan_counts(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def untyped(constant: Any) -> Any:
-    """A constant without the mesh around the place where it was made.
+    """Return a constant without the mesh of the place where it was created.
 
-    A tangent of whole numbers (`float0`), which has no values, is false everywhere: numbers that
-    can be passed on.
+    A tangent of integers (`float0`), which has no values, becomes false everywhere.
     """
     if getattr(constant, "dtype", None) == jax.dtypes.float0:
         return np.zeros(constant.shape, np.bool_)
@@ -193,7 +193,7 @@ def untyped(constant: Any) -> Any:
 
 
 def specs_in(jaxpr: Any) -> list[Any]:
-    """The specs of the arguments of all `shard_map`s, in order."""
+    """Return the specs of the arguments of all `shard_map`s, in order."""
     found = []
     for eqn in open_jaxpr(jaxpr).eqns:
         if primitive_name(eqn.primitive) == "shard_map":
@@ -208,27 +208,27 @@ def specs_in(jaxpr: Any) -> list[Any]:
 
 
 def is_ordered(effect: Any) -> bool:
-    """Whether an effect asks for an order among devices, which a simulation cannot give."""
+    """Return whether an effect requires an order among devices, which cannot be simulated."""
     return "ordered" in type(effect).__name__.lower() or "ordered" in str(effect).lower()
 
 
 def named_axes(effects: Any) -> set[Any]:
-    """The axis names among the effects: how most collectives show themselves."""
+    """Return the axis names among the effects, by which most collectives can be recognised."""
     return {effect.name for effect in effects if type(effect).__name__ == "NamedAxisEffect"}
 
 
 PERMUTES_IN_MESH_ORDER = not hasattr(_config, "raise_on_ppermute_sort_diff")
-"""Up to JAX 0.11, `ppermute` over several axes numbers devices in mesh order, as given or not."""
+"""Up to JAX 0.11, `ppermute` over several axes always numbers devices in mesh order."""
 
 
 def permutes_as_given() -> bool:
-    """Whether `ppermute` takes its axes in any order, as newer JAX does when told to."""
+    """Return whether `ppermute` takes its axes in any order, an option of newer JAX."""
     refuses = getattr(_config, "raise_on_ppermute_sort_diff", None)
     return refuses is not None and not refuses.value
 
 
 def argument_names(jaxpr: Any) -> list[str]:
-    """What the function that a jaxpr was traced from calls its arguments; "" where unknown."""
+    """Return the parameter names of the function that a jaxpr was traced from; "" if unknown."""
     count = len(open_jaxpr(jaxpr).invars)
     known = getattr(getattr(jaxpr, "debug_info", None), "arg_names", ()) or ()
     # What a body closes over comes in front of its own arguments, without a name.
@@ -236,12 +236,12 @@ def argument_names(jaxpr: Any) -> list[str]:
 
 
 def shape_of(aval: Any) -> tuple[tuple[int, ...], Any]:
-    """Shape and dtype of a value's type."""
+    """Return the shape and dtype of a type."""
     return tuple(aval.shape), aval.dtype
 
 
 def cast(x: Any, aval: Any) -> Any:
-    """An array with the dtype and the weakness of a type."""
+    """Return an array with the dtype and weak type of a type."""
     if aval.dtype == jax.dtypes.float0:
         return np.zeros(aval.shape, aval.dtype)
     if jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended):

@@ -1,4 +1,4 @@
-"""Errors of JAX that a user meets, read."""
+"""Patterns of JAX's error messages."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ INDIVISIBLE_ARGUMENT = re.compile(
     r"the passed (?P<argument>\S+) of shape (?P<shape>\w+\[[\d,]*\])"
     r"(?:, where [^\n]*?parameter '(?P<name>\w+)')?"
 )
-"""The start of such a bullet: which argument it is about."""
+"""The start of such a bullet: the argument."""
 
 UNBOUND_AXIS = re.compile(r"unbound axis name:? '?(?P<axis>\w+)'?")
-"""JAX's message about a collective over an axis that no mesh has."""
+"""JAX's message about a collective over an unknown axis."""
 
 FROZEN_MESH = re.compile(r"context mesh .* should match the mesh passed to shard_map", re.S)
-"""JAX's message when a `shard_map` object meets a second mesh."""
+"""JAX's message when a `shard_map` is called with a second mesh."""
 
 NESTED_MESH = re.compile(
     r"context mesh \S.*?\bManual\b.*? should match the mesh passed to shard_map", re.S
 )
-"""The same inside another `shard_map`, whose mesh is partly manual there."""
+"""The same inside another `shard_map`, whose mesh is partly manual."""
 
 FOREIGN_MESH = re.compile(
     r"should match the aval mesh AbstractMesh\((?P<sizes>.*?), axis_types.* "
@@ -43,7 +43,7 @@ FOREIGN_MESH = re.compile(
 """JAX's message about an array whose type names another mesh than the one around."""
 
 STATELESS_AXES = re.compile(r"can only accept axis_name .* axes: \((?P<axes>[^)]*)\)", re.S)
-"""JAX's message about a reduction over several axes of which one is not there."""
+"""JAX's message about a reduction over several axes, one of them unknown."""
 
 MIXED_AXES = re.compile(
     r"jax\.lax\.(?P<name>\w+) can only accept .*"
@@ -63,65 +63,66 @@ SPEC_MISMATCH = re.compile(
     r"(?P<found>.+?) for arg: (?P<arg>.+?)\.(?:\s|$)",
     re.S,
 )
-"""JAX's message about an argument that lies, on an explicit mesh, otherwise than the spec says."""
+"""JAX's message about an argument that is sharded, on an explicit mesh, differently from its
+spec."""
 
 NOT_REPLICATED = re.compile(
     r"(?P<out>out_specs\S*) is (?P<spec>P\(.*?\)) which implies.*?"
     r"(?:possibly varying over|replicated across mesh ax[ei]s) (?P<axes>\{[^}]*\}|[^,]*)",
     re.S,
 )
-"""JAX's message about a result that may differ where its spec says that it does not."""
+"""JAX's message about a result that may differ although its spec declares it equal."""
 
 NO_MESH = re.compile(r"context mesh cannot be empty")
-"""JAX's message about a `shard_map` that has no mesh and finds none around it."""
+"""JAX's message about a `shard_map` without a mesh, and without an ambient mesh."""
 
 SPEC_WITHOUT_MESH = re.compile(
     r"requires a non-empty mesh in context|Please set a mesh via `jax.set_mesh`"
     r"|PartitionSpec when you are not under a mesh|specifying PartitionSpec to `ShapeDtypeStruct`"
 )
-"""JAX's messages about a spec for `jit`, `device_put` and the like where no mesh is around."""
+"""JAX's messages about a spec for `jit`, `device_put` and the like without an ambient mesh."""
 
 UNTYPED_AXIS = re.compile(
     r"PartitionSpec passed to (?P<name>\S+) cannot contain axis names that are of type Auto or "
     r"Manual\. Got PartitionSpec: (?P<spec>P\(.*?\)) with axis name: (?P<axis>\w+) "
     r"of type: (?:AxisType\.)?(?P<kind>\w+)"
 )
-"""JAX's message about a type that is to have a sharding along an axis that is not Explicit."""
+"""JAX's message about a type with a sharding along an axis that is not Explicit."""
 
 UNEVEN_SHARDING = re.compile(
     r"spec=(?P<spec>P\(.*?\))\) implies that array axis (?P<dim>\d+) is partitioned (?P<n>\d+) "
     r"times, but the dimension size is (?P<size>\d+)"
 )
-"""JAX's message about a sharding that cuts an array into parts of different sizes."""
+"""JAX's message about a sharding that splits an array into parts of different sizes."""
 
 
 NO_DEVICES = re.compile(
     r"AbstractMesh does not implement|not implemented for `jax.sharding.AbstractMesh`"
     r"|`get_mesh` can only be used outside"
 )
-"""JAX's messages where a program asks a virtual mesh for what only devices have."""
+"""JAX's messages where a program accesses the devices of a virtual mesh."""
 
 
 COMPILED = re.compile(
     r"Cannot apply JAX transformations to a function lowered and compiled"
     r"|only AbstractMesh exists in a jitted computation|untyped custom call to xla.sdy"
 )
-"""JAX's messages where a program that is traced lowers or compiles one, or calls that."""
+"""JAX's messages where a traced program lowers, compiles, or calls a compiled program."""
 
 NO_VALUES = re.compile(
     r"[Tt]he '?(?P<name>\w+)(?:\(\)|') (?:attribute|method) (?:is not available|was called) on"
 )
-"""JAX's messages where what has no values yet is asked for what only arrays on devices have."""
+"""JAX's messages where a program accesses what only concrete arrays have."""
 
 NOT_AN_ARRAY = re.compile(
     r"returned a value of type (?P<kind>.+?)(?: at .+?)?, which is not a valid JAX"
 )
-"""JAX's message about a function that returns something that is no array."""
+"""JAX's message about a function that returns something that is not an array."""
 
 GIVEN_NO_ARRAY = re.compile(
     r"type <class '(?P<kind>[^']+)'> (?:as an abstract|is not a valid JAX|cannot be interpreted)"
 )
-"""JAX's message about something that is handed over as an array, and is none."""
+"""JAX's message about an argument that is not an array."""
 
 SPEC_TOO_LONG = re.compile(
     r"is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but the passed (?P<path>\S+?),"
@@ -134,14 +135,14 @@ RESULT_TOO_FLAT = re.compile(
     r"(?P<out>out_specs\S*) is (?P<spec>P\([^\n]*?\)) which has length (?P<length>\d+), but "
     r"[^\n]*? has shape (?P<shape>\w+\[[\d,]*\])"
 )
-"""The same about a result."""
+"""The same for a result."""
 
 
 def about_results(frames: Iterable[FrameType]) -> str | None:
-    """What JAX would say of results that do not fit their specs, where it fails to say it.
+    """Return JAX's message about results that do not fit their specs, where JAX fails to raise it.
 
-    0.12 does in derivatives and batches of a `shard_map`: it pairs the specs of the function with
-    the results of these, which are more.
+    JAX 0.12 fails in derivatives and batches of a `shard_map`: it pairs the specs of the function
+    with its results, of which there are more then.
     """
     for frame in frames:
         values = frame.f_locals
@@ -153,7 +154,8 @@ def about_results(frames: Iterable[FrameType]) -> str | None:
 
 
 def _misfit(spec: Any, found: Any) -> str | None:
-    """In JAX's words, why a result of this type, or one that differs so, cannot have this spec."""
+    """Return, as JAX would, why a result of this type, or one that differs so, cannot have this
+    spec."""
     if hasattr(found, "shape") and found.ndim <= len(spec):  # a batch has a dimension more
         return f"out_specs is {spec} which has length {len(spec)}, but a result has shape {found}"
     named = {name for part in spec for name in _names(part)}
@@ -169,15 +171,15 @@ def _is_spec(x: Any) -> bool:
 
 
 def _names(part: Any) -> tuple[Any, ...]:
-    """The axes that an entry of a spec names."""
+    """Return the axes in an entry of a spec."""
     return part if isinstance(part, tuple) else () if part is None else (part,)
 
 
 PLAIN_NUMBER = re.compile(r"non-canonical constant of type (?P<kind>\w+): (?P<value>\S+)")
-"""JAX's message where a number of Python's meets a derivative of a `shard_map` in a trace."""
+"""JAX's message where a Python number is passed to a derivative of a `shard_map` in a trace."""
 
 TRACED_STATIC = re.compile(r"Non-hashable static arguments.*Tracer", re.S)
-"""JAX's message where a static argument of a `jit` or `pmap` is a value that is being traced."""
+"""JAX's message where a static argument of a `jit` or `pmap` is a traced value."""
 
 
 NO_DERIVATIVE = re.compile(r"Differentiation rule for '(?P<name>pmax|pmin)' not implemented")
@@ -185,7 +187,7 @@ NO_DERIVATIVE = re.compile(r"Differentiation rule for '(?P<name>pmax|pmin)' not 
 
 
 UNNAMED = "_internal_pmap_axis_name"
-"""What JAX calls the axis of a `pmap` that has no name."""
+"""JAX's name for the axis of a `pmap` without a name."""
 
 
 UNMAPPED = (
@@ -198,11 +200,11 @@ UNMAPPED = (
 
 
 class RefusedError(ValueError):
-    """What cannot be run as it is: what was found, the rule and the remedy."""
+    """An error with its parts: what was found, the rule and the remedy."""
 
 
 def is_about_types(error: Exception) -> bool:
-    """Whether JAX refuses the way arrays lie on an explicit mesh."""
+    """Return whether JAX rejects how arrays are sharded on an explicit mesh."""
     if type(error).__name__ == "ShardingTypeError":
         return True
     return bool(

@@ -1,8 +1,8 @@
-"""Attributes of JAX that are replaced while a program is traced, and put back afterwards.
+"""Replace attributes of JAX while a program is traced, and restore them afterwards.
 
-What is replaced asks a context variable whether the caller traces a simulated program, so that
-another thread, which does not, sees no difference meanwhile. Traces may overlap: what the first of
-them replaces is put back when the last one ends.
+The replacements check a context variable for whether the caller traces a simulated program, so that
+other threads see no difference meanwhile. Traces may overlap: the patches of the first are removed
+when the last one ends.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _ABSENT = object()
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """An attribute of an object, or an item of a dictionary, and what takes its place."""
+    """An attribute of an object, or an item of a dictionary, and its replacement."""
 
     owner: Any
     name: Any
     wrap: Callable[[Any], Any]
-    """What takes the place of the original, which it is given; None of an item that is absent."""
+    """Returns the replacement for the original; None stands for an absent item."""
 
     def get(self) -> Any:
-        """Return what is there now; class attributes as the class holds them."""
-        held = self.owner if isinstance(self.owner, dict) else vars(self.owner)
-        return held.get(self.name, _ABSENT)
+        """Return the current value; for class attributes, the raw one."""
+        attributes = self.owner if isinstance(self.owner, dict) else vars(self.owner)
+        return attributes.get(self.name, _ABSENT)
 
     def put(self, value: Any) -> None:
-        """Put something there; `_ABSENT` removes it."""
+        """Set the value; `_ABSENT` removes it."""
         if not isinstance(self.owner, dict):
             setattr(self.owner, self.name, value)
         elif value is _ABSENT:
@@ -41,7 +41,7 @@ class Patch:
 
 
 class Patches:
-    """Patches that are installed together, for as long as somebody needs them."""
+    """Patches that are installed together, as long as anyone needs them."""
 
     def __init__(self, make: Callable[[], Sequence[Patch]]):
         self._make = make

@@ -1,4 +1,4 @@
-"""A program as one primitive, which JAX differentiates, batches and compiles by given rules."""
+"""Make a program a single primitive, which JAX differentiates, batches and compiles by rules."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from jax.interpreters import ad, batching, mlir
 
 @dataclasses.dataclass(frozen=True)
 class CallRules:
-    """What a primitive that stands for a program has to know; all get the program as a keyword."""
+    """The rules of a primitive that stands for a program; all get the program as a keyword."""
 
     run: Callable[..., list[Any]]
-    """Eagerly."""
+    """Run eagerly."""
     trace: Callable[..., list[Any]]
-    """As JAX code, under an outer `jit`."""
+    """Stage as JAX code, under an outer `jit`."""
     abstract: Callable[..., tuple[list[Any], Any]]
-    """Types of the results, and the effects."""
+    """Return the types of the results, and the effects."""
     jvp: Callable[..., tuple[list[Any], list[Any]]]
     """`(primals, tangents)` with None for a tangent that is zero; None for one that stays so."""
     split: Callable[..., Callable[..., list[Any]] | None]
-    """A function that makes the same results of several calls, so that some can be run before all
-    arguments are known; None where there is but one."""
+    """Return a function with the same results in several calls, so that some can run before all
+    arguments are known; None if there is only one."""
     transpose: Callable[..., list[Any]]
-    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others. A
-    cotangent that is zero is None: what is not linear may be among the results that nobody uses."""
+    """`(cotangents, args, linear)`: cotangents of the linear arguments, None for the others. A zero
+    cotangent is None: nonlinear results may be unused."""
     vmap: Callable[..., tuple[list[Any], list[Any]]]
     """`(batch, args, dims)`: results, and where each is batched."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """What a `vmap` says of itself."""
+    """The parameters of a `vmap`."""
 
     name: Any
     size: int
@@ -45,7 +45,7 @@ class Batch:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The same as keywords of `jax.vmap`."""
+        """Return them as keywords of `jax.vmap`."""
         return {
             "axis_name": self.name,
             "axis_size": self.size,
@@ -102,8 +102,8 @@ def call_primitive(name: str, rules: CallRules) -> Any:
 
 
 def _divided(parts: Any, saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
-    """The rule of `jax.checkpoint` for an equation that is to be taken apart: for a call of all
-    of its parts, that is JAX's own."""
+    """Apply the rule of `jax.checkpoint` to an equation in parts: JAX's own rule for a call of
+    them."""
     with eqn.ctx.manager:
         jaxpr = jax.make_jaxpr(parts)(*(v.aval for v in eqn.invars))
     whole = eqn.replace(
@@ -114,7 +114,7 @@ def _divided(parts: Any, saveable: Any, unknown: Any, there: Any, eqn: Any) -> A
 
 
 def _undivided(saveable: Any, unknown: Any, there: Any, eqn: Any) -> Any:
-    """What `jax.checkpoint` does with an equation that it has no rule for.
+    """Apply the default rule of `jax.checkpoint` to an equation.
 
     Returns:
         The equation to run now, the one to run later, which results are unknown now, which are

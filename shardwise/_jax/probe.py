@@ -1,9 +1,9 @@
-"""What shardwise uses of JAX's internals, and whether the installed JAX has it.
+"""The internals of JAX that shardwise uses, and whether the installed JAX has them.
 
 Private names of JAX change without notice. Each one that this package uses is listed here, with how
 it is used. The list is compared with the installed JAX once, before anything else of this package
-is imported: a JAX that differs gives one error with all differences instead of an AttributeError
-somewhere in a trace. `make probe JAX=0.13.0` tries another version; `docs/supported.md` has those
+is imported: a JAX that differs raises one error with all differences instead of an AttributeError
+somewhere in a trace. `make probe JAX=0.13.0` tries another version; `docs/supported.md` lists those
 that were tried. `tests/test_probe.py` compares the list with the code.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 WORKS = ("0.10.2", "0.12.0.1")
-"""The oldest and the newest version of JAX that was tried."""
+"""The oldest and the newest version of JAX that were tried."""
 
 NEEDED: dict[str, dict[str, str]] = {
     "jax._src.api": {
@@ -190,16 +190,16 @@ ALTERNATIVES: tuple[tuple[str, ...], ...] = (
     ),
     ("jax._src.config.device_context", "jax._src.mesh.device_context"),
 )
-"""Names that moved: one of each row exists."""
+"""Names that moved: one in each row exists."""
 
 OPTIONAL = ("jax._src.config.raise_on_ppermute_sort_diff",)
-"""Names that some versions have; without them nothing is lost."""
+"""Names that only some versions have; they are not required."""
 
 
 def require() -> None:
     """Raise an error that lists every difference, if the installed JAX does not fit."""
-    found = list(differences())
-    if not found:
+    missing = list(differences())
+    if not missing:
         return
     import jax
 
@@ -209,7 +209,7 @@ def require() -> None:
     raise UnsupportedError(
         explain_error(
             f"JAX {jax.__version__} is not supported by this version of shardwise: "
-            + "; ".join(found),
+            + "; ".join(missing),
             rule="shardwise uses internals of JAX, which differ between its versions.",
             remedy=f"a newer shardwise, or pip install 'jax>={oldest},<={newest}'.",
         )
@@ -241,7 +241,7 @@ def _exists(path: str) -> bool:
 
 
 def _fits(value: Any, use: str) -> bool:
-    """Return whether a value can be used so; what has no signature is taken to fit."""
+    """Return whether a value can be used like this; without a signature it is assumed to fit."""
     if not use:
         return True
     try:

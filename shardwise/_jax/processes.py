@@ -1,4 +1,4 @@
-"""Several processes: JAX's coordination service, and the schedulers it recognises."""
+"""JAX's coordination service for several processes, and the schedulers it detects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jax._src import xla_bridge as _xla_bridge
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """What a scheduler says about this process, as JAX reads it from the environment."""
+    """The role of this process according to a scheduler, as JAX reads it from the environment."""
 
     name: str
     coordinator: str
@@ -23,7 +23,7 @@ class Cluster:
 
 
 def find_cluster(timeout: int, method: str | None = None) -> Cluster | None:
-    """The scheduler that JAX recognises here: Slurm, Open MPI, Kubernetes, Cloud TPU; or None.
+    """Return the scheduler that JAX detects: Slurm, Open MPI, Kubernetes, Cloud TPU; or None.
 
     Args:
         timeout: Seconds to wait for the address of the first process.
@@ -50,27 +50,28 @@ def find_cluster(timeout: int, method: str | None = None) -> Cluster | None:
 
 
 def distributed_client() -> Any:
-    """The client of JAX's coordination service, or None: get, set and barriers by name."""
+    """Return the client of JAX's coordination service, or None: get, set and barriers by name."""
     return _distributed.global_state.client
 
 
 def distributed_place() -> tuple[int, int]:
-    """The number of this process and how many there are, without starting the devices."""
+    """Return the number of this process and how many there are, without starting the devices."""
     state = _distributed.global_state
     return (0, 1) if state.client is None else (state.process_id, state.num_processes)
 
 
 def distributed_parts() -> tuple[bool, bool]:
-    """What of `jax.distributed` is there; `jax.distributed.shutdown()` takes it down in parts.
+    """Return which parts of `jax.distributed` are running.
 
-    It begins with the second one, and waits for all processes before the first.
+    `jax.distributed.shutdown()` stops the second one first, and waits for all processes before the
+    first.
     """
     state = _distributed.global_state
     return state.client is not None, state.preemption_sync_manager is not None
 
 
 def backends_have_started() -> bool:
-    """Whether JAX has looked for its devices already; it can join no others after that."""
+    """Return whether JAX has initialized its devices; it can join no others after that."""
     return _xla_bridge.backends_are_initialized()
 
 
@@ -78,10 +79,10 @@ _left: list[Any] = []
 
 
 def leave_distributed() -> None:
-    """Take no part in the end of the job, where JAX waits for all processes.
+    """Skip the shutdown of the job, in which JAX waits for all processes.
 
-    A process that has failed would wait there for others that wait for it. The objects are kept:
-    their destructors wait, too.
+    A failed process would wait there for others that wait for it. The objects are kept alive: their
+    destructors wait, too.
     """
     state = _distributed.global_state
     _left.append((state.preemption_sync_manager, state.client, state.service))

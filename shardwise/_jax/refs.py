@@ -1,4 +1,4 @@
-"""Programs without mutable refs."""
+"""Convert programs with mutable refs to programs without."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .patches import Patch, Patches
 
 
 def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
-    """A closed jaxpr that holds no mutable refs: what is written to one is threaded through it.
+    """Return a closed jaxpr without mutable refs: what is written to one is threaded through it.
 
     This is what JAX does itself before it compiles, so reads and writes keep their order.
 
@@ -45,7 +45,7 @@ def without_refs(jaxpr: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def has_refs(jaxpr: Any) -> bool:
-    """Whether a jaxpr says that it makes or takes mutable refs."""
+    """Return whether a jaxpr creates or takes mutable refs."""
     return any(_is_state(effect) for effect in open_jaxpr(jaxpr).effects)
 
 
@@ -53,16 +53,16 @@ def _is_state(effect: Any) -> bool:
     return isinstance(effect, _state.RefEffect) or effect is _core.internal_mutable_array_effect
 
 
-# --- derivatives of what comes out
+# --- derivatives of the result
 
-# JAX takes refs away last, when nothing is differentiated any more, and takes the rules of
-# `custom_jvp` and `custom_vjp` away with them. A simulated program is differentiated afterwards.
+# JAX removes refs last, after differentiation, and the rules of `custom_jvp` and `custom_vjp` with
+# them. A simulated program is differentiated afterwards.
 
 _DIFFERENTIABLE: contextvars.ContextVar[bool] = contextvars.ContextVar("keeps", default=False)
 
 
 def _patches() -> list[Patch]:
-    """Return what lets JAX ask whether rules have to stay."""
+    """Return the patches that keep derivative rules."""
     rules = _discharge._discharge_rules
     return [
         Patch(_discharge, "_discharge_state", _keeping),
@@ -85,7 +85,7 @@ def _keeping(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_its_rule(primitive: Any, original: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What becomes of a function with a rule of its own for derivatives, and with refs inside."""
+    """Return the rule for a function with a derivative rule of its own and refs inside."""
 
     def discharge(*given: Any, call_jaxpr: Any, **params: Any) -> Any:
         if not _DIFFERENTIABLE.get():
@@ -108,7 +108,7 @@ def _with_its_rule(primitive: Any, original: Callable[..., Any] | None) -> Calla
 
 
 def _underivable(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that can be run and not differentiated."""
+    """Return a function that can run and not be differentiated."""
     alone = jax.custom_jvp(f)
 
     @alone.defjvp

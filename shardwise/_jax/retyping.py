@@ -1,4 +1,4 @@
-"""What evaluating programs in other dtypes needs of JAX: bodies traced again, and ranges."""
+"""Evaluate programs in other dtypes: jaxprs traced again, and dtype ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .jaxprs import bind, open_jaxpr, primitive_name
 
 Params = Callable[[str, dict[str, Any]], dict[str, Any]]
 Called = Callable[[str], str]
-"""The parameter of a call that holds what is called, by the name of its primitive."""
+"""Returns the parameter of a call that contains its jaxpr, by the name of its primitive."""
 
 
 def retyped(jaxpr: Any, aval: Callable[[Any], Any], params: Params, called: Called) -> Any:
@@ -53,7 +53,7 @@ def _evaluate(
 
 
 def within_range(limit: float, beyond: float) -> Equation:
-    """Return the equation that gives `beyond` for what is not smaller than `limit`."""
+    """Return the equation that replaces values of at least `limit` by `beyond`."""
     return Equation(in_range_p, {"limit": limit, "beyond": beyond})
 
 

@@ -1,4 +1,4 @@
-"""Arrays in another shape, in few equations: none at all where nothing changes."""
+"""Reshape arrays in few equations, without any if nothing changes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from jax import lax
 
 
 def ordered(array: Any, order: Sequence[int]) -> Any:
-    """An array with its dimensions in this order."""
+    """Return an array with its dimensions in this order."""
     return array if list(order) == sorted(order) else lax.transpose(array, order)
 
 
 def moved(array: Any, source: int, target: int) -> Any:
-    """An array with one of its dimensions at another place."""
+    """Return an array with one dimension moved."""
     order = [d for d in range(np.ndim(array)) if d != source]
     order.insert(target, source)
     return ordered(array, order)
 
 
 def reshaped(array: Any, shape: Sequence[int]) -> Any:
-    """An array of this shape."""
+    """Return an array with this shape."""
     return array if np.shape(array) == tuple(shape) else lax.reshape(array, shape)
 
 
 def picked(array: Any, rows: Sequence[int] | np.ndarray) -> Any:
-    """Rows of an array, in this order.
+    """Return rows of an array, in this order.
 
-    Always a gather, also where two slices would do: XLA computes what it slices anew for each
-    slice, so that it takes long to compile a chain of them.
+    This is always a gather, even if two slices would do: XLA recomputes the operand of each slice,
+    so that a chain of them takes long to compile.
     """
     rest = np.shape(array)[1:]
     return lax.gather(

@@ -1,11 +1,11 @@
-"""Where a program says how arrays lie, while it is traced for a virtual mesh.
+"""Shardings in a program, while it is traced for a virtual mesh.
 
 JAX asks for devices in some of these places although only names and sizes are needed. While a
-simulated program is traced, a `PartitionSpec` for `jit`, `device_put` or a `ShapeDtypeStruct` is
-about the mesh around it, virtual or not. And a sharding for what makes an array
-(`jnp.zeros(shape, device=sharding)`, `lax.full(..., sharding=sharding)`), which JAX takes for a
-type if it has no devices, is one only along Explicit axes: along Auto ones it is a matter of
-placement, as it is with devices, and says nothing about values.
+simulated program is traced, a `PartitionSpec` for `jit`, `device_put` or a `ShapeDtypeStruct`
+refers to the ambient mesh, virtual or not. A sharding for a function that creates an array
+(`jnp.zeros(shape, device=sharding)`, `lax.full(..., sharding=sharding)`), which JAX makes part of
+the type if it has no devices, is part of the type only along Explicit axes: along Auto ones it only
+affects placement, as with devices, and no values.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from .patches import Patch
 
-Traced = Callable[[], bool]
-"""Whether a simulated program is being traced."""
+IsTracing = Callable[[], bool]
+"""Returns whether a simulated program is being traced."""
 
 
-def placing_patches(traced: Traced) -> list[Patch]:
-    """Return what lets JAX ask for the mesh around a simulated program."""
+def placing_patches(traced: IsTracing) -> list[Patch]:
+    """Return the patches that let JAX use the mesh around a simulated program."""
 
     def around() -> AbstractMesh | None:
-        """The mesh around, where JAX itself would find none, for it looks for devices."""
+        """Return the ambient mesh where JAX would find none, since it looks for devices."""
         if not traced() or not _mesh.get_concrete_mesh().empty:
             return None
         mesh = _mesh.get_abstract_mesh()
@@ -54,10 +54,10 @@ def placing_patches(traced: Traced) -> list[Patch]:
     ]
 
 
-Around = Callable[[], "AbstractMesh | None"]
+AmbientMesh = Callable[[], "AbstractMesh | None"]
 
 
-def _of_jit(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _of_jit(original: Callable[..., Any], around: AmbientMesh) -> Callable[..., Any]:
     @functools.wraps(original)
     def create_sharding(own: Any, given: Any, name: str, api_name: str) -> Any:
         mesh = around() if api_name == "jit" and isinstance(given, PartitionSpec) else None
@@ -68,7 +68,7 @@ def _of_jit(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
     return create_sharding
 
 
-def _sharding(original: Callable[..., Any], around: Around) -> Callable[..., Any]:
+def _sharding(original: Callable[..., Any], around: AmbientMesh) -> Callable[..., Any]:
     @functools.wraps(original)
     def pspec_to_sharding(name: str, given: Any) -> Any:
         mesh = around() if isinstance(given, PartitionSpec) else None
@@ -77,7 +77,7 @@ def _sharding(original: Callable[..., Any], around: Around) -> Callable[..., Any
     return pspec_to_sharding
 
 
-def _described(original: property, around: Around) -> property:
+def _described(original: property, around: AmbientMesh) -> property:
     def sharding(self: Any) -> Any:
         mesh = around() if isinstance(self._sharding, PartitionSpec) else None
         return original.__get__(self) if mesh is None else NamedSharding(mesh, self._sharding)
@@ -85,8 +85,8 @@ def _described(original: property, around: Around) -> property:
     return property(sharding)
 
 
-def _made_on(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """What `device=` means for the functions of `jax.numpy` that make arrays."""
+def _made_on(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
+    """Replace the conversion of `device=` in the functions of `jax.numpy` that create arrays."""
 
     @functools.wraps(original)
     def canonicalize_device_to_sharding(device: Any) -> Any:
@@ -95,8 +95,8 @@ def _made_on(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]
     return canonicalize_device_to_sharding
 
 
-def _filled(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """The same for `sharding=` of `lax.full` and `lax.full_like`, which broadcast a number."""
+def _filled(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
+    """Do the same for `sharding=` of `lax.full` and `lax.full_like`, which broadcast a scalar."""
     full = inspect.unwrap(_lax.full).__code__
 
     @functools.wraps(original)
@@ -108,8 +108,8 @@ def _filled(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
     return broadcast
 
 
-def _batched(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]:
-    """A sharding with one more dimension, by `vmap`, which is whole if all axes are Explicit."""
+def _batched(original: Callable[..., Any], traced: IsTracing) -> Callable[..., Any]:
+    """Replace the sharding under `vmap`: with Explicit axes alone it is known without devices."""
 
     @functools.wraps(original)
     def batcher(given: Any, dim: int, spmd_axis_name: Any, *rest: Any) -> Any:
@@ -122,9 +122,9 @@ def _batched(original: Callable[..., Any], traced: Traced) -> Callable[..., Any]
 
 
 def _typed(given: Any) -> Any:
-    """The part of a virtual sharding that is part of a type; any other as it is.
+    """Return the part of a virtual sharding that is part of a type; any other unchanged.
 
-    One on real devices is left to JAX: what it traces here, it may remember and run there.
+    One on real devices is left to JAX, which may cache what it traces here and run it there.
     """
     if not isinstance(given, NamedSharding) or not isinstance(given.mesh, AbstractMesh):
         return given

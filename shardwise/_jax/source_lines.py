@@ -35,7 +35,7 @@ class Frame:
 
 
 def user_frames(source_info: Any) -> Iterator[Frame]:
-    """The frames of an equation from the inside out, JAX's own left out."""
+    """Yield the frames of an equation, innermost first, without JAX's own."""
     for frame in _source.user_frames(source_info.traceback):
         yield Frame(
             frame.file_name,
@@ -48,32 +48,33 @@ def user_frames(source_info: Any) -> Iterator[Frame]:
 
 
 def is_backward(source_info: Any) -> bool:
-    """Whether an equation comes from the backward pass of a derivative."""
+    """Return whether an equation comes from the backward pass of a derivative."""
     return "transpose(" in str(source_info.name_stack)
 
 
 def is_outermost_backward(source_info: Any) -> bool:
-    """Whether an equation comes from the backward pass of the outermost derivative around it."""
+    """Return whether an equation comes from the backward pass of the outermost derivative around
+    it."""
     derivative = re.search(r"(jvp|transpose)\(", str(source_info.name_stack))
     return derivative is not None and derivative[1] == "transpose"
 
 
 def is_forward(source_info: Any) -> bool:
-    """Whether an equation comes from a forward pass that is differentiated."""
+    """Return whether an equation comes from a forward pass that is differentiated."""
     stack = str(source_info.name_stack)
     return "jvp(" in stack and "transpose(" not in stack
 
 
 def derivative_frames(source_info: Any) -> Iterator[tuple[str, list[Frame]]]:
-    """The derivatives that an equation is made for, from the inside out.
+    """Yield the derivatives that an equation is computed for, innermost first.
 
-    Of each the function that was called, `grad` or `value_and_grad`, and the frames from the one
-    that called it outwards.
+    Each is the function that was called, `grad` or `value_and_grad`, and the frames from its caller
+    outwards.
     """
     rest = list(user_frames(source_info))
     name = ""
     for frame in source_info.traceback.frames if source_info.traceback else ():
-        here = [(one.file, one.line) for one in rest]
+        here = [(user_frame.file, user_frame.line) for user_frame in rest]
         if frame.file_name.endswith("api.py") and "grad" in frame.function_name:
             # `grad_f_aux` and `value_and_grad_f` are the inner functions of `grad` and its like.
             name = frame.function_name.partition(".")[0].partition("_f")[0]
@@ -85,9 +86,9 @@ def derivative_frames(source_info: Any) -> Iterator[tuple[str, list[Frame]]]:
 
 
 def is_derived_around(sources: Iterable[Any]) -> bool:
-    """Whether the innermost derivative that an equation is made for stands around a `shard_map`.
+    """Return whether the innermost derivative of an equation is taken around a `shard_map`.
 
-    By the sources of the equation and of the calls around it; frames go from the inside out.
+    Takes the sources of the equation and of the calls around it; frames are innermost first.
     """
     inside = False
     for source in sources:
@@ -99,13 +100,13 @@ def is_derived_around(sources: Iterable[Any]) -> bool:
 
 
 def functions_around(source_info: Any) -> set[str]:
-    """The names of the functions in whose calls an equation was made, JAX's own among them."""
+    """Return the names of the functions in whose calls an equation was traced, JAX's included."""
     frames = source_info.traceback.frames if source_info.traceback else ()
     return {frame.function_name for frame in frames}
 
 
 def same_place(source_info: Any) -> Any:
-    """A context in which new equations carry the source line and name of an old one."""
+    """Return a context in which new equations get the source line and name of an old one."""
     if source_info is None:
         return contextlib.nullcontext()
     name_stack = _source.current_name_stack() + source_info.name_stack
@@ -113,7 +114,7 @@ def same_place(source_info: Any) -> Any:
 
 
 def library_folders(path: Iterable[str]) -> Iterator[Path]:
-    """Where packages and Python's own modules live, with those for one user or one application."""
+    """Yield the folders of packages and of the standard library, for all users or one."""
     yield from (Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib"))
     for folder in map(Path, filter(None, path)):
         named = folder.name in ("site-packages", "dist-packages")
@@ -123,37 +124,38 @@ def library_folders(path: Iterable[str]) -> Iterator[Path]:
 
 
 LIBRARIES = tuple(dict.fromkeys(map(prefix, library_folders(sys.path))))
-"""Frames there are a library's, not the user's."""
+"""Folders whose frames belong to libraries, not to the user."""
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is JAX's, and not that of another package called jax-something."""
+    """Return whether a source file is JAX's, not that of another package called jax-something."""
     return file.startswith(_HOMES)
 
 
 def is_shard_map(file: str) -> bool:
-    """Whether a source file is that of `shard_map`."""
+    """Return whether a source file is that of `shard_map`."""
     return is_own(file) and Path(file).name == "shard_map.py"
 
 
 def is_collective(file: str) -> bool:
-    """Whether a source file is that of the collectives."""
+    """Return whether a source file is that of the collectives."""
     return is_own(file) and Path(file).parts[-2:] == ("lax", "parallel.py")
 
 
 _HOMES = tuple(prefix(Path(str(package.__file__)).parent) for package in (jax, jaxlib))
 
 api_boundary = _traceback.api_boundary
-"""A decorator: from here on, tracebacks are shown as the user has asked JAX to show them."""
+"""A decorator: tracebacks from here on are filtered as the user has configured JAX."""
 
 
 def is_ragged_batch(error: BaseException) -> bool:
-    """Whether JAX has asserted that all sizes of a ragged exchange in a batch are batched."""
+    """Return whether JAX has asserted that all sizes of a ragged exchange in a batch are
+    batched."""
     return _came_through(error, AssertionError, "_ragged_all_to_all_batched_collective")
 
 
 def is_unmapped(error: BaseException) -> bool:
-    """Whether a `pmap` was given an array without the dimension that it maps over."""
+    """Return whether a `pmap` got an array without the dimension that it maps over."""
     through = traceback.walk_tb(error.__traceback__)
     files = (frame.f_code.co_filename for frame, _ in through)
     in_pmap = any(is_own(file) and Path(file).name == "pmap.py" for file in files)
@@ -168,5 +170,5 @@ def _came_through(error: BaseException, kind: type, function: str) -> bool:
 
 
 def whole_tracebacks() -> Any:
-    """A context in which JAX leaves its own frames in the tracebacks of its errors."""
+    """Return a context in which JAX keeps its own frames in the tracebacks of its errors."""
     return _config.traceback_filtering("off")

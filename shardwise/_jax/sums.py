@@ -1,4 +1,4 @@
-"""The sum of a stack, row by row where XLA itself is slow or wrong.
+"""Sum a stack, row by row where XLA itself is slow or wrong.
 
 With JAX 0.10, XLA on a CPU takes many times as long as an addition of the rows if they are longer
 than some 16,000 numbers (`benchmarks/workarounds.py`); since 0.11 it is as fast. And where the rows
@@ -17,24 +17,24 @@ from jax import lax
 
 SLOW = jax.__version_info__ < (0, 11)
 LONG = 1 << 14
-IN_A_TURN = 8
+ROWS_PER_ITERATION = 8
 
 
 def sum_stack(x: Any) -> Any:
-    """The sum over the first dimension, of which there is one at least."""
+    """Sum over the first dimension, which is not empty."""
     slow = SLOW and math.prod(x.shape[1:]) > LONG
     return sum_products(x) if slow else lax.reduce_sum(x, (0,))
 
 
 def sum_products(x: Any) -> Any:
-    """The same of what a matrix product may have made."""
+    """Do the same for what a matrix product may have computed."""
     if jnp.iscomplexobj(x) or jax.default_backend() != "cpu":
         return lax.reduce_sum(x, (0,))
-    first = len(x) % IN_A_TURN or IN_A_TURN
+    first = len(x) % ROWS_PER_ITERATION or ROWS_PER_ITERATION
 
-    def turn(index: Any, total: Any) -> Any:
-        for offset in range(IN_A_TURN):
-            row = first + IN_A_TURN * index + offset
+    def add_rows(index: Any, total: Any) -> Any:
+        for offset in range(ROWS_PER_ITERATION):
+            row = first + ROWS_PER_ITERATION * index + offset
             total = total + lax.dynamic_index_in_dim(x, row, keepdims=False)
         return total
 
@@ -42,6 +42,6 @@ def sum_products(x: Any) -> Any:
     for row in range(1, first):
         total = total + x[row]
     if len(x) > first:
-        total = lax.fori_loop(0, (len(x) - first) // IN_A_TURN, turn, total)
+        total = lax.fori_loop(0, (len(x) - first) // ROWS_PER_ITERATION, add_rows, total)
     zero = lax.full_like(total, 0)  # as of a sum that begins with it, which is never -0
     return lax.select(total == zero, zero, total)

@@ -1,4 +1,4 @@
-"""The part of a type that says, on a mesh with Explicit axes, how a value lies."""
+"""The part of a type that has, on a mesh with Explicit axes, the sharding of a value."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def unreduced_axes(aval: Any) -> frozenset[str]:
-    """The axes of an explicit mesh over which a sum is still owed: `unreduced` in a type."""
+    """Return the axes of an explicit mesh over which a reduction is pending."""
     sharding = getattr(aval, "sharding", None)
     return getattr(getattr(sharding, "spec", None), "unreduced", frozenset())
 
 
 def reduction_kind(aval: Any) -> str:
-    """How what is owed is to be combined: `sum`, and since JAX 0.12 `max` or `min`."""
+    """Return the pending reduction: `sum`, and since JAX 0.12 `max` or `min`."""
     kind = getattr(aval.sharding.spec, "unreduced_kind", None)
     return "sum" if kind is None else kind.name
 
 
 def spec_of(aval: Any) -> PartitionSpec:
-    """How a type says (on an explicit mesh) that its values lie; nothing where it does not."""
+    """Return the spec in a type (on an explicit mesh); an empty one if there is none."""
     sharding = getattr(aval, "sharding", None)
     return getattr(sharding, "spec", PartitionSpec())
 
 
 def mesh_of(aval: Any) -> Any:
-    """The mesh in a type, or None."""
+    """Return the mesh in a type, or None."""
     return getattr(getattr(aval, "sharding", None), "mesh", None)
 
 
 def explicit_spec(x: Any) -> PartitionSpec | None:
-    """How an array, or a shape, lies on a mesh with Explicit axes; None where it does not say.
+    """Return the spec of an array, or a shape, on a mesh with Explicit axes; None if it has none.
 
-    What lies on such a mesh and is not split is the same on every device. A value that is traced
-    with such a mesh around has that type too, whether it was put there or not: it does not say.
+    An unsplit array on such a mesh is the same on every device. A value that is traced with such a
+    mesh around has that type too, whether it was placed there or not: it has no spec of its own.
     """
     aval = jax.typeof(x)
     mesh = mesh_of(aval)
@@ -56,7 +56,7 @@ def explicit_spec(x: Any) -> PartitionSpec | None:
 
 
 def with_spec_on(mesh: Any, x: Any) -> Any:
-    """A shape whose sharding is a spec alone, which is about this mesh; all else as it is."""
+    """Return a shape whose sharding is only a spec with this mesh; all else unchanged."""
     spec = getattr(x, "_sharding", None) if isinstance(x, jax.ShapeDtypeStruct) else None
     if not isinstance(spec, PartitionSpec) or not _mesh.get_concrete_mesh().empty:
         return x
@@ -65,20 +65,20 @@ def with_spec_on(mesh: Any, x: Any) -> Any:
 
 
 def without_sharding(x: Any) -> Any:
-    """An array or a shape that lies on no mesh, whatever its type says."""
+    """Return an array or a shape on no mesh, whatever its type is."""
     if isinstance(x, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=x.weak_type)
     return unplaced(x)
 
 
 def replicated(x: Any) -> Any:
-    """A traced value, replicated where its type says that it is not."""
+    """Return a traced value, replicated if its type is sharded."""
     aval = jax.typeof(x)
     return x if is_plain(aval) else jax.sharding.reshard(x, _sharding(aval, PartitionSpec()))
 
 
 def resharded(x: Any, aval: Any) -> Any:
-    """A traced value, laid out as a type says."""
+    """Return a traced value with the sharding of a type."""
     return x if is_plain(aval) else jax.sharding.reshard(x, aval.sharding)
 
 
@@ -87,7 +87,7 @@ def _sharding(aval: Any, spec: PartitionSpec) -> NamedSharding:
 
 
 def gathered(x: Any) -> Any:
-    """The value of an array on several devices; what its devices still owe is paid."""
+    """Return the value of an array on several devices; pending reductions are computed."""
     names = unreduced_axes(jax.typeof(x))
     if jax.numpy.issubdtype(x.dtype, jax.dtypes.extended):  # random keys
         first = min(x.devices(), key=lambda device: device.id)
@@ -114,7 +114,7 @@ def gathered(x: Any) -> Any:
 
 
 def unplaced(x: Any) -> Any:
-    """The value of an array that lies on a mesh, as one whose type names no mesh; others as is."""
+    """Return the value of an array on a mesh as an array on no mesh; others unchanged."""
     if not isinstance(x, jax.Array) or isinstance(x, Tracer):
         return x
     mesh = mesh_of(jax.typeof(x))
@@ -125,10 +125,10 @@ def unplaced(x: Any) -> Any:
 def transpose_linear(
     f: Callable[..., list[Any]], like: Sequence[Any], cotangents: Sequence[Any]
 ) -> Any:
-    """The transpose of a linear function of arrays, at some cotangents.
+    """Return the transpose of a linear function of arrays, at some cotangents.
 
-    `jax.linear_transpose` wants cotangents of the type of the result. That of a value which is
-    the same everywhere (`reduced`) is a sum still owed (`unreduced`), and the other way round.
+    `jax.linear_transpose` requires cotangents of the type of the result. That of a value which is
+    the same everywhere (`reduced`) is a pending sum (`unreduced`), and vice versa.
     """
     dual = [is_plain(aval) or aval.to_ct_aval() == aval for aval in map(jax.typeof, cotangents)]
     if all(dual):
@@ -143,14 +143,14 @@ def transpose_linear(
 
 
 def is_plain(aval: Any) -> bool:
-    """Whether a type says nothing of the way its values lie."""
+    """Return whether a type has no sharding."""
     spec = spec_of(aval)
     apart = getattr(spec, "unreduced", ()) or getattr(spec, "reduced", ())
     return not apart and all(entry is None for entry in spec.partitions)
 
 
 def struct(x: Any, aval: Any) -> Any:
-    """What to trace with in place of `x`, where a program sees it as of type `aval`."""
+    """Return what to trace with in place of `x`, if a program has it with type `aval`."""
     seen = jax.typeof(x)
     mesh = mesh_of(seen)
     foreign = mesh is not None and not mesh.empty and mesh != mesh_of(aval)
@@ -162,7 +162,7 @@ def struct(x: Any, aval: Any) -> Any:
 
 
 def batched(aval: Any, batch: Any, dim: int | None) -> Any:
-    """The type of a batch of values along dimension `dim`, of which `batch` is the type outside."""
+    """Return the type of a batch of values along dimension `dim`, of type `batch` outside."""
     if dim is None:
         return aval
     shape = (*aval.shape[:dim], batch.shape[dim], *aval.shape[dim:])
@@ -173,17 +173,17 @@ def batched(aval: Any, batch: Any, dim: int | None) -> Any:
 
 
 def stacked(aval: Any, sizes: Sequence[int]) -> Any:
-    """The type of the values of several devices, stacked in front."""
+    """Return the type of the values of several devices, stacked in front."""
     return _with(aval, (*sizes, *aval.shape), [*[None] * len(sizes), *spec_of(aval).partitions])
 
 
 def unstacked(aval: Any, depth: int) -> Any:
-    """The type of the value of one device, where so many axes in front are those of devices."""
+    """Return the type of the value of one device, without `depth` axes of devices in front."""
     return _with(aval, aval.shape[depth:], spec_of(aval).partitions[depth:]) if depth else aval
 
 
 def without_manual_axes(aval: Any) -> Any:
-    """A type without what a `shard_map` around says of it: a simulated program stands outside."""
+    """Return a type without the axes of a `shard_map` around: a simulated program is outside."""
     return _typed(aval, aval.shape, None if is_plain(aval) else aval.sharding)
 
 
@@ -199,9 +199,9 @@ def _typed(aval: Any, shape: Sequence[int], sharding: Any) -> Any:
 
 
 def types_in_trace(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
-    """Types as a trace sees them that knows the mesh around, and those of what it was given.
+    """Return types as a trace sees them that knows the ambient mesh, and those of the inputs.
 
-    Inside a `shard_map` that checks, they differ between devices as what it was given does.
+    Inside a `shard_map` that checks, they vary between devices as the inputs do.
     """
     known = {jax.sharding.get_abstract_mesh(), *map(mesh_of, given)}
     around = next((one for one in given if one.mat.varying), None)
@@ -219,12 +219,12 @@ def types_in_trace(avals: Sequence[Any], given: Sequence[Any]) -> list[Any]:
 
 
 def varying(avals: Sequence[Any]) -> frozenset[str]:
-    """The axes of a `shard_map` around along which any of these types differs."""
+    """Return the axes of an outer `shard_map` along which any of these types varies."""
     return frozenset().union(*(aval.mat.varying for aval in avals))
 
 
 def with_equal_varying_axes(values: Sequence[Any]) -> list[Any]:
-    """The values, each as one that differs between devices wherever one of them does."""
+    """Cast the values so that each varies along all axes that any of them varies along."""
     axes = varying(list(map(jax.typeof, values)))
     if not axes:
         return list(values)
@@ -236,11 +236,11 @@ def with_equal_varying_axes(values: Sequence[Any]) -> list[Any]:
 
 
 unchecked = partial(_config._check_vma, False)
-"""A context in which JAX does not look at what differs between devices."""
+"""A context in which JAX does not check what varies between devices."""
 
 
 def mesh_in_use(args: Sequence[Any]) -> Mesh | None:
-    """The mesh that arrays lie on, where they lie on one of several devices."""
+    """Return the mesh of the arrays, if they are on one of several devices."""
     for x in args:
         sharding = getattr(x, "sharding", None)
         if isinstance(sharding, NamedSharding) and sharding.num_devices > 1:
@@ -249,9 +249,9 @@ def mesh_in_use(args: Sequence[Any]) -> Mesh | None:
 
 
 def put_on_mesh(x: Any, aval: Any, mesh: Mesh | None) -> Any:
-    """An array laid out on a mesh as a type says, where the type is about that mesh."""
+    """Return an array with the sharding of a type on a mesh, if the type has that mesh."""
     if mesh is None or is_plain(aval) or mesh_of(aval) != mesh.abstract_mesh:
         return x
-    if unreduced_axes(aval):  # JAX makes shares only of what is on the mesh already
+    if unreduced_axes(aval):  # JAX creates shares only from arrays on the mesh
         x = jax.device_put(x, NamedSharding(mesh, PartitionSpec()))
     return jax.device_put(x, NamedSharding(mesh, spec_of(aval)))

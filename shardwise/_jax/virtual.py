@@ -1,11 +1,11 @@
-"""What JAX does only eagerly, or only with devices, while a program is traced for a virtual mesh.
+"""Run what JAX supports only eagerly, or only with devices, while tracing for a virtual mesh.
 
-`under` sets the mesh around a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh and
-works although a trace is under way, and `jax.pmap` runs over as many virtual devices as its
-arguments ask for when there are too few real ones. Specs and shardings that a program gives to
-`jit`, `device_put` or `jnp.zeros` need no devices (`placing`). `jax.device_count`, which counts the
-devices of this machine, is refused where the mesh has another number of them (`counting`).
-After the trace all are JAX's own again (`patches`).
+`under` sets the ambient mesh of a trace. Within `virtually`, `jax.set_mesh` takes a virtual mesh
+and works during a trace, and `jax.pmap` runs over as many virtual devices as its arguments require
+if there are too few real ones. Specs and shardings that a program passes to `jit`, `device_put` or
+`jnp.zeros` need no devices (`shardings`). `jax.device_count`, which counts the devices of this
+machine, raises an error if the mesh has another number of them (`device_counts`). After the trace
+all patches are removed (`patches`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DEVICES: Any = getattr(_mesh, "device_context", None) or getattr(_config, "devi
 
 @contextlib.contextmanager
 def under(mesh: AbstractMesh | None) -> Iterator[None]:
-    """A context with this mesh around, whatever mesh is around it; None is no mesh at all."""
+    """Return a context with this ambient mesh, whatever mesh is around it; None is no mesh."""
     abstract = _ABSTRACT.swap_local(_mesh.empty_abstract_mesh if mesh is None else mesh)
     devices = _DEVICES.swap_local(_mesh.empty_concrete_mesh)
     try:
@@ -60,7 +60,7 @@ _VIRTUAL: contextvars.ContextVar[TraceNotes | None] = contextvars.ContextVar(
 
 @dataclasses.dataclass(frozen=True)
 class Mapped:
-    """A call of `shard_map`: where it stands, and the shapes of its results."""
+    """A call of `shard_map`: its source, and the shapes of its results."""
 
     source: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -68,7 +68,7 @@ class Mapped:
 
 @dataclasses.dataclass
 class TraceNotes:
-    """What was met in a trace that the jaxpr does not tell."""
+    """Facts about a trace that are not in the jaxpr."""
 
     mesh: Mesh | AbstractMesh | None = None
     """The mesh that the program is traced for."""
@@ -79,13 +79,13 @@ class TraceNotes:
 
     @property
     def size(self) -> int | None:
-        """How many devices there are on that mesh."""
+        """Return the number of devices of that mesh."""
         return None if self.mesh is None else self.mesh.size
 
 
 @contextlib.contextmanager
 def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[TraceNotes]:
-    """A context in which programs may set virtual meshes and map over virtual devices."""
+    """Return a context in which programs may set virtual meshes and map over virtual devices."""
     seen = TraceNotes(mesh)
     token = _VIRTUAL.set(seen)
     abstract, devices = _ABSTRACT.get_local(), _DEVICES.get_local()
@@ -100,7 +100,7 @@ def virtually(mesh: Mesh | AbstractMesh | None) -> Iterator[TraceNotes]:
 
 
 def _patches() -> list[Patch]:
-    """Return what lets JAX ask whether a simulated program is being traced."""
+    """Return the patches that check whether a simulated program is being traced."""
     return [
         Patch(_shardings.set_mesh, "__init__", _set_mesh),
         Patch(_pmap, "_get_mesh_devices", _mesh_devices),
@@ -163,7 +163,7 @@ def _noted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: TraceNotes) -> None:
-    """Refuse a `shard_map` on a mesh of its own, where the program is traced for another."""
+    """Raise for a `shard_map` on its own mesh, if the program is traced for another."""
     if seen.mesh is None or used.size == seen.size:
         return
     if any(name in seen.mesh.axis_names for name in used.axis_names):
@@ -180,7 +180,7 @@ def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: TraceNotes) -> None:
 
 
 class _Count(int):
-    """So many virtual devices."""
+    """A number of virtual devices, in place of a list of devices."""
 
 
 def _mesh_devices(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -216,7 +216,7 @@ def _mapped(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_other_size(name: Any, count: int) -> None:
-    """Refuse a `pmap` over an axis that the mesh around has with another number of devices."""
+    """Raise for a `pmap` over an axis that the ambient mesh has with another size."""
     around = jax.sharding.get_abstract_mesh()
     size = around.shape.get(name, count)
     if size != count and AxisType.Manual not in around.axis_types:  # in another one: told below
@@ -230,7 +230,8 @@ def _refuse_other_size(name: Any, count: int) -> None:
 
 
 def _over(mesh: AbstractMesh, fun: Any, in_tree: Any, in_axes: Any, out_axes: Any) -> Any:
-    """`fun` over the devices of a mesh of one axis: its dimension is there outside, not inside."""
+    """Map `fun` over a mesh of one axis: outside it has the mapped dimension, inside it does
+    not."""
     (name,) = mesh.axis_names
 
     def refuse_uneven(flat: tuple[Any, ...]) -> None:
