@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from .adding.plan import Plan
-from .computing.program import Function
+from .data.source import Source
 from .lanes import Lanes
-from .reading.source import Source
+from .reduce.plan import Plan
+from .step.program import Function
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 

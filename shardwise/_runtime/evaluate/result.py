@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._base.calls import public_methods
 from ..._base.errors import ArgumentError, UnknownNameError, explain_error
-from .adding.totals import NonFinite
+from .reduce.totals import NonFinite
 
 
 @public_methods("evaluation")

@@ -32,21 +32,21 @@ from ..._base.errors import (
 from ..._base.progress import Progress, Snapshot, choose_view
 from ..._mesh import is_count
 from ..hosts import others
-from .adding.plan import Plan
-from .adding.totals import ObjectTotal, Total
-from .computing.memory import choose_batch, is_out_of_memory, largest_useful, too_large
-from .computing.program import Compiled, Function, bind, compile_step, plan
-from .computing.rounds import compute
-from .computing.state import place
+from .data.kinds import open_source
+from .data.source import Source
+from .data.stream import Unread
 from .fingerprint import fingerprint
+from .journal.journals import Journals
 from .lanes import Lanes, find_lanes
-from .reading.kinds import open_source
-from .reading.source import Source
-from .reading.stream import Unread
-from .remembering.journals import Journals
+from .processes import Share, Step
+from .reduce.plan import Plan
+from .reduce.totals import ObjectTotal, Total
 from .result import Evaluation
-from .share import Share, Step
 from .spans import Span, cut, join
+from .step.memory import choose_batch, is_out_of_memory, largest_useful, too_large
+from .step.program import Compiled, Function, bind, compile_step, plan
+from .step.rounds import compute
+from .step.state import place
 
 
 @public(

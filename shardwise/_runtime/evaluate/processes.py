@@ -14,10 +14,10 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, explain_error
 from ..hosts import others
-from .adding.plan import Plan
-from .adding.totals import Total
 from .fingerprint import differences
 from .lanes import Lanes
+from .reduce.plan import Plan
+from .reduce.totals import Total
 from .spans import Span, cut
 
 _HEAD = struct.Struct(">QQQQ")  # start, rows, batch, bytes

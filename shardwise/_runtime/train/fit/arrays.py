@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._base.durable import checksum
+from ...._base.durable import checksum
 
 
 def by_name(arrays: Any) -> dict[str, Any]:

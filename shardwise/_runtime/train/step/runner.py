@@ -15,20 +15,20 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ..._base.errors import (
+from ...._base.errors import (
     ArgumentError,
     ShardingError,
     explain_error,
     text_of,
 )
-from ..._mesh import MeshLike, check_at_once
-from ..hosts import others
+from ...._mesh import MeshLike, check_at_once
+from ...hosts import others
+from .feed import Feed, check_feed
 from .gradient import Reduced
-from .hosts import Feed, check_feed
 from .layout import Layout, as_given, count_rows, fill_up, lay_out
 from .losses import accumulator
 from .part import Place
-from .placing import apart, no_mesh, put, put_rows, refuse_deleted
+from .placement import apart, no_mesh, put, put_rows, refuse_deleted
 
 RNG = (None, "shard", "example")
 
@@ -256,7 +256,7 @@ class Runner:
 
 def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
     """A function on one device; NNX variables among its arguments are left to the caller."""
-    from ..._engine.simulate import simulate
+    from ...._engine.simulate import simulate
 
     def call(*args: Any) -> Any:
         flat, tree = jax.tree.flatten(args)

@@ -15,10 +15,10 @@ import jax
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from ... import _jax
-from ..._base.errors import ShardingError, explain_error
-from ..._mesh import mesh as virtual_mesh
-from ..._mesh import one_device
+from .... import _jax
+from ...._base.errors import ShardingError, explain_error
+from ...._mesh import mesh as virtual_mesh
+from ...._mesh import one_device
 from .layout import Layout
 from .losses import read_loss
 from .part import LossOf, Place
@@ -47,8 +47,8 @@ def refuse_mixed_rows(
         state: What else the loss needs.
         batch: The rows.
     """
-    from ..._analysis.prove import prove
-    from ..._meaning import PICKED
+    from ...._analysis.prove import prove
+    from ...._meaning import PICKED
 
     # One row is its own mean, and its own sum.
     rows = max(2, jax.tree.leaves(batch)[0].shape[0] // layout.parts)
@@ -99,8 +99,8 @@ def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
     What the rules take for a mistake may be none: `log(sum(exp(z - z.max()))) + z.max()` uses what
     the rows have in common, and does not depend on it.
     """
-    from ..._analysis.check import examine
-    from ..._engine.static import Static
+    from ...._analysis.check import examine
+    from ...._engine.static import Static
 
     if sum(math.prod(x.shape) for x in jax.tree.leaves(shapes)) > MANY:
         return None

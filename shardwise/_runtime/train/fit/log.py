@@ -9,8 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..._base.durable import Identity, broken_seal, seal, unused, write_whole
-from ..._base.errors import ShardingError, ShardwiseError, explain_error, warn
+from ...._base.durable import Identity, broken_seal, seal, unused, write_whole
+from ...._base.errors import ShardingError, ShardwiseError, explain_error, warn
 
 Row = dict[str, Any]
 

@@ -13,15 +13,13 @@ from jax.sharding import AbstractMesh, Mesh
 from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error
 from ..._mesh import MeshLike
-from .given import refuse_integers
-from .gradient import Objective, reduce_gradients
-from .layout import Layout
-from .optimizers import extra_arguments, updating
-from .part import Place
-from .placing import Made, no_mesh
-from .state import kinds_of
-from .statistics import Statistics
-from .step import (
+from .nnx_variables import Held, Kind
+from .step.gradient import Objective, reduce_gradients
+from .step.layout import Layout
+from .step.optimizers import extra_arguments, updating
+from .step.part import Place
+from .step.placement import Made, no_mesh
+from .step.runner import (
     Options,
     Runner,
     check_loss,
@@ -30,7 +28,9 @@ from .step import (
     report,
     step_name,
 )
-from .variables import Held, Kind
+from .step.state import kinds_of
+from .step.statistics import Statistics
+from .step.validate import refuse_integers
 
 _GOES_TO_THE_STEP = (
     "the model and the optimizer go to the step: step = sw.nnx.data_parallel(loss, mesh=mesh), "

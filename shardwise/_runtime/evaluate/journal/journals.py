@@ -16,7 +16,7 @@ from typing import Any
 
 from ...._base.errors import ShardwiseError, explain_error, path_of
 from ...hosts.shared import require_shared
-from ..share import Share
+from ..processes import Share
 from ..spans import Span
 from .journal import Journal
 

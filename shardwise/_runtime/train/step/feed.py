@@ -18,9 +18,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ... import _jax
-from ..._base.errors import ShardingError, UnsupportedError, explain_error
-from ..hosts import others
+from .... import _jax
+from ...._base.errors import ShardingError, UnsupportedError, explain_error
+from ...hosts import others
 from .layout import Layout, fill_up
 
 FEEDS = (None, "own", "whole")

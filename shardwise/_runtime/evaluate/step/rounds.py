@@ -15,10 +15,10 @@ import jax
 import numpy as np
 
 from ...._base.errors import note
+from ..data.direct import stream as open_stream
+from ..data.source import Source
+from ..data.stream import Staged, Stream
 from ..lanes import Lanes
-from ..reading.direct import stream as open_stream
-from ..reading.source import Source
-from ..reading.stream import Staged, Stream
 from ..spans import Span
 
 _BEHIND = 2

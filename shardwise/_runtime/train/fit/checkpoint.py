@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.durable import Identity, Lock
-from ..._base.errors import ShardingError, ShardwiseError, explain_error, require, warn
-from ..hosts import others
-from .files import Files, quiet
+from ...._base.durable import Identity, Lock
+from ...._base.errors import ShardingError, ShardwiseError, explain_error, require, warn
+from ...hosts import others
+from .arrays import by_name, on_host, sums_of, types_of
+from .orbax import Files, quiet
 from .record import (
     FILE,
     History,
@@ -31,7 +32,6 @@ from .record import (
     agreed_history,
     read_history,
 )
-from .stored import by_name, on_host, sums_of, types_of
 
 LEAST = 2
 """How many checkpoints are kept at least: the newest may turn out to be damaged."""

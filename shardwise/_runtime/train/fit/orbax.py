@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..._base.durable import unused
-from ..._base.errors import ShardwiseError, explain_error
-from ..hosts import others
+from ...._base.durable import unused
+from ...._base.errors import ShardwiseError, explain_error
+from ...hosts import others
+from .arrays import by_name, rebuild, sum_of
 from .record import Record, Unusable, read_record
-from .stored import by_name, rebuild, sum_of
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..._base.durable import Signals
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error
+from ...._base.durable import Signals
+from ...._base.errors import ArgumentError, ShardingError, a_type, explain_error
 
 _END = object()
 

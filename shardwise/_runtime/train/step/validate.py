@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._base.boxes import boxes
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error
-from ..._base.numbers import instead_of
+from ...._base.boxes import boxes
+from ...._base.errors import ArgumentError, ShardingError, a_type, explain_error
+from ...._base.numbers import instead_of
 
 
 def refuse_objects(params: Any) -> None:

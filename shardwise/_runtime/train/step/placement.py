@@ -21,9 +21,9 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from ... import _jax
-from ..._base.errors import ShardingError, explain_error
-from .hosts import spread
+from .... import _jax
+from ...._base.errors import ShardingError, explain_error
+from .feed import spread
 from .layout import is_shape
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from ... import _jax
+from .... import _jax
 
 
 def depends(function: Callable[[Any], Any], argument: Any) -> bool:

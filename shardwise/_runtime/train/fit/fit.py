@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from ..._base.calls import binds, public
-from ..._base.durable import Signals
-from ..._base.errors import (
+from ...._base.calls import binds, public
+from ...._base.durable import Signals
+from ...._base.errors import (
     ArgumentError,
     ShardingError,
     ShardwiseError,
@@ -20,14 +20,14 @@ from ..._base.errors import (
     path_of,
     warn,
 )
-from ..._base.progress import Progress, Snapshot, choose_view, clock, metric_texts
-from ..._mesh import is_count
+from ...._base.progress import Progress, Snapshot, choose_view, clock, metric_texts
+from ...._mesh import is_count
+from .batches import Batches
 from .checkpoint import LEAST, Checkpoints
 from .curves import draw_curves
-from .data import Batches
 from .log import Log
 from .loop import Callback, Evaluate, Loop
-from .team import Team
+from .processes import Team
 
 
 @public(

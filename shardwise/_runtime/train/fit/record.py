@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..._base.durable import broken_seal, seal, write_whole
-from ..._base.errors import ShardwiseError, explain_error
+from ...._base.durable import broken_seal, seal, write_whole
+from ...._base.errors import ShardwiseError, explain_error
 
 FORMAT = "shardwise fit 3"
 FILE = "run.json"

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..._base.durable import Signals
-from ..._base.errors import ShardingError, ShardwiseError, a_type, explain_error, warn
-from ..._base.progress import Progress
-from ..hosts import others
+from ...._base.durable import Signals
+from ...._base.errors import ShardingError, ShardwiseError, a_type, explain_error, warn
+from ...._base.progress import Progress
+from ...hosts import others
+from .batches import Batches
 from .checkpoint import Checkpoints
-from .data import Batches
 from .log import Log, Row
-from .team import Team
+from .processes import Team
 
 LAG = 50
 """How many steps may be under way before their metrics are fetched."""

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from ..._base.errors import ShardingError, UnsupportedError, explain_error
-from ..._mesh import mesh as virtual_mesh
+from ...._base.errors import ShardingError, UnsupportedError, explain_error
+from ...._mesh import mesh as virtual_mesh
 from .dependence import dependents
 from .layout import Layout
 from .part import Place
@@ -71,9 +71,9 @@ class Found:
 
 
 def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool) -> Found:
-    from ..._engine.call import trace
-    from ..._jax.virtual import virtually
-    from ..._program import collectives_in
+    from ...._engine.call import trace
+    from ...._jax.virtual import virtually
+    from ...._program import collectives_in
 
     # Two devices tell what differs between devices; a mesh of one would hide it.
     sizes = dict(layout.mesh.shape)
@@ -134,7 +134,7 @@ def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
         layout: The mesh and its data axis.
         arguments: What it is called with.
     """
-    from ..._engine.call import trace
+    from ...._engine.call import trace
 
     ops = trace(mapped(virtual_mesh(dict(layout.mesh.shape))), *shapes_of(arguments))[0].body
     differing = frozenset().union(*_differing(ops)) & layout.others
@@ -159,7 +159,7 @@ def shapes_of(tree: Any) -> Any:
 
 def _differing(ops: Any) -> list[frozenset[str]]:
     """For each result, the axes along which it differs though it is said to be the same."""
-    from ..._program import Join
+    from ...._program import Join
 
     joins = {id(op.outs[0]): op for op in ops.ops if isinstance(op, Join)}
 

@@ -16,8 +16,8 @@ from typing import Any
 import jax
 
 from ...._base.errors import ShardwiseError, explain_error, text_of
+from ..data.source import Row
 from ..lanes import Lanes
-from ..reading.source import Row
 
 _LEAF_BYTES = 64 << 20
 _INPUT_BYTES = 128 << 20

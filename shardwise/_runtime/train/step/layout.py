@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from ... import _jax
-from ..._base.errors import ShardingError, a_type, explain_error, listed
-from ..._base.numbers import bring, changes, instead_of
-from ..._mesh import MeshLike, is_count, near, one_mesh
-from ..hosts.find import require_joined
+from .... import _jax
+from ...._base.errors import ShardingError, a_type, explain_error, listed
+from ...._base.numbers import bring, changes, instead_of
+from ...._mesh import MeshLike, is_count, near, one_mesh
+from ...hosts.find import require_joined
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..._base.errors import ShardingError, a_type, explain_error
+from ...._base.errors import ShardingError, a_type, explain_error
 
 TAKEN = {"loss", "weight", "updated", "grad_norm", "param_norm", "step", "seconds"}
 REMEDY = "return one loss per row, or (losses, weights) with weights of the same shape."

@@ -18,13 +18,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from ... import _jax
-from ..._base.errors import ShardingError, explain_error
+from .... import _jax
+from ...._base.errors import ShardingError, explain_error
 from .dependence import dependents, depends
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
-from .means import refuse_mixed_rows
 from .part import LossOf, Place
+from .row_independence import refuse_mixed_rows
 from .statistics import Statistics, keep_statistics, refuse_varying
 
 

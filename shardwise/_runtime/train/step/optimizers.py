@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..._base.errors import UnsupportedError, explain_error, text_of
+from ...._base.errors import UnsupportedError, explain_error, text_of
 from .gradient import Reduced
 from .state import kinds_of
 

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..._base.durable import Signals, listen, stand_in
-from ..._base.errors import ShardingError, explain_error
-from ..hosts import others, signals
-from ..hosts.shared import require_shared
+from ...._base.durable import Signals, listen, stand_in
+from ...._base.errors import ShardingError, explain_error
+from ...hosts import others, signals
+from ...hosts.shared import require_shared
+from .batches import Batches
 from .checkpoint import Checkpoints, Restored
-from .data import Batches
 
 
 class Team:

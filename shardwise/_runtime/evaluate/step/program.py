@@ -23,10 +23,10 @@ from jax.sharding import Mesh, PartitionSpec
 
 from ...._base.calls import called_wrongly
 from ...._base.errors import ShardingError, a_type, explain_error, note, text_of
-from ..adding.metrics import Reduction, check_rows, check_shapes, named
-from ..adding.plan import Plan, make_plan
+from ..data.source import Row, Source
 from ..lanes import Lanes
-from ..reading.source import Row, Source
+from ..reduce.metrics import Reduction, check_rows, check_shapes, named
+from ..reduce.plan import Plan, make_plan
 from .state import State
 
 Compiled = Any

@@ -12,15 +12,12 @@ from jax.sharding import AbstractMesh, Mesh
 from ..._base.calls import DEVICES, public, public_methods
 from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, require
 from ..._mesh import MeshLike
-from .given import refuse_boxes, refuse_integers, refuse_no_arrays, refuse_objects
-from .gradient import Objective, reduce_gradients
-from .layout import Layout
-from .optimizers import extra_arguments, updating
-from .part import Place
-from .placing import copied, no_mesh, on_mesh
-from .state import TrainState, kinds_of
-from .statistics import Statistics, shapes_of
-from .step import (
+from .step.gradient import Objective, reduce_gradients
+from .step.layout import Layout
+from .step.optimizers import extra_arguments, updating
+from .step.part import Place
+from .step.placement import copied, no_mesh, on_mesh
+from .step.runner import (
     Options,
     Runner,
     check_loss,
@@ -29,6 +26,9 @@ from .step import (
     report,
     step_name,
 )
+from .step.state import TrainState, kinds_of
+from .step.statistics import Statistics, shapes_of
+from .step.validate import refuse_boxes, refuse_integers, refuse_no_arrays, refuse_objects
 
 if TYPE_CHECKING:
     import optax
