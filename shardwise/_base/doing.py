@@ -76,7 +76,7 @@ def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Whether a line can be taken back there."""
+    """Return whether a line can be taken back there."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and isatty() and os.environ.get("TERM") != "dumb"
 

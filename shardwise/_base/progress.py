@@ -180,7 +180,8 @@ class Call:
 
 
 def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> View | None:
-    """The view for the argument `progress`: False is nothing, None or True is what fits here."""
+    """Return the view for the argument `progress`: False is nothing, None or True is what fits
+    here."""
     refuse_progress(progress, "snapshots")
     if progress is False:
         return None

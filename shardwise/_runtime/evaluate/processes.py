@@ -12,7 +12,7 @@ import itertools
 import struct
 from typing import Any
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from ..hosts import others
 from .fingerprint import differences
 from .lanes import Lanes
@@ -52,7 +52,8 @@ class Share:
             others.news().check()
 
     def agree_on_batch(self, given: int | None, held: int | None, chosen: Any) -> int:
-        """The batch of all: that which was given, or a journal holds, or the least of those chosen.
+        """Return the batch of all: that which was given, or a journal holds, or the least of those
+        chosen.
 
         Args:
             given: The argument `batch`.
@@ -69,11 +70,11 @@ class Share:
         return found or min(others.gather_json(chosen(), "batch"))
 
     def least(self, batch: int) -> int:
-        """The least of the batches that the processes go on with."""
+        """Return the least of the batches that the processes go on with."""
         return min(others.gather_json(batch, "batch")) if self.shared else batch
 
     def identify(self, fingerprint: dict[str, str]) -> dict[str, str]:
-        """The fingerprint of the run, after seeing that all processes run the same."""
+        """Return the fingerprint of the run, after seeing that all processes run the same."""
         if not self.shared:
             return fingerprint
         if not self._indexed:
@@ -115,7 +116,7 @@ class Share:
         self, plan: Plan, totals: dict[str, Total], count: int, resumed: int, notes: list[str],
         steps: list[Step], plans: Any,
     ) -> tuple[dict[str, Total], int, int, list[str]]:  # fmt: skip
-        """The totals of all processes, on all of them.
+        """Return the totals of all processes, on all of them.
 
         Args:
             plan: The metrics.
@@ -150,7 +151,7 @@ class Share:
 
 
 def _is_own(key: str) -> bool:
-    """Whether processes with data of their own differ in this."""
+    """Return whether processes with data of their own differ in this."""
     return "content of data" in key or key == "the process"
 
 
@@ -166,12 +167,10 @@ def _refuse_overlap(parts: list[list[Span]]) -> None:
     for one, other in itertools.pairwise(spans):
         if one.stop > other.start:
             raise ShardwiseError(
-                explain_error(
-                    f"two of them hold {other}.",
-                    where="the journals of the processes",
-                    rule="A step is done once.",
-                    remedy="use another path, or delete the journals to start over.",
-                )
+                f"two of them hold {other}.",
+                where="the journals of the processes",
+                rule="A step is done once.",
+                remedy="use another path, or delete the journals to start over.",
             )
 
 
@@ -193,11 +192,9 @@ def _unpacked(data: bytes) -> Any:
 
 def _differ(what: str) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            what,
-            where="sw.evaluate on several processes",
-            rule="All processes evaluate the same function and state on the same data; only an "
-            "iterable is each process's own.",
-            remedy="load the same data and the same checkpoint, with the same seeds, everywhere.",
-        )
+        what,
+        where="sw.evaluate on several processes",
+        rule="All processes evaluate the same function and state on the same data; only an "
+        "iterable is each process's own.",
+        remedy="load the same data and the same checkpoint, with the same seeds, everywhere.",
     )

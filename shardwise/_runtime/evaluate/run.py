@@ -27,7 +27,6 @@ from ..._base.errors import (
     ShardwiseError,
     UnsupportedError,
     a_type,
-    explain_error,
 )
 from ..._base.progress import Progress, Snapshot, choose_view
 from ..._mesh import is_count
@@ -311,7 +310,7 @@ class _Run:
         return values
 
     def _running_sums(self) -> dict[str, Any]:
-        """What can be read at any time; what a metric object computes may take long."""
+        """Return what can be read at any time; what a metric object computes may take long."""
         totals = self._totals.items()
         return {n: t.values(n)[n] for n, t in totals if not isinstance(t, ObjectTotal)}
 
@@ -380,17 +379,15 @@ class _Run:
 
 def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"it has steps of {held} examples, the data of this run has {found}.",
-            where=f"journal {str(journal.path)!r}",
-            rule="Finished steps count only for the same data.",
-            remedy="use another path, or delete the file to start over.",
-        )
+        f"it has steps of {held} examples, the data of this run has {found}.",
+        where=f"journal {str(journal.path)!r}",
+        rule="Finished steps count only for the same data.",
+        remedy="use another path, or delete the file to start over.",
     )
 
 
 def _open(data: Any, state: Any) -> Source:
-    """The data; where it is none and the state could be, the error says so."""
+    """Return the data; where it is none and the state could be, the error says so."""
     try:
         return open_source(data)
     except (ShardingError, UnsupportedError) as error:
@@ -408,25 +405,20 @@ def _open(data: Any, state: Any) -> Source:
 def _check_function(fn: Any) -> None:
     if not callable(fn):
         raise ArgumentError(
-            explain_error(
-                f"fn is {a_type(fn)}",
-                where="sw.evaluate",
-                rule="evaluate takes a function of a state and a batch, then the state, then the "
-                "data.",
-                remedy="sw.evaluate(lambda params, batch: ..., params, data)",
-            )
+            f"fn is {a_type(fn)}",
+            where="sw.evaluate",
+            rule="evaluate takes a function of a state and a batch, then the state, then the data.",
+            remedy="sw.evaluate(lambda params, batch: ..., params, data)",
         )
 
 
 def _check_batch(batch: int | None) -> None:
     if batch is not None and (not is_count(batch) or batch < 1):
         raise ShardingError(
-            explain_error(
-                f"got {batch!r}.",
-                where="argument 'batch'",
-                rule="It is the number of examples per step, at least 1.",
-                remedy="batch=256, or leave it out to have it chosen.",
-            )
+            f"got {batch!r}.",
+            where="argument 'batch'",
+            rule="It is the number of examples per step, at least 1.",
+            remedy="batch=256, or leave it out to have it chosen.",
         )
 
 

@@ -8,10 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import AbstractMesh, Mesh
 
 from ..._base.calls import DEVICES, public, public_methods
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error
+from ..._base.errors import ArgumentError, ShardingError, a_type
 from ..._mesh import MeshLike
 from .nnx_variables import Held, Kind
 from .step.gradient import Objective, reduce_gradients
@@ -22,9 +21,9 @@ from .step.placement import Made, no_mesh
 from .step.runner import (
     Options,
     Runner,
+    TrainingStep,
     check_loss,
     choose,
-    described,
     report,
     step_name,
 )
@@ -61,15 +60,15 @@ def data_parallel(
     at_once: int | str = 1,
     feed: str | None = None,
 ) -> ObjectStep:
-    """A training step for NNX that equals one-device training on the whole batch, on any mesh.
+    """Return a training step for NNX that equals one-device training on any mesh.
 
-    `step(model, optimizer, batch)` updates both in place and returns the metrics. What is trained
-    is what the optimizer was built for: `nnx.Optimizer(model, tx, wrt=nnx.Param)`. Streams of
-    `nnx.Rngs` in the model are split, so that every part of the batch has its own keys, and come
-    back advanced once.
+    `step(model, optimizer, batch)` updates both in place and returns the metrics. It trains the
+    variables that the optimizer selects: `nnx.Optimizer(model, tx, wrt=nnx.Param)`. Streams of
+    `nnx.Rngs` in the model are split, so that every part of the batch has its own keys; after the
+    step each stream has advanced by one.
 
     The arguments, and what the loss may return, are those of `sw.data_parallel`; the loss takes the
-    model in place of the params: `loss(model, batch)`, or `loss(model, batch, rng)`.
+    model instead of the params: `loss(model, batch)`, or `loss(model, batch, rng)`.
 
     Example:
         ```python
@@ -88,8 +87,8 @@ def data_parallel(
 
 
 @public_methods("step")
-class ObjectStep:
-    """A data-parallel training step on NNX objects; made by `data_parallel`."""
+class ObjectStep(TrainingStep):
+    """A data-parallel training step on NNX objects; returned by `data_parallel`."""
 
     def __init__(self, loss: Callable[..., Any], options: Options, statistics: Statistics):
         self.__name__ = step_name(loss)
@@ -100,31 +99,23 @@ class ObjectStep:
         self._kinds: dict[Any, Kind] = {}
         self._made = Made()
 
-    @property
-    def mesh(self) -> Mesh | AbstractMesh:
-        """The mesh it runs on."""
-        return self._runner.layout.mesh
-
-    def __repr__(self) -> str:
-        return described(self.__name__, self._runner.layout)
-
     def __call__(
         self, model: Any, optimizer: Any, batch: Any, *, mesh: MeshLike | None = None
     ) -> dict[str, jax.Array]:
-        """One step.
+        """Run one step.
 
         Args:
             model: An NNX module, updated in place.
             optimizer: Its `nnx.Optimizer`, updated in place.
             batch: A pytree of arrays of one length.
-            mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
-                and `sw.simulate`, which give it.
+            mesh: Trace the step for this mesh instead, uncompiled: `sw.check`, `sw.explain` and
+                `sw.simulate` pass it.
         """
         kind, held = self._taken_apart(model, optimizer)
         *arrays, streams = (part.arrays for part in held)
         settled = self._made.are([leaf for part in arrays for leaf in part])
         if self._options.donate and mesh is None and not settled:
-            with no_mesh():  # a model may begin with arrays that somebody else holds too
+            with no_mesh():  # the caller may hold arrays of a new model too
                 arrays = [self._made.owned(part) for part in arrays]
         new, (streams, metrics) = self._runner(kind, arrays, streams, batch, mesh, settled)
         if mesh is None:
@@ -134,13 +125,14 @@ class ObjectStep:
         return metrics
 
     def lower(self, model: Any, optimizer: Any, batch: Any) -> jax.stages.Lowered:
-        """The step lowered for these arguments: for its text, its memory and its cost."""
+        """Return the step lowered for these arguments: for its text, its memory and its cost."""
         kind, held = self._taken_apart(model, optimizer)
         *arrays, streams = (part.arrays for part in held)
         return self._runner.lower(kind, arrays, streams, batch)
 
     def _taken_apart(self, model: Any, optimizer: Any) -> tuple[Kind, tuple[Held, ...]]:
-        """The structure, and what it holds: what is trained, the rest, the optimizer's, streams."""
+        """Return the structure, and its variables: trained, other, of the optimizer, random
+        streams."""
         _check_types(model, optimizer)
         graph, params, rest, streams = nnx.split(model, optimizer.wrt, _NOT_RNG, ...)
         own, state = nnx.split(optimizer)
@@ -154,31 +146,21 @@ class ObjectStep:
             kind = self._kinds[key] = Kind(graph, own, held)
         return kind, held
 
-    @property
-    def shared(self) -> bool:
-        """Whether it runs on the devices of several processes."""
-        return self._runner.shared
-
-    @property
-    def feed(self) -> str | None:
-        """What each process hands over; None if there is only one."""
-        return self._runner.feed
-
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """One step, as `fit` calls it: the state is the pair of model and optimizer."""
+        """Run one step, as `fit` calls it: the state is the pair of model and optimizer."""
         model, optimizer = _pair(state)
         return state, self(model, optimizer, batch)
 
     def arrays(self, state: Any) -> Any:
-        """The arrays of a state, for a checkpoint."""
+        """Return the arrays of a state, for a checkpoint."""
         return nnx.state(state)
 
     def optimizer_kinds(self, state: Any) -> list[str]:
-        """What the optimizer's state is made of, for a checkpoint."""
+        """Return the names of the parts of the optimizer's state, for a checkpoint."""
         return kinds_of(getattr(_pair(state)[1], "opt_state", None))
 
     def restore(self, state: Any, arrays: Any) -> Any:
-        """The state with the arrays of a checkpoint."""
+        """Return the state with the arrays of a checkpoint in it."""
         nnx.update(state, self._runner.place(arrays))
         return state
 
@@ -193,7 +175,7 @@ class ObjectStep:
         count: Any,
     ) -> Any:
         params, rest, state, keys = kind.states(*arrays, streams)
-        # Copies: an update in place would change what the step began with, too.
+        # Copies, since an update in place would change the inputs of the step too.
         optimizer = nnx.merge(kind.optimizer, state, copy=True)
         objective = Objective(
             self._call_loss(kind.model, optimizer.wrt), self._options.has_aux, self._statistics
@@ -236,7 +218,7 @@ _NOT_RNG = nnx.Not(nnx.RngState)
 
 
 def _split(streams: Any, place: Place) -> Any:
-    """Streams for one part of the batch: as if each had been asked for a key, once per part."""
+    """Return the random streams for one part of the batch, each with a key of its own."""
 
     def split(key: Any, count: Any) -> Any:
         return jax.random.fold_in(jax.random.fold_in(key, count), place.part)
@@ -256,7 +238,7 @@ def _split(streams: Any, place: Place) -> Any:
 
 
 def _advanced(streams: Any) -> Any:
-    """Streams after one key was taken from each."""
+    """Return the streams after one key was drawn from each."""
     return jax.tree.map(
         lambda v: v.replace(v[...] + 1) if isinstance(v, nnx.RngCount) else v,
         streams,
@@ -265,50 +247,41 @@ def _advanced(streams: Any) -> Any:
 
 
 def _pair(state: Any) -> tuple[Any, Any]:
-    """The model and the optimizer that `fit` was given."""
+    """Return the model and the optimizer that `fit` was given."""
     if isinstance(state, tuple) and len(state) == 2:
         return state
     raise ArgumentError(
-        explain_error(
-            f"state is {a_type(state)}",
-            where="sw.fit",
-            rule="For NNX the state is the pair of model and optimizer.",
-            remedy="sw.fit(step, (model, optimizer), batches, steps=...)",
-        )
+        f"state is {a_type(state)}",
+        where="sw.fit",
+        rule="For NNX the state is the pair of model and optimizer.",
+        remedy="sw.fit(step, (model, optimizer), batches, steps=...)",
     )
 
 
 def _check_types(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nnx.Module | nnx.Pytree):
         raise ArgumentError(
-            explain_error(
-                f"model is {a_type(model)}",
-                where="a data-parallel step",
-                rule="The step of sw.nnx.data_parallel takes an NNX model, its optimizer and a "
-                "batch.",
-                remedy="step(model, optimizer, batch); for plain params: sw.data_parallel.",
-            )
+            f"model is {a_type(model)}",
+            where="a data-parallel step",
+            rule="The step of sw.nnx.data_parallel takes an NNX model, its optimizer and a batch.",
+            remedy="step(model, optimizer, batch); for plain params: sw.data_parallel.",
         )
     if not isinstance(optimizer, nnx.Optimizer) or hasattr(optimizer, "model"):
         raise ArgumentError(
-            explain_error(
-                f"optimizer is {a_type(optimizer)}",
-                where="a data-parallel step",
-                rule="The optimizer is built once, from the model and what is to be trained of it.",
-                remedy="optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)",
-            )
+            f"optimizer is {a_type(optimizer)}",
+            where="a data-parallel step",
+            rule="The optimizer is built once, from the model and what is to be trained of it.",
+            remedy="optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)",
         )
 
 
 def _check_match(optimizer: Any, params: Any) -> None:
     if not jax.tree.leaves(params):
         raise ShardingError(
-            explain_error(
-                f"wrt={optimizer.wrt} selects nothing of the model",
-                where="the optimizer",
-                rule="wrt selects what is trained.",
-                remedy="nnx.Optimizer(model, tx, wrt=nnx.Param)",
-            )
+            f"wrt={optimizer.wrt} selects nothing of the model",
+            where="the optimizer",
+            rule="wrt selects what is trained.",
+            remedy="nnx.Optimizer(model, tx, wrt=nnx.Param)",
         )
     refuse_integers(params, f"what wrt={optimizer.wrt} selects", "wrt=nnx.Param")
     expected = jax.eval_shape(lambda p: optimizer.tx.init(nnx.as_pure(p)), params)
@@ -323,23 +296,19 @@ def _check_match(optimizer: Any, params: Any) -> None:
             else f"{len(have)} arrays where this model needs {len(want)}"
         )
         raise ShardingError(
-            explain_error(
-                f"it was built for another model: its state has {detail}",
-                where="the optimizer",
-                rule="An optimizer keeps state for each parameter of the model it was built with.",
-                remedy="optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param), once, with this model",
-            )
+            f"it was built for another model: its state has {detail}",
+            where="the optimizer",
+            rule="An optimizer keeps state for each parameter of the model it was built with.",
+            remedy="optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param), once, with this model",
         )
 
 
 def _restructured() -> ShardingError:
     return ShardingError(
-        explain_error(
-            "it changed the structure of the model",
-            where="the loss",
-            rule="A loss may change values in a model, not add or remove variables or settings: "
-            "the next step would be another program.",
-            remedy="take back what it sowed, nnx.pop(model, nnx.Intermediate), before it returns; "
-            "call model.train() before the first step.",
-        )
+        "it changed the structure of the model",
+        where="the loss",
+        rule="A loss may change values in a model, not add or remove variables or settings: "
+        "the next step would be another program.",
+        remedy="take back what it sowed, nnx.pop(model, nnx.Intermediate), before it returns; "
+        "call model.train() before the first step.",
     )

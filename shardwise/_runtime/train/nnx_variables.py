@@ -1,8 +1,8 @@
 """NNX objects as flat lists of arrays, and back.
 
-Flattening, rebuilding and hashing a model's graph in Python takes longer than a small step takes to
-run. So it is done once per step: what crosses into the compiled program is a list of arrays and one
-static object, which stands for the whole structure and is compared by identity.
+Flattening, rebuilding and hashing a model's graph in Python takes longer than a small step. So it
+is done once per step: the compiled program takes a list of arrays and one static object, which
+stands for the whole structure and is compared by identity.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Held:
         self.arrays, self.values = jax.tree.flatten(values)
 
     def structure(self) -> Any:
-        """The tree of the state, variables and their metadata included."""
+        """Return the tree of the state, variables and their metadata included."""
         return jax.tree.structure(self._state)
 
     def write(self, arrays: list[Any]) -> None:
@@ -58,7 +58,7 @@ class Kind:
         self._trees = tuple(part.structure() for part in held)
 
     def states(self, *parts: list[Any]) -> list[Any]:
-        """Lists of arrays as the states that they came from."""
+        """Return lists of arrays as the states that they came from."""
         return [jax.tree.unflatten(tree, p) for tree, p in zip(self._trees, parts, strict=True)]
 
     def flat(self, *states: Any) -> list[list[Any]]:

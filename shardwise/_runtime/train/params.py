@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, Mesh
 
 from ..._base.calls import DEVICES, public, public_methods
-from ..._base.errors import ArgumentError, ShardingError, a_type, explain_error, require
+from ..._base.errors import ArgumentError, ShardingError, a_type, require
 from ..._mesh import MeshLike
 from .step.gradient import Objective, reduce_gradients
 from .step.layout import Layout
@@ -20,9 +19,9 @@ from .step.placement import copied, no_mesh, on_mesh
 from .step.runner import (
     Options,
     Runner,
+    TrainingStep,
     check_loss,
     choose,
-    described,
     report,
     step_name,
 )
@@ -65,45 +64,47 @@ def data_parallel(
     at_once: int | str = 1,
     feed: str | None = None,
 ) -> DataParallel:
-    """A training step that equals one-device training on the whole batch, on any mesh.
+    """Return a training step that equals one-device training on the whole batch, on any mesh.
 
-    The gradient is the sum of weighted gradients over the sum of weights, taken over all devices,
-    and is applied once. Batches may have any number of rows, fewer than devices too.
+    The gradient is the weighted sum of gradients divided by the sum of weights, both over all
+    devices, and is applied once. A batch may have any number of rows, also fewer than there are
+    devices.
 
     Args:
         loss: `loss(params, batch)`, or `loss(params, batch, rng)` where `rng` is set. It returns
             losses `[rows]`, or `[rows, ...]` such as one per token; `(losses, weights)`; or a
-            scalar, the mean over its rows, for batches that divide evenly. It sees the rows of one
-            device, and may have collectives over the data axis.
+            scalar, the mean over its rows, for batches that divide evenly. It is called with the
+            rows of one device, and may use collectives over the data axis.
         optimizer: An optax transformation, such as `optax.adamw(1e-3)`.
-        mesh: A real mesh; a virtual one (`sw.mesh(data=8)`, `{"data": 8}`), on which the step
-            accumulates in the memory of one shard; or nothing: all devices, of all processes.
-        axis: The mesh axis that the rows are split over; the first one if left out. Along other
-            axes everything is replicated.
-        accumulate: Split each device's share of a batch into this many parts, one after another.
+        mesh: A real mesh, or a virtual one (`sw.mesh(data=8)`, `{"data": 8}`), on which the step
+            accumulates in the memory of one shard. By default, all devices of all processes.
+        axis: The mesh axis that the rows are split over, by default the first. Along other axes
+            everything is replicated.
+        accumulate: Split each device's rows into this many parts, computed one after another.
         has_aux: The loss returns a pair: losses as above, and a dict of further metrics, each
             `[rows]`, `(values, weights)` or a scalar mean.
         mutable: Names of Linen collections that the loss updates, such as `"batch_stats"`. The
-            loss then returns a pair, as `Module.apply` with `mutable=` does: what it would return
-            otherwise, and a dict of the new collections.
+            loss then returns a pair, as `Module.apply` with `mutable=` does: its output, and a dict
+            of the updated collections.
         rng: `"shard"` gives the loss one key per step and part of the batch; `"example"` an array
             of keys, one per row, which do not depend on the number of devices.
-        seed: An integer or a key that the keys are made from.
-        statistics: `"batch"`: state that the loss updates is that of the whole batch, or the step
-            is refused. `"shard"`: each device may have its own; they are averaged.
+        seed: An integer or a key that the keys are derived from.
+        statistics: `"batch"`: state that the loss updates must be that of the whole batch,
+            otherwise the step raises an error. `"shard"`: each device may compute its own; they are
+            averaged.
         norms: Report `grad_norm` and `param_norm` among the metrics.
-        donate: Give the state's memory to the new state. The old one cannot be used again.
+        donate: Donate the memory of the state to the new state. The old state cannot be used again.
         at_once: On a virtual mesh, how many shards to compute at once; see `simulate`.
-        feed: On a mesh over several processes, what each hands over: `"own"` rows of its own, of
-            which the batch is made up in the order of the processes; or the same `"whole"` batch.
+        feed: On a mesh over several processes, what each process passes: `"own"`, rows of its own,
+            which are joined in the order of the processes; or `"whole"`, the same batch on all.
 
     Returns:
-        A step. `step.init(params)` gives a state; `step(state, batch)` the next one and metrics:
-        `loss`, the sum of `weight`, `updated` (false if the weights add up to zero: then nothing
-        is), and the further ones.
+        A step. `step.init(params)` returns a state; `step(state, batch)` returns the next state and
+        the metrics: `loss`, the sum of `weight`, `updated` (false if the weights add up to zero:
+        the state is then unchanged), and those that the loss returns.
 
     Raises:
-        ShardingError: When called: a batch, a loss or a mesh that does not fit.
+        ShardingError: When the step is called: the batch, the loss or the mesh does not fit.
 
     Example:
         ```python
@@ -122,25 +123,23 @@ def data_parallel(
     names = (mutable,) if isinstance(mutable, str) else () if mutable is None else mutable
     if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise ArgumentError(
-            explain_error(
-                f"mutable is {mutable!r}",
-                where="sw.data_parallel",
-                rule="It names collections of Linen variables that the loss updates.",
-                remedy='mutable="batch_stats"',
-            )
+            f"mutable is {mutable!r}",
+            where="sw.data_parallel",
+            rule="It names collections of Linen variables that the loss updates.",
+            remedy='mutable="batch_stats"',
         )
     options = Options(mesh, axis, accumulate, has_aux, rng, seed, norms, donate, at_once, feed)
     return DataParallel(loss, optimizer, options, tuple(names), Statistics(statistics))
 
 
 class _Kind:
-    """The structure of a state: what a step is compiled for, compared by identity.
+    """The pytree structure of a state: what a step is compiled for, compared by identity.
 
     Attributes:
         step: The step.
-        structure: That of the state given.
-        after: That of the state made of it, known once the step was traced.
-        lasting: Whether the two are the same, as for every optimizer that keeps to itself.
+        structure: The structure of the input state.
+        after: The structure of the output state, known once the step was traced.
+        stable: Whether the two are equal, as for nearly every optimizer.
     """
 
     def __init__(self, step: DataParallel, structure: Any) -> None:
@@ -148,13 +147,13 @@ class _Kind:
         self.made(structure)
 
     def made(self, after: Any) -> None:
-        """Note the structure of the state that a step makes."""
-        self.after, self.lasting = after, after == self.structure
+        """Record the structure of the output state."""
+        self.after, self.stable = after, after == self.structure
 
 
 @public_methods("step")
-class DataParallel:
-    """A data-parallel training step; made by `data_parallel`."""
+class DataParallel(TrainingStep):
+    """A data-parallel training step; returned by `data_parallel`."""
 
     def __init__(
         self,
@@ -167,13 +166,11 @@ class DataParallel:
         require("optax", "sw.data_parallel")
         if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
             raise ArgumentError(
-                explain_error(
-                    f"optimizer is {a_type(optimizer)}",
-                    where="sw.data_parallel",
-                    rule="It takes an optax transformation. An nnx.Optimizer goes to the step of "
-                    "sw.nnx.data_parallel instead.",
-                    remedy="sw.data_parallel(loss, optax.adamw(1e-3))",
-                )
+                f"optimizer is {a_type(optimizer)}",
+                where="sw.data_parallel",
+                rule="It takes an optax transformation. An nnx.Optimizer goes to the step of "
+                "sw.nnx.data_parallel instead.",
+                remedy="sw.data_parallel(loss, optax.adamw(1e-3))",
             )
         self.__name__ = step_name(loss)
         check_loss(loss, options.rng)
@@ -184,16 +181,8 @@ class DataParallel:
         lost = "the state", "go on with the state that the last step gave"
         self._runner = Runner(self._program, options, lost)
 
-    @property
-    def mesh(self) -> Mesh | AbstractMesh:
-        """The mesh it runs on."""
-        return self._runner.layout.mesh
-
-    def __repr__(self) -> str:
-        return described(self.__name__, self._runner.layout)
-
     def init(self, params: Any) -> TrainState:
-        """The state to begin with.
+        """Return the initial state.
 
         Args:
             params: A pytree of floating-point arrays; or the variables of a Linen module, a
@@ -208,13 +197,11 @@ class DataParallel:
         missing = sorted(set(self._mutable) - set(collections or {}))
         if missing:
             raise ShardingError(
-                explain_error(
-                    f"there is no collection {missing[0]!r}, named in mutable, "
-                    f"but {sorted(collections or {})}",
-                    where="step.init",
-                    rule="mutable names collections of Linen variables that the loss updates.",
-                    remedy="step.init(model.init(key, x)), all of what init returned.",
-                )
+                f"there is no collection {missing[0]!r}, named in mutable, "
+                f"but {sorted(collections or {})}",
+                where="step.init",
+                rule="mutable names collections of Linen variables that the loss updates.",
+                remedy="step.init(model.init(key, x)), all of what init returned.",
             )
         refuse_integers(
             params, "params", "close over constants in the loss, or keep them in the batch."
@@ -229,22 +216,20 @@ class DataParallel:
     def __call__(
         self, state: TrainState, batch: Any, *, mesh: MeshLike | None = None
     ) -> tuple[TrainState, dict[str, jax.Array]]:
-        """One step.
+        """Run one step.
 
         Args:
             state: From `init`, or from the step before.
             batch: A pytree of arrays of one length.
-            mesh: Write the step for this mesh instead, uncompiled: for `sw.check`, `sw.explain`
-                and `sw.simulate`, which give it.
+            mesh: Trace the step for this mesh instead, uncompiled: `sw.check`, `sw.explain` and
+                `sw.simulate` pass it.
         """
         if not isinstance(state, TrainState):
             raise ArgumentError(
-                explain_error(
-                    f"state is {a_type(state)}",
-                    where="a data-parallel step",
-                    rule="A step takes the state that step.init or the step before gave.",
-                    remedy="state = step.init(params)",
-                )
+                f"state is {a_type(state)}",
+                where="a data-parallel step",
+                rule="A step takes the state that step.init or the step before gave.",
+                remedy="state = step.init(params)",
             )
         leaves, structure = jax.tree.flatten(state)
         noted = state.recall(leaves)
@@ -254,12 +239,12 @@ class DataParallel:
             kind, settled = self._kind(state, structure), False
         new, metrics = self._runner(kind, leaves, (), batch, mesh, settled)
         made: TrainState = jax.tree.unflatten(kind.after, new)
-        if mesh is None and kind.lasting:
+        if mesh is None and kind.stable:
             made.remember(kind, new)
         return made, metrics
 
     def _kind(self, state: TrainState, structure: Any) -> _Kind:
-        """What a state is besides its arrays; one of another optimizer is refused."""
+        """Return the structure of a state; raise for a state of another optimizer."""
         kind = self._kinds.get(structure)
         if kind is None:
             with no_mesh():
@@ -267,18 +252,16 @@ class DataParallel:
                 want = jax.tree.structure(jax.eval_shape(self._optimizer.init, shapes))
             if jax.tree.structure(state.opt_state) != want:
                 raise ShardingError(
-                    explain_error(
-                        "its opt_state is that of another optimizer",
-                        where="the state",
-                        rule="A state belongs to the step whose init gave it.",
-                        remedy="state = step.init(state.variables) begins anew with these params.",
-                    )
+                    "its opt_state belongs to another optimizer",
+                    where="the state",
+                    rule="A state belongs to the step whose init gave it.",
+                    remedy="state = step.init(state.variables) begins anew with these params.",
                 )
             kind = self._kinds[structure] = _Kind(self, structure)
         return kind
 
     def lower(self, state: TrainState, batch: Any) -> jax.stages.Lowered:
-        """The step lowered for these arguments: for its text, its memory and its cost.
+        """Return the step lowered for these arguments: for its text, its memory and its cost.
 
         Args:
             state: A state, or its shapes: `jax.eval_shape(step.init, params)`.
@@ -287,30 +270,20 @@ class DataParallel:
         leaves, structure = jax.tree.flatten(state)
         return self._runner.lower(self._kind(state, structure), leaves, (), batch)
 
-    @property
-    def shared(self) -> bool:
-        """Whether it runs on the devices of several processes."""
-        return self._runner.shared
-
-    @property
-    def feed(self) -> str | None:
-        """What each process hands over; None if there is only one."""
-        return self._runner.feed
-
     def advance(self, state: Any, batch: Any) -> tuple[Any, dict[str, Any]]:
-        """One step, as `fit` calls it."""
+        """Run one step, as `fit` calls it."""
         return self(state, batch)
 
     def arrays(self, state: Any) -> Any:
-        """The arrays of a state, for a checkpoint."""
+        """Return the arrays of a state, for a checkpoint."""
         return state
 
     def optimizer_kinds(self, state: Any) -> list[str]:
-        """What the optimizer's state is made of, for a checkpoint."""
+        """Return the names of the parts of the optimizer's state, for a checkpoint."""
         return kinds_of(getattr(state, "opt_state", None), getattr(state, "params", None))
 
     def restore(self, state: Any, arrays: Any) -> Any:
-        """The state with the arrays of a checkpoint."""
+        """Return the state with the arrays of a checkpoint in it."""
         return self._runner.place(arrays)
 
     def _program(
@@ -370,7 +343,7 @@ class DataParallel:
 
 
 def _check_kept(name: str, old: Any, new: Any) -> None:
-    """Refuse a collection that has grown: the next step would be another program."""
+    """Raise if a collection has grown: the next step would need another program."""
 
     def shapes(tree: Any) -> dict[str, tuple[int, ...]]:
         found = jax.tree_util.tree_leaves_with_path(tree)
@@ -381,23 +354,19 @@ def _check_kept(name: str, old: Any, new: Any) -> None:
         first = min(key for key in {*was, *now} if was.get(key) != now.get(key))
         shape = [list(x[first]) if first in x else "not there" for x in (was, now)]
         raise ShardingError(
-            explain_error(
-                f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
-                where="the loss",
-                rule="A collection that a loss updates keeps its arrays and their shapes.",
-                remedy="what is sown or collected anew in every step is left out of mutable and of "
-                "the variables given to step.init; return it as a metric, with has_aux=True.",
-            )
+            f"{name}.{first} was {shape[0]} before it and is {shape[1]} after it",
+            where="the loss",
+            rule="A collection that a loss updates keeps its arrays and their shapes.",
+            remedy="what is sown or collected anew in every step is left out of mutable and of "
+            "the variables given to step.init; return it as a metric, with has_aux=True.",
         )
 
 
 def _no_updates(mutable: tuple[str, ...], found: list[str] | None = None) -> ShardingError:
     what = "it returned no updated collections" if found is None else f"it returned {found}"
     return ShardingError(
-        explain_error(
-            f"{what}; mutable names {list(mutable)}",
-            where="the loss",
-            rule="With mutable= a loss returns a pair: losses, and a dict of those collections.",
-            remedy="y, updates = model.apply(variables, x, mutable=[...]); return losses, updates",
-        )
+        f"{what}; mutable names {list(mutable)}",
+        where="the loss",
+        rule="With mutable= a loss returns a pair: losses, and a dict of those collections.",
+        remedy="y, updates = model.apply(variables, x, mutable=[...]); return losses, updates",
     )

@@ -28,7 +28,8 @@ class Direct(Stream):
         """There is nothing to end."""
 
     def take(self) -> list[Staged]:
-        """The next steps, one per lane; fewer in the last round, none after it or on request."""
+        """Return the next steps, one per lane; fewer in the last round, none after it or on
+        request."""
         round_: list[Staged] = []
         while len(round_) < len(self._lanes) and not self._asked_to_end():
             span = next(self._spans, None)
@@ -53,7 +54,7 @@ def stream(
     lanes: Lanes,
     asked_to_end: Callable[[], bool] = lambda: False,
 ) -> Stream:
-    """The way of these steps to these devices: through threads, or none."""
+    """Return the way of these steps to these devices: through threads, or none."""
     small = batch * sum(row.size for row in source.rows) <= SMALL
     kind = Direct if small and source.at_hand and lanes.on_host else Stream
     return kind(source, spans, batch, lanes, asked_to_end)

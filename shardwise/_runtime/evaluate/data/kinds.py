@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...._base.errors import ShardingError, UnsupportedError, explain_error
+from ...._base.errors import ShardingError, UnsupportedError
 from ...._base.numbers import device_dtype
 from .lists import array_of, leaves_of, refuse_bare
 from .mapped import mapped_file
@@ -91,7 +91,8 @@ class ExampleSource(Source):
         ]
 
     def read(self, start: int, stop: int) -> list[Any]:
-        """Each example is copied before the next is asked for: it may be in the same memory."""
+        """Return each example is copied before the next is asked for: it may be in the same
+        memory."""
         wanted = range(start, min(stop, self.length or 0))
         found = [
             np.empty((len(wanted), *row.shape), dtype)
@@ -116,11 +117,9 @@ class ExampleSource(Source):
         examples = list(self._many(list(wanted)))
         if len(examples) != len(wanted):
             raise ShardingError(
-                explain_error(
-                    f"it gave {len(examples)} examples where {len(wanted)} were asked for.",
-                    where=f"__getitems__ of {self.label}",
-                    rule="It gives one example for each index, in that order.",
-                )
+                f"it gave {len(examples)} examples where {len(wanted)} were asked for.",
+                where=f"__getitems__ of {self.label}",
+                rule="It gives one example for each index, in that order.",
             )
         return examples
 
@@ -254,13 +253,11 @@ def open_source(data: Any) -> Source:
         return BatchSource(data)
     _refuse_what_is_no_array(data)
     raise UnsupportedError(
-        explain_error(
-            f"got {type(data).__name__}, which is none of the kinds of data.",
-            where="argument 'data'",
-            rule="It is a pytree of arrays of one length, a dataset with __len__ and __getitem__, "
-            "or an iterable of batches.",
-            remedy="{'x': x, 'y': y} with NumPy arrays, say.",
-        )
+        f"got {type(data).__name__}, which is none of the kinds of data.",
+        where="argument 'data'",
+        rule="It is a pytree of arrays of one length, a dataset with __len__ and __getitem__, "
+        "or an iterable of batches.",
+        remedy="{'x': x, 'y': y} with NumPy arrays, say.",
     )
 
 
@@ -272,41 +269,36 @@ def _refuse_what_is_no_array(data: Any) -> None:
         name = f"data{jax.tree_util.keystr(path)}"
         if path and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             raise UnsupportedError(
-                explain_error(
-                    f"{name} is of type {type(leaf).__name__}, not an array.",
-                    where="argument 'data'",
-                    rule="In a tree every leaf is an array, with one row per example.",
-                    remedy=f"np.asarray({name}), if it has one row per example.",
-                )
+                f"{name} is of type {type(leaf).__name__}, not an array.",
+                where="argument 'data'",
+                rule="In a tree every leaf is an array, with one row per example.",
+                remedy=f"np.asarray({name}), if it has one row per example.",
             )
 
 
 def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
     kind = type(data)
     return UnsupportedError(
-        explain_error(
-            f"got {kind.__module__.partition('.')[0]}.{kind.__name__}, a mapping that JAX does not "
-            "look into.",
-            where="argument 'data'",
-            rule="A batch has the structure of the data: a dict of arrays, not of files or groups.",
-            remedy="name the arrays: {'x': data['x'], 'y': data['y']}; they are read row by row.",
-        )
+        f"got {kind.__module__.partition('.')[0]}.{kind.__name__}, a mapping that JAX does not "
+        "look into.",
+        where="argument 'data'",
+        rule="A batch has the structure of the data: a dict of arrays, not of files or groups.",
+        remedy="name the arrays: {'x': data['x'], 'y': data['y']}; they are read row by row.",
     )
 
 
 def _open_list(data: list[Any]) -> Source:
-    """A list is a dataset of examples; a list of arrays could be two things, and is refused."""
+    """Return a list is a dataset of examples; a list of arrays could be two things, and is
+    refused."""
     if not data:
         raise empty("an empty list")
     if getattr(data[0], "shape", ()):
         raise UnsupportedError(
-            explain_error(
-                f"a list of {len(data)} arrays.",
-                where="argument 'data'",
-                rule="It could be a batch of several leaves or a dataset of examples.",
-                remedy="a tuple of arrays for the one, np.stack(data) for the other, "
-                "iter(data) if these are batches.",
-            )
+            f"a list of {len(data)} arrays.",
+            where="argument 'data'",
+            rule="It could be a batch of several leaves or a dataset of examples.",
+            remedy="a tuple of arrays for the one, np.stack(data) for the other, "
+            "iter(data) if these are batches.",
         )
     return ExampleSource(data)
 
@@ -317,16 +309,14 @@ def _is_opaque(data: Any) -> bool:
 
 
 def _readable(leaf: Any, label: str) -> Any:
-    """A jax array in the host's memory is read as NumPy: a slice of that is a view."""
+    """Return a jax array in the host's memory is read as NumPy: a slice of that is a view."""
     refuse_masked(leaf, label)
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise UnsupportedError(
-            explain_error(
-                f"a jax array {leaf.dtype}{list(leaf.shape)} that is split over the processes.",
-                where="argument 'data'",
-                rule="Each process reads the rows of its own steps, from the start of the data.",
-                remedy="give the whole data as NumPy, np.memmap or a dataset in every process.",
-            )
+            f"a jax array {leaf.dtype}{list(leaf.shape)} that is split over the processes.",
+            where="argument 'data'",
+            rule="Each process reads the rows of its own steps, from the start of the data.",
+            remedy="give the whole data as NumPy, np.memmap or a dataset in every process.",
         )
     if isinstance(leaf, jax.Array) and not _is_on_accelerator(leaf):
         return np.asarray(leaf)
@@ -345,7 +335,7 @@ def _slice(leaf: Any, start: int, stop: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=2)
 def _gather(leaf: jax.Array, start: int, rows: int) -> jax.Array:
-    """Rows of an array that is on the devices, without a trip to the host."""
+    """Return rows of an array that is on the devices, without a trip to the host."""
     return jax.lax.dynamic_slice_in_dim(leaf, start, rows)
 
 
@@ -354,13 +344,13 @@ def _host(leaf: Any) -> Any:
 
 
 def _plain(leaf: Any, where: str, name: str) -> np.ndarray:
-    """A leaf as NumPy has it; a mask would be lost on the way."""
+    """Return a leaf as NumPy has it; a mask would be lost on the way."""
     refuse_masked(leaf, where)
     return array_of(leaf, where, name)
 
 
 def _copy(leaf: Any, where: str, name: str) -> np.ndarray:
-    """The values of an array as they are now; those of a jax array stay what they are."""
+    """Return the values of an array as they are now; those of a jax array stay what they are."""
     if not isinstance(leaf, jax.Array):
         return np.array(_plain(leaf, where, name))  # a tensor of torch's knows nothing of a copy
     device_dtype(leaf.dtype, "a batch of the data")
@@ -369,21 +359,17 @@ def _copy(leaf: Any, where: str, name: str) -> np.ndarray:
 
 def _endless(length: int, kind: str) -> ShardingError:
     return ShardingError(
-        explain_error(
-            f"its length is {length}: it repeats without end.",
-            where=f"argument 'data' ({kind})",
-            rule="Every example is evaluated once.",
-            remedy="leave repeat() out, or give it a number: repeat(1).",
-        )
+        f"its length is {length}: it repeats without end.",
+        where=f"argument 'data' ({kind})",
+        rule="Every example is evaluated once.",
+        remedy="leave repeat() out, or give it a number: repeat(1).",
     )
 
 
 def _bare(what: str, label: str) -> ShardingError:
     return ShardingError(
-        explain_error(
-            f"{what}, in which there is no array.",
-            where=label,
-            rule="An example is a pytree of numbers and arrays.",
-            remedy="leave such examples out, or put numbers in their place.",
-        )
+        f"{what}, in which there is no array.",
+        where=label,
+        rule="An example is a pytree of numbers and arrays.",
+        remedy="leave such examples out, or put numbers in their place.",
     )

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...._base.errors import ShardingError, UnsupportedError, explain_error
+from ...._base.errors import ShardingError, UnsupportedError
 
 
 def leaves_of(tree: Any, *, whole: bool = True) -> tuple[list[tuple[Any, Any]], Any]:
-    """The leaves with their paths, and the structure; a list of numbers is a leaf.
+    """Return the leaves with their paths, and the structure; a list of numbers is a leaf.
 
     Args:
         tree: An example or a batch.
@@ -27,7 +27,7 @@ def leaves_of(tree: Any, *, whole: bool = True) -> tuple[list[tuple[Any, Any]], 
 
 
 def _is_numbers(value: Any) -> bool:
-    """Whether it is a list of numbers, or of lists of them.
+    """Return whether it is a list of numbers, or of lists of them.
 
     One that also has None or empty lists in it was meant as an array, and cannot be one.
     """
@@ -36,7 +36,7 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _members(value: list[Any]) -> Iterator[Any]:
-    """What is in a list and in the lists in it."""
+    """Yield what is in a list and in the lists in it."""
     for x in value:
         if type(x) is list:
             yield from _members(x)
@@ -45,7 +45,7 @@ def _members(value: list[Any]) -> Iterator[Any]:
 
 
 def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
-    """A leaf as NumPy has it.
+    """Return a leaf as NumPy has it.
 
     Raises:
         ShardingError: It is a list of lists that differ in length, or has None in it.
@@ -54,23 +54,19 @@ def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
         return np.asarray(leaf)
     if None in _members(leaf):
         raise ShardingError(
-            explain_error(
-                f"data{name} is a list of numbers with None in it.",
-                where=where,
-                rule="A list of numbers is read as an array, with a number in each place.",
-                remedy="put a number there, with a mask that fn uses as weights.",
-            )
+            f"data{name} is a list of numbers with None in it.",
+            where=where,
+            rule="A list of numbers is read as an array, with a number in each place.",
+            remedy="put a number there, with a mask that fn uses as weights.",
         )
     try:
         return np.array(leaf)
     except ValueError as error:
         raise ShardingError(
-            explain_error(
-                f"data{name} is a list whose lists differ in length.",
-                where=where,
-                rule="A list of numbers is read as an array, with one length along each dimension.",
-                remedy="pad to one length, with a mask that fn uses as weights.",
-            )
+            f"data{name} is a list whose lists differ in length.",
+            where=where,
+            rule="A list of numbers is read as an array, with one length along each dimension.",
+            remedy="pad to one length, with a mask that fn uses as weights.",
         ) from error
 
 
@@ -78,11 +74,9 @@ def refuse_bare(example: Any, where: str) -> None:
     """Refuse an example that is a list of numbers and nothing else: it could be two things."""
     if _is_numbers(example):
         raise UnsupportedError(
-            explain_error(
-                f"it is a list of {len(example)}, with numbers in it.",
-                where=where,
-                rule="It could be one array or several leaves.",
-                remedy="np.asarray(example) for the one, tuple(example) for the other; "
-                "of a dict of lists, each list is an array.",
-            )
+            f"it is a list of {len(example)}, with numbers in it.",
+            where=where,
+            rule="It could be one array or several leaves.",
+            remedy="np.asarray(example) for the one, tuple(example) for the other; "
+            "of a dict of lists, each list is an array.",
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ...._base.errors import ShardwiseError, explain_error
+from ...._base.errors import ShardwiseError
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,15 @@ class MappedFile:
         now = self.map.size()
         if now < self.size:
             raise ShardwiseError(
-                explain_error(
-                    f"it has {now} bytes, and had {self.size} when it was mapped.",
-                    where=f"data, the file {self.name}",
-                    rule="A file must not become shorter while it is read.",
-                    remedy="write new data to another file, and rename it into place.",
-                )
+                f"it has {now} bytes, and had {self.size} when it was mapped.",
+                where=f"data, the file {self.name}",
+                rule="A file must not become shorter while it is read.",
+                remedy="write new data to another file, and rename it into place.",
             )
 
 
 def mapped_file(array: Any) -> MappedFile | None:
-    """The file that an array of NumPy is mapped from, if it is."""
+    """Return the file that an array of NumPy is mapped from, if it is."""
     name, offset = "", 0
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):

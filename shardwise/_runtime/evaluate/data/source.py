@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...._base.errors import ShardingError, UnsupportedError, explain_error, listed, note
+from ...._base.errors import ShardingError, UnsupportedError, listed, note
 
 SAMPLES = 16
 
@@ -81,11 +81,11 @@ class Source:
         self.rounded: set[str] = set()
 
     def read(self, start: int, stop: int) -> list[Any]:
-        """The rows from start to stop as host arrays; fewer, or none, only at the end."""
+        """Return the rows from start to stop as host arrays; fewer, or none, only at the end."""
         raise NotImplementedError
 
     def seen(self) -> int | None:
-        """The number of examples, where reading has come to the end of them."""
+        """Return the number of examples, where reading has come to the end of them."""
         return self.length
 
     def release(self, start: int) -> None:
@@ -95,7 +95,7 @@ class Source:
         """Let go of what the source holds open."""
 
     def samples(self) -> list[Any]:
-        """A few examples spread over the data, to recognise it by."""
+        """Return a few examples spread over the data, to recognise it by."""
         assert self.length is not None
         count = min(self.length, SAMPLES)
         spread = [k * (self.length - 1) // max(count - 1, 1) for k in range(count)]
@@ -103,7 +103,8 @@ class Source:
         return [np.concatenate([np.asarray(p) for p in leaf]) for leaf in zip(*parts, strict=True)]
 
     def fingerprint(self) -> dict[str, str]:
-        """What identifies the data: length, dtypes, shapes and a hash of some of its content."""
+        """Return what identifies the data: length, dtypes, shapes and a hash of some of its
+        content."""
         found = {} if self.length is None else {"the length of the data": str(self.length)}
         for row, sample in zip(self.rows, self.samples(), strict=True):
             found[row.label] = str(row)
@@ -126,13 +127,11 @@ def refuse_masked(leaf: Any, where: str) -> None:
     """Refuse an array of `numpy.ma`, whose mask JAX does not know."""
     if isinstance(leaf, np.ma.MaskedArray):
         raise UnsupportedError(
-            explain_error(
-                "a masked array of NumPy.",
-                where=where,
-                rule="Devices have no masked arrays; what the mask hides would count.",
-                remedy="{'x': x.filled(0), 'kept': ~np.ma.getmaskarray(x)}, and fn returns "
-                "(values, batch['kept']): a mask is a weight.",
-            )
+            "a masked array of NumPy.",
+            where=where,
+            rule="Devices have no masked arrays; what the mask hides would count.",
+            remedy="{'x': x.filled(0), 'kept': ~np.ma.getmaskarray(x)}, and fn returns "
+            "(values, batch['kept']): a mask is a weight.",
         )
 
 
@@ -147,45 +146,39 @@ def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") 
         return int(leaves[0].shape[0])
     found = [f"{name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()]
     raise ShardingError(
-        explain_error(
-            f"its leaves have no common number of rows:{listed(found) or ' there are none.'}",
-            where=head,
-            rule="Every leaf has one row per example along its first axis.",
-            remedy="bring the leaves to one length, np.stack(rows) in place of a list of rows; a "
-            "dataset of single examples has to be batched or be given with __len__ and "
-            "__getitem__.",
-        )
+        f"its leaves have no common number of rows:{listed(found) or ' there are none.'}",
+        where=head,
+        rule="Every leaf has one row per example along its first axis.",
+        remedy="bring the leaves to one length, np.stack(rows) in place of a list of rows; a "
+        "dataset of single examples has to be batched or be given with __len__ and "
+        "__getitem__.",
     )
 
 
 def empty(label: str) -> ShardingError:
     return ShardingError(
-        explain_error(
-            f"there are no examples in it ({label}).",
-            where="argument 'data'",
-            rule="A mean over nothing has no value.",
-            remedy="check the path or the filter the data comes from.",
-        )
+        f"there are no examples in it ({label}).",
+        where="argument 'data'",
+        rule="A mean over nothing has no value.",
+        remedy="check the path or the filter the data comes from.",
     )
 
 
 def unlike(where: str, found: Any, expected: Any) -> ShardingError:
     differs = _difference(found, expected)
     return ShardingError(
-        explain_error(
-            differs or f"its structure is {found}.",
-            where=f"{where} of the data",
-            rule="All have the structure of the first" + ("." if differs else f": {expected}."),
-            remedy="leave such examples out, or give all of them an array there, and have fn "
-            "return (values, weights), with weight 0 where it does not count."
-            if differs
-            else "bring all of them into one form.",
-        )
+        differs or f"its structure is {found}.",
+        where=f"{where} of the data",
+        rule="All have the structure of the first" + ("." if differs else f": {expected}."),
+        remedy="leave such examples out, or give all of them an array there, and have fn "
+        "return (values, weights), with weight 0 where it does not count."
+        if differs
+        else "bring all of them into one form.",
     )
 
 
 def _difference(found: Any, expected: Any) -> str | None:
-    """The first place that differs, if one does and not only what holds them."""
+    """Return the first place that differs, if one does and not only what holds them."""
     try:
         have, first = _places(found), _places(expected)
     except Exception:  # a class of somebody's that looks at its arrays
@@ -198,7 +191,7 @@ def _difference(found: Any, expected: Any) -> str | None:
 
 
 def _places(structure: Any) -> dict[str, str]:
-    """What is at each place of a structure: an array or None."""
+    """Return what is at each place of a structure: an array or None."""
     tree = jax.tree.unflatten(structure, ["an array"] * structure.num_leaves)
     found = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None)
     return {jax.tree_util.keystr(path): str(leaf) for path, leaf in found}
@@ -211,12 +204,10 @@ def misshapen(where: str, row: Row, found: Any, expected: Any) -> ShardingError:
         return str(list(x)).replace("'", "") if shapes else str(x)
 
     return ShardingError(
-        explain_error(
-            f"{row.label} is {text(found)}, expected {text(expected)}.",
-            where=f"{where} of the data",
-            rule="Every example has the shape and dtype of the first.",
-            remedy="pad examples to one shape, with a mask that fn uses as weights."
-            if shapes
-            else "give all of them one dtype, np.float32(x) for instance.",
-        )
+        f"{row.label} is {text(found)}, expected {text(expected)}.",
+        where=f"{where} of the data",
+        rule="Every example has the shape and dtype of the first.",
+        remedy="pad examples to one shape, with a mask that fn uses as weights."
+        if shapes
+        else "give all of them one dtype, np.float32(x) for instance.",
     )

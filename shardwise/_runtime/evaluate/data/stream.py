@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...._base.errors import ShardingError, explain_error, text_of
+from ...._base.errors import ShardingError, text_of
 from ...._base.numbers import convert, device_dtype
 from ..lanes import Lanes
 from ..spans import Span
@@ -103,7 +103,8 @@ class Stream:
         self._error = None  # its traceback holds this object, and with it memory on the devices
 
     def take(self) -> list[Staged]:
-        """The next steps, one per lane; fewer in the last round, none after it or on request."""
+        """Return the next steps, one per lane; fewer in the last round, none after it or on
+        request."""
         wanted = range(self._taken, self._taken + len(self._lanes))
         with self._changed:
             ready = False
@@ -182,23 +183,19 @@ class Stream:
         for row, leaf in zip(self._source.rows, leaves, strict=True):
             if leaf.dtype != row.dtype and not _fits(leaf.dtype, row):
                 raise ShardingError(
-                    explain_error(
-                        f"it says that it is {row.dtype}, and gives {leaf.dtype}.",
-                        where=row.label,
-                        rule="A slice has the dtype that the whole says: another one would be "
-                        "converted, and what does not fit would be lost.",
-                        remedy=f"let it say {leaf.dtype}, or convert what it gives.",
-                    )
+                    f"it says that it is {row.dtype}, and gives {leaf.dtype}.",
+                    where=row.label,
+                    rule="A slice has the dtype that the whole says: another one would be "
+                    "converted, and what does not fit would be lost.",
+                    remedy=f"let it say {leaf.dtype}, or convert what it gives.",
                 )
             short = len(leaf) < span.rows and self._source.length is None
             if tuple(leaf.shape[1:]) != row.shape or (len(leaf) != span.rows and not short):
                 raise ShardingError(
-                    explain_error(
-                        f"{span.rows} rows were asked for, {list(leaf.shape)} was given.",
-                        where=row.label,
-                        rule=f"A slice of it is [rows, ...] with rows of shape {list(row.shape)}.",
-                        remedy="check its shape and what slices of it return.",
-                    )
+                    f"{span.rows} rows were asked for, {list(leaf.shape)} was given.",
+                    where=row.label,
+                    rule=f"A slice of it is [rows, ...] with rows of shape {list(row.shape)}.",
+                    remedy="check its shape and what slices of it return.",
                 )
 
     def _transfer_all(self) -> None:
@@ -230,7 +227,7 @@ def _step_bytes(source: Source, batch: int) -> int:
 
 
 def _fits(dtype: Any, row: Row) -> bool:
-    """Whether values of a dtype are what a leaf was said to have, or can be without loss."""
+    """Return whether values of a dtype are what a leaf was said to have, or can be without loss."""
     return device_dtype(dtype, row.label) == row.dtype or np.can_cast(dtype, row.dtype, "safe")
 
 
@@ -258,7 +255,7 @@ def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any
 
 
 def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
-    """Rows of the device's dtype; what does not fit is refused, what is rounded is noted."""
+    """Return rows of the device's dtype; what does not fit is refused, what is rounded is noted."""
     converted = convert(leaf, row.dtype, row.label)
     unnoted = leaf.dtype.kind == "f" and row.label not in rounded
     if unnoted and np.any((converted != leaf) & np.isfinite(leaf)):

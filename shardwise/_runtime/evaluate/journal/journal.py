@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ...._base.durable import Identity, hindrance, holder
-from ...._base.errors import ShardwiseError, explain_error, warn
+from ...._base.errors import ShardwiseError, warn
 from ..fingerprint import differences
 from ..spans import Span
 from .rows import Ledger, Stored, fact_row, read_facts
@@ -63,7 +63,7 @@ class Journal:
         what = hindrance(self.path)
         if what is not None:
             remedy = "name a file in a folder that is there and can be written to."
-            raise ShardwiseError(explain_error(what, where=self._where, remedy=remedy))
+            raise ShardwiseError(what, where=self._where, remedy=remedy)
         try:
             # An absolute path is always a file: ":memory:" alone would be none.
             database = sqlite3.connect(self.path.absolute(), timeout=0.2, isolation_level=None)
@@ -87,41 +87,35 @@ class Journal:
             what, remedy = f"it is damaged: {text}.", "delete the file to start over."
         else:
             what, remedy = f"it cannot be written: {text}.", "use a path that can be written."
-        return ShardwiseError(explain_error(what, where=self._where, remedy=remedy))
+        return ShardwiseError(what, where=self._where, remedy=remedy)
 
     @property
     def _where(self) -> str:
         return f"journal {str(self.path)!r}"
 
     def meta(self) -> dict[str, Any]:
-        """What the journal says about its run; empty for a new one."""
+        """Return what the journal says about its run; empty for a new one."""
         found, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
         if damaged:
             raise ShardwiseError(
-                explain_error(
-                    f"it is damaged: what it says of its run ({', '.join(damaged)}) does not fit "
-                    "its checksum.",
-                    where=self._where,
-                    rule="Finished steps count only if it is known what they are of.",
-                    remedy="delete the file to start over.",
-                )
+                f"it is damaged: what it says of its run ({', '.join(damaged)}) does not fit "
+                "its checksum.",
+                where=self._where,
+                rule="Finished steps count only if it is known what they are of.",
+                remedy="delete the file to start over.",
             )
         if found and found.get("format") != _FORMAT:
             raise ShardwiseError(
-                explain_error(
-                    f"its format is {found.get('format')!r}, this version writes {_FORMAT!r}.",
-                    where=self._where,
-                    remedy="use another path, or the version that wrote it.",
-                )
+                f"its format is {found.get('format')!r}, this version writes {_FORMAT!r}.",
+                where=self._where,
+                remedy="use another path, or the version that wrote it.",
             )
         if found and "fingerprint" not in found:
             raise ShardwiseError(
-                explain_error(
-                    "it is damaged: it does not say which run it belongs to.",
-                    where=self._where,
-                    rule="Finished steps count only if it is known what they are of.",
-                    remedy="delete the file to start over.",
-                )
+                "it is damaged: it does not say which run it belongs to.",
+                where=self._where,
+                rule="Finished steps count only if it is known what they are of.",
+                remedy="delete the file to start over.",
             )
         return found
 
@@ -147,13 +141,11 @@ class Journal:
             listed = "".join(f"\n    - {line}" for line in wrong)
             others = differences(held.get("names", {}), names)
             raise ShardwiseError(
-                explain_error(
-                    f"it belongs to another run:{listed}",
-                    where=self._where,
-                    rule="Finished steps count only for the same data, fn, state and batch."
-                    + (f" Also different: {'; '.join(others)}." if others else ""),
-                    remedy="use another path, or delete the file to start over.",
-                )
+                f"it belongs to another run:{listed}",
+                where=self._where,
+                rule="Finished steps count only for the same data, fn, state and batch."
+                + (f" Also different: {'; '.join(others)}." if others else ""),
+                remedy="use another path, or delete the file to start over.",
             )
 
     def reserve(self, steps: int, size: int) -> None:
@@ -162,16 +154,14 @@ class Journal:
         free = shutil.disk_usage(self.path.parent).free
         if free < needed:
             raise ShardwiseError(
-                explain_error(
-                    f"the disk has {free >> 20} MiB free, the run needs up to {needed >> 20} MiB.",
-                    where=self._where,
-                    rule="A run that cannot be recorded is not started.",
-                    remedy="free some space, use another path or a larger batch.",
-                )
+                f"the disk has {free >> 20} MiB free, the run needs up to {needed >> 20} MiB.",
+                where=self._where,
+                rule="A run that cannot be recorded is not started.",
+                remedy="free some space, use another path or a larger batch.",
             )
 
     def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
-        """The finished steps, in the order of their examples: span, batch, numbers.
+        """Yield the finished steps, in the order of their examples: span, batch, numbers.
 
         Rows that are damaged are left out, told, and taken out of the file.
 
@@ -222,12 +212,10 @@ class Journal:
         lost = self._identity.lost()
         if lost:
             raise ShardwiseError(
-                explain_error(
-                    f"it {lost} while the run wrote it.",
-                    where=self._where,
-                    rule="What was recorded went with it.",
-                    remedy="put it back if it was moved, and run again with the same journal.",
-                )
+                f"it {lost} while the run wrote it.",
+                where=self._where,
+                rule="What was recorded went with it.",
+                remedy="put it back if it was moved, and run again with the same journal.",
             )
 
     def _write(self, statement: str, rows: list[Any]) -> None:
@@ -244,12 +232,10 @@ class Journal:
             if _is_damage(error):
                 raise self._unusable(error) from error
             raise ShardwiseError(
-                explain_error(
-                    f"writing failed: {error}.",
-                    where=self._where,
-                    rule="Steps written before this are whole and will not be done again.",
-                    remedy="make room on the disk and run again with the same journal.",
-                )
+                f"writing failed: {error}.",
+                where=self._where,
+                rule="Steps written before this are whole and will not be done again.",
+                remedy="make room on the disk and run again with the same journal.",
             ) from error
 
 

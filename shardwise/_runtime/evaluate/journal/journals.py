@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ...._base.errors import ShardwiseError, explain_error, path_of
+from ...._base.errors import ShardwiseError, path_of
 from ...hosts.shared import require_shared
 from ..processes import Share
 from ..spans import Span
@@ -58,7 +58,7 @@ class Journals:
         return [self._own, *self._others]
 
     def meta(self) -> dict[str, Any]:
-        """What the journals say about their run; empty if all are new."""
+        """Return what the journals say about their run; empty if all are new."""
         found = [meta for journal in self._all if (meta := journal.meta())]
         batches = [meta["batch"] for meta in found if "batch" in meta]
         return {**found[0], **({"batch": min(batches)} if batches else {})} if found else {}
@@ -74,19 +74,17 @@ class Journals:
         return sum(journal.damaged for journal in self._all)
 
     def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
-        """The finished steps of all, in the order of their examples."""
+        """Yield the finished steps of all, in the order of their examples."""
         parts = [journal.steps(length) for journal in self._all]
         merged = heapq.merge(*parts, key=lambda step: step[0])
         before = Span(0, 0)
         for step in merged:
             if step[0].start < before.stop:
                 raise ShardwiseError(
-                    explain_error(
-                        f"two of them hold {step[0]}.",
-                        where=f"journal {str(self.path)!r} and those beside it",
-                        rule="A step is done once.",
-                        remedy="use another path, or delete the journals to start over.",
-                    )
+                    f"two of them hold {step[0]}.",
+                    where=f"journal {str(self.path)!r} and those beside it",
+                    rule="A step is done once.",
+                    remedy="use another path, or delete the journals to start over.",
                 )
             before = step[0]
             yield step
@@ -97,7 +95,7 @@ def _named(base: Path, process: int) -> Path:
 
 
 def _numbers(base: Path) -> list[int]:
-    """The processes that have a journal beside this one."""
+    """Return the processes that have a journal beside this one."""
     pattern = re.compile(re.escape(base.name) + r"\.p(\d+)")
     try:
         names = os.listdir(base.absolute().parent)

@@ -35,11 +35,11 @@ class Ledger:
     damaged: dict[Any, str] = field(default_factory=dict)
 
     def row(self, span: Span, batch: int, payload: bytes) -> Stored:
-        """A step as it is stored."""
+        """Return a step as it is stored."""
         return span.start, span.rows, batch, payload, self._sum(span, batch, payload)
 
     def steps(self, stored: Iterable[Any]) -> Iterator[tuple[Span, int, bytes]]:
-        """The steps in rows that are whole: span, batch, numbers. The others are noted."""
+        """Yield the steps in rows that are whole: span, batch, numbers. The others are noted."""
         stop = 0
         for start, rows, batch, payload, crc in stored:
             why = self._wrong(start, rows, batch, payload, crc) or (
@@ -69,13 +69,13 @@ class Ledger:
 
 
 def fact_row(key: str, value: Any) -> tuple[str, str, int]:
-    """A fact about the run as it is stored: key, value, checksum."""
+    """Return a fact about the run as it is stored: key, value, checksum."""
     text = json.dumps(value)
     return key, text, checksum(key.encode(), text.encode())
 
 
 def read_facts(stored: Iterable[Any]) -> tuple[dict[str, Any], list[str]]:
-    """The facts in rows that are whole, and the keys of the others."""
+    """Return the facts in rows that are whole, and the keys of the others."""
     found, damaged = {}, []
     for key, text, crc in stored:
         whole = isinstance(key, str) and isinstance(text, str)

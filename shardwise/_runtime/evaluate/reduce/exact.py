@@ -30,7 +30,7 @@ class ExactSum:
         self.units += numerator << (_UNIT + 1 - denominator.bit_length())
 
     def over(self, other: ExactSum) -> float:
-        """The quotient of two exact sums, rounded once; NaN if the other is zero."""
+        """Return the quotient of two exact sums, rounded once; NaN if the other is zero."""
         return _divide(self.units, other.units) if other.units else math.nan
 
     def __float__(self) -> float:

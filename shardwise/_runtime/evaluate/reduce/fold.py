@@ -29,7 +29,7 @@ _WAYS = 16
 
 
 def _two_sum(a: jax.Array, b: jax.Array) -> Pair:
-    """The rounded sum and its error, exactly."""
+    """Return the rounded sum and its error, exactly."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -70,7 +70,7 @@ def _fold_leading(add: Callable[[Pair, Pair], Pair], pair: Pair) -> Pair:
 
 
 def _parts(x: jax.Array, width: int) -> list[jax.Array]:
-    """Slices of this width along the leading axis, the last one filled up with zeros."""
+    """Return slices of this width along the leading axis, the last one filled up with zeros."""
     count = -(-x.shape[0] // width)
     missing = count * width - x.shape[0]
     if missing:
@@ -108,7 +108,8 @@ def sum_products(a: jax.Array, b: jax.Array) -> Words:
 
 
 def _cut(values: jax.Array) -> list[jax.Array]:
-    """The digits of integers to the base 2^16, the lowest first; the last one has the sign."""
+    """Return the digits of integers to the base 2^16, the lowest first; the last one has the
+    sign."""
     count = values.dtype.itemsize // 2
     signed = jnp.issubdtype(values.dtype, jnp.signedinteger)
     digits = [(values >> (16 * k)) & 0xFFFF for k in range(count - 1)]
@@ -132,7 +133,7 @@ def split(values: jax.Array, dtype: jnp.dtype) -> Pair:
 
 
 def multiply(a: Pair, b: Pair) -> Pair:
-    """The product of two pairs; the rounding error of the leading product is kept."""
+    """Return the product of two pairs; the rounding error of the leading product is kept."""
     product = a[0] * b[0]
     (a_high, a_low), (b_high, b_low) = _halves(a[0]), _halves(b[0])
     error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low

@@ -26,7 +26,7 @@ OF_WEIGHTS = 3
 
 
 def measure(metric: Any, valid: jax.Array) -> Any:
-    """The record of one metric over one step; of a metric object, its leaves."""
+    """Return the record of one metric over one step; of a metric object, its leaves."""
     if isinstance(metric, Mean | Sum):
         return _measure_sum(metric, valid)
     if isinstance(metric, Min | Max):
@@ -39,7 +39,7 @@ def is_integer(dtype: Any) -> bool:
 
 
 def is_exact(metric: Mean | Sum) -> bool:
-    """Whether a sum is one of integers, times integers where there are weights."""
+    """Return whether a sum is one of integers, times integers where there are weights."""
     weights = metric.weights
     return is_integer(metric.values.dtype) and (weights is None or is_integer(weights.dtype))
 
@@ -83,7 +83,7 @@ def _measure_extreme(metric: Min | Max, valid: jax.Array) -> Record:
 
 
 def _aligned(metric: Reduction, valid: jax.Array) -> tuple[jax.Array, Any, jax.Array]:
-    """Values and weights of one shape, and which entries count."""
+    """Return values and weights of one shape, and which entries count."""
     values = _widened(metric.values)
     counted = jnp.broadcast_to(_trailing(valid, values.ndim), values.shape)
     if metric.weights is None:
@@ -111,7 +111,7 @@ def _widened(x: Any, keep_bool: bool = False) -> jax.Array:
 
 
 def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
-    """The sum of the weights; without weights the host knows it from the number of rows."""
+    """Return the sum of the weights; without weights the host knows it from the number of rows."""
     if weights is None:
         return {}
     if is_integer(weights.dtype):
@@ -124,7 +124,7 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
 
 
 def _non_finite(values: jax.Array, counted: jax.Array, weights: jax.Array | None = None) -> Record:
-    """How many rows hold a value that is not finite, the first of them, and of which kinds.
+    """Return how many rows hold a value that is not finite, the first of them, and of which kinds.
 
     A product with a weight that is not finite is not finite either: it needs no count of its own.
     """

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from ...._base.calls import public
-from ...._base.errors import ShardingError, a_type, explain_error
+from ...._base.errors import ShardingError, a_type
 
 
 @public("sw.Mean")
@@ -87,7 +87,7 @@ _REMEDY = (
 
 
 def is_metric_object(value: Any) -> bool:
-    """Whether this follows the protocol of CLU and metrax: `merge` and `compute`."""
+    """Return whether this follows the protocol of CLU and metrax: `merge` and `compute`."""
     return (
         not isinstance(value, type)
         and callable(getattr(value, "merge", None))
@@ -118,23 +118,19 @@ def _check_keys(output: Mapping[Any, Any]) -> None:
     except TypeError:
         names = ", ".join(f"{key!r} ({type(key).__name__})" for key in output)
         raise ShardingError(
-            explain_error(
-                f"it returned a dictionary with the names {names}.",
-                where="fn",
-                rule="The names of metrics are strings.",
-                remedy="str(name) for those that are none.",
-            )
+            f"it returned a dictionary with the names {names}.",
+            where="fn",
+            rule="The names of metrics are strings.",
+            remedy="str(name) for those that are none.",
         ) from None
 
 
 def _twice(name: str) -> ShardingError:
     return ShardingError(
-        explain_error(
-            f"it returned two metrics of the name {name!r}.",
-            where="fn",
-            rule="A dictionary in a dictionary gives names with a slash.",
-            remedy="rename one of them.",
-        )
+        f"it returned two metrics of the name {name!r}.",
+        where="fn",
+        rule="A dictionary in a dictionary gives names with a slash.",
+        remedy="rename one of them.",
     )
 
 
@@ -148,12 +144,10 @@ def _one(value: Any) -> Any:
     if _is_array(value):
         return Mean(value)
     raise ShardingError(
-        explain_error(
-            f"it returned {_describe(value)}.",
-            where="fn",
-            rule="evaluate puts per-example values together; it cannot tell what this is.",
-            remedy=_REMEDY,
-        )
+        f"it returned {_describe(value)}.",
+        where="fn",
+        rule="evaluate puts per-example values together; it cannot tell what this is.",
+        remedy=_REMEDY,
     )
 
 
@@ -187,13 +181,11 @@ def check_shapes(metrics: dict[str, Any], batch: int) -> None:
     ]
     if wrong:
         raise ShardingError(
-            explain_error(
-                "it did not return per-example values:\n    - " + "\n    - ".join(wrong),
-                where="fn",
-                rule="The last step is padded. Values kept per example can be told from padding; "
-                "a mean or a sum already taken over the batch cannot.",
-                remedy=_REMEDY,
-            )
+            "it did not return per-example values:\n    - " + "\n    - ".join(wrong),
+            where="fn",
+            rule="The last step is padded. Values kept per example can be told from padding; "
+            "a mean or a sum already taken over the batch cannot.",
+            remedy=_REMEDY,
         )
 
 
@@ -212,15 +204,12 @@ def check_rows(once: dict[str, Any], twice: dict[str, Any], batch: int) -> None:
         if own.values.shape[1:] != metric.values.shape[1:]:
             shapes = [list(each.values.shape) for each in (own, metric)]
             raise ShardingError(
-                explain_error(
-                    f"{name!r} has shape {shapes[0]} for {batch} rows and {shapes[1]} for "
-                    f"{2 * batch}.",
-                    where="fn",
-                    rule="What is returned for one example must not depend on how many are with "
-                    "it in a step. The usual cause is [rows, 1] - [rows], which is [rows, rows].",
-                    remedy="give both the same shape: predictions[:, 0] - targets, or "
-                    "targets[:, None].",
-                )
+                f"{name!r} has shape {shapes[0]} for {batch} rows and {shapes[1]} for {2 * batch}.",
+                where="fn",
+                rule="What is returned for one example must not depend on how many are with "
+                "it in a step. The usual cause is [rows, 1] - [rows], which is [rows, rows].",
+                remedy="give both the same shape: predictions[:, 0] - targets, or "
+                "targets[:, None].",
             )
 
 

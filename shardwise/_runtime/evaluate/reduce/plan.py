@@ -90,7 +90,7 @@ class Plan:
         return self.layout.pack(_measured(named(output), valid))
 
     def totals(self) -> dict[str, Total]:
-        """A fresh total for every metric."""
+        """Return a fresh total for every metric."""
         return {name: _total(m, len(self.metrics) == 1) for name, m in self.metrics.items()}
 
     @property
@@ -99,7 +99,7 @@ class Plan:
         return [name for name, m in self.metrics.items() if is_metric_object(m)]
 
     def describe(self) -> str:
-        """Every metric with its kind and dtypes, for the journal."""
+        """Return every metric with its kind and dtypes, for the journal."""
         return ", ".join(f"{name}: {_describe(m)}" for name, m in sorted(self.metrics.items()))
 
 
@@ -108,7 +108,7 @@ _MANY = 8
 
 
 def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
-    """The record of every metric."""
+    """Return the record of every metric."""
     alike: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
         alike.setdefault(_kind(name, metric), []).append(name)
@@ -125,7 +125,7 @@ def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
 
 
 def _kind(name: str, metric: Any) -> Any:
-    """What metrics have to share to be measured together."""
+    """Return what metrics have to share to be measured together."""
     if not isinstance(metric, Reduction):
         return name
     leaves = jax.tree.leaves(metric)

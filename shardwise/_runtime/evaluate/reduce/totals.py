@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from ...._base.errors import ShardwiseError, explain_error
+from ...._base.errors import ShardwiseError
 from ..spans import Span
 from .exact import ExactSum
 from .measure import MINUS, NAN, OF_WEIGHTS, PLUS
@@ -46,7 +46,8 @@ class Total(Protocol):
     def non_finite(self) -> NonFinite | None: ...
 
     def export(self) -> Any:
-        """What another process needs to add this total to its own, as JSON; None for objects."""
+        """Return what another process needs to add this total to its own, as JSON; None for
+        objects."""
         ...
 
     def absorb(self, exported: Any, offset: int) -> None:
@@ -85,11 +86,12 @@ class _Watched:
             self.watch(record, Span(offset, 0))
 
     def spoilt(self) -> float | None:
-        """What a sum with these values in it is, by IEEE arithmetic; None if all are finite."""
+        """Return what a sum with these values in it is, by IEEE arithmetic; None if all are
+        finite."""
         return _spoilt(self._kinds & (NAN | PLUS | MINUS))
 
     def spoilt_weight(self) -> float | None:
-        """The same of the sum of the weights."""
+        """Return the same of the sum of the weights."""
         return _spoilt(self._kinds >> OF_WEIGHTS)
 
 
@@ -126,7 +128,7 @@ class SumTotal(_Watched):
         return {name: int(self._sum) if self._integer else float(self._sum)}
 
     def _spoilt_mean(self, total: float) -> float:
-        """A total that is not finite over the weight."""
+        """Return a total that is not finite over the weight."""
         weight = self.spoilt_weight()
         if weight is not None:
             return total / weight
@@ -147,7 +149,7 @@ class SumTotal(_Watched):
         self.add_seen(exported["bad"], offset)
 
     def is_weightless(self) -> bool:
-        """Whether nothing counted, so that there is no mean."""
+        """Return whether nothing counted, so that there is no mean."""
         return self._mean and not self._weight.units
 
 
@@ -182,7 +184,7 @@ class ExtremeTotal(_Watched):
         self.add_seen(exported["bad"], offset)
 
     def is_weightless(self) -> bool:
-        """Whether nothing counted, so that there is no extreme."""
+        """Return whether nothing counted, so that there is no extreme."""
         return self._value is None
 
 
@@ -249,19 +251,17 @@ def _add_sum(total: ExactSum, found: Any, integer: bool, span: Span) -> None:
     high, low = found
     if not (math.isfinite(high) and math.isfinite(low)):
         raise ShardwiseError(
-            explain_error(
-                "the values are finite, but their sum is not.",
-                where=str(span),
-                rule="The sum over one step must fit the range of its dtype.",
-                remedy="scale the values down in fn, or use a smaller batch.",
-            )
+            "the values are finite, but their sum is not.",
+            where=str(span),
+            rule="The sum over one step must fit the range of its dtype.",
+            remedy="scale the values down in fn, or use a smaller batch.",
         )
     total.add(high)
     total.add(low)
 
 
 def _integer(high: int, low: int) -> int:
-    """An int64 from its words."""
+    """Return an int64 from its words."""
     word = (high << 32) | low
     return word - (1 << 64) if word >> 63 else word
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from ...._base.errors import ShardwiseError, explain_error, text_of
+from ...._base.errors import ShardwiseError, text_of
 from ..data.source import Row
 from ..lanes import Lanes
 
@@ -28,14 +28,15 @@ _SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compil
 
 
 def largest_useful(rows: list[Row], length: int) -> int:
-    """The largest batch worth having: a multiple of 64 if it is large, or all of small data."""
+    """Return the largest batch worth having: a multiple of 64 if it is large, or all of small
+    data."""
     most = _LEAF_BYTES // max(1, *(row.size for row in rows))
     useful = min(_EXAMPLES, most, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
     return min(_even(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
 
 
 def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[int], Any]) -> int:
-    """The largest batch, from `first` down, whose compiled step fits the free memory."""
+    """Return the largest batch, from `first` down, whose compiled step fits the free memory."""
     batch = first
     free = free_memory(lanes) * _SHARE
     while batch > 1:
@@ -52,7 +53,7 @@ def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[
 
 
 def _needed(compiled: Any, rows: list[Row], batch: int, lanes: Lanes) -> float:
-    """Bytes on one device: the inputs of all steps in flight, and what the program uses."""
+    """Return bytes on one device: the inputs of all steps in flight, and what the program uses."""
     step = batch * sum(row.size for row in rows)
     inputs = lanes.depth(step) * step
     figures = compiled.memory_analysis()
@@ -61,7 +62,8 @@ def _needed(compiled: Any, rows: list[Row], batch: int, lanes: Lanes) -> float:
 
 
 def free_memory(lanes: Lanes) -> float:
-    """Free bytes on the fullest device; for a CPU device its part of the free host memory."""
+    """Return free bytes on the fullest device; for a CPU device its part of the free host
+    memory."""
     free = []
     for device in lanes.mesh.devices.flat:
         stats = device.memory_stats()
@@ -78,7 +80,7 @@ def _host_memory() -> float:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device, or the host for it, ran out of memory."""
+    """Return whether the device, or the host for it, ran out of memory."""
     if isinstance(error, MemoryError):
         return True
     text = text_of(error)
@@ -88,17 +90,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def too_large(batch: int, error: BaseException) -> ShardwiseError:
-    """What to say when a step does not fit and may not be made smaller."""
+    """Return what to say when a step does not fit and may not be made smaller."""
     least = batch == 1
     return ShardwiseError(
-        explain_error(
-            f"a step of {batch} example{'s' * (not least)} does not fit: {_first_line(error)}",
-            where="argument 'batch'",
-            rule="" if least else "The batch was given, and the bits of the result follow it.",
-            remedy="split the state over a mesh with a model axis."
-            if least
-            else f"batch={batch // 2}, or batch=None to have it chosen.",
-        )
+        f"a step of {batch} example{'s' * (not least)} does not fit: {_first_line(error)}",
+        where="argument 'batch'",
+        rule="" if least else "The batch was given, and the bits of the result follow it.",
+        remedy="split the state over a mesh with a model axis."
+        if least
+        else f"batch={batch // 2}, or batch=None to have it chosen.",
     )
 
 
@@ -107,10 +107,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def _even(n: int) -> int:
-    """The largest size of a batch that is at most n and divides well."""
+    """Return the largest size of a batch that is at most n and divides well."""
     return n // _LEAST * _LEAST if n >= 4 * _LEAST else _floor(max(1, n))
 
 
 def _floor(n: int) -> int:
-    """The largest power of two that is at most n."""
+    """Return the largest power of two that is at most n."""
     return 1 << (n.bit_length() - 1)

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
 from ...._base.calls import called_wrongly
-from ...._base.errors import ShardingError, a_type, explain_error, note, text_of
+from ...._base.errors import ShardingError, a_type, note, text_of
 from ..data.source import Row, Source
 from ..lanes import Lanes
 from ..reduce.metrics import Reduction, check_rows, check_shapes, named
@@ -55,13 +55,13 @@ class Function:
     mesh: Mesh
 
     def checked(self, arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
-        """What `call` gives, refused before JAX sees it if it is nothing to evaluate."""
+        """Return what `call` gives, refused before JAX sees it if it is nothing to evaluate."""
         output = self.call(arrays, leaves, valid)
         named(output)
         return output
 
     def shapes(self, batch: int) -> tuple[Any, Any, Any]:
-        """The arguments of `call` for a batch of this size, as shapes."""
+        """Return the arguments of `call` for a batch of this size, as shapes."""
         leaves = [jax.ShapeDtypeStruct((batch, *row.shape), row.dtype) for row in self.rows]
         return self.state.arrays, leaves, jax.ShapeDtypeStruct((batch,), jnp.bool_)
 
@@ -94,13 +94,11 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
     made = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
     if made.objects and not function.masked and (length is None or length % batch):
         raise ShardingError(
-            explain_error(
-                f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
-                where="fn",
-                rule="The last step is padded, and only fn can keep the padding out of an object "
-                "it builds itself.",
-                remedy="def fn(state, batch, mask): ... and give mask on to the metric.",
-            )
+            f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
+            where="fn",
+            rule="The last step is padded, and only fn can keep the padding out of an object "
+            "it builds itself.",
+            remedy="def fn(state, batch, mask): ... and give mask on to the metric.",
         )
     return made
 
@@ -149,19 +147,17 @@ def _refuse_examples(function: Function, metrics: dict[str, Any]) -> None:
     if all(isinstance(m, Reduction) and not m.values.shape for m in metrics.values()):
         listed = ", ".join(row.label for row in function.rows)
         raise ShardingError(
-            explain_error(
-                f"its arrays ({listed}) have one axis, and fn makes a single number of all rows: "
-                "the data seems not to be batched.",
-                where="argument 'data'",
-                rule="An iterable gives batches: the first axis of every array counts examples.",
-                remedy="batch the data, dataset.batch(64) in Grain, or give a dataset with __len__ "
-                "and __getitem__. If it is batched, fn has to return a value for each row.",
-            )
+            f"its arrays ({listed}) have one axis, and fn makes a single number of all rows: "
+            "the data seems not to be batched.",
+            where="argument 'data'",
+            rule="An iterable gives batches: the first axis of every array counts examples.",
+            remedy="batch the data, dataset.batch(64) in Grain, or give a dataset with __len__ "
+            "and __getitem__. If it is batched, fn has to return a value for each row.",
         )
 
 
 def _hint(error: Exception, function: Function) -> str:
-    """What `fn` was given, where it seems to have taken it for something else."""
+    """Return what `fn` was given, where it seems to have taken it for something else."""
     text, whole = text_of(error), jax.tree.unflatten(function.structure, function.rows)
     if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(whole, dict):
         found = "one array" if isinstance(whole, Row) else a_type(whole)
@@ -199,7 +195,8 @@ _BY_NAME = re.compile(r"string indexing|indices must be integers or slices, not 
 
 
 def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
-    """What `fn` returns for twice the batch, to tell `[batch]` from a length that happens to agree.
+    """Return what `fn` returns for twice the batch, to tell `[batch]` from a length that happens to
+    agree.
 
     A function that takes one size only is not held to it.
     """
@@ -221,7 +218,7 @@ _memory: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDiction
 
 
 def _remembered(function: Function, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """What an earlier call made for the same `fn` and the same shapes, or make it.
+    """Return what an earlier call made for the same `fn` and the same shapes, or make it.
 
     As with `jax.jit`, a function is known by its identity: one that reads a changed global is not
     traced again. What was made goes when the function goes.

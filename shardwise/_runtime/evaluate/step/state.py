@@ -23,7 +23,6 @@ from ...._base.errors import (
     ShardingError,
     ShardwiseError,
     UnsupportedError,
-    explain_error,
 )
 from ..lanes import Lanes
 
@@ -57,13 +56,11 @@ def place(state: Any, lanes: Lanes) -> State:
     leaves, structure = jax.tree.flatten(state)
     if any(map(_jax.is_traced, leaves)):
         raise ShardwiseError(
-            explain_error(
-                "it holds values of a function that is being traced.",
-                where="argument 'state'",
-                rule="evaluate compiles its own step and reads data as it goes: it cannot be part "
-                "of a jitted function.",
-                remedy="call it outside jax.jit.",
-            )
+            "it holds values of a function that is being traced.",
+            where="argument 'state'",
+            rule="evaluate compiles its own step and reads data as it goes: it cannot be part "
+            "of a jitted function.",
+            remedy="call it outside jax.jit.",
         )
     where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _NUMBERS)]
     rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
@@ -73,11 +70,9 @@ def place(state: Any, lanes: Lanes) -> State:
         arrays = jax.device_put(held, shardings) if where else []
     except (TypeError, OverflowError) as error:
         raise ArgumentError(
-            explain_error(
-                f"{error}",
-                where="argument 'state'",
-                rule="The arrays of a state are of numbers that JAX has.",
-            )
+            f"{error}",
+            where="argument 'state'",
+            rule="The arrays of a state are of numbers that JAX has.",
         ) from error
 
     def rebuild(arrays: list[Any]) -> Any:
@@ -96,13 +91,11 @@ def _refuse_boxes(state: Any, lanes: Lanes) -> None:
         if not free.issuperset(jax.tree.leaves(names)):
             others = " and ".join(sorted(map(repr, free))) or "other axes, of which it has none"
             raise ShardingError(
-                explain_error(
-                    f"{path} is in a box that splits it by {names}",
-                    where="argument 'state'",
-                    rule=f"The mesh deals steps out along {lanes.axis!r}, each with the whole "
-                    f"state, which can be split over {others}.",
-                    remedy="sw.evaluate(fn, nn.unbox(state), data): the model takes it as it is.",
-                )
+                f"{path} is in a box that splits it by {names}",
+                where="argument 'state'",
+                rule=f"The mesh deals steps out along {lanes.axis!r}, each with the whole "
+                f"state, which can be split over {others}.",
+                remedy="sw.evaluate(fn, nn.unbox(state), data): the model takes it as it is.",
             )
 
 
@@ -132,7 +125,7 @@ def _merge_modules(graph: Any, state: Any) -> Any:
 
 
 def _local(leaf: Any, sharding: NamedSharding) -> Any:
-    """What this process holds of an array, where that is all it needs of it."""
+    """Return what this process holds of an array, where that is all it needs of it."""
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return leaf
     parts = {shard.device: shard.data for shard in leaf.addressable_shards}
@@ -140,13 +133,11 @@ def _local(leaf: Any, sharding: NamedSharding) -> Any:
     found = leaf.sharding.addressable_devices_indices_map(leaf.shape)
     if any(found.get(device) != index for device, index in wanted.items()):
         raise UnsupportedError(
-            explain_error(
-                f"an array {leaf.dtype}{list(leaf.shape)} is split over the processes.",
-                where="argument 'state'",
-                rule="Each process computes whole steps, and needs the whole state for them.",
-                remedy="jax.experimental.multihost_utils.process_allgather(state, tiled=True), or "
-                "a mesh that splits it within each process.",
-            )
+            f"an array {leaf.dtype}{list(leaf.shape)} is split over the processes.",
+            where="argument 'state'",
+            rule="Each process computes whole steps, and needs the whole state for them.",
+            remedy="jax.experimental.multihost_utils.process_allgather(state, tiled=True), or "
+            "a mesh that splits it within each process.",
         )
     arrays = [parts[device] for device in wanted]
     return jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays)
@@ -167,7 +158,7 @@ def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
 
 
 def _rows(mesh: Any, lanes: Lanes) -> Any:
-    """The devices of this process, position by position along the data axis."""
+    """Return the devices of this process, position by position along the data axis."""
     if getattr(mesh, "devices", None) is None:
         return None
     own = {*lanes.mesh.devices.flat}

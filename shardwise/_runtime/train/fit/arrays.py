@@ -1,4 +1,4 @@
-"""The arrays of a state as a checkpoint stores them: by name, on the host, with a checksum each."""
+"""The arrays of a state in a checkpoint: by name, on the host, each with a checksum."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sum_of(array: Any) -> str:
 
 
 def on_host(named: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return the values as they are now, whatever becomes of the arrays."""
+    """Return copies of the values on the host."""
     fetched = jax.device_get(named)
     return {n: x.copy() if _shares_memory(named[n]) else x for n, x in fetched.items()}
 
@@ -52,7 +52,7 @@ def rebuild(like: Any, names: list[str], found: dict[str, Any]) -> Any:
 
 
 def _shares_memory(leaf: Any) -> bool:
-    """Return whether the host sees the memory itself, which the next step may donate."""
+    """Return whether a host array would share memory, which the next step may donate."""
     return not isinstance(leaf, jax.Array) or any(d.platform == "cpu" for d in leaf.devices())
 
 

@@ -1,9 +1,9 @@
-"""The checkpoints of a training: which ones there are, which one to resume from.
+"""The checkpoints of a training: saving, and choosing the one to resume from.
 
-The record (`record.py`) has a checksum of every array and one over itself, computed by the thread
-that writes. When a checkpoint is read it is compared with its record, and the record with the
-folder: a damaged checkpoint, or one that belongs elsewhere, is reported, and the one before it is
-used. That is why two are kept at least.
+The record of a checkpoint (`record.py`) has a checksum of every array and one over itself, computed
+by the thread that writes. A checkpoint that is read is compared with its record, and the record
+with the folder: one that is damaged or belongs to another run is reported, and the one before it is
+used. That is why at least two are kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...._base.durable import Identity, Lock
-from ...._base.errors import ShardingError, ShardwiseError, explain_error, require, warn
+from ...._base.errors import ShardingError, ShardwiseError, require, warn
 from ...hosts import others
 from .arrays import by_name, on_host, sums_of, types_of
 from .orbax import Files, quiet
@@ -34,18 +34,18 @@ from .record import (
 )
 
 LEAST = 2
-"""How many checkpoints are kept at least: the newest may turn out to be damaged."""
+"""The least number of checkpoints to keep: the newest may be damaged."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What a checkpoint gave back.
+    """A checkpoint that was read.
 
     Attributes:
         step: The number of steps taken.
         arrays: The arrays of the state.
         position: The position in the data.
-        seal: The checksum of the record, by which other processes recognise the checkpoint.
+        seal: The checksum of the record, which identifies the checkpoint to other processes.
     """
 
     step: int
@@ -55,19 +55,19 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints of one run, in a folder that one process holds.
+    """The checkpoints of one run, in a folder that one process locks.
 
     Arrays are stored by their path in the state, so that a checkpoint can be read without the
-    classes that made it. A checkpoint is complete or not there: Orbax renames it into place.
+    classes of the state. A checkpoint is complete or not there: Orbax renames it into place.
 
     Args:
         folder: The folder; it is created if it is not there.
         keep: How many to keep.
-        writes: Whether this process writes them; of several, the first does, and others read.
+        writes: Whether this process writes them; of several, process 0 does.
 
     Attributes:
         newest: The step of the newest checkpoint.
-        optimizer: What the optimizer's state is made of, stored with each.
+        optimizer: The types in the optimizer's state, stored with each.
     """
 
     def __init__(self, folder: str | os.PathLike[str], keep: int, *, writes: bool = True) -> None:
@@ -99,7 +99,7 @@ class Checkpoints:
 
     @property
     def run(self) -> str:
-        """The name of the run, once `resume` has found or made it."""
+        """The name of the run, known after `resume`."""
         return self._history.run
 
     def _take(self) -> None:
@@ -112,25 +112,22 @@ class Checkpoints:
 
     def _unwritable(self, error: OSError) -> ShardwiseError:
         return ShardwiseError(
-            explain_error(
-                f"nothing can be written there: {error.strerror or error}",
-                where=f"the checkpoints in {self.folder}",
-                rule="A training that cannot be stored is not started.",
-                remedy="a folder that can be written.",
-            )
+            f"nothing can be written there: {error.strerror or error}",
+            where=f"the checkpoints in {self.folder}",
+            rule="fit does not start a training that it cannot store.",
+            remedy="a folder that can be written.",
         )
 
     # --- writing
 
     def save(self, step: int, arrays: Any, position: dict[str, Any]) -> None:
-        """Store a state; it may change as soon as this returns.
+        """Store a state; the caller may donate or change it as soon as this returns.
 
-        Another thread computes the checksums and writes; what fails there is raised by the next
-        call.
+        Another thread computes the checksums and writes; the next call raises its errors.
         """
         self.wait()
         self.watch()
-        # As the host holds them: a checkpoint belongs to no number of devices.
+        # Arrays on the host: a checkpoint does not depend on the number of devices.
         state = on_host(by_name(arrays))
         self._saving = self._thread.submit(self._write, step, state, position)
         self.newest = step
@@ -156,7 +153,7 @@ class Checkpoints:
         self._history, self._session = history, session
 
     def wait(self) -> None:
-        """Wait for what is being written, and raise what failed there."""
+        """Wait for the checkpoint that is being written, and raise its error."""
         saving = self._saving
         if saving is not None:
             with self._naming_folder():
@@ -164,21 +161,19 @@ class Checkpoints:
             self._saving = None
 
     def watch(self) -> None:
-        """Raise if the folder has gone away."""
+        """Raise if the folder was deleted or moved."""
         lost = self._identity.lost()
         if lost:
             raise ShardwiseError(
-                explain_error(
-                    f"it {lost} while the training ran",
-                    where=str(self.folder),
-                    rule="What was stored went with it, and nothing more can be stored.",
-                    remedy="put it back if it was moved, and run it again: it resumes from the "
-                    "newest checkpoint there, or from the start.",
-                )
+                f"it {lost} while the training ran",
+                where=str(self.folder),
+                rule="The checkpoints went with it, and no further ones can be stored.",
+                remedy="put it back if it was moved, and run it again: it resumes from the "
+                "newest checkpoint there, or from the start.",
             )
 
     def close(self) -> None:
-        """Wait for what is being written, and release the folder."""
+        """Wait for the checkpoint that is being written, and release the folder."""
         if self._closed:
             return
         self._closed, saving = True, self._saving
@@ -195,27 +190,25 @@ class Checkpoints:
 
     @contextmanager
     def _naming_folder(self) -> Iterator[None]:
-        """Raise errors of writing with the folder, and that nothing before them is lost."""
+        """Raise errors of writing with the name of the folder."""
         try:
             yield
         except Exception as error:
             self.watch()
             raise ShardwiseError(
-                explain_error(
-                    f"a checkpoint could not be written: {type(error).__name__}: {error}"[:500],
-                    where=str(self.folder),
-                    rule="The checkpoints before it are whole.",
-                    remedy="make room or repair the folder, and run it again: it resumes from the "
-                    "newest of them.",
-                )
+                f"a checkpoint could not be written: {type(error).__name__}: {error}"[:500],
+                where=str(self.folder),
+                rule="The checkpoints before it are whole.",
+                remedy="make room or repair the folder, and run it again: it resumes from the "
+                "newest of them.",
             ) from error
 
     # --- reading
 
     def resume(self, like: Any) -> Restored | None:
-        """Return the newest checkpoint that is whole and of this run, or None if there is none.
+        """Return the newest valid checkpoint of this run, or None if there is none.
 
-        Others are reported and kept under another name, so that their steps can be stored anew.
+        Invalid ones are reported and renamed, so that their steps can be stored again.
 
         Args:
             like: The arrays of a state like the one that was stored.
@@ -238,7 +231,7 @@ class Checkpoints:
         return None
 
     def _find_history(self) -> None:
-        """Read `run.json`; without it, take what all checkpoints agree on."""
+        """Read the history of the run from `run.json`, or else from the checkpoints."""
         history, why = read_history(self.folder)
         if history is None:
             history = agreed_history(self._whole_records(), self.folder)
@@ -261,7 +254,7 @@ class Checkpoints:
         return found
 
     def read(self, step: int, like: Any, seal: str) -> Restored:
-        """Return the checkpoint that another process has found to be whole.
+        """Return the checkpoint that process 0 has chosen.
 
         Args:
             step: Its step.
@@ -274,12 +267,10 @@ class Checkpoints:
                 raise Unusable("it is another checkpoint of that step")
         except Unusable as error:
             raise ShardwiseError(
-                explain_error(
-                    f"process 0 has read it, process {others.index()} cannot: {error}",
-                    where=self._files.where(step),
-                    rule="All processes read one checkpoint, in one folder.",
-                    remedy="a folder on a file system that all machines share.",
-                )
+                f"process 0 has read it, process {others.index()} cannot: {error}",
+                where=self._files.where(step),
+                rule="All processes read one checkpoint, in one folder.",
+                remedy="a folder on a file system that all machines share.",
             ) from error
         return found
 
@@ -303,42 +294,36 @@ class Checkpoints:
     def _none_left(self, unusable: dict[int, Unusable]) -> ShardwiseError:
         listed = "".join(f"\n    - checkpoint {n}: {why}" for n, why in unusable.items())
         return ShardwiseError(
-            explain_error(
-                f"no checkpoint there can be used:{listed}",
-                where=str(self.folder),
-                rule="A checkpoint that is damaged, renamed or of another run is not trained on.",
-                remedy="give it back its name, bring back a copy of one of them, or use another "
-                "folder to begin anew.",
-            )
+            f"no checkpoint there can be used:{listed}",
+            where=str(self.folder),
+            rule="A checkpoint that is damaged, renamed or of another run is not used.",
+            remedy="restore its name, restore a copy of one of them, or use another folder to "
+            "start again.",
         )
 
 
 def _check_folder(folder: Path, given: str | os.PathLike[str]) -> None:
-    """Raise unless checkpoints can be kept under this path."""
+    """Raise unless checkpoints can be stored in this folder."""
     if folder.exists() and not folder.is_dir():
         raise ShardingError(
-            explain_error(
-                f"{given} is a file",
-                where="argument 'checkpoint'",
-                rule="Checkpoints are kept in a folder.",
-                remedy="name a folder; it is made if it is not there.",
-            )
+            f"{given} is a file",
+            where="argument 'checkpoint'",
+            rule="Checkpoints are kept in a folder.",
+            remedy="name a folder; fit creates it.",
         )
     strange = [letter for letter in str(folder) if letter in "*?[]\\"]
     if strange:
         raise ShardingError(
-            explain_error(
-                f"{str(folder)!r} has a {strange[0]!r} in it",
-                where="argument 'checkpoint'",
-                rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
-                "there that cannot be read.",
-                remedy="a folder without them.",
-            )
+            f"{str(folder)!r} has a {strange[0]!r} in it",
+            where="argument 'checkpoint'",
+            rule="Orbax takes * ? [ ] and \\ for patterns, and would write checkpoints "
+            "there that cannot be read.",
+            remedy="a folder without them.",
         )
 
 
 def _check_types(record: Record, here: dict[str, str], optimizer: list[str], where: str) -> None:
-    """Raise unless a checkpoint is of a state like the one at hand."""
+    """Raise unless a checkpoint has the arrays and the optimizer of the current state."""
     stored = record.types
     if stored == here and record.optimizer == optimizer:
         return
@@ -348,10 +333,8 @@ def _check_types(record: Record, here: dict[str, str], optimizer: list[str], whe
         there, now = (types.get(name, "missing") for types in (stored, here))
         what = f"{name} is {there} there and {now} here"
     raise ShardingError(
-        explain_error(
-            what,
-            where=where,
-            rule="A training goes on with the model and the optimizer it began with.",
-            remedy="another folder for another training.",
-        )
+        what,
+        where=where,
+        rule="A training resumes with the model and the optimizer it began with.",
+        remedy="another folder for another training.",
     )

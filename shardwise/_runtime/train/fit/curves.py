@@ -1,9 +1,9 @@
-"""The curves of a training as a picture that is still readable after a hundred thousand steps.
+"""Plot the metrics of a training, readable for any number of steps.
 
-What is measured at every step is noise around a trend: the trend is drawn as a running mean, and
-the noise faintly behind it, up to a thousand values as they are, more as a band from the least to
-the greatest value of each stretch. What was evaluated now and then, and the first fifty values of
-anything, are dots joined by lines. Values that span decades get a logarithmic scale.
+A metric of every step is drawn as a running mean, with the values faintly behind it: up to a
+thousand as a line, more as a band from the least to the greatest value of each interval. Up to
+fifty values, such as those of evaluations, are dots joined by lines. Values that span decades get a
+logarithmic scale.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .log import Row
 
 _UNDRAWN = {"step", "seconds", "weight", "updated"}
 FEW = 50
-"""Up to so many values are drawn one by one."""
+"""Up to this many values are drawn as dots."""
 STRETCHES = 1000
-"""Into how many stretches more of them are put: a page has no more dots across."""
+"""The number of intervals of the band, about the width of the plot in pixels."""
 WINDOW = 50
-"""The running mean is over one part in so many of the values."""
+"""The running mean is over a fiftieth of the values."""
 DECADES = 1.5
-"""From how many decades on the scale is logarithmic."""
+"""The number of decades from which the scale is logarithmic."""
 
 
 def draw_curves(rows: list[Row], path: Path) -> None:
-    """A picture of every metric against the step; a line on standard error where it cannot be."""
+    """Plot every metric against the step; print a line on standard error if that fails."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -55,7 +55,7 @@ def draw_curves(rows: list[Row], path: Path) -> None:
 
 
 def _panels(rows: list[Row]) -> dict[str, list[str]]:
-    """Metrics by the last part of their name: `loss` and `test/loss` share a panel."""
+    """Return metrics by the last part of their name: `loss` and `test/loss` share a panel."""
     panels: dict[str, list[str]] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         if name not in _UNDRAWN:
@@ -76,7 +76,7 @@ def _draw_panel(axes: Any, title: str, series: dict[str, tuple[np.ndarray, np.nd
         if len(steps) <= FEW:
             axes.plot(steps, values, color=color, label=name, marker="o", markersize=3, zorder=3)
             continue
-        if len(steps) <= STRETCHES:  # a stretch of one value is a band of no height
+        if len(steps) <= STRETCHES:  # with fewer values a band would have no height
             axes.plot(steps, values, color=color, alpha=0.25, linewidth=1, zorder=1)
         else:
             at, low, high = stretches(steps, values)
@@ -94,12 +94,12 @@ def _draw_panel(axes: Any, title: str, series: dict[str, tuple[np.ndarray, np.nd
 
 
 def _spread(count: int) -> np.ndarray:
-    """Places spread over so many values, the first and the last among them."""
+    """Return evenly spread indices, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, STRETCHES).astype(int))
 
 
 def stretches(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each stretch its middle, its least and its greatest value; what is not finite is left."""
+    """Return middle, least and greatest value of each interval; skip those that are not finite."""
     parts = np.array_split(np.arange(len(steps)), min(STRETCHES, len(steps)))
     found = [(steps[part].mean(), values[part][np.isfinite(values[part])]) for part in parts]
     kept = [(at, some.min(), some.max()) for at, some in found if some.size]
@@ -108,7 +108,7 @@ def stretches(steps: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def running_mean(values: np.ndarray, window: int) -> np.ndarray:
-    """The mean of the `window` values around each; what is not finite is left out."""
+    """Return the mean of the `window` values around each, without those that are not finite."""
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
     counts = np.concatenate([[0], np.cumsum(finite)])
@@ -120,7 +120,7 @@ def running_mean(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def is_wide(columns: Sequence[np.ndarray]) -> bool:
-    """Whether values are positive and span decades, so that only a logarithm shows them all."""
+    """Return whether values are positive and span decades, so that a logarithmic scale is due."""
     values = np.concatenate(columns)
     values = values[np.isfinite(values)]
     if not values.size or values.min() <= 0:

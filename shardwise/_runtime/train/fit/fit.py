@@ -1,4 +1,4 @@
-"""`fit`: a small loop around a step, to the end and through interruptions."""
+"""`fit`: the training loop, with checkpoints, a log and evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from ...._base.errors import (
     ShardingError,
     ShardwiseError,
     a_type,
-    explain_error,
     name_of,
     path_of,
     warn,
@@ -57,50 +56,50 @@ def fit(
 ) -> Any:
     """Train for a number of steps; interrupted and called again, go on where it was.
 
-    With `checkpoint`, the state is stored every so many steps and at the end. Called again with the
-    same arguments, after a crash or `kill -9` too, it takes the newest checkpoint and ends with
-    the same parameters, bit by bit, as if nothing had happened. SIGINT (Ctrl-C) and SIGTERM end it
-    after the step under way, and store that; a second Ctrl-C ends it at once. What is read back is
-    checked: a checkpoint that is damaged, renamed or of another run is reported, and the one before
-    it is used.
+    With `checkpoint`, the state is stored every `every` steps and at the end. Called again with the
+    same arguments, also after a crash or `kill -9`, it resumes from the newest checkpoint and ends
+    with the same parameters, bit for bit, as an uninterrupted run. SIGINT (Ctrl-C) and SIGTERM end
+    it after the current step, which is stored; a second Ctrl-C ends it at once. Checkpoints are
+    verified: one that is damaged, renamed or of another run is reported, and the one before it is
+    used.
 
-    On several processes all call it alike. They go on from the same step, an error in one of them
-    reaches the others, and a signal to any is answered by all, after the same step. The first
-    process writes the checkpoints, in a folder that all share, the log and the progress, and calls
-    the callbacks.
+    Of several processes all call it with the same arguments. They resume from the same step, an
+    error in one of them is raised in all, and a signal to any ends all of them after the same step.
+    Process 0 writes the checkpoints (in a folder that all processes share), the log and the
+    progress, and calls the callbacks.
 
     Args:
-        step: What `sw.data_parallel` or `sw.nnx.data_parallel` gave.
-        state: The state to begin with: `step.init(params)`; for NNX the pair
+        step: The step that `sw.data_parallel` or `sw.nnx.data_parallel` returned.
+        state: The initial state: `step.init(params)`; for NNX the pair
             `(model, optimizer)`, which is updated in place.
-        batches: An iterable of batches; it is asked anew when it ends, if it can be. Its position
-            is stored if its iterator has `get_state` and `set_state` (Grain); otherwise as many
-            batches as were seen are drawn again and dropped, so it must give the same ones. On
-            several processes it gives what `feed` of the step says, and the position of each
-            process is stored.
-        steps: The number of steps in all, those before an interruption included.
+        batches: An iterable of batches; where it ends, it is iterated again if possible. Its
+            position is stored if its iterator has `get_state` and `set_state` (Grain); otherwise a
+            resumed run draws the batches again and drops those already used, so it must yield the
+            same ones. On several processes each iterates what `feed` of the step says, and the
+            position of each process is stored.
+        steps: The total number of steps, including those before an interruption.
         checkpoint: A folder for checkpoints, for one training at a time.
-        every: Store and evaluate every so many steps; a tenth of `steps` if left out.
-        keep: How many checkpoints to keep, two at least.
-        evaluate: `f(state)` that gives a mapping of numbers, such as what `sw.evaluate` returns; or
-            several such functions by name. They are logged as `name/metric`.
-        log: A `.jsonl` or `.csv` file for the metrics of every step; `log.jsonl` in the folder of
-            checkpoints if left out. Beside it, `curves.png` shows them.
-        callbacks: A function, or several, that is given every row of the log as a dict: `step`,
-            `seconds`, `loss`, the other metrics, `name/metric` where it was evaluated. Rows come
-            in order, some steps late; after a resumption those since the checkpoint come again.
-        on_nan: What to do when the loss is not finite: `"warn"` says at which step and batch, and
-            goes on; `"raise"` stops before the next checkpoint.
-        progress: False shows nothing, a function is given every snapshot; otherwise a bar on a
-            terminal and lines in a log.
+        every: Store and evaluate after this many steps, by default a tenth of `steps`.
+        keep: The number of checkpoints to keep, at least two.
+        evaluate: `f(state)` that returns a mapping of numbers, such as the result of `sw.evaluate`;
+            or several such functions by name. They are logged as `name/metric`.
+        log: A `.jsonl` or `.csv` file for the metrics of every step, by default `log.jsonl` in the
+            folder of checkpoints. `curves.png` beside it plots them.
+        callbacks: A function, or several, called with every row of the log as a dict: `step`,
+            `seconds`, `loss`, the other metrics, `name/metric` where it was evaluated. Rows come in
+            order, some steps late; a resumed run repeats those since the checkpoint.
+        on_nan: What to do if the loss is not finite: `"warn"` reports step and batch and continues;
+            `"raise"` stops before the next checkpoint.
+        progress: None or True shows a bar on a terminal and lines in a log, False nothing; a
+            function is called with every snapshot.
 
     Returns:
         The state after the last step.
 
     Raises:
-        ShardingError: The data ended too early, or the checkpoints are of another training.
-        ShardwiseError: The folder is in use, or cannot be written, or went away; no checkpoint in
-            it is whole; or the loss is not finite and `on_nan` is `"raise"`.
+        ShardingError: The data ended too early, or the checkpoints belong to another training.
+        ShardwiseError: The folder is in use, or cannot be written, or was deleted; no checkpoint in
+            it can be used; or the loss is not finite and `on_nan` is `"raise"`.
     """
     every = max(1, steps // 10) if every is None and is_count(steps) else every
     _check(step, steps, every, keep, on_nan)
@@ -110,7 +109,7 @@ def fit(
     if log is None and checkpoint is not None:
         log = checkpoint / "log.jsonl"
     team = Team(step, stores=checkpoint is not None)
-    if not team.first:  # one process writes and speaks for all
+    if not team.first:  # process 0 writes for all
         log, callbacks, progress = None, [], False
     with (
         team.training() as signals,
@@ -130,7 +129,7 @@ def fit(
                 signals.end(session.leave())
             if isinstance(error, Exception):
                 session.close()
-                if not team.shared:  # the others wait for what went wrong
+                if not team.shared:  # the others wait for the error
                     session.draw()
             raise
         session.close()
@@ -142,7 +141,7 @@ def fit(
 
 
 class _Session:
-    """One call of `fit`: what it opens, in which order it lets go of it, and what it says."""
+    """One call of `fit`: what it opens and closes, and its messages."""
 
     def __init__(self, steps: int, every: int, signals: Signals, team: Team) -> None:
         self._steps, self._every, self._signals, self._team = steps, every, signals, team
@@ -160,7 +159,7 @@ class _Session:
         return self._loop.state
 
     def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
-        """Find where to go on from, and bring state, data and log there."""
+        """Restore state, data and log from the newest checkpoint, if there is one."""
         store = self.store
         found = None
         if store is not None:
@@ -196,7 +195,7 @@ class _Session:
         on_nan: str,
         progress: bool | Callable[[Snapshot], Any] | None,
     ) -> None:
-        """Take the steps that are left, as far as signals let it."""
+        """Run the remaining steps, until a signal ends the loop."""
         assert self._begin is not None
         loop = self._loop = Loop(
             *self._begin,
@@ -220,7 +219,7 @@ class _Session:
             loop.flush()
 
     def leave(self) -> str:
-        """Store what is finished; says in one line what is, and how to go on."""
+        """Store what is finished; return one line that reports it and how to resume."""
         name, loop, store = self._signals.name, self._loop, self.store
         if loop is not None:
             loop.save_now()
@@ -257,7 +256,7 @@ class _Session:
         print("; ".join([line, *paths]), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Wait for what is being written, and let go of the folder."""
+        """Wait for a checkpoint that is being written, and release the folder."""
         if self.store is not None:
             self.store.close()
 
@@ -269,7 +268,7 @@ class _Session:
 
 
 def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
-    """Evaluations by name and callbacks, from one of each, several, or none."""
+    """Return the evaluations by name and the list of callbacks."""
     if evaluate is None or callable(evaluate):
         evaluate = {"eval": evaluate} if evaluate else {}
     found = [callbacks] if callable(callbacks) else () if callbacks is None else callbacks
@@ -283,7 +282,7 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
         (
             "callbacks",
             found,
-            "They are functions of what happened at a step: one, or a list.",
+            "It is a function of a row of the log, or a list of such functions.",
             "callbacks=print",
         ),
     ):
@@ -293,25 +292,23 @@ def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
             what = f"{name} is {a_type(given)}"
             if isinstance(given, kind):
                 what = f"{name} holds something that is not a function"
-            raise ArgumentError(explain_error(what, where="sw.fit", rule=rule, remedy=remedy))
+            raise ArgumentError(what, where="sw.fit", rule=rule, remedy=remedy)
         for one in inner:
             if refusal := binds(one, [None]):
                 what = f"{name_of(one)}() of {name} cannot be called with one argument: {refusal}"
-                raise ArgumentError(explain_error(what, where="sw.fit", rule=rule, remedy=remedy))
+                raise ArgumentError(what, where="sw.fit", rule=rule, remedy=remedy)
     return dict(evaluate), list(found)
 
 
 def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
     if not all(hasattr(step, name) for name in ("advance", "arrays", "optimizer_kinds", "restore")):
         raise ArgumentError(
-            explain_error(
-                f"step is {a_type(step)}",
-                where="sw.fit",
-                rule="fit runs a step of sw.data_parallel or sw.nnx.data_parallel.",
-                remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",
-            )
+            f"step is {a_type(step)}",
+            where="sw.fit",
+            rule="fit runs a step of sw.data_parallel or sw.nnx.data_parallel.",
+            remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",
         )
-    kept = "; two checkpoints are kept at least: the newest may turn out to be damaged"
+    kept = "; two checkpoints are the least, since the newest may be damaged"
     for name, given, least, example, why in (
         ("steps", steps, 1, 1000, ""),
         ("every", every, 1, 100, ""),
@@ -321,19 +318,15 @@ def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
             continue  # a tenth of the steps
         if not is_count(given) or given < least:
             raise ShardingError(
-                explain_error(
-                    f"{name} is {given!r}" + f", {a_type(given)}" * isinstance(given, str),
-                    where="sw.fit",
-                    rule=f"It is a whole number, at least {least}{why}.",
-                    remedy=f"{name}={example}",
-                )
+                f"{name} is {given!r}" + f", {a_type(given)}" * isinstance(given, str),
+                where="sw.fit",
+                rule=f"It is an integer, at least {least}{why}.",
+                remedy=f"{name}={example}",
             )
     if not isinstance(on_nan, str) or on_nan not in ("warn", "raise"):
         raise ShardingError(
-            explain_error(
-                f"on_nan is {on_nan!r}",
-                where="sw.fit",
-                rule="A loss that is not finite is told ('warn'), or stops the training ('raise').",
-                remedy="on_nan='raise'",
-            )
+            f"on_nan is {on_nan!r}",
+            where="sw.fit",
+            rule="A loss that is not finite is reported ('warn') or stops the training ('raise').",
+            remedy="on_nan='raise'",
         )

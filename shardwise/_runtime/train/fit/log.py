@@ -1,4 +1,4 @@
-"""The log of a training, JSONL or CSV: one row per step, each with a checksum of its own."""
+"""The log of a training, JSONL or CSV: one row per step, each with its own checksum."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ...._base.durable import Identity, broken_seal, seal, unused, write_whole
-from ...._base.errors import ShardingError, ShardwiseError, explain_error, warn
+from ...._base.errors import ShardingError, ShardwiseError, warn
 
 Row = dict[str, Any]
 
@@ -20,17 +20,16 @@ _SUFFIXES = (".jsonl", ".csv")
 class Log:
     """Rows of `step`, `seconds` and metrics, in a file and in memory.
 
-    A training that resumes goes on in the same file, from the row of its checkpoint on. The file
-    is made with the first row.
+    A resumed training continues the same file after the row of its checkpoint. The file is created
+    with the first row.
 
     Args:
         path: The file.
-        resume_at: The step that the training goes on from, 0 if it begins.
-        complete: The last step that is sure to have been logged.
-        disposable: How many steps a training may have logged before its first checkpoint: its rows
-            will be written again. Any other log that a new training finds is kept beside its own.
-        run: The name of the run, part of the checksum of every row: a row of another run does not
-            fit.
+        resume_at: The step that the training resumes from; 0 for a new one.
+        complete: The last step that must be in the log.
+        disposable: The most steps of a log that may be overwritten: a training killed before its
+            first checkpoint. A new training renames any longer log.
+        run: The name of the run, part of the checksum of every row.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Log:
     ) -> None:
         self.path, self._run = Path(path), run
         self._check_path()
-        # The file itself where the path is a link, which is to stay one.
+        # Resolved, so that a link stays a link.
         self._file = self.path.resolve()
         self.rows: list[Row] = []
         self._columns: list[str] = []
@@ -55,7 +54,7 @@ class Log:
             self._file.rename(unused(self._beside("before")))
 
     def add(self, rows: list[Row]) -> None:
-        """Write rows, whole, to the end of the file."""
+        """Append rows to the file."""
         self.rows += rows
         new = [name for row in rows for name in row if name not in self._columns]
         self._look_after()
@@ -69,18 +68,16 @@ class Log:
             raise self._unwritable(error) from error
 
     def _look_after(self) -> None:
-        """Tell when the file has gone away, and write it anew where nothing is in its place."""
+        """Raise if the file was replaced; warn and rewrite it if it was deleted."""
         lost = "" if self._identity is None else self._identity.lost()
         if not lost:
             return
         if self._file.exists():
             raise ShardwiseError(
-                explain_error(
-                    f"it {lost} while the training ran",
-                    where=str(self.path),
-                    rule="Two trainings do not write one log.",
-                    remedy="name another log for one of them.",
-                )
+                f"it {lost} while the training ran",
+                where=str(self.path),
+                rule="Two trainings must not write one log.",
+                remedy="name another log for one of them.",
             )
         warn(
             f"{self.path} {lost} while the training ran; it is written anew",
@@ -88,7 +85,7 @@ class Log:
         self._identity = None
 
     def _rewrite(self) -> None:
-        """Write the file anew: without what is to go, or with a column more."""
+        """Rewrite the file, without dropped rows or with a new column."""
         self._columns = list(
             dict.fromkeys(name for row in map(self._sealed, self.rows) for name in row)
         )
@@ -116,19 +113,17 @@ class Log:
     def _beside(self, word: str) -> Path:
         return self._file.with_name(f"{self._file.name}.{word}")
 
-    # --- what was there before
+    # --- resuming
 
     def _take_up(self, resume_at: int, complete: int) -> None:
-        """Go on with the rows up to a step; tell which of them are missing or damaged."""
+        """Keep the rows up to a step; warn about missing or damaged ones."""
         found, damaged = self._read()
         if damaged and not found:
             raise ShardingError(
-                explain_error(
-                    f"{self.path} cannot be read as the log of this training: {damaged[0]}",
-                    where="argument 'log'",
-                    rule="A training that resumes goes on with its own log.",
-                    remedy="move that file, or name another one.",
-                )
+                f"{self.path} cannot be read as the log of this training: {damaged[0]}",
+                where="argument 'log'",
+                rule="A resumed training continues its own log.",
+                remedy="move that file, or name another one.",
             )
         self.rows = _in_order(found, resume_at)
         missing = _ranges(set(range(1, complete + 1)) - {row["step"] for row in self.rows})
@@ -149,10 +144,10 @@ class Log:
         return bool(found) and not damaged and all(row["step"] <= most for row in found)
 
     def _read(self) -> tuple[list[Row], list[str]]:
-        """The rows that are whole, and what is wrong with the others."""
+        """Return the valid rows, and what is wrong with the others."""
         if not self._file.exists():
             return [], []
-        # A line that was cut off by a crash is later than any checkpoint.
+        # A line that a crash has truncated is later than any checkpoint.
         lines = self._file.read_bytes().split(b"\n")[:-1]
         names = []
         if self._is_csv and lines:
@@ -189,12 +184,10 @@ class Log:
         else:
             return
         raise ShardingError(
-            explain_error(
-                what,
-                where="argument 'log'",
-                rule="A log is a .jsonl or a .csv file.",
-                remedy=f"log={str(instead)!r}",
-            )
+            what,
+            where="argument 'log'",
+            rule="A log is a .jsonl or a .csv file.",
+            remedy=f"log={str(instead)!r}",
         )
 
     def _make_room(self) -> None:
@@ -207,13 +200,11 @@ class Log:
 
     def _unwritable(self, error: OSError) -> ShardwiseError:
         return ShardwiseError(
-            explain_error(
-                f"it cannot be written: {error.strerror or error}",
-                where=f"log {str(self.path)!r}",
-                rule="The checkpoints, if there are any, are whole.",
-                remedy="make room or repair the folder, and run it again: it resumes from the "
-                "newest checkpoint.",
-            )
+            f"it cannot be written: {error.strerror or error}",
+            where=f"log {str(self.path)!r}",
+            rule="The checkpoints, if there are any, are not affected.",
+            remedy="make room or repair the folder, and run it again: it resumes from the "
+            "newest checkpoint.",
         )
 
 
@@ -224,13 +215,13 @@ def _not_a_row(row: Row) -> str:
 
 
 def _in_order(rows: list[Row], last: int) -> list[Row]:
-    """The rows up to a step, each step once."""
+    """Return the rows up to a step, each step once."""
     found = {row["step"]: row for row in rows if 0 < row["step"] <= last}
     return [found[step] for step in sorted(found)]
 
 
 def _ranges(steps: set[int]) -> str:
-    """Steps in words: `steps 3 to 7, 9`."""
+    """Return steps as text: `steps 3 to 7, 9`."""
     parts: list[list[int]] = []
     for step in sorted(steps):
         if parts and parts[-1][-1] == step - 1:

@@ -1,4 +1,4 @@
-"""The loop of `fit`: steps, their metrics on the way back, and what happens every so many steps."""
+"""The loop of `fit`: steps, fetching their metrics, checkpoints and evaluation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ...._base.durable import Signals
-from ...._base.errors import ShardingError, ShardwiseError, a_type, explain_error, warn
+from ...._base.errors import ShardingError, ShardwiseError, a_type, warn
 from ...._base.progress import Progress
 from ...hosts import others
 from .batches import Batches
@@ -20,26 +20,26 @@ from .log import Log, Row
 from .processes import Team
 
 LAG = 50
-"""How many steps may be under way before their metrics are fetched."""
+"""The most steps that may be in flight before their metrics are fetched."""
 
 Evaluate = Callable[[Any], Mapping[str, Any]]
 Callback = Callable[[Row], Any]
 
 
 class Loop:
-    """A training under way.
+    """A running training.
 
     Args:
-        step: The step, as `data_parallel` made it.
-        state: The state to go on from.
+        step: The step that `data_parallel` returned.
+        state: The initial state.
         data: The batches.
-        done: How many steps were taken before.
+        done: The number of steps taken before.
         evaluate: The evaluations, by name.
-        callbacks: What is given every row.
-        store: Where states are kept, if they are.
-        log: Where rows are kept, if they are.
-        on_nan: What to do about a loss that is not a number: `warn` or `raise`.
-        signals: Those that ask it to end.
+        callbacks: Functions that are called with every row.
+        store: The checkpoints, if there are any.
+        log: The log, if there is one.
+        on_nan: What to do if the loss is not finite: `warn` or `raise`.
+        signals: The signals that end the loop.
         team: The processes that train together.
     """
 
@@ -69,7 +69,7 @@ class Loop:
         self._began = time.monotonic() - before
 
     def run(self, steps: int, every: int, bar: Progress) -> None:
-        """Train up to a step, or until a signal asks for the end."""
+        """Train up to a step, or until a signal."""
         while self.done < steps and not self.asked_to_end():
             batch = self.data.draw(self._signals)
             self.state, metrics = self.step.advance(self.state, batch)
@@ -91,7 +91,7 @@ class Loop:
         return time.monotonic() - self._began
 
     def _newly_finished(self) -> int:
-        """Return how many more steps the devices have finished: the host runs ahead of them."""
+        """Return how many further steps the devices have finished: the host runs ahead of them."""
         before = self._finished
         for number, _, _, metrics in self._pending:
             if number > self._finished:
@@ -103,7 +103,7 @@ class Loop:
         return self._finished - before
 
     def asked_to_end(self) -> bool:
-        """Whether the training is to end after this step."""
+        """Return whether a signal asks to end after this step."""
         return self._team.asked_to_end(self._signals, self.done)
 
     def catch_up(self, row: Row | None) -> None:
@@ -119,8 +119,8 @@ class Loop:
     def save_now(self) -> None:
         """Store the state as it is after the last step, unless that has been done.
 
-        Where the data was broken off in the middle of a batch its position is not known, and the
-        newest checkpoint stays the newest.
+        If the data was interrupted in the middle of a batch, its position is unknown, and nothing
+        is stored.
         """
         self.flush()
         if self.done != self._stored and not self.data.torn:
@@ -129,7 +129,7 @@ class Loop:
             self.store.wait()
 
     def _store(self, more: dict[str, Any]) -> None:
-        """Store the state and where the data stands; the first process does, for all."""
+        """Store the state and the position in the data; process 0 does, for all."""
         if self._team.stores:
             position = self._team.position(self.data) | more
             if self.store is not None:
@@ -138,8 +138,11 @@ class Loop:
             self._stored = self.done
 
     def _finish(self, rows: list[Row]) -> None:
-        """Log, store, evaluate: the log is never behind the newest checkpoint but by the row that
-        waits for its evaluation, and that one is in the checkpoint."""
+        """Log, store, evaluate.
+
+        The log has every step of the newest checkpoint except the last, whose row waits for its
+        evaluation: that row is in the checkpoint.
+        """
         *before, last = rows
         self._write(before)
         stored = False
@@ -154,7 +157,7 @@ class Loop:
         self._write([last])
 
     def _fetch(self) -> list[Row]:
-        """The metrics of the steps so far, one row each."""
+        """Return the metrics of the steps so far, one row each."""
         pending, self._pending = self._pending, []
         fetched = jax.device_get([metrics for *_, metrics in pending])
         rows = []
@@ -165,10 +168,10 @@ class Loop:
         return rows
 
     def _look_at(self, rows: list[Row], drawn: int) -> None:
-        """Say what is wrong with the last of the rows."""
+        """Warn or raise if the loss of the last row is not finite, or nothing was updated."""
         row = rows[-1]
         if not self._team.first and self._on_nan == "warn":
-            return  # all processes see the same, and one of them says so
+            return  # process 0 warns for all
         if not row["updated"]:
             warn(f"step {row['step']}: the weights add up to zero, nothing was updated")
         elif not math.isfinite(row["loss"]):
@@ -178,7 +181,7 @@ class Loop:
             if self._finite:
                 warn(
                     f"step {row['step']}: the loss is {row['loss']} (batch {drawn} of the data); "
-                    "the training goes on. on_nan='raise' stops it there",
+                    "the training continues. on_nan='raise' stops it there",
                 )
             self._finite = False
 
@@ -186,13 +189,11 @@ class Loop:
         newest = self.store.newest if self.store is not None else None
         kept = f"The newest checkpoint, of step {newest}, is from before it." if newest else ""
         return ShardwiseError(
-            explain_error(
-                f"the loss is {row['loss']}",
-                where=f"step {row['step']}, batch {drawn} of the data",
-                rule=f"on_nan='raise' stops a training there. {kept}".strip(),
-                remedy="look at that batch; a smaller learning rate, or clipped gradients; "
-                "on_nan='warn' goes on.",
-            )
+            f"the loss is {row['loss']}",
+            where=f"step {row['step']}, batch {drawn} of the data",
+            rule=f"on_nan='raise' stops a training there. {kept}".strip(),
+            remedy="look at that batch; a smaller learning rate, or clipped gradients; "
+            "on_nan='warn' continues.",
         )
 
     def _write(self, rows: list[Row]) -> None:
@@ -221,17 +222,15 @@ class Loop:
 
 
 def _metrics_of(row: Row) -> dict[str, Any]:
-    """Return what a row has measured: the loss, what was evaluated, then all else."""
+    """Return the metrics of a row: the loss, evaluated metrics, the others."""
     kept = {k: v for k, v in row.items() if k not in ("step", "seconds", "weight", "updated")}
     return dict(sorted(kept.items(), key=lambda item: (item[0] != "loss", "/" not in item[0])))
 
 
 def _no_numbers(name: str, what: str) -> ShardingError:
     return ShardingError(
-        explain_error(
-            what,
-            where=f"evaluate function {name!r}",
-            rule="It gives a mapping of names to numbers.",
-            remedy="return sw.evaluate(...), or {'accuracy': 0.9}",
-        )
+        what,
+        where=f"evaluate function {name!r}",
+        rule="It returns a mapping of names to numbers.",
+        remedy="return sw.evaluate(...), or {'accuracy': 0.9}",
     )

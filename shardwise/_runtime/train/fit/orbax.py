@@ -1,4 +1,4 @@
-"""The files of checkpoints, which Orbax reads and writes: the arrays of a state and a record."""
+"""Read and write the files of checkpoints with Orbax: arrays and a record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ...._base.durable import unused
-from ...._base.errors import ShardwiseError, explain_error
+from ...._base.errors import ShardwiseError
 from ...hosts import others
 from .arrays import by_name, rebuild, sum_of
 from .record import Record, Unusable, read_record
@@ -34,7 +34,7 @@ class Files:
         self._manager = _make_manager(folder, keep)
 
     def steps(self) -> list[int]:
-        """Return the steps of which there is a checkpoint, whole or not."""
+        """Return the steps that have a checkpoint, valid or not."""
         names = [p.name for p in self.folder.iterdir() if p.name.isdecimal() and p.is_dir()]
         return sorted(int(name) for name in names if name == str(int(name)))
 
@@ -80,11 +80,11 @@ class Files:
         state = self._manager.restore(step, args=asked)["state"]
         for name in wanted:
             if sum_of(state[name]) != record.sums[name]:
-                raise Unusable(f"{name} has not the checksum it was stored with")
+                raise Unusable(f"{name} does not match its checksum")
         return rebuild(like, list(named), state)
 
     def _reading(self, step: int, read: Callable[[], T]) -> T:
-        """Read something of a checkpoint; whatever Orbax raises means that it is damaged."""
+        """Call a reader; any error of Orbax means that the checkpoint is damaged."""
         try:
             return read()
         except (ShardwiseError, MemoryError, Unusable):
@@ -93,17 +93,15 @@ class Files:
             what = f"it cannot be read: {type(error).__name__}: {error}"[:500]
             if isinstance(error, PermissionError) or "PERMISSION_DENIED" in str(error):
                 raise ShardwiseError(
-                    explain_error(
-                        what,
-                        where=self.where(step),
-                        rule="What cannot be read may still be whole.",
-                        remedy="let this user read it; or delete it, to go on from the one before.",
-                    )
+                    what,
+                    where=self.where(step),
+                    rule="The files may be undamaged.",
+                    remedy="let this user read it; or delete it, to resume from the one before.",
                 ) from error
             raise Unusable(" ".join(what.split())[:200]) from error
 
     def set_aside(self, step: int, kind: str) -> Path:
-        """Rename a checkpoint, so that its step can be stored anew; return its new path."""
+        """Rename a checkpoint, so that its step can be stored again; return its new path."""
         aside = unused(self.folder / f"{step}.{kind}")
         (self.folder / str(step)).rename(aside)
         self._manager.reload()
@@ -129,7 +127,7 @@ def _make_manager(folder: Path, keep: int) -> Any:
         alone = ocp.options.MultiprocessingOptions(
             primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
         )
-    # Written by a thread of ours, one after another: Orbax's own would outlive a failure.
+    # Our own thread writes, one checkpoint at a time: that of Orbax would outlive a failure.
     options = ocp.CheckpointManagerOptions(
         max_to_keep=keep,
         create=False,
@@ -145,7 +143,7 @@ def _make_manager(folder: Path, keep: int) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep threads of a reader that has failed already from printing that its loop is closed."""
+    """Keep the threads of a failed reader from printing that the event loop is closed."""
     before = sys.unraisablehook
 
     def hook(found: Any) -> None:

@@ -1,8 +1,8 @@
-"""What `fit` does differently when several processes train together.
+"""The processes that train together in one `fit`.
 
-The first process writes: checkpoints, log, curves, progress. The others read what it has stored,
-from the same folder, at the step that it names. A signal to any of them is answered by all after
-the same step, which JAX's preemption service finds.
+Process 0 writes checkpoints, log, curves and progress. The others read the checkpoint that it
+names, from the same folder. A signal to any process ends all of them after the same step, which
+JAX's preemption service determines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ...._base.durable import Signals, listen, stand_in
-from ...._base.errors import ShardingError, explain_error
+from ...._base.errors import ShardingError
 from ...hosts import others, signals
 from ...hosts.shared import require_shared
 from .batches import Batches
@@ -23,10 +23,10 @@ from .checkpoint import Checkpoints, Restored
 
 
 class Team:
-    """The processes of one training; of one that is alone, too.
+    """The processes of one training, which may be one.
 
     Args:
-        step: The step that they take.
+        step: The training step.
         stores: Whether there are checkpoints.
     """
 
@@ -38,7 +38,7 @@ class Team:
 
     @contextmanager
     def training(self) -> Iterator[Signals]:
-        """Around a training: errors reach all processes, signals are answered by all."""
+        """Run the block with errors and signals shared between the processes."""
         if not self.shared:
             with listen("fit") as heard:
                 yield heard
@@ -56,23 +56,23 @@ class Team:
             for name, value in one.items():
                 if value != found[0][name]:
                     raise ShardingError(
-                        explain_error(
-                            f"{name} is {found[0][name]} in process 0 and {value} in process "
-                            f"{number}",
-                            where="sw.fit on several processes",
-                            rule="All processes take the same steps.",
-                            remedy=f"the same {name} everywhere.",
-                        )
+                        f"{name} is {found[0][name]} in process 0 and {value} in process {number}",
+                        where="sw.fit on several processes",
+                        rule="All processes take the same steps.",
+                        remedy=f"the same {name} everywhere.",
                     )
 
     def batches(self, given: Any, progress: Any) -> Batches:
-        """The data. Where each process has its own, and all know how much, the shortest ends an
-        epoch for all of them: no process sees some examples twice before another has seen all."""
+        """Return the batches of this process.
+
+        If each process has its own data, all with a length, the shortest ends an epoch for all of
+        them: no process repeats examples before another has used all of its own.
+        """
         if not (self.shared and self._own):
             return Batches(given)
         sizes = others.gather_json(len(given) if hasattr(given, "__len__") else None, "the data")
         if None in sizes:
-            return Batches(given, tell=self._begins_anew)
+            return Batches(given, on_end=self._report_restart)
         few, many = min(sizes), max(sizes)
         if self.first and few != many and progress is not False:
             _say(
@@ -81,20 +81,20 @@ class Team:
             )
         return Batches(given, epoch=few)
 
-    def _begins_anew(self, drawn: int) -> None:
+    def _report_restart(self, drawn: int) -> None:
         _say(
-            f"the data of process {others.index()} ended after {drawn} batches and begins anew "
-            "there, whatever the other processes have left; data with a length ends an epoch on all"
+            f"the data of process {others.index()} ended after {drawn} batches and restarts there, "
+            "independently of the other processes; data with a length ends an epoch on all"
         )
 
     def open(self, folder: str | os.PathLike[str], keep: int) -> Checkpoints:
-        """The checkpoints; only the first process holds the folder and writes."""
+        """Return the checkpoints; only process 0 locks the folder and writes."""
         if self.shared:
             require_shared(folder, "argument 'checkpoint', folder")
         return Checkpoints(folder, keep, writes=self.first)
 
     def resume(self, store: Checkpoints, like: Any) -> Restored | None:
-        """What all go on from, at the step that the first process finds whole."""
+        """Return the checkpoint to resume from, which process 0 chooses for all."""
         if not self.shared:
             return store.resume(like)
         found = store.resume(like) if self.first else None
@@ -110,7 +110,7 @@ class Team:
         return Restored(step, found.arrays, self._own_position(position))
 
     def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:
-        """Where the data of this process stands, in what was stored of all."""
+        """Return the position in the data of this process, from those of all processes."""
         each = position.pop("processes", None)
         row = {"row": position["row"]} if "row" in position else {}
         if not self._own:
@@ -121,20 +121,17 @@ class Team:
             return {**each[others.index()], **row}
         if any(one["state"] is not None for one in each) or len({o["drawn"] for o in each}) > 1:
             raise ShardingError(
-                explain_error(
-                    f"the checkpoint was written by {len(each)} processes with data of their own, "
-                    f"there are {others.count()} now",
-                    where="the batches",
-                    rule="Readers that split the data by process, and remember their position, go "
-                    "on with as many processes as before.",
-                    remedy="as many processes as before; or feed='whole', which goes on with any "
-                    "number.",
-                )
+                f"the checkpoint was written by {len(each)} processes with data of their own, "
+                f"there are {others.count()} now",
+                where="the batches",
+                rule="Readers that split the data by process and store their position resume with "
+                "as many processes as before.",
+                remedy="as many processes as before; or feed='whole', for any number of them.",
             )
-        return {**each[0], **row}  # as many batches were drawn everywhere, and are again
+        return {**each[0], **row}  # all have drawn the same number of batches
 
     def position(self, data: Batches) -> dict[str, Any]:
-        """Where the data stands; with data of their own, that of all processes."""
+        """Return the position in the data; that of all processes if each has its own."""
         position = data.position()
         if not (self.shared and self._own):
             return position
@@ -142,7 +139,7 @@ class Team:
         return position if each is None else {**position, "processes": [*map(others.load, each)]}
 
     def asked_to_end(self, heard: Signals, done: int) -> bool:
-        """Whether to end after this many steps; in all processes alike."""
+        """Return whether to end after this many steps, the same on all processes."""
         if self.shared and heard.signum is None:
             others.news().check()
             if signals.reached(done):
@@ -150,11 +147,11 @@ class Team:
         return heard.signum is not None
 
     def decide(self, wanted: bool) -> bool:
-        """What the first process wants, in all of them: it has the log."""
+        """Return the decision of process 0, which has the log, on all processes."""
         return others.spread_json(wanted, "what to do") if self.shared else wanted
 
     def meet(self) -> None:
-        """Wait for the others, and for what the first one writes."""
+        """Wait for the others, and for what process 0 writes."""
         if self.shared:
             others.meet("the end of fit")
 

@@ -1,13 +1,13 @@
-"""What is stored beside the arrays of a checkpoint, under one checksum, and whose it is.
+"""The record of a checkpoint: what is stored beside its arrays, under one checksum.
 
 A record names the run, the session and the step that wrote it, the checksum of every array, the
-structure of the optimizer's state and the position in the data. Nothing is taken from the name of a
-folder: a checkpoint that was renamed, copied or brought from elsewhere does not fit its place.
+types in the optimizer's state and the position in the data. The name of the folder is not trusted:
+a checkpoint that was renamed, or copied from another run, does not match its place.
 
 A run is one training in one folder. A session is one call of `fit` that stored something; it starts
 at the step of a checkpoint, and what earlier sessions stored after that step is superseded. The
 file `run.json` in the folder holds the run and its sessions. A copy of the folder that is trained
-further has sessions of its own, so that its checkpoints do not pass for those of the original.
+further has sessions of its own, so that its checkpoints are not mistaken for those of the original.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from ...._base.durable import broken_seal, seal, write_whole
-from ...._base.errors import ShardwiseError, explain_error
+from ...._base.errors import ShardwiseError
 
 FORMAT = "shardwise fit 3"
 FILE = "run.json"
 
 
 class Unusable(Exception):
-    """A checkpoint that must not be trained on.
+    """A checkpoint that must not be used.
 
     Args:
         why: What is wrong with it, as a clause.
-        kind: `damaged`, or `foreign` if it is whole and belongs elsewhere.
+        kind: `damaged`, or `foreign` if it belongs to another run or step.
     """
 
     def __init__(self, why: str, kind: str = "damaged") -> None:
@@ -89,12 +89,10 @@ def read_history(folder: Path) -> tuple[History | None, str]:
         return None, ""
     except PermissionError as error:
         raise ShardwiseError(
-            explain_error(
-                f"it cannot be read: {error.strerror}",
-                where=str(path),
-                rule="It says which run the checkpoints beside it belong to.",
-                remedy="let this user read it.",
-            )
+            f"it cannot be read: {error.strerror}",
+            where=str(path),
+            rule="It says which run the checkpoints beside it belong to.",
+            remedy="let this user read it.",
         ) from error
     except (OSError, ValueError, RecursionError) as error:
         facts, why = None, f"{type(error).__name__}: {error}"
@@ -113,7 +111,7 @@ class Record:
         step: The number of steps taken.
         types: Dtype and shape of each array.
         sums: The checksum of each array.
-        optimizer: What the optimizer's state is made of.
+        optimizer: The types in the optimizer's state.
         position: The position in the data.
     """
 
@@ -179,15 +177,13 @@ def agreed_history(records: list[Record], folder: Path) -> History:
     for record in records:
         if newest.history.objection(record):
             raise ShardwiseError(
-                explain_error(
-                    f"checkpoint {record.step} is of run {record.history.run} (session "
-                    f"{record.session}), checkpoint {newest.step} of run {newest.history.run} "
-                    f"(session {newest.session})",
-                    where=str(folder),
-                    rule=f"A folder holds the checkpoints of one run, which {FILE} names; that "
-                    "file is missing or damaged.",
-                    remedy=f"bring back {FILE}, or move the checkpoints of the other run away.",
-                )
+                f"checkpoint {record.step} is of run {record.history.run} (session "
+                f"{record.session}), checkpoint {newest.step} of run {newest.history.run} "
+                f"(session {newest.session})",
+                where=str(folder),
+                rule=f"A folder holds the checkpoints of one run, which {FILE} names; that "
+                "file is missing or damaged.",
+                remedy=f"restore {FILE}, or move the checkpoints of the other run away.",
             )
     return newest.history
 
@@ -199,10 +195,8 @@ def _history(facts: dict[str, Any]) -> History:
 def _require_format(facts: dict[str, Any], where: str) -> None:
     if facts.get("format") != FORMAT:
         raise ShardwiseError(
-            explain_error(
-                f"its format is {facts.get('format')!r}, this version reads {FORMAT!r}",
-                where=where,
-                rule="A training resumes with the version of shardwise that began it.",
-                remedy="use that version, or another folder to begin anew.",
-            )
+            f"its format is {facts.get('format')!r}, this version reads {FORMAT!r}",
+            where=where,
+            rule="A training resumes with the version of shardwise that began it.",
+            remedy="use that version, or another folder to start again.",
         )

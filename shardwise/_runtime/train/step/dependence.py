@@ -1,6 +1,6 @@
-"""Whether results depend on the argument of a function.
+"""Whether results of a function depend on its argument.
 
-The derivative does not tell: `argmax` has none, and depends on its argument all the same.
+The derivative does not say: that of `argmax` is zero.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from .... import _jax
 
 
 def depends(function: Callable[[Any], Any], argument: Any) -> bool:
-    """Whether any result of a function depends on its argument other than by `stop_gradient`."""
+    """Return whether any result of a function depends on its argument other than by
+    `stop_gradient`."""
     return any(dependents(function, argument, past="stop_gradient"))
 
 
 def dependents(
     function: Callable[..., Any], argument: Any, *others: Any, past: str = ""
 ) -> list[bool]:
-    """Which results of a function depend on its first argument.
+    """Return which results of a function depend on its first argument.
 
     Args:
         function: The function.
-        argument: Its first argument, or shapes that stand for it.
+        argument: Its first argument, or the shapes of it.
         others: Its other arguments.
-        past: A primitive whose results are taken to depend on nothing.
+        past: A primitive whose results count as constants.
     """
     traced = jax.make_jaxpr(function)(argument, *others)
     count = len(jax.tree.leaves(argument))
@@ -36,7 +37,7 @@ def dependents(
 
 
 def _follow(jaxpr: Any, given: Sequence[bool], past: str) -> list[bool]:
-    """Which results of a jaxpr depend on those of its arguments that are marked."""
+    """Return which results of a jaxpr depend on its marked arguments."""
     inner = _jax.open_jaxpr(jaxpr)
     marked = {var for var, mark in zip(inner.invars, given, strict=True) if mark}
 
@@ -52,7 +53,8 @@ def _follow(jaxpr: Any, given: Sequence[bool], past: str) -> list[bool]:
 
 
 def _results(eqn: Any, marks: list[bool], past: str) -> list[bool]:
-    """Which results of one equation depend on its marked arguments; all of them, if in doubt."""
+    """Return which results of one equation depend on its marked arguments; all of them, if in
+    doubt."""
     everything = [True] * len(eqn.outvars)
     name = eqn.primitive.name
     if name == "cond":

@@ -1,9 +1,9 @@
-"""A step on the devices of several processes: how each one's rows become one batch.
+"""The batches of a step on the devices of several processes.
 
-Every process runs the same program on arrays that lie on all devices, and puts on its own devices
-what belongs there. Nothing of a batch goes from host to host, and no step waits for another process
-but in its one reduction. What has to be agreed on, the shape of a batch and that all hold the same
-parameters, is agreed on once, through the coordination service, before the first step.
+Every process runs the same program on arrays over all devices, and puts its part on its own
+devices. No rows are sent between hosts, and a step waits for other processes only in its one
+reduction. The processes agree once, before the first step, on the shape of a batch and compare
+their parameters, through the coordination service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .... import _jax
-from ...._base.errors import ShardingError, UnsupportedError, explain_error
+from ...._base.errors import ShardingError, UnsupportedError
 from ...hosts import others
 from .layout import Layout, fill_up
 
@@ -27,25 +27,22 @@ FEEDS = (None, "own", "whole")
 
 
 def check_feed(feed: Any) -> None:
-    """Raise unless this says what each process hands over."""
+    """Raise unless this is a valid `feed`."""
     if not (feed is None or isinstance(feed, str)) or feed not in FEEDS:
         raise ShardingError(
-            explain_error(
-                f"feed is {feed!r}",
-                where="argument 'feed'",
-                rule="On several processes each hands over its 'own' rows, or all of them the same "
-                "'whole' batch.",
-                remedy="feed='own'",
-            )
+            f"feed is {feed!r}",
+            where="argument 'feed'",
+            rule="Each process passes its 'own' rows, or all pass the same 'whole' batch.",
+            remedy="feed='own'",
         )
 
 
 class Feed:
-    """Makes one batch of what each process hands over.
+    """Builds one global batch from the batches of the processes.
 
     Args:
-        layout: The mesh and how the rows lie on it.
-        kind: `own`, `whole`, or None if it was not said.
+        layout: The mesh and how the rows are split over it.
+        kind: `own`, `whole`, or None if it was not given.
     """
 
     def __init__(self, layout: Layout, kind: str | None) -> None:
@@ -63,12 +60,12 @@ class Feed:
     def __call__(
         self, batch: Any, rows: int, fits: Callable[[bool, Any, Any], None]
     ) -> tuple[Any, Any, bool]:
-        """The batch on all devices, how many rows are real, and whether some may not be.
+        """Return the global batch, the number of real rows, and whether there may be padding.
 
         Args:
-            batch: What this process hands over.
+            batch: The batch of this process.
             rows: Its number of rows.
-            fits: Traces the step for a batch with padding or without; raises where it cannot be.
+            fits: Traces the step for a batch with or without padding; raises if that fails.
         """
         sharding = NamedSharding(self._layout.mesh, P(self._layout.axis))
         if any(map(_is_elsewhere, jax.tree.leaves(batch))):
@@ -77,31 +74,26 @@ class Feed:
             return self._own(batch, rows, sharding, fits)
         if self.kind is None:
             raise ShardingError(
-                explain_error(
-                    f"feed= is missing: the step cannot know what each of the {others.count()} "
-                    "processes hands over",
-                    where="sw.data_parallel or sw.nnx.data_parallel, on several processes",
-                    rule="Each process hands over its own rows, or all of them the same batch.",
-                    remedy="sw.data_parallel(..., feed='own') for readers that split the data by "
-                    "process, feed='whole' where every process has the same batch; or jax arrays "
-                    "on the whole mesh.",
-                )
+                f"feed= is missing: {others.count()} processes pass batches",
+                where="sw.data_parallel or sw.nnx.data_parallel, on several processes",
+                rule="Each process passes its own rows, or all pass the same batch.",
+                remedy="sw.data_parallel(..., feed='own') for readers that split the data by "
+                "process, feed='whole' where every process has the same batch; or jax arrays "
+                "on the whole mesh.",
             )
         batch, padded = fill_up(batch, rows, self._layout.parts)
         placed = jax.tree.map(lambda leaf: _cut(np.asarray(leaf), sharding), batch)
         return placed, rows, padded
 
     def _placed(self, batch: Any, rows: int, sharding: NamedSharding) -> tuple[Any, Any, bool]:
-        """A batch that is on all devices already."""
+        """Return a batch that is on all devices already."""
         if rows % self._layout.parts:
             raise ShardingError(
-                explain_error(
-                    f"it is a jax array of {rows} rows on several processes",
-                    where="the batch",
-                    rule=f"Such a batch divides evenly over {self._layout}.",
-                    remedy=f"a multiple of {self._layout.parts} rows; or NumPy arrays, of any "
-                    "number of rows, with feed='own' or 'whole'.",
-                )
+                f"it is a jax array of {rows} rows on several processes",
+                where="the batch",
+                rule=f"Such a batch divides evenly over {self._layout}.",
+                remedy=f"a multiple of {self._layout.parts} rows; or NumPy arrays, of any "
+                "number of rows, with feed='own' or 'whole'.",
             )
         return jax.device_put(batch, sharding), rows, False
 
@@ -122,7 +114,7 @@ class Feed:
         return placed, self._counted[1], True
 
     def _count(self, rows: int, sharding: NamedSharding) -> jax.Array:
-        """How many rows of each device are real."""
+        """Return the number of real rows of each device."""
         ordinal = {place: k for k, place in enumerate(self._places)}
         real = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
 
@@ -133,7 +125,7 @@ class Feed:
         return jax.make_array_from_callback((len(self._owners),), sharding, count)
 
     def _deal(self, leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
-        """The rows of this process on its devices, in the order of their places on the mesh."""
+        """Put the rows of this process on its devices, in mesh order."""
         leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
         ordinal = {place: k for k, place in enumerate(self._places)}
         size = self._capacity
@@ -148,15 +140,13 @@ class Feed:
         return jax.make_array_from_callback(shape, sharding, part)
 
     def _agree(self, batch: Any, rows: int, fits: Callable[..., None]) -> None:
-        """Settle the shape of a batch: so many rows for each device as the fullest process has."""
+        """Agree on the rows per device: those of the process with the largest batch."""
         if any(len(who) > 1 for who in self._owners.values()):
             raise UnsupportedError(
-                explain_error(
-                    f"several processes share a place along {self._layout.axis!r}",
-                    where="feed='own'",
-                    rule="The rows of a place come from one process.",
-                    remedy="put the other axes of the mesh within the machines, or feed='whole'.",
-                )
+                f"several processes share a place along {self._layout.axis!r}",
+                where="feed='own'",
+                rule="The rows of one position come from one process.",
+                remedy="put the other axes of the mesh within the machines, or feed='whole'.",
             )
         kind = [
             f"batch{jax.tree_util.keystr(path)}: {np.asarray(leaf).dtype}{list(leaf.shape[1:])}"
@@ -166,13 +156,11 @@ class Feed:
         for number, (_, _, other) in enumerate(found):
             if other != found[0][2]:
                 raise ShardingError(
-                    explain_error(
-                        f"process 0 has {', '.join(found[0][2])}, process {number} has "
-                        f"{', '.join(other)}",
-                        where="the first batch",
-                        rule="The rows of all processes are rows of one batch.",
-                        remedy="bring them to one structure, one shape and one dtype.",
-                    )
+                    f"process 0 has {', '.join(found[0][2])}, process {number} has "
+                    f"{', '.join(other)}",
+                    where="the first batch",
+                    rule="The rows of all processes are rows of one batch.",
+                    remedy="give them one structure, shape and dtype.",
                 )
         step = self._layout.accumulate
         self._capacity = max(-(-n // (places * step)) * step for n, places, _ in found)
@@ -189,29 +177,27 @@ class Feed:
         except ShardingError:
             if not exact:
                 raise
-            self._padded = False  # a scalar loss, say: every batch has to be full
+            self._padded = False  # such as a scalar loss: every batch has to be full
 
     def _unfit(self, rows: int, here: int) -> ShardingError:
         rule = (
-            f"The first batch, of the process that had most, has settled that a process hands over "
-            f"{'up to ' if self._padded else ''}{here} rows: others would wait for a larger step."
+            f"The largest first batch fixes the size: a process passes "
+            f"{'up to ' if self._padded else ''}{here} rows in every step."
         )
         if not self._padded:
-            rule += " The loss cannot tell padding from rows, so each batch is full."
+            rule += " The loss cannot mask padding, so each batch has to be full."
         return ShardingError(
-            explain_error(
-                f"it has {rows} rows",
-                where=f"the batch of process {others.index()}",
-                rule=rule,
-                remedy="begin with the largest batch; losses per row allow smaller ones.",
-            )
+            f"it has {rows} rows",
+            where=f"the batch of process {others.index()}",
+            rule=rule,
+            remedy="begin with the largest batch; losses per row allow smaller ones.",
         )
 
 
 def spread(arrays: Any, sharding: NamedSharding) -> Any:
-    """Arrays that all processes hold alike, on all devices; raise if they are not alike.
+    """Replicate arrays that all processes hold; raise if they differ.
 
-    `jax.device_put` would compare them, too, by sending all of them around.
+    `jax.device_put` would compare them, too, by sending all of them.
     """
     leaves, structure = jax.tree.flatten(arrays)
     here = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
@@ -242,17 +228,15 @@ def _refuse_unlike(found: list[np.ndarray], arrays: Any, here: list[int]) -> Non
         else:
             continue
         raise ShardingError(
-            explain_error(
-                what,
-                where="the state of a data-parallel step",
-                rule="All processes begin with the same parameters.",
-                remedy="make them from the same seed, or load them from the same file, everywhere.",
-            )
+            what,
+            where="the state of a data-parallel step",
+            rule="All processes start with the same parameters.",
+            remedy="initialize them from the same seed, or load the same file, everywhere.",
         )
 
 
 def _cut(leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
-    """The parts of an array that belong on the devices of this process."""
+    """Put the parts of an array on the devices of this process."""
     leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
     return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
 
@@ -270,7 +254,7 @@ def _as_key(leaf: Any, data: jax.Array) -> Any:
 
 
 def _is_elsewhere(leaf: Any) -> bool:
-    """Whether an array lies on devices of other processes, too."""
+    """Return whether an array is also on devices of other processes."""
     return (
         isinstance(leaf, jax.Array)
         and not _jax.is_traced(leaf)
@@ -279,7 +263,7 @@ def _is_elsewhere(leaf: Any) -> bool:
 
 
 def _owners(layout: Layout) -> dict[int, set[int]]:
-    """For each place along the data axis, the processes that have devices there."""
+    """Return, for each position along the data axis, the processes with devices there."""
     assert isinstance(layout.mesh, Mesh)
     by_place = np.moveaxis(layout.mesh.devices, layout.mesh.axis_names.index(layout.axis), 0)
     return {k: {d.process_index for d in np.ravel(x)} for k, x in enumerate(by_place)}
@@ -289,10 +273,8 @@ def _refuse_left_out(owners: dict[int, set[int]]) -> None:
     left_out = set(range(others.count())) - set().union(*owners.values())
     if left_out:
         raise ShardingError(
-            explain_error(
-                f"it has no device of process {', '.join(map(str, sorted(left_out)))}",
-                where="argument 'mesh'",
-                rule="All processes take part in a step, or each has a mesh of its own.",
-                remedy="a mesh over jax.devices(), or leave it out.",
-            )
+            f"it has no device of process {', '.join(map(str, sorted(left_out)))}",
+            where="argument 'mesh'",
+            rule="All processes take part in a step, or each has a mesh of its own.",
+            remedy="a mesh over jax.devices(), or leave it out.",
         )

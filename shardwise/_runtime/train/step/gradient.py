@@ -19,7 +19,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from .... import _jax
-from ...._base.errors import ShardingError, explain_error
+from ...._base.errors import ShardingError
 from .dependence import dependents, depends
 from .layout import Layout
 from .losses import Term, accumulator, read_loss
@@ -36,7 +36,7 @@ class Reduced:
         grads: The gradient of the mean loss, of the dtypes of the params.
         metrics: The mean loss as `loss`, the further metrics, and the sum of `weight`.
         state: The other state of the model, updated.
-        certain: Whether the weights are known not to be all zero.
+        certain: Whether the weights are known to have a nonzero sum.
     """
 
     grads: Any
@@ -47,7 +47,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Objective:
-    """How a loss is to be called and its output to be read."""
+    """A loss, how to read its output, and whose statistics it uses."""
 
     loss: LossOf
     has_aux: bool
@@ -65,13 +65,13 @@ def reduce_gradients(
     *,
     padded: bool,
 ) -> Reduced:
-    """Gradient, loss and metrics over all rows of a batch.
+    """Return gradient, loss and metrics over all rows of a batch.
 
     Args:
         objective: The loss.
-        layout: The mesh and how the rows lie on it.
+        layout: The mesh and how the rows are split over it.
         params: What to differentiate by.
-        state: What else the loss needs and may change, such as batch statistics.
+        state: Other variables of the loss, such as batch statistics; it may update them.
         batch: The rows; their number divides evenly.
         count: How many of the rows are real; or, for each device, how many of its rows are.
         key: The key of this step.
@@ -81,15 +81,15 @@ def reduce_gradients(
     rows = length // layout.parts
     objective.statistics.examine(objective.loss, layout, params, state, batch, padded)
     sizes: dict[str, int] = {}
-    values = length  # how many the loss is a mean of
-    certain = True  # whether something counts: a batch has a row, and only weights can be zero
+    values = length  # the number of values that the loss is the mean of
+    certain = True  # a batch has a row, so only weights can add up to zero
 
-    each = jnp.ndim(count) > 0  # each device has padding of its own
+    per_device = jnp.ndim(count) > 0  # each device has its own padding
 
     def part_of(params: Any, state: Any, batch: Any, count: Any, key: Any, number: Any) -> Any:
-        """Gradient, sums and state from one part of the batch."""
+        """Return gradient, sums and state of one part of the batch."""
         shift = None
-        if each:
+        if per_device:
             own = count[0]
             shift = lambda: _padding_before(own, rows, layout)  # noqa: E731
             count = lax.axis_index(layout.axis) * layout.accumulate * rows + own
@@ -136,7 +136,7 @@ def reduce_gradients(
         return add(sums, layout.axis), new
 
     def mapped(mesh: Any) -> Callable[..., Any]:
-        specs = (P(), P(), P(layout.axis), P(layout.axis) if each else P(), P())
+        specs = (P(), P(), P(layout.axis), P(layout.axis) if per_device else P(), P())
         return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=False)
 
     arguments = params, state, batch, count, key
@@ -179,7 +179,7 @@ def _added_up(tree: Any, axis: str) -> Any:
 
 
 def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
-    """How many rows of padding the devices before this one have."""
+    """Return how many rows of padding the devices before this one have."""
     padding = lax.all_gather(layout.accumulate * rows - own, layout.axis)
     before = jnp.arange(layout.devices) < lax.axis_index(layout.axis)
     return jnp.where(before, padding, 0).sum()
@@ -188,7 +188,7 @@ def _padding_before(own: Any, rows: int, layout: Layout) -> Any:
 def _refuse_trained_weights(
     objective: Objective, params: Any, state: Any, batch: Any, place: Place, rows: int
 ) -> None:
-    """Raise if the weights of a loss depend on the params: it meant something else by the pair."""
+    """Raise if the weights of a loss depend on the params: the pair means something else."""
 
     def weights(params: Any) -> Any:
         output, _ = objective.loss(params, state, batch, place)
@@ -196,21 +196,19 @@ def _refuse_trained_weights(
 
     if depends(weights, jax.tree.map(jax.lax.stop_gradient, params)):
         raise ShardingError(
-            explain_error(
-                "the second part of what it returned depends on the params",
-                where="the loss",
-                rule="A pair is (losses, weights), and weights say how much each loss counts: "
-                "they come from the batch.",
-                remedy="has_aux=True and return losses, {'accuracy': hits} for a metric; "
-                "jax.lax.stop_gradient(weights) where weights are meant to follow the params.",
-            )
+            "the second part of what it returned depends on the params",
+            where="the loss",
+            rule="A pair is (losses, weights), and weights say how much each loss counts: "
+            "they come from the batch.",
+            remedy="has_aux=True and return losses, {'accuracy': hits} for a metric; "
+            "jax.lax.stop_gradient(weights) where weights are meant to follow the params.",
         )
 
 
 def _refuse_rows_crossed(
     objective: Objective, loss: Term, params: Any, state: Any, batch: Any, place: Place
 ) -> None:
-    """Raise if a row has more losses the more rows there are: a mean over others on every mesh."""
+    """Raise if the number of losses per row grows with the number of rows."""
     rows = place.rows
     wider = replace(place, rows=2 * rows, count=None, shift=None)
 
@@ -222,27 +220,24 @@ def _refuse_rows_crossed(
     try:
         found = jax.eval_shape(twice).shape
     except Exception:
-        return  # a loss that takes one number of rows only
+        return  # the loss accepts only one number of rows
     if found[1:] != loss.values.shape[1:]:
         raise ShardingError(
-            explain_error(
-                f"it has shape {list(loss.values.shape)} for {rows} rows and {list(found)} for "
-                f"{2 * rows}",
-                where="the loss",
-                rule="The loss of a row must not depend on how many rows are with it on a device. "
-                "The usual cause is [rows, 1] - [rows], which is [rows, rows].",
-                remedy="give both the same shape: predictions[:, 0] - targets, or "
-                "targets[:, None].",
-            )
+            f"it has shape {list(loss.values.shape)} for {rows} rows and {list(found)} for "
+            f"{2 * rows}",
+            where="the loss",
+            rule="The loss of a row must not depend on the number of rows on its device. "
+            "The usual cause is [rows, 1] - [rows], which is [rows, rows].",
+            remedy="give both the same shape: predictions[:, 0] - targets, or targets[:, None].",
         )
 
 
 def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
-    """What to divide by before differentiating, where the number of values will not do: None.
+    """Return a divisor to apply before differentiating; None for the number of values.
 
-    The gradient of a sum over weights that are large, or small, or many, has no room in float16. It
-    is taken of a mean over this part instead, and multiplied again in float32; by the same number
-    on all devices, since a loss with collectives has gradients of the others' losses too.
+    The gradient of a weighted sum can overflow or underflow in float16. So the mean over this part
+    is differentiated, and the gradient is multiplied back in float32; by the same number on all
+    devices, since the gradient of a loss with collectives contains the losses of other devices.
     """
     narrow = {leaf.dtype for leaf in [*jax.tree.leaves(params), loss.values]}
     if loss.weights is None or jnp.dtype(jnp.float16) not in narrow:
@@ -252,12 +247,12 @@ def _scale(loss: Term, mask: Any, params: Any, axis: str) -> Any:
 
 
 def _accumulate(one: Any, state: Any, batch: Any, parts: int) -> Any:
-    """Add up what `one` gives for each part of a device's share, one part after another."""
+    """Add up the sums of all parts of a device's rows, one part after another."""
     stacked = jax.tree.map(lambda x: x.reshape(parts, x.shape[0] // parts, *x.shape[1:]), batch)
     part = jax.tree.map(lambda x: x[0], stacked)
     traced, (like, _) = jax.make_jaxpr(one, return_shape=True)(state, part, 0)
     if jax.default_backend() == "cpu" and _jax.are_unordered(traced):
-        one = _jax.in_order(one)  # in the loop below, XLA would not do it
+        one = _jax.in_order(one)  # XLA keeps no order in a loop
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
 
     def add(carry: Any, part: Any) -> Any:
@@ -279,7 +274,7 @@ def _refuse_means(
     batch: Any,
     place: Place,
 ) -> None:
-    """Raise if a scalar is a mean over rows of which some are padding."""
+    """Raise if a scalar is a mean over rows that include padding."""
 
     def values(given: Any) -> list[Any]:
         rows, key = given
@@ -287,7 +282,7 @@ def _refuse_means(
         loss, metrics = read_loss(output, objective.has_aux, place.rows)
         return [term.values for term in (loss, *metrics.values())]
 
-    # A metric that depends on no row, and on no row's key, such as a learning rate, is what it is.
+    # A metric that depends on no row and no key, such as a learning rate, needs no mask.
     marks = dependents(values, (batch, place.key))
     scalars = [
         name
@@ -297,13 +292,9 @@ def _refuse_means(
     if scalars:
         several = ", ".join(str(layout.parts * k) for k in (1, 2, 3))
         raise ShardingError(
-            explain_error(
-                f"its {scalars[0]!r} is a scalar, and the batch does not divide evenly over "
-                f"{layout}",
-                where="the loss",
-                rule="The mean of unequal parts' means is not the mean of the batch. With a scalar "
-                f"loss the batch has a multiple of {layout.parts} rows: {several} ...",
-                remedy="return the losses per row, without the mean; then any number of rows will "
-                "do.",
-            )
+            f"its {scalars[0]!r} is a scalar, and the batch does not divide evenly over {layout}",
+            where="the loss",
+            rule="The mean of unequal parts' means is not the mean of the batch. With a scalar "
+            f"loss the batch has a multiple of {layout.parts} rows: {several} ...",
+            remedy="return the losses per row, without the mean; then any number of rows will do.",
         )

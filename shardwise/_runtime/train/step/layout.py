@@ -1,8 +1,8 @@
-"""How the rows of a batch lie on a mesh: the data axis, and the padding of a ragged batch.
+"""The layout of a batch on a mesh: the data axis, and padding.
 
-A batch is cut into `devices * accumulate` parts of equal length. A batch that does not divide is
-filled up with copies of its last row: a copy has a finite loss and a finite gradient wherever the
-row itself does, so that what `where` masks away can never have been a NaN.
+A batch is split into `devices * accumulate` parts of equal length. A batch that does not divide
+evenly is padded with copies of its last row: a copy has a finite loss and gradient wherever the row
+itself has, so that no NaN can come from rows that are masked with `where`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
 from .... import _jax
-from ...._base.errors import ShardingError, a_type, explain_error, listed
+from ...._base.errors import ShardingError, a_type, listed
 from ...._base.numbers import bring, changes, instead_of
 from ...._mesh import MeshLike, is_count, near, one_mesh
 from ...hosts.find import require_joined
@@ -25,7 +25,7 @@ from ...hosts.find import require_joined
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh, the axis of it that carries the rows, and how often each share is split further."""
+    """A mesh, its axis that splits the rows, and the number of parts per device."""
 
     mesh: Mesh | AbstractMesh
     axis: str
@@ -33,17 +33,17 @@ class Layout:
 
     @property
     def devices(self) -> int:
-        """Shares along the data axis."""
+        """The number of devices along the data axis."""
         return self.mesh.shape[self.axis]
 
     @property
     def parts(self) -> int:
-        """Into how many parts of equal length the rows of a batch are cut."""
+        """The number of parts of equal length of a batch."""
         return self.devices * self.accumulate
 
     @property
     def others(self) -> frozenset[str]:
-        """The further axes, along which everything is replicated."""
+        """The other axes, along which everything is replicated."""
         return frozenset(n for n, size in self.mesh.shape.items() if n != self.axis and size > 1)
 
     @property
@@ -56,7 +56,7 @@ class Layout:
 
     @property
     def virtual(self) -> bool:
-        """Whether there are no devices behind the mesh."""
+        """Whether the mesh is virtual, without devices."""
         return isinstance(self.mesh, AbstractMesh)
 
     def __str__(self) -> str:
@@ -65,7 +65,8 @@ class Layout:
 
 
 def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
-    """The layout for the arguments of a step; without a mesh, all devices of all processes."""
+    """Return the layout for the arguments of a step; without a mesh, all devices of all
+    processes."""
     if mesh is None:
         require_joined("data_parallel")
         mesh = _whole_mesh(axis if isinstance(axis, str) else "data")
@@ -73,21 +74,17 @@ def lay_out(mesh: MeshLike | None, axis: str | None, accumulate: int) -> Layout:
     names = list(mesh.axis_names)
     if axis is not None and not (isinstance(axis, str) and axis in names):
         raise ShardingError(
-            explain_error(
-                f"axis {axis!r} is none of the axes of the mesh, {names}",
-                where="argument 'axis'",
-                rule="The rows of a batch are split over one axis of the mesh.",
-                remedy=near(str(axis), names) or f"axis={names[0]!r}",
-            )
+            f"axis {axis!r} is not an axis of the mesh, {names}",
+            where="argument 'axis'",
+            rule="The rows of a batch are split over one axis of the mesh.",
+            remedy=near(str(axis), names) or f"axis={names[0]!r}",
         )
     if not is_count(accumulate):
         raise ShardingError(
-            explain_error(
-                f"accumulate is {accumulate!r}",
-                where="argument 'accumulate'",
-                rule="Each device splits its share of a batch into a positive whole number.",
-                remedy="accumulate=1 takes the share in one piece.",
-            )
+            f"accumulate is {accumulate!r}",
+            where="argument 'accumulate'",
+            rule="Each device splits its rows into a positive number of parts.",
+            remedy="accumulate=1 does not split them.",
         )
     return Layout(mesh, axis or names[0], int(accumulate))
 
@@ -99,7 +96,7 @@ def _whole_mesh(axis: str) -> Mesh:
 
 
 def count_rows(batch: Any) -> int:
-    """The number of rows of a batch, the same for all of its leaves."""
+    """Return the number of rows of a batch, the same for all of its leaves."""
     shapes: list[tuple[int, ...]]
     shapes = [leaf.shape if _is_rows(leaf) else () for leaf in jax.tree.leaves(batch)]
     if shapes and all(shapes):
@@ -116,27 +113,25 @@ def count_rows(batch: Any) -> int:
         f"{name}: {'a scalar' if length is None else f'{length} rows'}"
         for name, length in lengths.items()
     ]
-    what = f"its leaves do not have one length:{listed(found)}"
+    what = f"its leaves differ in length:{listed(found)}"
     remedy = (
-        "what changes from step to step goes into the batch once per row, np.full(rows, value); "
-        "what never changes may be closed over, functools.partial(loss, ...), and is read when the "
-        "step is compiled."
+        "a value that changes from step to step goes into the batch once per row, "
+        "np.full(rows, value); a constant may be bound to the loss, functools.partial(loss, ...), "
+        "and is read when the step is compiled."
     )
     if lengths and None not in lengths.values():
-        remedy = "bring them to one length: all leaves of a batch have the same number of rows."
+        remedy = "give all leaves of a batch the same number of rows."
         if any(_in_list(path) for path, _ in leaves):
             remedy += " A list of rows becomes one leaf with np.stack(rows)."
     if not lengths or set(lengths.values()) == {0}:
         what = "it has no rows" if lengths else "it has no leaves"
-        remedy = "leave empty batches out, and check the path or the filter the data comes from."
+        remedy = "skip empty batches; check the path or the filter of the data."
     raise ShardingError(
-        explain_error(
-            what,
-            where="the batch",
-            rule="Every leaf of a batch has one row per example, at least one, "
-            "along its first dimension.",
-            remedy=remedy,
-        )
+        what,
+        where="the batch",
+        rule="Every leaf of a batch has one row per example, at least one, "
+        "along its first dimension.",
+        remedy=remedy,
     )
 
 
@@ -147,7 +142,7 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
         if isinstance(leaf, bool | int | float | complex) and not _in_list(path):
             continue
         found = a_type(leaf)
-        remedy = "np.asarray(...) of a list of rows; text has to be made numbers first."
+        remedy = "np.asarray(...) of a list of rows; encode text as numbers first."
         dtype = getattr(leaf, "dtype", None)
         if isinstance(dtype, np.dtype):
             found, remedy = f"an array of dtype {dtype}", instead_of(dtype)
@@ -158,12 +153,10 @@ def _refuse_leaves(leaves: list[tuple[Any, Any]]) -> None:
                 "the loss weights its values: a device knows no mask."
             )
         raise ShardingError(
-            explain_error(
-                f"batch{jax.tree_util.keystr(path)} is {found}",
-                where="the batch",
-                rule="The leaves of a batch are arrays of numbers.",
-                remedy=remedy,
-            )
+            f"batch{jax.tree_util.keystr(path)} is {found}",
+            where="the batch",
+            rule="The leaves of a batch are arrays of numbers.",
+            remedy=remedy,
         )
 
 
@@ -177,12 +170,12 @@ def _is_unplaceable(dtype: Any) -> bool:
 
 
 def _in_list(path: Any) -> bool:
-    """Whether a number is an entry of a list: a batch of rows that is no array."""
+    """Return whether a leaf is an entry of a list: the batch is a list of rows."""
     return bool(path) and isinstance(path[-1], jax.tree_util.SequenceKey)
 
 
 def as_given(batch: Any) -> Any:
-    """The batch as JAX takes it; a number that would be another one on a device is refused."""
+    """Return the batch with device dtypes; raise for a number that does not fit."""
     if not any(map(changes, jax.tree.leaves(batch))):
         return batch
 
@@ -193,7 +186,7 @@ def as_given(batch: Any) -> Any:
 
 
 def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:
-    """The batch with a length that divides into `parts`, and whether rows were added."""
+    """Return the batch padded to a multiple of `parts` rows, and whether it has padding."""
     length = -(-rows // parts) * parts
     if length == rows:
         return batch, False
@@ -208,7 +201,7 @@ def fill_up(batch: Any, rows: int, parts: int) -> tuple[Any, bool]:
 
 
 def is_shape(leaf: Any) -> bool:
-    """Whether this stands for an array, without its values."""
+    """Return whether this is a shape without values."""
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
@@ -220,7 +213,7 @@ def _indexable(leaf: Any) -> Any:
     sharding = None if _jax.is_traced(leaf) else leaf.sharding
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
         return leaf
-    # With Explicit axes in its type, an array could not be indexed without saying where to.
+    # An array with Explicit axes cannot be indexed without an out_sharding.
     names = sharding.mesh.axis_names
     mesh = Mesh(sharding.mesh.devices, names, axis_types=(AxisType.Auto,) * len(names))
     return jax.device_put(leaf, NamedSharding(mesh, sharding.spec))

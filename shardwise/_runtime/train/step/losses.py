@@ -1,9 +1,9 @@
-"""What a loss may return, and the sums that are made of it.
+"""What a loss may return, and the sums computed from it.
 
-A loss gives `[rows]`, or more values per row such as one per token; `(losses, weights)`; or a
-scalar, the mean over its rows. Each becomes a `Term`, and so does each further metric. What leaves
-a device of a term is a sum of `weight * value` and a sum of weights, nothing else: only sums may be
-added up over devices and give the mean over the whole batch.
+A loss returns `[rows]`, or more values per row such as one per token; `(losses, weights)`; or a
+scalar, the mean over its rows. Each becomes a `Term`, and so does each further metric. A device
+contributes the sum of `weight * value` and the sum of weights of each term: only sums can be added
+over devices to give the mean over the whole batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ...._base.errors import ShardingError, a_type, explain_error
+from ...._base.errors import ShardingError, a_type
 
 TAKEN = {"loss", "weight", "updated", "grad_norm", "param_norm", "step", "seconds"}
 REMEDY = "return one loss per row, or (losses, weights) with weights of the same shape."
@@ -38,19 +38,19 @@ class Term:
 
     @property
     def scalar(self) -> bool:
-        """Whether the loss has averaged over its rows by itself."""
+        """Whether it is already a mean over the rows."""
         return self.values.ndim == 0
 
     def size(self, rows: int) -> int:
-        """How many values `rows` rows have; a scalar stands for one."""
+        """Return how many values `rows` rows have; a scalar stands for one."""
         return 1 if self.scalar else math.prod(self.values.shape[1:]) * rows
 
     def total(self, mask: Any) -> Any:
-        """The sum of the weights' sizes, as a constant."""
+        """Return the sum of the absolute weights, as a constant."""
         return jax.lax.stop_gradient(jnp.sum(jnp.abs(self._weights(mask))))
 
     def _weights(self, mask: Any) -> Any:
-        """Weights of the shape of the values, zero where a row is not real."""
+        """Return weights of the shape of the values, zero for padding."""
         dtype = accumulator(self.values.dtype)
         weights = jnp.ones((), dtype) if self.weights is None else self.weights.astype(dtype)
         if mask is not None:
@@ -59,7 +59,7 @@ class Term:
         return jnp.broadcast_to(jax.lax.stop_gradient(weights), self.values.shape)
 
     def sums(self, mask: Any) -> tuple[Any, Any]:
-        """The weighted sum of the values and the sum of the weights, in float32 or better.
+        """Return the weighted sum of the values and the sum of the weights, in float32 or better.
 
         Args:
             mask: Which rows are real, or None if all are.
@@ -76,12 +76,12 @@ class Term:
 
 
 def accumulator(dtype: Any) -> Any:
-    """The dtype to add up values of `dtype` in: float32 where it is narrower."""
+    """Return the dtype to add up values of `dtype` in: float32 where it is narrower."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
 def read_loss(output: Any, has_aux: bool, rows: int) -> tuple[Term, dict[str, Term]]:
-    """The loss and the further metrics in what a loss function returned."""
+    """Return the loss and the metrics from the output of a loss function."""
     metrics: Any = {}
     if has_aux:
         if not (isinstance(output, tuple) and len(output) == 2 and isinstance(output[1], Mapping)):
@@ -137,7 +137,7 @@ def _term(name: str, value: Any, rows: int, has_aux: bool) -> Term:
     for found in (values, weights):
         if found is not None and jnp.issubdtype(found.dtype, jnp.complexfloating):
             what, rule = f"its {name!r} has dtype {found.dtype}", "Losses and weights are real."
-            raise _wrong(what, rule, "jnp.abs, say.")
+            raise _wrong(what, rule, "for example jnp.abs.")
     if weights is None:
         return Term(name, values)
     fitted = weights.reshape(weights.shape + (1,) * max(values.ndim - weights.ndim, 0))
@@ -167,4 +167,4 @@ def _describe(value: Any) -> str:
 
 
 def _wrong(what: str, rule: str, remedy: str) -> ShardingError:
-    return ShardingError(explain_error(what, where="the loss", rule=rule, remedy=remedy))
+    return ShardingError(what, where="the loss", rule=rule, remedy=remedy)

@@ -1,4 +1,4 @@
-"""What an optimizer's update takes from a step, and what it may want that a step does not have."""
+"""The extra arguments of an optimizer's update, and errors about those a step cannot pass."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ...._base.errors import UnsupportedError, explain_error, text_of
+from ...._base.errors import UnsupportedError, text_of
 from .gradient import Reduced
 from .state import kinds_of
 
 
 def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
-    """What an optimizer's update takes besides the gradient, as far as a step knows it."""
+    """Return the extra arguments of an optimizer's update that a step can pass."""
     import optax
 
     if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
@@ -30,28 +30,27 @@ def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def updating(opt_state: Any) -> Iterator[None]:
-    """Say of an optimizer that wants more than a step has what that is, where its update fails.
+    """Explain an error of an optimizer's update that needs more than a step can pass.
 
-    One for a gradient of each example does not always fail: it may take params for examples. One
-    that always fails would take the blame for an error of the user's inside it.
+    An optimizer that needs a gradient per example may not fail by itself: it raises before.
     """
     kinds = kinds_of(opt_state)
     for want in _NEVER:
         if want.kind in kinds:
-            raise want.told()
+            raise want.error()
     try:
         yield
     except (AttributeError, TypeError, ValueError) as error:
         text = text_of(error)
         for want in _WANTS:
             if (not want.kind or want.kind in kinds) and re.search(want.text, text):
-                raise want.told() from None
+                raise want.error() from None
         raise
 
 
 @dataclass(frozen=True)
 class _Want:
-    """What some optimizers want: known by a part of their state and the text of their error."""
+    """An unsupported need of an optimizer, recognised by its state and the text of its error."""
 
     kind: str
     text: str
@@ -59,11 +58,10 @@ class _Want:
     rule: str
     remedy: str
 
-    def told(self) -> UnsupportedError:
-        """The error in words."""
-        return UnsupportedError(
-            explain_error(self.what, where="the optimizer", rule=self.rule, remedy=self.remedy)
-        )
+    def error(self) -> UnsupportedError:
+        """Return the error that names it."""
+        where = "the optimizer"
+        return UnsupportedError(self.what, where=where, rule=self.rule, remedy=self.remedy)
 
 
 _ONCE = "A step computes the loss and its gradient once, for the optimizer to use."
@@ -79,7 +77,7 @@ _WANTS = (
     _Want(
         "SAMState",
         "grad_fn",
-        "its update takes grad_fn, to take the gradient again, as sam with opaque_mode=True does",
+        "its update takes grad_fn, for another gradient, as sam with opaque_mode=True does",
         _ONCE,
         "opaque_mode=False, with which each of its gradients is one of a step of its own.",
     ),
@@ -89,8 +87,8 @@ _NEVER = (
     _Want(
         "LookaheadState",
         "",
-        "optax.lookahead has two sets of params, of which the gradient is that of one",
-        "A step trains what the loss is given, all of it and nothing else.",
+        "optax.lookahead has two sets of params, and the gradient is that of one of them",
+        "A step trains exactly the params that the loss takes.",
         "the optimizer inside it, without lookahead.",
     ),
     _Want(

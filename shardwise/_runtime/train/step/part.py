@@ -1,4 +1,4 @@
-"""A part of a batch as a loss is called with it: where its rows lie, and its random keys."""
+"""A part of a batch: the position of its rows, and their random keys."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import jax.numpy as jnp
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the batch a part lies, and the randomness that belongs to it.
+    """The position of a part in the batch, and its random keys.
 
     Attributes:
         key: The key of this step, the same on all devices.
-        part: The number of this part, counted over the whole batch.
+        part: The number of this part in the whole batch.
         rows: How many rows it has.
-        count: Where the real rows end, counted over the whole batch, if some may not be real.
-        shift: Gives by how much padding before this part has moved its rows, where there is some.
+        count: The number of real rows in the whole batch, if there may be padding.
+        shift: Returns the number of rows of padding before this part, where there is any.
     """
 
     key: Any
@@ -29,13 +29,13 @@ class Place:
     shift: Callable[[], Any] | None = None
 
     def shard_key(self) -> Any:
-        """One key for this part."""
+        """Return one key for this part."""
         return jax.random.fold_in(self.key, self.part)
 
     def example_keys(self) -> Any:
-        """One key per row, made from its place in the whole batch.
+        """Return one key per row, derived from its position in the whole batch.
 
-        Padding has the key of the row that it copies: with another one it could make a NaN.
+        Padding has the key of the row that it copies: with another key it could become NaN.
         """
         index = self.part * self.rows + jnp.arange(self.rows)
         if self.count is not None:
@@ -46,4 +46,4 @@ class Place:
 
 
 LossOf = Callable[[Any, Any, Any, Place], tuple[Any, Any]]
-"""A loss as the body calls it: params, other state, rows and place to output and new state."""
+"""A loss as the body calls it: (params, other state, rows, place) to (output, new state)."""

@@ -1,11 +1,11 @@
-"""Where the arrays of a step are: put there, copied, given away.
+"""The placement of a step's arrays: device_put, copies, donation.
 
-A step has a mesh of its own, and whatever the caller has set around it, and wherever the caller's
-arrays are, they are brought to that mesh. What is there already is left alone.
+A step puts its arguments on its own mesh, whatever mesh the caller has set and wherever the arrays
+are. Arrays that are there already are left alone.
 
 A step of many small arrays is over before Python has looked at each of them. So a step first asks
-whether they are *settled*: those that the step before gave, known by identity. Only if they are not
-does it go through them one by one.
+whether they are *settled*: the outputs of the step before, known by identity. Only otherwise does
+it look at each array.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDevi
 from jax.sharding import PartitionSpec as P
 
 from .... import _jax
-from ...._base.errors import ShardingError, explain_error
+from ...._base.errors import ShardingError
 from .feed import spread
 from .layout import is_shape
 
@@ -32,7 +32,7 @@ def put(arrays: Any, mesh: Mesh | AbstractMesh, spec: P) -> Any:
 
     Args:
         arrays: Arrays of any kind, or shapes that stand for them.
-        mesh: The mesh; one without devices is run on the device where the arrays are.
+        mesh: The mesh; a virtual one runs on the device where the arrays are.
         spec: How they are split.
     """
     if isinstance(mesh, AbstractMesh):
@@ -55,10 +55,10 @@ def _is_on(leaf: Any, sharding: NamedSharding) -> bool:
 
 
 def put_rows(batch: Any, mesh: Mesh | AbstractMesh, spec: P) -> Any:
-    """Put a batch on the devices of a mesh, or leave that to `jit`, which is told how it lies.
+    """Put a batch on the devices of a mesh, or leave that to `jit` and its `in_shardings`.
 
-    What nobody has committed to a device `jit` brings along faster than `device_put` does; arrays
-    that are elsewhere on purpose it refuses.
+    `jit` transfers uncommitted arrays faster than `device_put` does; it raises for committed arrays
+    on other devices.
     """
     left_alone = isinstance(mesh, Mesh) and AxisType.Explicit not in mesh.axis_types
     if left_alone and all(map(_is_free, jax.tree.leaves(batch))):
@@ -73,17 +73,17 @@ def _is_free(leaf: Any) -> bool:
 
 
 class Made:
-    """The arrays that the step before gave, known by identity, and not kept alive."""
+    """Weak references to the outputs of the step before."""
 
     def __init__(self) -> None:
         self._refs: list[weakref.ref[Any]] = []
 
     def remember(self, leaves: list[Any]) -> None:
-        """Take these for what the step gave."""
+        """Record the outputs of a step."""
         self._refs = list(map(weakref.ref, leaves))
 
     def are(self, leaves: list[Any]) -> bool:
-        """Whether these are the arrays, all of them and in their order, and still there."""
+        """Return whether these are exactly the recorded arrays, in order, and not deleted."""
         return (
             len(leaves) == len(self._refs)
             and all(map(is_, leaves, map(call, self._refs)))
@@ -91,13 +91,13 @@ class Made:
         )
 
     def owned(self, leaves: list[Any]) -> list[Any]:
-        """The arrays, with a copy in the place of each that somebody else may hold too."""
+        """Return the arrays, with a copy of each that the caller may hold too."""
         known = set(map(id, map(call, self._refs)))
         return [leaf if id(leaf) in known else copied(leaf) for leaf in leaves]
 
 
 def _together(leaf: Any) -> Any:
-    """An array on one device, for a step whose mesh has none."""
+    """Return an array on one device, for a step on a virtual mesh."""
     if is_shape(leaf):
         return leaf
     if not isinstance(leaf, jax.Array):
@@ -107,18 +107,18 @@ def _together(leaf: Any) -> Any:
     kinds = getattr(getattr(leaf.sharding, "mesh", None), "axis_types", ())
     if len(leaf.sharding.device_set) == 1 and AxisType.Explicit not in kinds:
         return leaf
-    # Not the device alone: the mesh would stay in the array's type.
+    # A SingleDeviceSharding: with the device alone, the array's type would keep the mesh.
     first = min(leaf.sharding.device_set, key=lambda device: device.id)
     return jax.device_put(leaf, SingleDeviceSharding(first))
 
 
 def copied(arrays: Any) -> Any:
-    """Arrays of the same values in memory of their own, which may be given away."""
+    """Return copies of arrays, which may be donated."""
     return jax.tree.map(lambda x: jnp.array(x, copy=True), arrays)
 
 
 def apart(arrays: Any) -> Any:
-    """The arrays without one that is there twice: its memory can be given away only once."""
+    """Return the arrays with duplicates copied: memory can be donated only once."""
     leaves, structure = jax.tree.flatten(arrays)
     if len(set(map(id, leaves))) == len(leaves):
         return arrays
@@ -133,22 +133,20 @@ def apart(arrays: Any) -> Any:
 
 
 def refuse_deleted(leaves: list[Any], where: str, remedy: str) -> None:
-    """Raise if the memory of an array was given to another one."""
+    """Raise if an array was donated."""
     for leaf in leaves:
         if isinstance(leaf, jax.Array) and not _jax.is_traced(leaf) and leaf.is_deleted():
             raise ShardingError(
-                explain_error(
-                    "its arrays are gone: an earlier step has given their memory to its result",
-                    where=where,
-                    rule="A step donates what it is given; copies that are to last are made with "
-                    "jax.tree.map(jnp.copy, ...).",
-                    remedy=f"{remedy}; donate=False keeps everything.",
-                )
+                "its arrays are deleted: an earlier step has donated their memory to its result",
+                where=where,
+                rule="A step donates its state; copies that are to last are made with "
+                "jax.tree.map(jnp.copy, ...).",
+                remedy=f"{remedy}; donate=False keeps everything.",
             )
 
 
 def no_mesh() -> Any:
-    """A step has a mesh of its own: one that the caller has set is no matter."""
+    """Return a context without a mesh: a step ignores the mesh that the caller has set."""
     if jax.sharding.get_abstract_mesh().empty:
         return nullcontext()
     try:
@@ -158,7 +156,7 @@ def no_mesh() -> Any:
 
 
 def on_mesh(mesh: Mesh | AbstractMesh) -> Any:
-    """Around what is run for a step but not in it; Explicit axes ask to be named."""
+    """Return a context for code outside the step; Explicit axes have to be set as the mesh."""
     if isinstance(mesh, Mesh) and AxisType.Explicit in mesh.axis_types:
         with suppress(ValueError):  # inside jit it cannot be set
             return jax.set_mesh(mesh)

@@ -1,8 +1,9 @@
-"""What a loss returns stands for its rows alone. What does not is found out by its meaning.
+"""Check that the values a loss returns do not depend on the number of rows per device.
 
-The mean of the devices' sums is a share of the sum, and the mean of their square roots is no root;
-a row from which the mean of a device's rows is taken is another one on another number of devices.
-None of it shows on one device. So a loss is read as `sw.prove` reads a program, from shapes alone.
+A scalar loss has to be a mean over rows: the mean over devices of sums, or of square roots, is not
+the sum or the root over the batch. A value per row must not use a mean over the rows of one device.
+Neither mistake shows on one device. So the loss is analysed as `sw.prove` analyses a program, from
+shapes alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from .... import _jax
-from ...._base.errors import ShardingError, explain_error
+from ...._base.errors import ShardingError
 from ...._mesh import mesh as virtual_mesh
 from ...._mesh import one_device
 from .layout import Layout
@@ -28,29 +29,29 @@ A_SUM, A_SHARE, NOT_LINEAR = "SW402", "SW403", "SW405"
 _WRONG = {"scalar": (A_SUM, NOT_LINEAR), "row": (A_SHARE, NOT_LINEAR)}
 
 MANY = 1 << 26
-"""A loss whose arguments have more elements than this is not run beside the step."""
+"""A loss whose arguments have more elements than this is not run to confirm a finding."""
 
 
 def refuse_mixed_rows(
     loss: LossOf, has_aux: bool, layout: Layout, params: Any, state: Any, batch: Any
 ) -> None:
-    """Raise if a result of a loss is known to depend on how many rows a device has.
+    """Raise if a result of a loss is known to depend on the number of rows per device.
 
-    That is a scalar that is not the mean of its rows, or a value of a row, or its weight, in which
-    a sum or a maximum over the other rows is used. What no rule says anything of passes.
+    That is a scalar that is not the mean of its rows, or a value or a weight of a row that uses a
+    sum or a maximum over the other rows. Unknown results pass.
 
     Args:
         loss: The loss.
         has_aux: Whether it has further metrics.
-        layout: The mesh and how the rows lie on it.
-        params: What to differentiate by, for its shapes; and so the rest.
-        state: What else the loss needs.
+        layout: The mesh and how the rows are split over it.
+        params: The params; like the rest, only for their shapes.
+        state: Other variables of the loss.
         batch: The rows.
     """
     from ...._analysis.prove import prove
     from ...._meaning import PICKED
 
-    # One row is its own mean, and its own sum.
+    # At least two rows: one row is its own mean and its own sum.
     rows = max(2, jax.tree.leaves(batch)[0].shape[0] // layout.parts)
     sizes = dict(layout.mesh.shape) | {layout.axis: 2}
     twice = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2 * rows, *x.shape[1:]), x.dtype), batch)
@@ -78,8 +79,8 @@ def refuse_mixed_rows(
         shapes = *shapes_of((params, state)), twice
         proof = prove(program, *shapes, mesh=mesh, run=False)
     except Exception:
-        return  # it takes one number of rows only, or cannot be read: not known to be wrong
-    # A number of one row stands for all of them: a temperature that the batch has once per row.
+        return  # it accepts one number of rows only, or cannot be analysed: not known to be wrong
+    # One row may be picked for all: a temperature that the batch repeats once per row.
     known = [one for one in proof.findings if PICKED not in one.message]
     found = [one for one in known if one.code in _WRONG[_kind(one)]]
     if not all(one.certain for one in found):
@@ -94,10 +95,10 @@ def _kind(finding: Any) -> str:
 
 
 def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
-    """Which results are seen to depend on the number of devices; None if it cannot be tried.
+    """Return the results that numerically depend on the number of devices; None if not tried.
 
-    What the rules take for a mistake may be none: `log(sum(exp(z - z.max()))) + z.max()` uses what
-    the rows have in common, and does not depend on it.
+    The rules may report a mistake where there is none: `log(sum(exp(z - z.max()))) + z.max()` uses
+    a maximum over the rows, but does not depend on it.
     """
     from ...._analysis.check import examine
     from ...._engine.static import Static
@@ -114,25 +115,23 @@ def _wrong_by_numbers(program: Any, shapes: Any, mesh: Any) -> set[str] | None:
         return None
     certain = [one for one in verdict.findings if one.certain]
     wrong = {leaf for one in certain for leaf in (one.leaf, *one.likewise)}
-    return None if "" in wrong else wrong  # what is said of the whole program
+    return None if "" in wrong else wrong  # "" is a finding about the whole program
 
 
 def _no_mean(finding: Any, axis: str) -> ShardingError:
     if finding.code == A_SUM:
-        found, rule = "adds its rows up", "of n devices' sums, the mean is one nth of the sum."
+        found, rule = "sums over its rows", "the mean of n devices' sums is one nth of the sum."
     else:
-        found, rule = "is not the mean of its rows", "what each device has is averaged."
-        if finding.where.file:  # a line of the loss; the mean that comes after it is ours
+        found, rule = "is not the mean of its rows", "the values of the devices are averaged."
+        if finding.where.file:  # a line of the loss, not of the mean that follows it
             found += f": {finding.message.partition(': ')[2]}, {finding.where}"
     return ShardingError(
-        explain_error(
-            f"its {_name(finding)!r} is a scalar that {found}",
-            where="the loss",
-            rule=f"A scalar stands for the mean of the rows it was given: {rule}",
-            remedy="return the losses per row, without the sum; (losses, weights) for a weighted "
-            "mean. Of a root, or a ratio of sums, the collective comes first: "
-            f"jnp.sqrt(jax.lax.pmean(x.mean(), {axis!r})).",
-        )
+        f"its {_name(finding)!r} is a scalar that {found}",
+        where="the loss",
+        rule=f"A scalar loss is the mean of its rows: {rule}",
+        remedy="return the losses per row, without the sum; (losses, weights) for a weighted "
+        "mean. For a root or a ratio of sums, use the collective first: "
+        f"jnp.sqrt(jax.lax.pmean(x.mean(), {axis!r})).",
     )
 
 
@@ -140,16 +139,14 @@ def _no_row(finding: Any, axis: str) -> ShardingError:
     what = "weights are" if finding.leaf.startswith("result[2]") else "values are"
     place = f", {finding.where}" if finding.where.file else ""
     return ShardingError(
-        explain_error(
-            f"its {_name(finding)!r} has one per row, but these {what} not those of a row: they "
-            f"use what the rows of one device have in common{place}",
-            where="the loss",
-            rule="What is returned per row does not depend on the other rows of its device: it "
-            "would be another one on another number of devices.",
-            remedy=f"take what all rows have in common over all of them, lax.pmean(x.mean(0), "
-            f"{axis!r}) or lax.pmax(x.max(0), {axis!r}); or statistics='shard', if each device is "
-            "meant to have its own.",
-        )
+        f"its {_name(finding)!r} has one per row, but these {what} not independent: they "
+        f"use a reduction over the rows of one device{place}",
+        where="the loss",
+        rule="A value per row must not depend on the other rows of its device: it would change "
+        "with the number of devices.",
+        remedy=f"reduce over the rows of all devices, lax.pmean(x.mean(0), {axis!r}) or "
+        f"lax.pmax(x.max(0), {axis!r}); or statistics='shard', if each device is meant to have "
+        "its own.",
     )
 
 

@@ -1,4 +1,9 @@
-"""What the steps for plain params and for NNX have in common: options, randomness, running."""
+"""What the steps for params and for NNX share: options, random keys, the compiled program.
+
+A step is one program, which `gradient.py` builds, and one `Runner`, which compiles and calls it.
+`params.py` and `nnx.py` are adapters: they take a state apart into arrays and a hashable structure,
+call the runner, and put the new arrays together.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from ...._base.errors import (
     ArgumentError,
     ShardingError,
-    explain_error,
     text_of,
 )
 from ...._mesh import MeshLike, check_at_once
@@ -33,15 +37,15 @@ from .placement import apart, no_mesh, put, put_rows, refuse_deleted
 RNG = (None, "shard", "example")
 
 AHEAD = 8
-"""How many steps may wait for CPU devices that share a process.
+"""How many steps may be queued on CPU devices that share a process.
 
-With more than 32, XLA can start one on the thread that an earlier one needs: both wait for ever.
+With more than 32, XLA can start a step on the thread that an earlier one needs, and both deadlock.
 """
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a step is to run; see `data_parallel` for what each means."""
+    """The options of a step; see `data_parallel`."""
 
     mesh: MeshLike | None
     axis: str | None
@@ -60,51 +64,45 @@ class Options:
         for name in ("has_aux", "norms", "donate"):
             if not isinstance(getattr(self, name), bool | int | np.bool_):
                 raise ArgumentError(
-                    explain_error(
-                        f"{name} is {getattr(self, name)!r}",
-                        where=f"argument {name!r}",
-                        rule="It is True or False.",
-                        remedy=f"{name}=True",
-                    )
+                    f"{name} is {getattr(self, name)!r}",
+                    where=f"argument {name!r}",
+                    rule="It is True or False.",
+                    remedy=f"{name}=True",
                 )
         if not (self.rng is None or isinstance(self.rng, str)) or self.rng not in RNG:
             raise ShardingError(
-                explain_error(
-                    f"rng is {self.rng!r}",
-                    where="argument 'rng'",
-                    rule="A loss is given no key (None), one per 'shard' or one per 'example'.",
-                    remedy="rng='example' makes the result independent of the number of devices.",
-                )
+                f"rng is {self.rng!r}",
+                where="argument 'rng'",
+                rule="A loss gets no key (None), one per 'shard' or one per 'example'.",
+                remedy="rng='example' makes the result independent of the number of devices.",
             )
         if not (_is_number(self.seed) or _is_one_key(self.seed)):
             raise ShardingError(
-                explain_error(
-                    f"seed is {self.seed!r}",
-                    where="argument 'seed'",
-                    rule="It is a whole number, or a key: one.",
-                    remedy="seed=0, or seed=jax.random.key(0)",
-                )
+                f"seed is {self.seed!r}",
+                where="argument 'seed'",
+                rule="It is an integer or a single key.",
+                remedy="seed=0, or seed=jax.random.key(0)",
             )
 
     def layout(self, mesh: MeshLike | None = None) -> Layout:
-        """The layout on the mesh given, or else on the step's own."""
+        """Return the layout on a mesh, by default the step's own."""
         return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
 
     def step_key(self, step: Any) -> Any:
-        """The key of one step."""
+        """Return the key of one step."""
         seed = self.seed
         key = jax.random.key(seed) if _is_number(seed) else jnp.asarray(seed)
         return jax.random.fold_in(key, step)
 
     def keys(self, place: Place) -> tuple[Any, ...]:
-        """The further argument of the loss, where it wants one."""
+        """Return the arguments of the loss beside params and batch: the key, if it takes one."""
         if self.rng is None:
             return ()
         return (place.shard_key() if self.rng == "shard" else place.example_keys(),)
 
 
 def _share_a_process(mesh: Any) -> bool:
-    """Whether several of its devices are the CPU of one process."""
+    """Return whether several devices of a mesh are CPU devices of one process."""
     devices = mesh.local_devices if isinstance(mesh, Mesh) else ()
     return len(devices) > 1 and devices[0].platform == "cpu"
 
@@ -116,7 +114,7 @@ def _is_number(seed: Any) -> bool:
 
 
 def _is_one_key(seed: Any) -> bool:
-    """Whether this is a key; one of the older kind is a few numbers."""
+    """Return whether this is one key, typed or raw."""
     if not isinstance(seed, jax.Array | np.ndarray):
         return False
     if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
@@ -130,9 +128,9 @@ def _is_one_key(seed: Any) -> bool:
 
 
 Program = Callable[..., Any]
-"""`program(layout, padded, static, arrays, kept, batch, count)`, a function of the last four.
+"""`program(layout, padded, static, arrays, kept, batch, count)`, traced in the last four.
 
-It returns a pair: the new arrays, in the structure of the old ones, and whatever else.
+It returns a pair: the new arrays, in the structure of the old ones, and further outputs.
 """
 
 
@@ -142,7 +140,7 @@ class Runner:
     Args:
         program: What a step computes.
         options: How it is to run.
-        lost: What it is and what to do, for a state whose memory was given away.
+        lost: Subject and remedy of the error about a state whose memory was donated.
     """
 
     def __init__(self, program: Program, options: Options, lost: tuple[str, str]):
@@ -166,12 +164,12 @@ class Runner:
         """Run a step.
 
         Args:
-            static: What is no array, hashable.
-            arrays: The state, whose memory the new one takes.
-            kept: Arrays that stay the caller's.
+            static: The structure of the state, hashable.
+            arrays: The arrays of the state, which are donated.
+            kept: Arrays that are not donated.
             batch: The rows.
-            mesh: Another mesh than the step's own, to write the program for: it is not compiled.
-            settled: The arrays are those that a step gave, all of them and in their order.
+            mesh: Another mesh to trace the program for; it is not compiled.
+            settled: The arrays are exactly the outputs of an earlier step, in their order.
         """
         if not settled:
             refuse_deleted(jax.tree.leaves(arrays), *self._lost)
@@ -184,11 +182,12 @@ class Runner:
         with no_mesh():
             given = self._placed(static, arrays, kept, batch, rows, settled)
             try:
-                # Counted: a process that ends after fewer steps is told to those that wait for it.
+                # Counted, so that a process that ends after fewer steps is reported to those that
+                # wait.
                 with others.news().step() if self.shared else contextlib.nullcontext():
                     made = self._compiled(*given)
             except (RuntimeError, ValueError) as error:
-                if settled and "deleted" in text_of(error):  # one of them, by somebody else
+                if settled and "deleted" in text_of(error):  # one array, by the caller
                     refuse_deleted(jax.tree.leaves(arrays), *self._lost)
                 raise
         if self._waiting is not None:
@@ -204,11 +203,12 @@ class Runner:
 
     @property
     def feed(self) -> str | None:
-        """What each process hands over; None if there is only one."""
+        """What each process passes as its batch; None if there is only one process."""
         return self._feed.kind if self._feed.shared else None
 
     def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
-        """The step lowered for these arguments, or their shapes, as `jax.jit(f).lower` does."""
+        """Return the step lowered for these arguments, or their shapes, as `jax.jit(f).lower`
+        does."""
         rows = count_rows(batch)
         batch = as_given(batch)
         with no_mesh():
@@ -233,7 +233,7 @@ class Runner:
         else:
             batch, padded = fill_up(batch, rows, self._parts)
             batch = put_rows(batch, self.layout.mesh, self._rows)
-            count = rows if padded else None  # a number less to bring to the device
+            count = rows if padded else None  # one number less to transfer
         return padded, static, arrays, kept, batch, count
 
     def place(self, arrays: Any) -> Any:
@@ -254,8 +254,36 @@ class Runner:
         return run(arrays, kept, batch, count)
 
 
+class TrainingStep:
+    """What the steps for params and for NNX share, besides their runner."""
+
+    __name__: str
+    _runner: Runner
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh it runs on."""
+        return self._runner.layout.mesh
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._runner.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process passes as its batch; None if there is only one process."""
+        return self._runner.feed
+
+    def __repr__(self) -> str:
+        layout = self._runner.layout
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in layout.mesh.shape.items())
+        rows = f"rows along {layout.axis!r}, accumulate={layout.accumulate}"
+        return f"<step {self.__name__} on {{{sizes}}}, {rows}>"
+
+
 def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
-    """A function on one device; NNX variables among its arguments are left to the caller."""
+    """Return a function simulated on one device, with any pytrees as arguments."""
     from ...._engine.simulate import simulate
 
     def call(*args: Any) -> Any:
@@ -274,40 +302,30 @@ def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
 
 
 def step_name(loss: Callable[..., Any]) -> str:
-    """How reports call the step."""
+    """Return the name of the step in reports."""
     return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
 
 
-def described(name: str, layout: Layout) -> str:
-    """A step in a line: what it does, on which mesh, along which axis."""
-    sizes = ", ".join(f"{axis}: {size}" for axis, size in layout.mesh.shape.items())
-    return (
-        f"<step {name} on {{{sizes}}}, rows along {layout.axis!r}, accumulate={layout.accumulate}>"
-    )
-
-
 def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params") -> None:
-    """Refuse a loss that cannot be called with a key, or not without."""
+    """Raise if a loss cannot be called with the arguments of the step."""
     count = 2 if rng is None else 3
     try:
         inspect.signature(loss).bind(*[None] * count)
-    except ValueError:  # a function that does not tell
+    except ValueError:  # its signature is not known
         return
     except TypeError as error:
         given = f"({trained}, batch)" if rng is None else f"({trained}, batch, rng)"
         raise ShardingError(
-            explain_error(
-                f"it cannot be called with {given}: {error}",
-                where="the loss",
-                rule="A loss takes what is trained and the rows, and with rng= a key as well.",
-                remedy="rng='shard' or rng='example' if it wants a key; "
-                "functools.partial for what else it takes.",
-            )
+            f"it cannot be called with {given}: {error}",
+            where="the loss",
+            rule="A loss takes what is trained and the rows, and with rng= a key as well.",
+            remedy="rng='shard' or rng='example' if it wants a key; "
+            "functools.partial for what else it takes.",
         ) from None
 
 
 def choose(reduced: Reduced, new: Any, old: Any) -> Any:
-    """The updated state, or the old one if the weights add up to zero."""
+    """Return the updated state, or the old one if the weights add up to zero."""
     if reduced.certain:
         return new
     updated = reduced.metrics["weight"] != 0
@@ -315,7 +333,7 @@ def choose(reduced: Reduced, new: Any, old: Any) -> Any:
 
 
 def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
-    """The metrics of a step."""
+    """Return the metrics of a step."""
     metrics = dict(reduced.metrics)
     metrics["updated"] = metrics["weight"] != 0
     if options.norms:

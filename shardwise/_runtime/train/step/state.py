@@ -11,11 +11,11 @@ import jax
 
 
 def kinds_of(opt_state: Any, params: Any = None) -> list[str]:
-    """What an optimizer's state is made of, by name: `ScaleByAdamState`, `EmptyState` ...
+    """Return the type names in an optimizer's state: `ScaleByAdamState`, `EmptyState` ...
 
     Args:
         opt_state: The state.
-        params: What it trains; it holds more of the same kinds, whose names are the user's.
+        params: The params; their own types are left out.
     """
     theirs = set(_named_tuples(params))
     return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in theirs]
@@ -40,12 +40,12 @@ def _named_tuples(tree: Any) -> list[type]:
 )
 @dataclass(frozen=True)
 class TrainState:
-    """All that a step changes.
+    """The state of a training.
 
     Attributes:
-        params: What is trained.
+        params: The trained parameters.
         opt_state: The optimizer's state.
-        step: How many steps were taken.
+        step: The number of steps taken.
         collections: Linen's other collections, such as `batch_stats`; None for plain params.
     """
 
@@ -55,26 +55,26 @@ class TrainState:
     collections: Any = None
 
     def remember(self, kind: Any, leaves: list[Any]) -> None:
-        """Note of what kind the step that made the state found it, and its leaves, all of them."""
+        """Record the structure of the state, as its step knows it, and all its leaves."""
         object.__setattr__(self, "_made", (kind, leaves))
 
     def recall(self, leaves: list[Any]) -> Any:
-        """The kind that was noted, if these are the leaves that were, and still there; or None.
+        """Return the recorded structure if these are the recorded leaves, not deleted; or None.
 
-        Params may be replaced in a state that was made, so all are compared, by identity. A step
-        gives all memory of a state away or none, so one is asked whether it is gone.
+        The user may replace params in a state, so all leaves are compared, by identity. A step
+        donates all leaves or none, so only the first is asked whether it is deleted.
         """
         kind, made = self.__dict__.get("_made", (None, ()))
         same = len(leaves) == len(made) and all(map(is_, leaves, made))
         return kind if same and not (leaves and leaves[0].is_deleted()) else None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled and copied: without what a step has noted."""
+        """Return the fields to pickle and copy, without the record of `remember`."""
         return {key: value for key, value in self.__dict__.items() if key != "_made"}
 
     @property
     def variables(self) -> Any:
-        """What the loss is given: the params, or all variables of a Linen module."""
+        """The first argument of the loss: the params, or all variables of a Linen module."""
         if self.collections is None:
             return self.params
         return {"params": self.params, **self.collections}

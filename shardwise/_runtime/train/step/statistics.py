@@ -1,9 +1,9 @@
-"""State that a loss changes as it runs: batch statistics, and what may become of them.
+"""State that a loss updates, such as batch statistics.
 
-The promise is training that equals one device's. It holds for the statistics of a `BatchNorm` when
-they are those of the whole batch: the layer names the data axis, no part of the batch is taken by
-itself, and no padding is among the rows. Where that is not so the step is refused, unless the user
-says that statistics per shard are meant.
+Training is to equal training on one device. For the statistics of a `BatchNorm` that holds if they
+are computed over the whole batch: the layer names the data axis, the batch is not split further
+and has no padding. Otherwise the step raises an error, unless the user asks for statistics per
+shard.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from ...._base.errors import ShardingError, UnsupportedError, explain_error
+from ...._base.errors import ShardingError, UnsupportedError
 from ...._mesh import mesh as virtual_mesh
 from .dependence import dependents
 from .layout import Layout
@@ -27,55 +27,61 @@ MODES = ("batch", "shard")
 
 @dataclass(frozen=True)
 class Statistics:
-    """Whose statistics a loss is to have: those of the whole `batch`, or of each `shard`."""
+    """Whether the statistics of a loss are those of the whole `batch` or of each `shard`."""
 
     mode: str
 
     def __post_init__(self) -> None:
         if not (isinstance(self.mode, str) and self.mode in MODES):
             raise ShardingError(
-                explain_error(
-                    f"statistics is {self.mode!r}",
-                    where="argument 'statistics'",
-                    rule="Statistics are those of the whole 'batch', or of each 'shard'.",
-                    remedy="statistics='batch'",
-                )
+                f"statistics is {self.mode!r}",
+                where="argument 'statistics'",
+                rule="Statistics are those of the whole 'batch', or of each 'shard'.",
+                remedy="statistics='batch'",
             )
 
     def examine(
         self, loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
     ) -> None:
-        """Refuse a loss whose result would depend on how the batch is cut."""
+        """Raise if the result of a loss would depend on how the batch is split."""
         whole = self.mode == "batch"
         split = layout.accumulate > 1
         if not (padded or (whole and (split or jax.tree.leaves(state)))):
             return
-        found = _examine(loss, layout, params, state, batch, padded)
-        if whole and found.varying:
-            raise _varies(found.varying[0], layout)
-        if padded and (found.mixed or found.meets):
-            raise _padded(_deed(found.mixed, found.meets), layout)
-        if whole and split and (found.changed or found.meets):
-            raise _cut(_deed(found.changed, found.meets), layout)
+        effects = _effects(loss, layout, params, state, batch, padded)
+        if whole and effects.varying:
+            raise _varies(effects.varying[0], layout)
+        if padded and (effects.mixed or effects.collective):
+            raise _padded(_coupling(effects.mixed, effects.collective), layout)
+        if whole and split and (effects.changed or effects.collective):
+            raise _split_further(_coupling(effects.changed, effects.collective), layout)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a loss does: state it changes, that of it which would depend on padding, state that then
-    differs between devices, and where it has a collective over the data axis."""
+class Effects:
+    """The effects of a loss on its state.
+
+    Attributes:
+        changed: The leaves of the state that it updates.
+        mixed: Those of them that would depend on padding.
+        varying: The leaves that then differ between devices.
+        collective: A collective over the data axis, if there is one.
+    """
 
     changed: list[str]
     mixed: list[str]
     varying: list[str]
-    meets: str
+    collective: str
 
 
-def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool) -> Found:
+def _effects(
+    loss: Any, layout: Layout, params: Any, state: Any, batch: Any, padded: bool
+) -> Effects:
     from ...._engine.call import trace
     from ...._jax.virtual import virtually
     from ...._program import collectives_in
 
-    # Two devices tell what differs between devices; a mesh of one would hide it.
+    # At least two devices: on a mesh of one, nothing differs between devices.
     sizes = dict(layout.mesh.shape)
     sizes[layout.axis] = max(2, layout.devices)
     mesh = virtual_mesh(sizes)
@@ -90,7 +96,7 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, pad
         output, new = loss(params, state, batch, place)
         old = jax.tree.leaves(state)
         unchanged[:] = [a is b for a, b in zip(old, jax.tree.leaves(new), strict=True)]
-        # The output is kept, so that its collectives are not dropped as dead.
+        # The output is returned, so that its collectives are not removed as dead code.
         arrays = [x for x in jax.tree.leaves(output) if hasattr(x, "dtype")]
         return jax.tree.leaves(new), [jnp.asarray(x)[None] for x in arrays]
 
@@ -102,37 +108,35 @@ def _examine(loss: Any, layout: Layout, params: Any, state: Any, batch: Any, pad
         )
 
     shapes = shapes_of((params, state))
-    given = rows, jax.eval_shape(lambda: jax.random.key(0))  # a row has a key, and so has padding
+    given = rows, jax.eval_shape(lambda: jax.random.key(0))  # padding has keys as well
     try:
-        with virtually(mesh):  # a program of its own, whatever is traced around it
+        with virtually(mesh):  # a separate program, even inside another trace
             ops = trace(program, *shapes, *given)[0].body
             mixing = [False] * len(unchanged)
             if padded and not all(unchanged):
                 mixing = dependents(lambda given, p, s: program(p, s, *given)[0], given, *shapes)
     except UnsupportedError as error:
         raise UnsupportedError(
-            explain_error(
-                f"whether its statistics are those of the whole batch cannot be told: {error}",
-                where="the loss",
-                remedy="batches that divide evenly, and statistics='shard' if you have made sure "
-                "of it.",
-            )
+            f"it is unknown whether its statistics are those of the whole batch: {error}",
+            where="the loss",
+            remedy="batches that divide evenly, and statistics='shard' if you have made sure "
+            "of it.",
         ) from error
     names = _names(state)
     changed = [name for name, same in zip(names, unchanged, strict=True) if not same]
     varying = [name for name, axes in zip(names, _differing(ops), strict=False) if axes]
-    meets = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
+    collectives = [op for op in collectives_in(ops.ops) if layout.axis in [a.name for a in op.axes]]
     mixed = [name for name, does in zip(names, mixing, strict=True) if does and name in changed]
-    return Found(changed, mixed, varying, str(meets[0]) if meets else "")
+    return Effects(changed, mixed, varying, str(collectives[0]) if collectives else "")
 
 
 def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
-    """Refuse a gradient that is not the same along the axes which do not carry rows.
+    """Raise if the gradient differs along an axis that does not split the rows.
 
     Args:
-        mapped: From a mesh to the gradient as a function of the arguments.
+        mapped: A function from a mesh to the gradient as a function of the arguments.
         layout: The mesh and its data axis.
-        arguments: What it is called with.
+        arguments: The arguments of that function.
     """
     from ...._engine.call import trace
 
@@ -141,24 +145,22 @@ def refuse_varying(mapped: Any, layout: Layout, arguments: Any) -> None:
     if differing:
         axis = min(differing)
         raise ShardingError(
-            explain_error(
-                f"its gradient differs between the devices along {axis!r}",
-                where="the loss",
-                rule=f"Rows are split along {layout.axis!r}; along all other axes params and "
-                "gradients are the same everywhere. A loss that computes a part of the model on "
-                "each device there (tensor parallelism) is not data parallel.",
-                remedy="compute the same on all of them; or a mesh whose only axis carries rows.",
-            )
+            f"its gradient differs between the devices along {axis!r}",
+            where="the loss",
+            rule=f"Rows are split along {layout.axis!r}; along all other axes params and "
+            "gradients are the same everywhere. A loss that computes a part of the model on "
+            "each device there (tensor parallelism) is not data parallel.",
+            remedy="compute the same on all of them; or a mesh whose only axis carries rows.",
         )
 
 
 def shapes_of(tree: Any) -> Any:
-    """Shapes and dtypes alone, wherever the arrays are."""
+    """Return the shapes and dtypes of arrays, without their shardings."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), tree)
 
 
 def _differing(ops: Any) -> list[frozenset[str]]:
-    """For each result, the axes along which it differs though it is said to be the same."""
+    """Return, for each result, the axes along which it differs though declared replicated."""
     from ...._program import Join
 
     joins = {id(op.outs[0]): op for op in ops.ops if isinstance(op, Join)}
@@ -175,7 +177,7 @@ def _names(state: Any) -> list[str]:
 
 
 def keep_statistics(old: Any, new: Any, axis: str, mode: str) -> Any:
-    """The state that leaves the body, the same on every device."""
+    """Return the updated state, averaged over devices if each has its own."""
 
     def keep(old: Any, new: Any) -> Any:
         if new is old or mode == "batch":
@@ -191,48 +193,41 @@ def keep_statistics(old: Any, new: Any, axis: str, mode: str) -> Any:
 
 def _varies(name: str, layout: Layout) -> ShardingError:
     return ShardingError(
-        explain_error(
-            f"{name} comes out of it different on every device along {layout.axis!r}",
-            where="the loss",
-            rule="Statistics of a shard are not those of the batch: the model would train "
-            "differently on another number of devices.",
-            remedy=f"name the axis in the layer, BatchNorm(..., axis_name={layout.axis!r}), or say "
-            "statistics='shard' if statistics per shard are meant.",
-        )
+        f"{name} differs between the devices along {layout.axis!r} after it",
+        where="the loss",
+        rule="Statistics of a shard are not those of the batch: the model would train "
+        "differently on another number of devices.",
+        remedy=f"name the axis in the layer, BatchNorm(..., axis_name={layout.axis!r}), or pass "
+        "statistics='shard' if statistics per shard are intended.",
     )
 
 
-def _deed(updated: list[str], meets: str) -> str:
-    """What a loss does that the rows share."""
+def _coupling(updated: list[str], collective: str) -> str:
+    """Return, as a clause, what couples the rows of a loss."""
     if updated:
         return f"it updates {updated[0]}"
-    return f"it has {'an' if meets[0] in 'aeiou' else 'a'} {meets}"
+    return f"it has {'an' if collective[0] in 'aeiou' else 'a'} {collective}"
 
 
 def _padded(what: str, layout: Layout) -> ShardingError:
     return ShardingError(
-        explain_error(
-            f"{what}, and the batch does not divide evenly over {layout}",
-            where="the loss",
-            rule="The batch would have to be padded, and the padding would enter what the "
-            "rows share.",
-            remedy=f"batches of a multiple of {layout.parts} rows; drop or fill the last one.",
-        )
+        f"{what}, and the batch does not divide evenly over {layout}",
+        where="the loss",
+        rule="The batch would have to be padded, and the padding would enter what the rows share.",
+        remedy=f"batches of a multiple of {layout.parts} rows; drop or fill the last one.",
     )
 
 
-def _cut(what: str, layout: Layout) -> ShardingError:
+def _split_further(what: str, layout: Layout) -> ShardingError:
     remedy = f"a virtual mesh, mesh=sw.mesh({layout.axis}=n), which accumulates over n parts"
     if layout.virtual:
         sizes = {**layout.mesh.shape, layout.axis: layout.parts}
         wider = ", ".join(f"{axis}={size}" for axis, size in sizes.items())
         remedy = f"mesh=sw.mesh({wider}) with accumulate=1, which computes the same parts"
     return ShardingError(
-        explain_error(
-            f"{what}, and accumulate={layout.accumulate} cuts the batch further",
-            where="the loss",
-            rule="What the rows share would be taken over a part of the batch only.",
-            remedy=f"{remedy} and has the statistics of the whole batch; or statistics='shard' if "
-            "those of the parts are meant.",
-        )
+        f"{what}, and accumulate={layout.accumulate} cuts the batch further",
+        where="the loss",
+        rule="Statistics would be computed over a part of the batch only.",
+        remedy=f"{remedy} and has the statistics of the whole batch; or statistics='shard' if "
+        "those of the parts are intended.",
     )
