@@ -35,7 +35,7 @@ import numpy as np
 import report
 
 from shardwise._runtime.evaluate import evaluate
-from shardwise._runtime.evaluate.computing import memory
+from shardwise._runtime.evaluate.step import memory
 
 WIDTH = 1024
 GIB = 1 << 30

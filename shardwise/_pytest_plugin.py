@@ -75,7 +75,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _has_its_own(item: Any) -> bool:
-    """Whether the test takes a fixture of the user's, called `mesh`, that has params already."""
+    """Return whether the test takes a fixture of the user's, called `mesh`, that has params
+    already."""
     found = item._fixtureinfo.name2fixturedefs.get("mesh", ())
     return bool(found) and found[-1].params is not None
 
@@ -115,7 +116,7 @@ TAKES = pytest.StashKey[set[str]]()
 
 
 def _axes(marks: Sequence[pytest.Mark], test: str) -> dict[str, list[int]]:
-    """The sizes of each axis. The marks come closest first, and the closest one counts."""
+    """Return the sizes of each axis. The marks come closest first, and the closest one counts."""
     axes: dict[str, list[int]] = {}
     for mark in reversed(marks):
         if mark.args or not mark.kwargs:
@@ -137,7 +138,7 @@ def _is_size(given: Any) -> bool:
 
 
 def _place(item: pytest.Item) -> str:
-    """A test by its name and by the line that it begins in, decorators included."""
+    """Return a test by its name and by the line that it begins in, decorators included."""
     line = item.location[1]
     return f"{item.nodeid} (line {line + 1})" if line is not None else item.nodeid
 
@@ -200,7 +201,7 @@ def _summary(finding: Any) -> str:
 
 
 def _asserted(statement: str, frame: FrameType) -> list[Any]:
-    """The wrong verdicts that an `assert` was about: no others that happen to be around."""
+    """Return the wrong verdicts that an `assert` was about: no others that happen to be around."""
     homes = {"shardwise._analysis.check": "Verdict", "shardwise._analysis.prove": "Proof"}
     kinds = tuple(getattr(sys.modules[m], name) for m, name in homes.items() if m in sys.modules)
     test = _test_of(statement)
@@ -218,7 +219,7 @@ def _asserted(statement: str, frame: FrameType) -> list[Any]:
 
 
 def _test_of(statement: str) -> ast.expr | None:
-    """What the one `assert` of a line asks for."""
+    """Return what the one `assert` of a line asks for."""
     try:
         nodes = ast.walk(ast.parse(statement.strip()))
     except SyntaxError:
@@ -228,7 +229,7 @@ def _test_of(statement: str) -> ast.expr | None:
 
 
 def _is_about_truth(test: ast.expr) -> bool:
-    """Whether it asks if something is right, and does not compare or negate."""
+    """Return whether it asks if something is right, and does not compare or negate."""
     if isinstance(test, ast.BoolOp):
         return all(map(_is_about_truth, test.values))
     if isinstance(test, ast.NamedExpr):
@@ -239,7 +240,8 @@ def _is_about_truth(test: ast.expr) -> bool:
 
 
 def _own_words(error: AssertionError, verdicts: Sequence[Any]) -> list[str]:
-    """The message that the user gave to `assert`, unless it is the verdict, which pytest cuts."""
+    """Return the message that the user gave to `assert`, unless it is the verdict, which pytest
+    cuts."""
     said = str(error)
     heads = [str(one).partition("\n")[0] for one in verdicts]
     if not said or said.startswith(("assert ", *heads)):

@@ -4,5 +4,5 @@ from ._base.errors import require
 
 require("flax", "shardwise.nnx")
 
-from ._runtime.train.objects import ObjectStep as ObjectStep  # noqa: E402
-from ._runtime.train.objects import data_parallel as data_parallel  # noqa: E402
+from ._runtime.train.nnx import ObjectStep as ObjectStep  # noqa: E402
+from ._runtime.train.nnx import data_parallel as data_parallel  # noqa: E402

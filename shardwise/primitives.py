@@ -51,7 +51,7 @@ def sharded_eval_loss(
     form: Literal["shard_map", "loop", "vmap"] = "shard_map",
     mesh: MeshLike | None = None,
 ) -> jax.Array:
-    """The mean squared error of `nn.Dense(1)` over an eval set, one shard at a time.
+    """Return the mean squared error of `nn.Dense(1)` over an eval set, one shard at a time.
 
     Three forms give the same number:
 
@@ -152,7 +152,7 @@ def data_parallel_step(
     *,
     mesh: MeshLike | None = None,
 ) -> jax.Array:
-    """One data-parallel step of SGD on an `nnx.Linear`, and the loss before it.
+    """Return one data-parallel step of SGD on an `nnx.Linear`, and the loss before it.
 
     Pitfalls:
         - Inside `shard_map`, `pmean(grad(loss))` of replicated parameters is n times too large:
@@ -189,7 +189,7 @@ def data_parallel_step(
 
 @public("sw.primitives.shard_map_vs_vmap")
 def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
-    """The sum of squares of each row, by `shard_map` and by `vmap`.
+    """Return the sum of squares of each row, by `shard_map` and by `vmap`.
 
     `vmap` says that rows are independent and leaves the rest to the compiler. `shard_map` says
     which device has which rows.
@@ -217,7 +217,7 @@ def shard_map_vs_vmap(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Arra
 
 @public("sw.primitives.shard_map_psum")
 def shard_map_psum(x: ArrayLike, *, mesh: MeshLike | None = None) -> jax.Array:
-    """The sum of all elements: each device adds up its own, a `psum` adds up the devices.
+    """Return the sum of all elements: each device adds up its own, a `psum` adds up the devices.
 
     Pitfalls:
         - Without the `psum` each device has a part of the sum. On one device that is the sum, so
@@ -284,7 +284,8 @@ def _spread(body: Callable[..., Any], mesh: AnyMesh, in_specs: Any, out_specs: A
 
 
 def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
-    """The mesh to run on, with Auto axes, so that arrays need not be placed on it beforehand."""
+    """Return the mesh to run on, with Auto axes, so that arrays need not be placed on it
+    beforehand."""
     if mesh is None:
         mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
     mesh = one_mesh(mesh)
@@ -297,7 +298,7 @@ def _mesh_for(mesh: MeshLike | None, count: int, what: str) -> AnyMesh:
 
 
 def _split(name: str, count: SupportsFloat, **arrays: jax.Array) -> tuple[jax.Array, ...]:
-    """Each array as `(count, length / count, ...)`: its shards, in order."""
+    """Return each array as `(count, length / count, ...)`: its shards, in order."""
     (first, length), *others = ((key, len(array)) for key, array in arrays.items())
     for other, found in others:
         if found != length:
@@ -364,7 +365,7 @@ def _finite(name: str, value: SupportsFloat) -> float:
 
 
 def _number(name: str, value: Any) -> Any:
-    """A Python number, from a number or from an array without dimensions."""
+    """Return a Python number, from a number or from an array without dimensions."""
     number = value.item() if getattr(value, "shape", None) == () else value
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
         raise ArgumentError(_refusal(name, f"found {value!r}", "It must be a number."))

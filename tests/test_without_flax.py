@@ -66,7 +66,7 @@ def told(call):
 
 print(told(lambda: sw.nnx), told(lambda: sw.primitives), sep=", ")
 print(told(lambda: sw.data_parallel(lambda p, b: b, object())))
-from shardwise._runtime.train.checkpoint import Checkpoints
+from shardwise._runtime.train.fit.checkpoint import Checkpoints
 print(told(lambda: Checkpoints("folder", 3)))
 from shardwise._practice.sandbox.host import Sandbox
 print(told(lambda: Sandbox().start()))

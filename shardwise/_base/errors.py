@@ -1,7 +1,7 @@
-"""The exceptions, and the function that composes every message.
+"""The exceptions.
 
-Every message states where it happened, what was found, which rule that breaks and what to do about
-it, in that order. `explain_error` puts the four together, so that messages look alike.
+Every message of shardwise says where it happened, what was found, which rule that breaks and what
+to do about it, in that order. The exceptions take these as arguments, so that messages look alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from typing import Any
 
 
 class ShardwiseError(Exception):
-    """The base class of everything that shardwise raises on purpose."""
+    """The base class of all errors that shardwise raises on purpose.
+
+    Args:
+        what: What was found, as a sentence.
+        where: The place, such as `train.py:31` or `argument 'x'`.
+        rule: The rule that was broken, as a sentence.
+        remedy: What to do, as a sentence or as code.
+    """
+
+    def __init__(self, what: str, *, where: str = "", rule: str = "", remedy: str = "") -> None:
+        super().__init__(explain_error(what, where=where, rule=rule, remedy=remedy))
 
 
 class DeadlockError(ShardwiseError, RuntimeError):
@@ -130,11 +140,9 @@ def require(package: str, what: str) -> None:
         installed = False
     if not installed:
         raise MissingPackageError(
-            explain_error(
-                f"{what} needs {package}, which is not installed",
-                rule="Flax, optax and Orbax come with the extra 'flax'; all else works without.",
-                remedy="pip install 'shardwise[flax]'",
-            )
+            f"{what} needs {package}, which is not installed",
+            rule="Flax, optax and Orbax come with the extra 'flax'; all else works without.",
+            remedy="pip install 'shardwise[flax]'",
         )
 
 
@@ -147,12 +155,10 @@ def refuse_progress(given: Any, what: str) -> None:
     if given is None or isinstance(given, bool) or callable(given):
         return
     raise ArgumentError(
-        explain_error(
-            f"progress is {a_type(given)}",
-            where="progress=",
-            rule=f"It is True, False, None or a function that is given {what}.",
-            remedy="progress=print",
-        )
+        f"progress is {a_type(given)}",
+        where="progress=",
+        rule=f"It is True, False, None or a function that is given {what}.",
+        remedy="progress=print",
     )
 
 
@@ -167,11 +173,9 @@ def path_of(given: Any, where: str) -> Path:
         if isinstance(path, str) and path and "\0" not in path:
             return Path(path)
     raise ArgumentError(
-        explain_error(
-            f"the path is {given!r}",
-            where=where,
-            rule="A path is a string or a pathlib.Path, and not empty.",
-        )
+        f"the path is {given!r}",
+        where=where,
+        rule="A path is a string or a pathlib.Path, and not empty.",
     )
 
 
@@ -186,11 +190,9 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ShardwiseError(
-            explain_error(
-                f"it cannot be written ({error.strerror})",
-                where=str(path),
-                remedy="name a file in a folder that is there, may be written to and has room.",
-            )
+            f"it cannot be written ({error.strerror})",
+            where=str(path),
+            remedy="name a file in a folder that is there, may be written to and has room.",
         ) from error
 
 

@@ -53,7 +53,7 @@ class Found:
 
 
 def find_cases(targets: list[str]) -> list[Found]:
-    """All cases of the files and folders named, each once.
+    """Return all cases of the files and folders named, each once.
 
     Raises:
         ShardwiseError: A target is not there, or declares no case.
@@ -66,7 +66,7 @@ def find_cases(targets: list[str]) -> list[Found]:
 
 
 def shown(file: Path | str) -> str:
-    """A path as people read it: from here, if it is below here."""
+    """Return a path as people read it: from here, if it is below here."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
@@ -91,7 +91,7 @@ def _cases_of(target: str) -> list[Found]:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """A file and the name of a case; `::` as pytest has it is understood as well."""
+    """Return a file and the name of a case; `::` as pytest has it is understood as well."""
     found = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
     return (found[1], found[2]) if found else (target, "")
 
@@ -118,7 +118,7 @@ def _cases_below(folder: Path) -> list[Found]:
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """The user's own Python files below a folder."""
+    """Yield the user's own Python files below a folder."""
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _skipped(Path(root, name))]
         yield from (Path(root, name) for name in files if name.endswith(".py"))
@@ -131,7 +131,7 @@ def _skipped(folder: Path) -> bool:
 
 
 def declaring(files: Sequence[Path]) -> list[Path]:
-    """The files that declare cases, read off their text: a file without any is not imported.
+    """Return the files that declare cases, read off their text: a file without any is not imported.
 
     One that names `sw.case` does, and one that decorates with what such a file shares:
     `from helpers import case`, whatever it is called there.
@@ -144,7 +144,7 @@ def declaring(files: Sequence[Path]) -> list[Path]:
 
 
 def declares_cases(file: Path) -> bool:
-    """Whether a file names `sw.case`, or imports it by its name."""
+    """Return whether a file names `sw.case`, or imports it by its name."""
     text = file.read_text(encoding="utf-8", errors="replace")
     if "shardwise" not in text or not re.search(r"\bcase\b", text):
         return False
@@ -167,7 +167,8 @@ def _names_case(node: ast.AST) -> bool:
 
 
 def _decorates(tree: ast.AST, sharing: Collection[Path]) -> bool:
-    """Whether a file decorates a function with something that it imports from one of those."""
+    """Return whether a file decorates a function with something that it imports from one of
+    those."""
     modules = {one.parent.name if one.stem == "__init__" else one.stem for one in sharing}
     nodes = list(ast.walk(tree))
     taken: set[str] = set()
@@ -196,7 +197,7 @@ def _cases_in(file: Path) -> list[Found]:
 
 
 def _held(module: ModuleType) -> list[Case]:
-    """The cases that a module has by name, each once; also those that it imports."""
+    """Return the cases that a module has by name, each once; also those that it imports."""
     from .._analysis.check import Case
 
     return list({id(x): x for x in vars(module).values() if isinstance(x, Case)}.values())
@@ -264,7 +265,8 @@ def _execute(file: Path, name: str) -> ModuleType:
 
 
 def _module_name(file: Path) -> tuple[Path, str]:
-    """The folder that the import starts from, and the name: packages have an `__init__.py`."""
+    """Return the folder that the import starts from, and the name: packages have an
+    `__init__.py`."""
     root, parts = file.parent, [file.stem] if file.stem != "__init__" else []
     while (root / "__init__.py").exists() and root.parent != root:
         parts.insert(0, root.name)
@@ -275,19 +277,17 @@ def _module_name(file: Path) -> tuple[Path, str]:
 def program_of(
     case: Case, other: Callable[[], Any] | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a case (or what it has to be explained) returns: a function and its arguments."""
+    """Return what a case (or what it has to be explained) returns: a function and its arguments."""
     if case.refused is not None:
         raise case.refused
     where = f"{_place(case)}: case {case.name!r}" + (", explain" if other else "")
     make: Any = other or case.make
     if refusal := binds(make, []):
         raise ArgumentError(
-            explain_error(
-                f"{name_of(make)}() cannot be called without arguments: {refusal}",
-                where=where,
-                rule="A case takes none: it makes the arguments of the program, and returns them.",
-                remedy=f"def {case.name}(): return f, (x,)",
-            )
+            f"{name_of(make)}() cannot be called without arguments: {refusal}",
+            where=where,
+            rule="A case takes none: it makes the arguments of the program, and returns them.",
+            remedy=f"def {case.name}(): return f, (x,)",
         )
     made: Any = make()
     if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
@@ -297,12 +297,10 @@ def program_of(
     else:
         return made[0], tuple(made[1])
     raise ShardwiseError(
-        explain_error(
-            f"{got}.",
-            where=where,
-            rule="A case returns (f, args): a function and the tuple of its arguments.",
-            remedy="return f, (x,)",
-        )
+        f"{got}.",
+        where=where,
+        rule="A case returns (f, args): a function and the tuple of its arguments.",
+        remedy="return f, (x,)",
     )
 
 
@@ -313,7 +311,7 @@ def _place(case: Case) -> str:
 
 def _wrong(target: str, what: str, remedy: str = "") -> ShardwiseError:
     remedy = remedy or "name FILE.py, FILE.py:NAME or a folder."
-    return ShardwiseError(explain_error(what, where=target, remedy=remedy))
+    return ShardwiseError(what, where=target, remedy=remedy)
 
 
 def _no_cases(target: str, homes: Sequence[str] = ()) -> ShardwiseError:
@@ -321,10 +319,8 @@ def _no_cases(target: str, homes: Sequence[str] = ()) -> ShardwiseError:
         what = f"no cases of its own; those that it imports are declared in {', '.join(homes)}."
         return _wrong(target, what, "name the file that declares them.")
     return ShardwiseError(
-        explain_error(
-            "no cases found.",
-            where=target,
-            rule="A case is a function that returns (f, args), decorated with sw.case.",
-            remedy=HOW,
-        )
+        "no cases found.",
+        where=target,
+        rule="A case is a function that returns (f, args), decorated with sw.case.",
+        remedy=HOW,
     )

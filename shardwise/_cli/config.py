@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .cases import split_target
 from .rules import nearest, rules
 
@@ -61,7 +61,7 @@ class Settings:
 
 
 def load(folder: Path | None = None) -> Settings:
-    """The settings for a folder: those of the nearest `pyproject.toml`."""
+    """Return the settings for a folder: those of the nearest `pyproject.toml`."""
     start = (folder or Path.cwd()).absolute()
     for parent in (start, *start.parents):
         file = parent / "pyproject.toml"
@@ -160,7 +160,7 @@ def _kind(value: Any) -> str:
 
 
 def _wrong(file: Path, what: str, remedy: str) -> ShardwiseError:
-    return ShardwiseError(explain_error(what, where=_where(file), remedy=remedy))
+    return ShardwiseError(what, where=_where(file), remedy=remedy)
 
 
 def _where(file: Path) -> str:

@@ -56,7 +56,7 @@ def demo(
 
 
 def _load_programs() -> Any:
-    """The demo's programs, under a file name that is not inside shardwise.
+    """Return the demo's programs, under a file name that is not inside shardwise.
 
     Errors name the user's lines and leave out the library's. In the demo these are the user's.
     """

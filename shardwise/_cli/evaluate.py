@@ -19,7 +19,6 @@ import typer
 from .._base.errors import (
     ShardingError,
     ShardwiseError,
-    explain_error,
     interrupted,
     notes_of,
     text_of,
@@ -114,7 +113,7 @@ def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
         remedy = f"{alone}. --verbose shows the whole traceback."
         notes = notes_of(error, "shardwise.evaluate: ")
         what = "\n  ".join([found, *line.splitlines(), *notes])
-        raise ShardwiseError(explain_error(what, where=name, remedy=remedy)) from error
+        raise ShardwiseError(what, where=name, remedy=remedy) from error
 
 
 @contextlib.contextmanager
@@ -133,7 +132,7 @@ def _interrupts(journal: Path | None) -> Iterator[None]:
 
 
 def load_data(options: list[str]) -> Any:
-    """The data that the options name: one array, a tuple or a dict, all memory-mapped."""
+    """Return the data that the options name: one array, a tuple or a dict, all memory-mapped."""
     pairs = [_split(option) for option in options]
     names = [name for name, _ in pairs]
     if any(names) and not all(names):
@@ -147,7 +146,7 @@ def load_data(options: list[str]) -> Any:
 
 
 def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str = "") -> Any:
-    """The object that `package.module:name` or `file.py:name` stands for.
+    """Return the object that `package.module:name` or `file.py:name` stands for.
 
     Args:
         name: What was typed.
@@ -168,7 +167,7 @@ def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str 
 
 
 def _meant(module: ModuleType, wanted: Callable[[Any], bool]) -> list[str]:
-    """The names that may be meant; a module that it imports is none."""
+    """Return the names that may be meant; a module that it imports is none."""
     every = vars(module).items()
     return [name for name, x in every if wanted(x) and not isinstance(x, ModuleType)]
 
@@ -198,7 +197,7 @@ def _load_file(path: Path, name: str) -> ModuleType:
 
 
 def _makes_state(held: Any) -> bool:
-    """A function makes the state; a module of Flax can be called as well, but is one."""
+    """Return a function makes the state; a module of Flax can be called as well, but is one."""
     return callable(held) and (hasattr(held, "__code__") or isinstance(held, type))
 
 
@@ -232,12 +231,10 @@ def _load(path: str) -> Any:
         return loaded
     except (OSError, ValueError) as error:
         raise ShardingError(
-            explain_error(
-                f"cannot be read as an array: {error}",
-                where=f"--data {path}",
-                rule="Data is a .npy file.",
-                remedy="np.save('x.npy', x)",
-            )
+            f"cannot be read as an array: {error}",
+            where=f"--data {path}",
+            rule="Data is a .npy file.",
+            remedy="np.save('x.npy', x)",
         ) from error
 
 
@@ -252,13 +249,11 @@ def _no_file(path: str) -> ShardingError:
         remedy = f"did you mean {folder / near[0]}.npy?" if near else f"there are {shown}."
     elif not folder.is_dir():
         remedy = f"there is no folder {str(folder)!r} either: check the path."
-    return ShardingError(
-        explain_error("there is no such file", where=f"--data {path}", remedy=remedy)
-    )
+    return ShardingError("there is no such file", where=f"--data {path}", remedy=remedy)
 
 
 def _wrong(what: str, remedy: str) -> ShardingError:
-    return ShardingError(explain_error(f"{what}.", where="--data", remedy=remedy))
+    return ShardingError(f"{what}.", where="--data", remedy=remedy)
 
 
 def _not_found(typed: str, what: str, known: Iterable[str] = ()) -> ShardwiseError:
@@ -273,4 +268,4 @@ def _not_found(typed: str, what: str, known: Iterable[str] = ()) -> ShardwiseErr
         rule = "A function is named MODULE:FN, a file FILE.py:FN."
         example = "shardwise evaluate my_model:loss --data x.npy"
     remedy = f"did you mean {place}:{near[0]}?" if near else example
-    return ShardwiseError(explain_error(what, where=typed, rule=rule, remedy=remedy))
+    return ShardwiseError(what, where=typed, rule=rule, remedy=remedy)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .._base.doing import telling
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from . import files, options
 from .cases import Found, find_cases, program_of
 from .report import Outcome, full_text
@@ -129,12 +129,10 @@ def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -
     if len(cases) > 1 and any(paths):
         names = ", ".join(one.name for one in cases)
         raise ShardwiseError(
-            explain_error(
-                f"there are {len(cases)} cases: {names}",
-                where=str(next(path for path in paths if path)),
-                rule="A file holds one case.",
-                remedy=f"name it: shardwise {verb} {cases[0].name}",
-            )
+            f"there are {len(cases)} cases: {names}",
+            where=str(next(path for path in paths if path)),
+            rule="A file holds one case.",
+            remedy=f"name it: shardwise {verb} {cases[0].name}",
         )
 
 
@@ -152,7 +150,7 @@ class Wanted:
 
 
 def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
-    """The bounds of `--expect bytes_sent.data=1e6,all_gather=0`."""
+    """Return the bounds of `--expect bytes_sent.data=1e6,all_gather=0`."""
     found: dict[str, Any] = {}
     for part in (part for text in texts for part in text.split(",")):
         name, equals, number = part.strip().partition("=")
@@ -160,12 +158,10 @@ def parse_bounds(texts: Sequence[str]) -> dict[str, Any]:
         most = _number(number)
         if most is None or not equals or not figure or (dot and not axis):
             raise ShardwiseError(
-                explain_error(
-                    f"{part.strip()!r} is no bound",
-                    where="--expect",
-                    rule="A bound is a figure and the most it may be.",
-                    remedy="--expect bytes_sent.data=1e6,all_gather=0",
-                )
+                f"{part.strip()!r} is no bound",
+                where="--expect",
+                rule="A bound is a figure and the most it may be.",
+                remedy="--expect bytes_sent.data=1e6,all_gather=0",
             )
         if axis:
             found.setdefault(figure, {})[axis] = most
@@ -194,7 +190,7 @@ class Explained:
     """The bounds that are exceeded."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         case = {key: value for key, value in self.outcome.to_dict().items() if key != "verdict"}
         found = {**case, "report": self.report.to_dict() if self.report else None}
         if self.report and self.beside:
@@ -221,7 +217,7 @@ class Explained:
 
 
 def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
-    """The command as one would type it."""
+    """Return the command as one would type it."""
     given = [part for name, value in told.items() if value is not None for part in (name, value)]
     return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
 
@@ -268,7 +264,8 @@ def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: A
 
 
 def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
-    """The report with what a proof of the same program finds; as it is where there is none."""
+    """Return the report with what a proof of the same program finds; as it is where there is
+    none."""
     from .._analysis.prove import prove
     from .._mesh import mesh as make_mesh
 
@@ -279,7 +276,7 @@ def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
 
 
 def largest(sizes: Any) -> Mesh:
-    """The largest mesh that a case names."""
+    """Return the largest mesh that a case names."""
     if isinstance(sizes, Mapping):
         return {
             name: max(column) if isinstance(column, Sequence) else column

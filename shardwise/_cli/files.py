@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from .._base.durable import hindrance
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 
 
 def refuse_unwritable(path: Path | None, option: str) -> None:
@@ -15,12 +15,10 @@ def refuse_unwritable(path: Path | None, option: str) -> None:
     what = None if path is None else hindrance(path)
     if what is not None:
         raise ShardwiseError(
-            explain_error(
-                what,
-                where=f"{option} {path}",
-                rule="Where the file goes is looked at before anything is computed.",
-                remedy="name a file in a folder that is there and can be written to.",
-            )
+            what,
+            where=f"{option} {path}",
+            rule="Where the file goes is looked at before anything is computed.",
+            remedy="name a file in a folder that is there and can be written to.",
         )
 
 

@@ -98,7 +98,8 @@ def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
 
 
 def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:
-    """What was asked for of each case; one that has no such value is left out, if another has."""
+    """Return what was asked for of each case; one that has no such value is left out, if another
+    has."""
     if line is None and where is None:
         return found
     kept: list[Inspected] = []
@@ -116,7 +117,7 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
 
 
 def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
-    """The largest mesh of a case that is not too large, and a note if it has a larger one.
+    """Return the largest mesh of a case that is not too large, and a note if it has a larger one.
 
     Never a mesh that the case does not have: its program need not fit any other.
     """

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from .._base.doing import doing, telling
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .cases import Found, find_cases, program_of
 from .fixing import apply_fixes, check_again, patches
 from .options import Format
@@ -61,7 +61,7 @@ def judge_all(
 
 
 def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str) -> list[Found]:
-    """The cases of files and folders whose names match."""
+    """Return the cases of files and folders whose names match."""
     with contextlib.redirect_stdout(sys.stderr), telling("importing"):
         cases = find_cases(targets)
     if matches is None:
@@ -70,12 +70,10 @@ def _chosen(targets: list[str], matches: Callable[[str], bool] | None, text: str
     chosen = [one for one, name in zip(cases, names, strict=True) if one.error or matches(name)]
     if not chosen:
         raise ShardwiseError(
-            explain_error(
-                "no case matches.",
-                where=f"-k {text!r}",
-                rule=f"Cases: {', '.join(names)}.",
-                remedy=f"-k with a part of one of these names, such as -k {_word(names[0])}.",
-            )
+            "no case matches.",
+            where=f"-k {text!r}",
+            rule=f"Cases: {', '.join(names)}.",
+            remedy=f"-k with a part of one of these names, such as -k {_word(names[0])}.",
         )
     return chosen
 
@@ -122,7 +120,7 @@ def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
 
 
 def _printer(asked: Asked) -> Callable[[Outcome], None]:
-    """What to do with each outcome as it comes."""
+    """Return what to do with each outcome as it comes."""
     if asked.output in (Format.JSON, Format.SARIF, Format.DIFF):
         return lambda outcome: None
     if asked.output is Format.GITHUB:
@@ -162,7 +160,7 @@ COLORS = {ExitCode.OK: "bold green", ExitCode.UNKNOWN: "bold yellow"}
 
 
 def _exit_code(outcomes: list[Outcome]) -> ExitCode:
-    """One wrong case answers the question, whatever could not be run."""
+    """Return one wrong case answers the question, whatever could not be run."""
     if any(one.wrong for one in outcomes):
         return ExitCode.WRONG
     if any(one.error for one in outcomes):

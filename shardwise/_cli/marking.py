@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .status import ExitCode
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class Format(enum.StrEnum):
 
 
 def folder_of(place: Path, exercises: Path | None) -> Any:
-    """The practice folder that a file's place belongs to, if its exercises are those asked for."""
+    """Return the practice folder that a file's place belongs to, if its exercises are those asked
+    for."""
     from .._practice.folder import Folder
 
     if not Folder.above(place):
@@ -67,14 +68,12 @@ def judge_all(
     pairs = list(_solutions(folder, own.exercises if own else load_all(exercises)))
     if not pairs:
         raise ShardwiseError(
-            explain_error(
-                "there are no solutions here",
-                where=f"--all {folder}",
-                rule="A solution is called after its exercise: 01_shard_map_psum.py or "
-                "shard_map_psum.py, in the folder or in a folder for each person below it.",
-                remedy="name the folder that holds them, or call the files so; shardwise practice "
-                "list has the names.",
-            )
+            "there are no solutions here",
+            where=f"--all {folder}",
+            rule="A solution is called after its exercise: 01_shard_map_psum.py or "
+            "shard_map_psum.py, in the folder or in a folder for each person below it.",
+            remedy="name the folder that holds them, or call the files so; shardwise practice "
+            "list has the names.",
         )
     right = 0
     with Judge(limits(seconds), without=walls(unsafe), confirming="always") as made:
@@ -150,12 +149,9 @@ def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, P
     """Whose, which exercise, which file: all files that are called after an exercise."""
     if not folder.is_dir():
         raise ShardwiseError(
-            explain_error(
-                "there is no such folder",
-                where=f"--all {folder}",
-                remedy="name a folder that is there; one file is judged with practice judge NAME "
-                "FILE.",
-            )
+            "there is no such folder",
+            where=f"--all {folder}",
+            remedy="name a folder that is there; one file is judged with practice judge NAME FILE.",
         )
     from .._practice.text import visible
 
@@ -184,7 +180,7 @@ def _row(who: str, found: Judgement) -> dict[str, Any]:
 
 
 def limits(seconds: float) -> Any:
-    """What a run of a solution may take."""
+    """Return what a run of a solution may take."""
     from .._practice.sandbox.host import Limits
 
     return Limits(seconds=seconds, cpu=max(1, round(seconds * 2 / 3)))
@@ -205,7 +201,7 @@ def say(found: Judgement, output: Format) -> None:
 
 
 def exit_code(found: Judgement) -> ExitCode:
-    """What the command ends with."""
+    """Return what the command ends with."""
     from .._practice.verdict import NOT_RUN
 
     if found.status == NOT_RUN:

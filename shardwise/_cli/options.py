@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from . import config
 from .running import start_devices
 from .select import parse_mesh
@@ -79,7 +79,7 @@ def meshes(help_text: str) -> Any:
 
 
 def one(help_text: str) -> Any:
-    """An option that names one mesh."""
+    """Return an option that names one mesh."""
     return typer.Option(metavar="AXIS=SIZE,...", help=help_text)
 
 
@@ -89,32 +89,28 @@ def page(help_text: str) -> Any:
 
 
 def one_mesh(text: str, option: str = "--mesh") -> Mesh:
-    """The mesh that `data=8,model=2` asks for."""
+    """Return the mesh that `data=8,model=2` asks for."""
     sizes = parse_mesh(text, option)
     for name, column in sizes.items():
         if len(column) != 1:
             raise ShardwiseError(
-                explain_error(
-                    f"axis {name!r} has {len(column)} sizes",
-                    where=f"{option} {text}",
-                    rule="One mesh is looked at, with one size for each axis.",
-                    remedy=f"{option} {name}={max(column)}",
-                )
+                f"axis {name!r} has {len(column)} sizes",
+                where=f"{option} {text}",
+                rule="One mesh is looked at, with one size for each axis.",
+                remedy=f"{option} {name}={max(column)}",
             )
     return {name: column[0] for name, column in sizes.items()}
 
 
 def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], config.Settings]:
-    """The targets and the settings of the project; JAX is started as both of them ask."""
+    """Return the targets and the settings of the project; JAX is started as both of them ask."""
     settings = config.load()
     chosen = targets or list(settings.paths)
     if not chosen:
         raise ShardwiseError(
-            explain_error(
-                "no file or folder is named.",
-                rule="Cases are looked for in files and folders: FILE.py, FILE.py:NAME or DIR.",
-                remedy=f'name one, or set {config.TABLE} paths = ["src"] in pyproject.toml.',
-            )
+            "no file or folder is named.",
+            rule="Cases are looked for in files and folders: FILE.py, FILE.py:NAME or DIR.",
+            remedy=f'name one, or set {config.TABLE} paths = ["src"] in pyproject.toml.',
         )
     if not targets:
         settings.refuse_missing_paths()

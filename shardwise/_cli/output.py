@@ -54,7 +54,8 @@ def printing() -> Iterator[None]:
 
 
 def _is_of_printing(error: OSError) -> bool:
-    """Whether it came from writing to standard output: a file that is read may be as broken."""
+    """Return whether it came from writing to standard output: a file that is read may be as
+    broken."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

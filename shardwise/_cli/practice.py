@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .marking import (
     Format,
     as_csv,
@@ -192,12 +192,10 @@ def show(
     one = find(all_of, name)
     if one.name not in solved and not anyway:
         raise ShardwiseError(
-            explain_error(
-                f"{one.name} is not solved yet",
-                where="shardwise practice show",
-                rule="The solution is shown once yours is right.",
-                remedy=f"shardwise practice hint {one.name}, or show {one.name} --anyway.",
-            )
+            f"{one.name} is not solved yet",
+            where="shardwise practice show",
+            rule="The solution is shown once yours is right.",
+            remedy=f"shardwise practice hint {one.name}, or show {one.name} --anyway.",
         )
     typer.echo(one.solution.rstrip())
 
@@ -256,11 +254,9 @@ def judge(
     solution: Path = file or folder.file(one)
     if file is None and not solution.exists():
         raise ShardwiseError(
-            explain_error(
-                "there is no such file",
-                where=str(solution),
-                remedy=f"shardwise practice reset {one.name} writes it as it was at the start.",
-            )
+            "there is no such file",
+            where=str(solution),
+            remedy=f"shardwise practice reset {one.name} writes it as it was at the start.",
         )
     source = read(solution)
     confirming = "where possible" if file is None else "always"
@@ -275,19 +271,17 @@ def judge(
 
 
 def _own_folder(where: Path, exercises: Path | None, name: str) -> Any:
-    """The practice folder here, whose file is judged where none is named."""
+    """Return the practice folder here, whose file is judged where none is named."""
     from .._practice.folder import Folder
 
     if Folder.above(where):
         return Folder.find(where, exercises)
     raise ShardwiseError(
-        explain_error(
-            "no file is named, and this is not a practice folder",
-            where=f"shardwise practice judge {name}",
-            rule="In a practice folder or below it, an exercise's own file is judged.",
-            remedy=f"name the file: shardwise practice judge {name} FILE; or make a practice "
-            "folder: shardwise practice start.",
-        )
+        "no file is named, and this is not a practice folder",
+        where=f"shardwise practice judge {name}",
+        rule="In a practice folder or below it, an exercise's own file is judged.",
+        remedy=f"name the file: shardwise practice judge {name} FILE; or make a practice "
+        "folder: shardwise practice start.",
     )
 
 

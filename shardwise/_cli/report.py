@@ -70,7 +70,7 @@ class Outcome:
         return "\n".join([text, *notes_of(error, "shardwise: ")])
 
     def silencers(self) -> Iterator[tuple[str, int, str]]:
-        """The comments that silenced something: file, line and code."""
+        """Yield the comments that silenced something: file, line and code."""
         from .._analysis.check import ignore_of, place_of
 
         places = [*place_of(self.program), self.found.place]
@@ -80,7 +80,7 @@ class Outcome:
                 yield ignore.file, ignore.line, finding.code
 
     def to_dict(self) -> dict[str, Any]:
-        """The outcome as plain data."""
+        """Return the outcome as plain data."""
         place = {"file": str(self.found.file), "line": self.found.line}
         case = self.found.case.name if self.found.case else None
         verdict = None if self.verdict is None else self.verdict.to_dict()
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
-    """All in one line: `3 cases, 1 wrong`."""
+    """Return all in one line: `3 cases, 1 wrong`."""
     wrong = sum(one.wrong for one in outcomes)
     not_run = sum(one.error is not None for one in outcomes)
     maybe = sum(not finding.certain for one in outcomes for finding in one.findings)
@@ -111,7 +111,7 @@ def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome], unused: Sequence[Any] = ()) -> str:
-    """Everything, for programs."""
+    """Return everything, for programs."""
     data = {
         "ok": not any(one.wrong or one.error or one.unknown for one in outcomes),
         "wrong": sum(one.wrong for one in outcomes),
@@ -136,7 +136,7 @@ def github_commands(outcome: Outcome) -> Iterator[str]:
 
 
 def advised(finding: Finding) -> str:
-    """What to do about a finding, on lines of its own."""
+    """Return what to do about a finding, on lines of its own."""
     from .._analysis.check import advice
 
     label, text = advice(finding) or ("", "")
@@ -144,7 +144,7 @@ def advised(finding: Finding) -> str:
 
 
 def command(level: str, file: str, line: int, title: str, message: str, column: int = 0) -> str:
-    """One workflow command."""
+    """Return one workflow command."""
     where = f"file={_property(Path(file).as_posix())},line={line}"
     at = f",col={column}" if column else ""
     return f"::{level} {where}{at},title={_property(title)}::{_data(message)}"
@@ -159,7 +159,7 @@ def _property(text: str) -> str:
 
 
 def short_lines(outcome: Outcome) -> Iterator[str]:
-    """One line for each thing that is wrong: `train.py:31:9: SW101 result is ...`."""
+    """Yield one line for each thing that is wrong: `train.py:31:9: SW101 result is ...`."""
     if outcome.error is not None:
         found = outcome.found
         yield f"{shown(found.file)}:{found.line}: {found.name} could not be run: {outcome.reason}"
@@ -170,7 +170,7 @@ def short_lines(outcome: Outcome) -> Iterator[str]:
 
 
 def place(finding: Finding, found: Found) -> tuple[str, int, int]:
-    """Where a finding is shown: its line, or where its case is declared."""
+    """Return where a finding is shown: its line, or where its case is declared."""
     where = finding.where
     if not where.file:
         return shown(found.file), found.line, 1
@@ -178,7 +178,7 @@ def place(finding: Finding, found: Found) -> tuple[str, int, int]:
 
 
 def full_text(outcome: Outcome, verbose: bool) -> Text:
-    """A case for people: a headline, then the findings or the error."""
+    """Return a case for people: a headline, then the findings or the error."""
     from rich.text import Text
 
     name = outcome.found.name
@@ -199,7 +199,7 @@ def verdict_text(
     seconds: float | None = None,
     taken: str = "",
 ) -> Text:
-    """A headline, and each finding with its line of source."""
+    """Return a headline, and each finding with its line of source."""
     from rich.text import Text
 
     from .._analysis.check import counted, told_once
@@ -242,7 +242,7 @@ def _finding(finding: Finding) -> Text:
 
 
 def _advice(finding: Finding) -> Text:
-    """The fix as a coloured diff, or what may help."""
+    """Return the fix as a coloured diff, or what may help."""
     from rich.text import Text
 
     from .._analysis.check import advice
@@ -262,7 +262,7 @@ DIFF = {"+": "green", "-": "red", "@": "dim"}
 
 
 def _excerpt(finding: Finding, color: str) -> Text:
-    """The line with its neighbours and a caret under the call, as linters show it."""
+    """Return the line with its neighbours and a caret under the call, as linters show it."""
     from rich.text import Text
 
     from .._analysis.check import underline
@@ -282,7 +282,7 @@ def _excerpt(finding: Finding, color: str) -> Text:
 
 
 def last_line(error: BaseException) -> str:
-    """The last line of the user's own code on the way to an error that is not ours."""
+    """Return the last line of the user's own code on the way to an error that is not ours."""
     if isinstance(error, ShardwiseError):
         return ""
     from .. import _jax

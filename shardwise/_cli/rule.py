@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 from .rules import Rule, nearest, rules
 from .running import console
 
@@ -36,12 +36,10 @@ def _rule(code: str) -> Rule:
         return known[code.upper()]
     near = nearest(code)
     raise ShardwiseError(
-        explain_error(
-            "there is no such code.",
-            where=code,
-            rule="A code is SW and three digits, as findings show it.",
-            remedy=f"did you mean {near}?" if near else "shardwise rule names all of them.",
-        )
+        "there is no such code.",
+        where=code,
+        rule="A code is SW and three digits, as findings show it.",
+        remedy=f"did you mean {near}?" if near else "shardwise rule names all of them.",
     )
 
 

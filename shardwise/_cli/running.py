@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .._base.errors import ShardwiseError, explain_error
+from .._base.errors import ShardwiseError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,12 +26,10 @@ def start_devices(count: int) -> None:
 
     if jax.device_count() != count:
         raise ShardwiseError(
-            explain_error(
-                f"JAX had started before, with {jax.device_count()} devices.",
-                where=f"--devices {count}",
-                rule="The number of devices is fixed when JAX starts.",
-                remedy="run shardwise in a process of its own.",
-            )
+            f"JAX had started before, with {jax.device_count()} devices.",
+            where=f"--devices {count}",
+            rule="The number of devices is fixed when JAX starts.",
+            remedy="run shardwise in a process of its own.",
         )
 
 
@@ -46,7 +44,7 @@ def path_as_it_was() -> Iterator[None]:
 
 
 def console() -> Console:
-    """Colour only on a terminal, and none with NO_COLOR; lines are never broken."""
+    """Return colour only on a terminal, and none with NO_COLOR; lines are never broken."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True)

@@ -21,7 +21,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def as_sarif(outcomes: Sequence[Outcome], unused: Sequence[Unused]) -> str:
-    """All findings as one run; silenced ones are there and marked as such."""
+    """Return all findings as one run; silenced ones are there and marked as such."""
     results = [
         _result(finding, outcome, silenced)
         for outcome in outcomes
@@ -70,7 +70,7 @@ def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any
 
 
 def _fixes(finding: Finding) -> dict[str, Any]:
-    """A verified fix, as the lines that it replaces."""
+    """Return a verified fix, as the lines that it replaces."""
     if finding.fix is None:
         return {}
     old = finding.fix.before.splitlines(keepends=True)
@@ -99,7 +99,8 @@ def _fixes(finding: Finding) -> dict[str, Any]:
 
 
 def _meshes(outcome: Outcome) -> dict[str, list[str]]:
-    """The meshes that the case is wrong on and those that it is right on; of a proof, by status."""
+    """Return the meshes that the case is wrong on and those that it is right on; of a proof, by
+    status."""
     from .._analysis.check import Verdict
 
     verdict = outcome.verdict
@@ -111,13 +112,13 @@ def _meshes(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def _silencer(finding: Finding, outcome: Outcome) -> str:
-    """Whether a comment silences it, or the settings of the project."""
+    """Return whether a comment silences it, or the settings of the project."""
     by_comment = {code for _, _, code in outcome.silencers()}
     return "inSource" if finding.code in by_comment else "external"
 
 
 def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:
-    """A path from here is relative, as code scanning wants it; any other one is a URI."""
+    """Return a path from here is relative, as code scanning wants it; any other one is a URI."""
     path = Path(file)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     region = {"startLine": line, "startColumn": max(1, column)}

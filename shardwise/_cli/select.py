@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from .._base.errors import ShardingError, ShardwiseError, explain_error
+from .._base.errors import ShardingError, ShardwiseError
 
 Matches = Callable[[str], bool]
 
 
 def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
-    """The meshes that `data=1,2,4,8,model=2` asks for: sizes belong to the name before them."""
+    """Return the meshes that `data=1,2,4,8,model=2` asks for: sizes belong to the name before
+    them."""
     sizes: dict[str, list[int]] = {}
     name = ""
     for item in text.split(","):
@@ -38,17 +39,16 @@ def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
 
 def _bad_mesh(where: str, what: str, remedy: str = "--mesh data=1,2,4,8,model=2") -> ShardingError:
     return ShardingError(
-        explain_error(
-            what,
-            where=where,
-            rule="Each axis has a name, '=' and the sizes to try, which are integers from 1.",
-            remedy=remedy,
-        )
+        what,
+        where=where,
+        rule="Each axis has a name, '=' and the sizes to try, which are integers from 1.",
+        remedy=remedy,
     )
 
 
 def parse_expression(text: str) -> Matches:
-    """What `-k` selects: words that a name contains, with `and`, `or`, `not` and parentheses."""
+    """Return what `-k` selects: words that a name contains, with `and`, `or`, `not` and
+    parentheses."""
     tokens = re.findall(r"[()]|[^\s()]+", text)
     try:
         matches = _any_of(tokens)
@@ -56,12 +56,10 @@ def parse_expression(text: str) -> Matches:
             raise IndexError
     except IndexError:
         raise ShardwiseError(
-            explain_error(
-                "this is not an expression",
-                where=f"-k {text!r}",
-                rule="It has words that a name contains, 'and', 'or', 'not' and parentheses.",
-                remedy="-k 'gradient and not slow'",
-            )
+            "this is not an expression",
+            where=f"-k {text!r}",
+            rule="It has words that a name contains, 'and', 'or', 'not' and parentheses.",
+            remedy="-k 'gradient and not slow'",
         ) from None
     return matches
 

@@ -27,18 +27,18 @@ class Unused:
         return f"{shown(self.file)}:{self.line}: {self.why}"
 
     def github(self) -> str:
-        """The same as a workflow command."""
+        """Return the same as a workflow command."""
         return command("warning", shown(self.file), self.line, "shardwise: ignore", self.why)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the same as plain data."""
         return {"file": self.file, "line": self.line, "why": self.why}
 
 
 def unused_in(
     outcomes: Sequence[Outcome], targets: Sequence[str], only: str, without: Sequence[str]
 ) -> list[Unused]:
-    """What is unused in the files all of whose cases were run."""
+    """Return what is unused in the files all of whose cases were run."""
     from .._analysis.check import ignores_in
 
     whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
@@ -53,7 +53,8 @@ def unused_in(
 
 
 def _whole(file: Path, targets: Sequence[str]) -> bool:
-    """Whether a file, or a folder that holds it, is among the targets: not one case of it."""
+    """Return whether a file, or a folder that holds it, is among the targets: not one case of
+    it."""
     paths = [Path(target).resolve() for target in targets]
     return any(file == path or path in file.parents for path in paths)
 

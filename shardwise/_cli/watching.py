@@ -36,7 +36,7 @@ def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: Format
 
 
 def _words(flags: Mapping[str, Any], output: Format) -> Iterator[str]:
-    """The options again, as they are written."""
+    """Yield the options again, as they are written."""
     yield from ("--format", output.value)
     for name, value in flags.items():
         if value is True:
@@ -46,13 +46,14 @@ def _words(flags: Mapping[str, Any], output: Format) -> Iterator[str]:
 
 
 def _folder(target: str) -> Path:
-    """What to watch for a target: the folder itself, or that of the file, for what it imports."""
+    """Return what to watch for a target: the folder itself, or that of the file, for what it
+    imports."""
     path = Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
     return path if path.is_dir() else path.parent
 
 
 def _changes(folders: list[Path]) -> Iterator[list[str]]:
-    """Nothing at first, then each time the names of the files that changed."""
+    """Yield nothing at first, then each time the names of the files that changed."""
     before = _seen(folders)
     yield []
     while True:
@@ -65,7 +66,7 @@ def _changes(folders: list[Path]) -> Iterator[list[str]]:
 
 
 def _seen(folders: list[Path]) -> dict[str, tuple[int, int]]:
-    """Each Python file with its time and its size."""
+    """Return each Python file with its time and its size."""
     found = {}
     for folder in folders:
         for file in python_files(folder):

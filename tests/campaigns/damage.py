@@ -140,7 +140,7 @@ def campaign(
 ) -> dict[str, Any]:
     """So many trials, spread over all sites."""
     from shardwise._base import progress as _progress
-    from shardwise._runtime.evaluate.remembering import journal
+    from shardwise._runtime.evaluate.journal import journal
 
     _progress.Call.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
     rng = random.Random(seed)

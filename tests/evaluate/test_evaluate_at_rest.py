@@ -101,7 +101,7 @@ class TestDamage:
 
     def test_a_journal_that_goes_away_is_told(self, path, monkeypatch):
         from shardwise._base import progress as _progress
-        from shardwise._runtime.evaluate.remembering import journal
+        from shardwise._runtime.evaluate.journal import journal
 
         monkeypatch.setattr(_progress.Call, "every", 0.0)
         monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)

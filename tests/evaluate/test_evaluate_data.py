@@ -11,7 +11,7 @@ from numpy.dtypes import StringDType
 
 from shardwise import ShardingError, UnsupportedError
 from shardwise._runtime.evaluate import Sum
-from shardwise._runtime.evaluate.reading import kinds
+from shardwise._runtime.evaluate.data import kinds
 
 from ..optional import needed
 from ..support import normal

@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import Mesh
 
 import shardwise as sw
-from shardwise._runtime.evaluate.reading import direct
+from shardwise._runtime.evaluate.data import direct
 
 
 def loss(scale, batch):

@@ -18,7 +18,7 @@ import pytest
 from shardwise import ShardwiseError
 from shardwise._runtime import evaluate as _evaluate
 from shardwise._runtime.evaluate import Max, Sum
-from shardwise._runtime.evaluate.remembering.journal import Journal
+from shardwise._runtime.evaluate.journal.journal import Journal
 
 from ..optional import because
 from ..support import normal
@@ -66,7 +66,7 @@ def broken(fn, state, data, path, after, **options):
 def eager(monkeypatch):
     """Snapshots and transactions after every step."""
     from shardwise._base import progress as progress
-    from shardwise._runtime.evaluate.remembering import journal
+    from shardwise._runtime.evaluate.journal import journal
 
     monkeypatch.setattr(progress.Call, "every", 0.0)
     monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)

@@ -12,9 +12,9 @@ import pytest
 
 from shardwise import ShardwiseError
 from shardwise._runtime.evaluate import Sum
-from shardwise._runtime.evaluate.computing import memory, rounds
-from shardwise._runtime.evaluate.reading import stream
-from shardwise._runtime.evaluate.reading.source import Row
+from shardwise._runtime.evaluate.data import stream
+from shardwise._runtime.evaluate.data.source import Row
+from shardwise._runtime.evaluate.step import memory, rounds
 
 from ..optional import because
 from ..patience import HANGS

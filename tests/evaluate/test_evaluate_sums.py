@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardwise._runtime.evaluate import Max, Sum
-from shardwise._runtime.evaluate.adding import fold
-from shardwise._runtime.evaluate.adding.exact import ExactSum
+from shardwise._runtime.evaluate.reduce import fold
+from shardwise._runtime.evaluate.reduce.exact import ExactSum
 
 from ..support import integers, normal
 from .helpers import Lazy, devices, evaluate

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from shardwise._runtime.evaluate import Max, Mean, Sum
-from shardwise._runtime.evaluate.adding.plan import make_plan
-from shardwise._runtime.evaluate.adding.totals import NonFinite
+from shardwise._runtime.evaluate.reduce.plan import make_plan
+from shardwise._runtime.evaluate.reduce.totals import NonFinite
 from shardwise._runtime.evaluate.spans import Span
 
 from .helpers import devices, evaluate

@@ -64,7 +64,10 @@ AREAS = {
         share=0.2,
     ),
     "sums": Area(
-        sources=("shardwise/_runtime/evaluate/adding/*.py", "shardwise/_runtime/train/gradient.py"),
+        sources=(
+            "shardwise/_runtime/evaluate/reduce/*.py",
+            "shardwise/_runtime/train/step/gradient.py",
+        ),
         tests=("tests/evaluate/test_evaluate_[vwd]*.py", "tests/train/test_step.py"),
         share=0.15,
     ),

@@ -21,7 +21,7 @@ from jax import lax
 
 import shardwise as sw
 from shardwise._base.durable import Lock
-from shardwise._runtime.train.curves import is_wide, running_mean, stretches
+from shardwise._runtime.train.fit.curves import is_wide, running_mean, stretches
 
 from ..optional import needed
 from .fitting import Counted, Rows, digest

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from shardwise._runtime.train.dependence import dependents, depends
+from shardwise._runtime.train.step.dependence import dependents, depends
 
 
 def _carried(x):

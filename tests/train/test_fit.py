@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 import shardwise as sw
-from shardwise._runtime.train.loop import Loop
+from shardwise._runtime.train.fit.loop import Loop
 
 from .. import apart
 from ..optional import needed

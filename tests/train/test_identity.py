@@ -12,8 +12,8 @@ import pytest
 
 import shardwise as sw
 from shardwise._base.durable import seal
-from shardwise._runtime.train.checkpoint import Checkpoints
-from shardwise._runtime.train.record import History, Record
+from shardwise._runtime.train.fit.checkpoint import Checkpoints
+from shardwise._runtime.train.fit.record import History, Record
 
 from .fitting import digest
 from .test_fit import fit, rows_of

@@ -12,7 +12,7 @@ from flax import nnx
 from jax import lax
 
 import shardwise as sw
-from shardwise._runtime.train.step import AHEAD
+from shardwise._runtime.train.step.runner import AHEAD
 
 from ..support import assert_same, normal, real_mesh
 from .steps import (
@@ -336,8 +336,8 @@ class TestStatesThatAStepMade:
         def refuse(*_: object, **__: object) -> None:
             raise AssertionError("a state that was in its place was put there again")
 
-        monkeypatch.setattr("shardwise._runtime.train.step.put", refuse)
-        monkeypatch.setattr("shardwise._runtime.train.step.apart", refuse)
+        monkeypatch.setattr("shardwise._runtime.train.step.runner.put", refuse)
+        monkeypatch.setattr("shardwise._runtime.train.step.runner.apart", refuse)
         for _ in range(3):
             state, _ = step(state, batch)
         assert int(state.step) == 4

@@ -40,13 +40,13 @@ class Part:
         return self.least is None
 
     def same(self, other: Part) -> bool:
-        """Whether two devices hold the same."""
+        """Return whether two devices hold the same."""
         return self.mark == other.mark and bool(
             np.array_equal(self.numbers, other.numbers, equal_nan=_inexact(self.numbers))
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The part as plain data; numbers that JSON has no word for are strings."""
+        """Return the part as plain data; numbers that JSON has no word for are strings."""
         if self.whole:
             return {"values": plain(self.numbers)}
         return {
@@ -127,7 +127,8 @@ class Step:
         return f"{short(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def groups(self) -> list[Device]:
-        """The different parts, each with the devices that hold it, in order of the devices."""
+        """Return the different parts, each with the devices that hold it, in order of the
+        devices."""
         found: list[tuple[list[dict[str, int]], Part]] = []
         for at, part in self.parts.items():
             coordinate = dict(zip(self.over, at, strict=True))
@@ -142,20 +143,19 @@ class Step:
         return [Device(tuple(devices), part) for devices, part in found]
 
     def at(self, **coordinates: int) -> np.ndarray:
-        """What the device at these coordinates holds; of a large array, its first numbers."""
+        """Return what the device at these coordinates holds; of a large array, its first
+        numbers."""
         key = tuple(coordinates.get(name, 0) for name in self.over)
         if key not in self.parts:
             raise ShardwiseError(
-                explain_error(
-                    f"there is no device at {coordinates}",
-                    where=f"value {self.number}",
-                    rule=f"It differs over {', '.join(self.over) or 'no axis'}.",
-                )
+                f"there is no device at {coordinates}",
+                where=f"value {self.number}",
+                rule=f"It differs over {', '.join(self.over) or 'no axis'}.",
             )
         return self.parts[key].numbers
 
     def to_dict(self) -> dict[str, Any]:
-        """The step as plain data."""
+        """Return the step as plain data."""
         return {
             "number": self.number,
             "operation": self.operation,
@@ -237,19 +237,17 @@ class Facts:
         return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
 
     def at(self, line: int | str | None = None, where: str | None = None) -> Self:
-        """One place only: a line (`12`, `"train.py:12"`), or a word.
+        """Return one place only: a line (`12`, `"train.py:12"`), or a word.
 
         A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
         these, a piece of the source line.
         """
         if where is not None and not isinstance(where, str):
             raise ArgumentError(
-                explain_error(
-                    f"where is {a_type(where)}",
-                    where="sw.inspect",
-                    rule="It is a word: the name of a value, an operation or a function.",
-                    remedy='where="grads"; line=12 is a line.',
-                )
+                f"where is {a_type(where)}",
+                where="sw.inspect",
+                rule="It is a word: the name of a value, an operation or a function.",
+                remedy='where="grads"; line=12 is a line.',
             )
         here = [s for s in self.steps if _on_line(s, line)]
         named = [s for s in here if where in _names(s)] if where else here
@@ -259,7 +257,7 @@ class Facts:
         return dataclasses.replace(self, steps=kept)
 
     def to_dict(self) -> dict[str, Any]:
-        """The inspection as plain data."""
+        """Return the inspection as plain data."""
         return {
             "name": self.name,
             "mesh": dict(self.mesh),
@@ -270,12 +268,14 @@ class Facts:
 
 
 def _handed(step: Step) -> bool:
-    """Whether it is only handed on: into a `shard_map`, or past a barrier of `jax.checkpoint`."""
+    """Return whether it is only handed on: into a `shard_map`, or past a barrier of
+    `jax.checkpoint`."""
     return step.kind == "input" or step.operation == "optimization_barrier"
 
 
 def _goes_back(step: Step) -> bool:
-    """Whether it is a value of the backward pass; not one that the line of a `grad` gives."""
+    """Return whether it is a value of the backward pass; not one that the line of a `grad`
+    gives."""
     return step.backward and step.kind != "derivative"
 
 
@@ -337,13 +337,13 @@ SHORT = {
 
 
 def short(dtype: str) -> str:
-    """A type as people write it: `f32`."""
+    """Return a type as people write it: `f32`."""
     head = dtype.rstrip("0123456789")
     return SHORT.get(head, head) + dtype[len(head) :]
 
 
 def plain(value: Any) -> Any:
-    """Numbers as JSON knows them; NaN and infinities as strings."""
+    """Return numbers as JSON knows them; NaN and infinities as strings."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):
@@ -360,5 +360,5 @@ def _inexact(array: np.ndarray) -> bool:
 
 
 def coordinates(sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """All coordinates along axes of these sizes, in order."""
+    """Return all coordinates along axes of these sizes, in order."""
     return list(itertools.product(*(range(size) for size in sizes)))

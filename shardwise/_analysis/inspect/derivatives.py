@@ -17,7 +17,7 @@ from .seen import Asked, Seen, Uses
 
 
 def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
-    """What was seen, and after each derivative its results."""
+    """Return what was seen, and after each derivative its results."""
     within = _Within(body)
     added: dict[int, list[Seen]] = {}
     moved: set[int] = set()
@@ -66,7 +66,7 @@ class _Within:
                 self._walk(inner, self.own[id(op)])
 
     def calls(self, seen: Sequence[Seen], asked: Asked) -> Iterator[list[int]]:
-        """The runs of what was seen that belong to one call each."""
+        """Yield the runs of what was seen that belong to one call each."""
         inside = [asked in self.own.get(id(one.op), ()) for one in seen]
         for mine, group in itertools.groupby(range(len(seen)), inside.__getitem__):
             run = list(group) if mine else []
@@ -78,7 +78,8 @@ class _Within:
 def _results(
     seen: Sequence[Seen], part: Sequence[int], asked: Asked, within: _Within, uses: Uses
 ) -> list[int]:
-    """The values of a derivative that leave it: first those of the function, then gradients."""
+    """Return the values of a derivative that leave it: first those of the function, then
+    gradients."""
     found = []
     for i in part:
         if asked not in within.inherited[id(seen[i].op)]:
@@ -93,7 +94,7 @@ def _at(one: Seen, asked: Asked) -> bool:
 
 
 def _name(asked: Asked, gradient: bool, beside: bool) -> str:
-    """What the line that asks calls a result.
+    """Return what the line that asks calls a result.
 
     Where it has two names, one is the gradient's: `value_and_grad` gives that last, and `grad`
     first if it gives anything `beside`. If not, they are names of several gradients.
@@ -112,7 +113,7 @@ def _name(asked: Asked, gradient: bool, beside: bool) -> str:
 
 
 def _same(call: ast.Call, asked: Asked) -> bool:
-    """Whether a call of the source is the one that asks for the derivative."""
+    """Return whether a call of the source is the one that asks for the derivative."""
     where = asked.where
     place = call.lineno, call.col_offset, call.end_col_offset
     return place == (where.line, where.column, where.end_column)

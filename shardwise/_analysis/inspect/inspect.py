@@ -9,7 +9,7 @@ import jax
 
 from ..._base.calls import DEVICES, public
 from ..._base.doing import Telling, doing, telling
-from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error, name_of
+from ..._base.errors import ArgumentError, ShardwiseError, a_type, name_of
 from ..._engine.call import SimulatedProgram
 from ..._engine.static import Static
 from ..._engine.tracing import Traced, Tracing
@@ -33,7 +33,7 @@ def inspect(
     static_argnames: str | Iterable[str] | None = None,
     progress: Telling = None,
 ) -> Inspection:
-    """Every value of a sharded program in program order, as each device holds it.
+    """Return every value of a sharded program in program order, as each device holds it.
 
     The program is run once, simulated on all devices of the mesh. Small arrays are kept whole,
     large ones as their range and first numbers. A program that would deadlock is shown up to the
@@ -69,24 +69,20 @@ def inspect(
     """
     if not callable(f):
         raise ShardwiseError(
-            explain_error(
-                f"f is {a_type(f)}",
-                where="sw.inspect",
-                rule="inspect takes a function and its arguments.",
-                remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",
-            )
+            f"f is {a_type(f)}",
+            where="sw.inspect",
+            rule="inspect takes a function and its arguments.",
+            remedy="sw.inspect(f, *args, mesh=sw.mesh(data=4))",
         )
     made = None if mesh is None else one_mesh(mesh)
     static = Static.of(static_argnums, static_argnames)
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(args)):
         raise ArgumentError(
-            explain_error(
-                "an argument is a jax.ShapeDtypeStruct, which has no values",
-                where="sw.inspect",
-                rule="inspect runs the program, and shows what each device holds.",
-                remedy="give an array: jnp.ones(x.shape, x.dtype). sw.check draws values for "
-                "shapes; sw.prove and sw.explain need none.",
-            )
+            "an argument is a jax.ShapeDtypeStruct, which has no values",
+            where="sw.inspect",
+            rule="inspect runs the program, and shows what each device holds.",
+            remedy="give an array: jnp.ones(x.shape, x.dtype). sw.check draws values for "
+            "shapes; sw.prove and sw.explain need none.",
         )
     with telling(f"inspecting {name_of(f)}", progress):
         doing("tracing")
@@ -109,7 +105,7 @@ def inspect(
 
 
 def _followed(traced: Traced, program: SimulatedProgram) -> tuple[Kept | None, list[str]]:
-    """What the values mean; where that cannot be told, a note says so."""
+    """Return what the values mean; where that is unknown, a note says so."""
     try:
         return keep(program.body, traced.constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
@@ -129,7 +125,7 @@ def _not_sharded(mesh: Mesh | AbstractMesh | None, traced: Traced) -> list[str]:
 
 
 def _sizes(mesh: Mesh | AbstractMesh | None, ops: Any) -> dict[str, int]:
-    """The axes of the mesh: the one given, or those that the program's own meshes have."""
+    """Return the axes of the mesh: the one given, or those that the program's own meshes have."""
     own = {axis.name: axis.size for op in walk(ops) for axis in op.scope}
     given = {} if mesh is None else {str(name): size for name, size in mesh.shape.items()}
     return {**given, **own}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..._base.calls import public_methods
 from ..._base.durable import write_file
-from ..._base.errors import ShardwiseError, explain_error, path_of
+from ..._base.errors import ShardwiseError, path_of
 from .data import Facts
 from .page import html, notebook
 from .text import text
@@ -24,7 +24,8 @@ class Inspection(Facts):
     """
 
     def text(self, every: bool = False) -> str:
-        """The inspection for a terminal; `every` shows values in the middle of a line too."""
+        """Return the inspection for a terminal; `every` shows values in the middle of a line
+        too."""
         return text(self, every)
 
     def __str__(self) -> str:
@@ -34,7 +35,8 @@ class Inspection(Facts):
         return str(self)
 
     def html(self) -> str:
-        """One page that needs nothing else: the program, the devices, and buttons to step."""
+        """Return one page that needs nothing else: the program, the devices, and buttons to
+        step."""
         return html(self)
 
     def save(self, path: str | Path) -> Path:
@@ -49,14 +51,12 @@ class Inspection(Facts):
                 content = self.text(every=True) + "\n"
             case _:
                 raise ShardwiseError(
-                    explain_error(
-                        f"{path.suffix!r} is not a format of an inspection"
-                        if path.suffix
-                        else "the name has no suffix",
-                        where=str(path),
-                        rule="The suffix says what is written.",
-                        remedy="inspection.html, inspection.json or inspection.txt.",
-                    )
+                    f"{path.suffix!r} is not a format of an inspection"
+                    if path.suffix
+                    else "the name has no suffix",
+                    where=str(path),
+                    rule="The suffix says what is written.",
+                    remedy="inspection.html, inspection.json or inspection.txt.",
                 )
         write_file(path, content)
         return path

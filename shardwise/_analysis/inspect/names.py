@@ -37,13 +37,13 @@ def _statements(file: str, size: int) -> dict[int, ast.stmt]:
 
 
 def statement_of(where: Where) -> ast.stmt | None:
-    """The statement that a place belongs to."""
+    """Return the statement that a place belongs to."""
     lines = linecache.getlines(where.file) if where.file else []
     return _statements(where.file, len(lines)).get(where.line) if lines else None
 
 
 def name_of(statement: ast.stmt | None) -> str:
-    """What a statement calls its value: a variable, or `return`."""
+    """Return what a statement calls its value: a variable, or `return`."""
     match statement:
         case ast.Assign(value=ast.Lambda()):
             return "return"
@@ -59,7 +59,7 @@ def name_of(statement: ast.stmt | None) -> str:
 
 
 def gives(statement: ast.stmt, op: Op) -> bool:
-    """Whether an operation is made by the expression that a statement names, not inside it.
+    """Return whether an operation is made by the expression that a statement names, not inside it.
 
     In `y = f(2 * x)` the product is not `y`.
     """
@@ -68,7 +68,8 @@ def gives(statement: ast.stmt, op: Op) -> bool:
 
 
 def _frames(op: Op) -> Iterator[_jax.Frame]:
-    """The frames around an operation, as far as the call of a derivative that it is made for."""
+    """Yield the frames around an operation, as far as the call of a derivative that it is made
+    for."""
     for source in filter(None, (op.source, *op.calls)):
         own = list(_jax.user_frames(source))
         derivative = next(_jax.derivative_frames(source), None)
@@ -78,7 +79,8 @@ def _frames(op: Op) -> Iterator[_jax.Frame]:
 
 
 def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
-    """The expressions whose values a statement gives; none where that is not plain to see."""
+    """Return the expressions whose values a statement gives; none where that is not plain to
+    see."""
     match statement:
         case ast.AugAssign():
             return [statement]
@@ -98,7 +100,8 @@ def _expressions(statement: ast.AST | None) -> list[ast.stmt | ast.expr]:
 
 
 def _is(frame: _jax.Frame, node: ast.stmt | ast.expr) -> bool:
-    """Whether a frame stands at an expression: a call over several lines begins at a later one."""
+    """Return whether a frame stands at an expression: a call over several lines begins at a later
+    one."""
     if frame.end_column != node.end_col_offset:
         return False
     first = frame.line == node.lineno
@@ -110,7 +113,7 @@ def _lines(node: ast.stmt | ast.expr) -> range:
 
 
 def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
-    """A name for each value, given in program order.
+    """Return a name for each value, given in program order.
 
     What comes out of a statement's expression, and is needed elsewhere, has the statement's name;
     where nothing is, its last value has it. A statement that is met again later, because other

@@ -43,7 +43,7 @@ LIMIT = 60
 
 
 def html(found: Facts) -> str:
-    """The whole page."""
+    """Return the whole page."""
     # Inside a script element nothing may look like its end.
     data = json.dumps(_for_script(page_data(found))).replace("<", "\\u003c")
     page = environment().get_template("page.html.j2")
@@ -51,7 +51,8 @@ def html(found: Facts) -> str:
 
 
 def _for_script(data: Any) -> Any:
-    """Data as a script reads it right: whole numbers that a double does not hold are strings."""
+    """Return data as a script reads it right: whole numbers that a double does not hold are
+    strings."""
     match data:
         case dict():
             return {key: _for_script(one) for key, one in data.items()}
@@ -63,7 +64,7 @@ def _for_script(data: Any) -> Any:
 
 
 def notebook(found: Facts) -> str:
-    """The piece that a notebook shows."""
+    """Return the piece that a notebook shows."""
     return (
         environment()
         .get_template("notebook.html.j2")
@@ -73,7 +74,7 @@ def notebook(found: Facts) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """The templates, and what they ask for."""
+    """Return the templates, and what they ask for."""
     made = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -95,7 +96,7 @@ def _theme(number: int) -> Markup:
 
 
 def page_data(found: Facts) -> dict[str, Any]:
-    """What the script of the page needs: steps, stops and lines of source."""
+    """Return what the script of the page needs: steps, stops and lines of source."""
     stops = found.stops
     number = {id(step): index for index, step in enumerate(found.steps)}
     return {
@@ -117,7 +118,7 @@ def page_data(found: Facts) -> dict[str, Any]:
 
 
 def _sources(found: Facts) -> list[dict[str, Any]]:
-    """The lines around those that make values, file by file, in order of first use."""
+    """Return the lines around those that make values, file by file, in order of first use."""
     used: dict[str, set[int]] = {}
     for step in found.steps:
         if step.where.file:

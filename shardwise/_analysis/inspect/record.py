@@ -68,7 +68,7 @@ class Recorder:
         self._runs: dict[int, Callable[..., Any]] = {}
 
     def record(self, values: Sequence[Any]) -> list[Step]:
-        """All steps, in program order."""
+        """Return all steps, in program order."""
         body = self.program.body
         ins = [Value(_jax_array(value)) for value in values]
         self._list(body, ins, Around(), self.program.watch)
@@ -162,7 +162,7 @@ class Recorder:
         length: int | None,
         watch: Watch,
     ) -> list[Value]:
-        """One turn of a loop: run, and kept if it is among the first or is the last."""
+        """Return one turn of a loop: run, and kept if it is among the first or is the last."""
         mark = len(self._seen)
         inside = dataclasses.replace(around, turn=(*around.turn, count))
         outs = self._list(body, ins, inside, watch)
@@ -241,7 +241,8 @@ class Recorder:
         return key_of(leaf) if gradient or direction == "update" else ""
 
     def _meaning(self, op: Op, out: int) -> str | None:
-        """What a value inside a `shard_map` is of the whole; outside every value is whole."""
+        """Return what a value inside a `shard_map` is of the whole; outside every value is
+        whole."""
         inside = isinstance(op, Split) or (op.scope and not isinstance(op, Join))
         known = self.kept.of(op) if self.kept is not None and inside else None
         return None if known is None else holding(known.outs[out], known.names)
@@ -253,7 +254,7 @@ def _where(op: Op) -> Where:
 
 
 def operation(op: Op) -> str:
-    """An operation in words."""
+    """Return an operation in words."""
     match op:
         case Collective():
             axes = [axis.name for axis in op.axes]
@@ -295,7 +296,7 @@ def _jax_array(value: Any) -> Any:
 
 
 def _strong(value: Value, var: Var) -> Value:
-    """A value that a loop can be given again: with the type that it has in the program."""
+    """Return a value that a loop can be given again: with the type that it has in the program."""
     array = jnp.asarray(value.array)
     if array.dtype != var.dtype:
         array = array.astype(var.dtype)
@@ -303,7 +304,7 @@ def _strong(value: Value, var: Var) -> Value:
 
 
 def _row(value: Value, turn: int) -> Value:
-    """One turn's part of a stacked input: the first dimension that no mesh axis has."""
+    """Return one turn's part of a stacked input: the first dimension that no mesh axis has."""
     rank = np.ndim(value.array)
     dim = next(d for d in range(rank) if d not in value.dims.values())
     array = jax.lax.index_in_dim(value.array, turn, dim, keepdims=False)
@@ -311,7 +312,8 @@ def _row(value: Value, turn: int) -> Value:
 
 
 def _small(value: Value) -> tuple[Any, ...]:
-    """What leaves the device: the array, with mesh axes in front, or its range if it is large."""
+    """Return what leaves the device: the array, with mesh axes in front, or its range if it is
+    large."""
     array = value.array
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
@@ -327,7 +329,8 @@ def _small(value: Value) -> tuple[Any, ...]:
 
 
 def _mark(flat: jax.Array) -> jax.Array:
-    """A number made of all the last dimension's numbers and their places: unlike ones differ."""
+    """Return a number made of all the last dimension's numbers and their places: unlike ones
+    differ."""
     if flat.dtype.itemsize < 4:
         flat = flat.astype(jnp.float32)
     if jnp.issubdtype(flat.dtype, jnp.floating):  # zeros are alike, and so are NaNs
@@ -342,7 +345,7 @@ def _mark(flat: jax.Array) -> jax.Array:
 def _parts(
     held: tuple[Any, ...], dims: Any, over: Sequence[Axis], var: Var
 ) -> dict[tuple[int, ...], Part]:
-    """A part for each coordinate along `over`."""
+    """Return a part for each coordinate along `over`."""
     now = sorted(dims, key=lambda axis: dims[axis])
     order = [now.index(axis) for axis in over]
     arrays = [_moved(np.asarray(one), order) for one in held]

@@ -64,18 +64,20 @@ class Uses:
                     self._readers.setdefault(atom, []).append(op)
 
     def backward(self, op: Op) -> bool:
-        """Whether an operation belongs to the backward pass of a derivative."""
+        """Return whether an operation belongs to the backward pass of a derivative."""
         return self.passes.of(op) == "backward"
 
     def needed(self, var: Var, inside: Container[int]) -> bool:
-        """Whether the program needs a value beyond these operations and the backward pass."""
+        """Return whether the program needs a value beyond these operations and the backward
+        pass."""
         if var in self.results:
             return True
         readers = (op for op in self._readers.get(var, ()) if not self.backward(op))
         return any(id(op) not in inside and not self.kept.issuperset(op.outs) for op in readers)
 
     def leaves(self, var: Var, inside: Container[int]) -> tuple[int, int] | None:
-        """Where the program first needs a value beyond these operations; None where it does not.
+        """Return where the program first needs a value beyond these operations; None where it does
+        not.
 
         A derivative around them goes back through what they made: that does not count.
         """

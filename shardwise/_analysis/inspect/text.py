@@ -21,7 +21,7 @@ INPUTS = 12
 
 
 def text(found: Facts, every: bool) -> str:
-    """The whole of it."""
+    """Return the whole of it."""
     mesh = "{" + ", ".join(f"{name}: {size}" for name, size in found.mesh.items()) + "}"
     count = len(found.steps)
     lines = [f"{found.name} on {mesh}: {count} value{'s' * (count != 1)}"]
@@ -81,7 +81,8 @@ def _step(step: Step) -> list[str]:
 
 
 def rows(step: Step, groups: Sequence[Device]) -> list[tuple[str, str]]:
-    """The devices of each group and its numbers, with digits enough to tell the groups apart."""
+    """Return the devices of each group and its numbers, with digits enough to tell the groups
+    apart."""
     first = [numbers(group.part) for group in groups]
     more = ([numbers(group.part, digits) for group in groups] for digits in DIGITS)
     apart = next(
@@ -92,7 +93,7 @@ def rows(step: Step, groups: Sequence[Device]) -> list[tuple[str, str]]:
 
 
 def place(over: Sequence[str], at: Sequence[Mapping[str, int]]) -> str:
-    """Coordinates in words: `data 0`, `data 0..3`, `data 1, model 0`."""
+    """Return coordinates in words: `data 0`, `data 0..3`, `data 1, model 0`."""
     columns = {name: sorted({one[name] for one in at}) for name in over}
     if len(at) == np.prod([len(column) for column in columns.values()], dtype=int):
         return ", ".join(f"{name} {_ranges(column)}" for name, column in columns.items())
@@ -107,7 +108,7 @@ def _ranges(values: list[int]) -> str:
 
 
 def numbers(part: Part, digits: int = 4) -> str:
-    """The numbers of a part on one line."""
+    """Return the numbers of a part on one line."""
     wide = shutil.get_terminal_size((100, 24)).columns
     if part.whole:
         return _array(part.numbers, wide, digits)

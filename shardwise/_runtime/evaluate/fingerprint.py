@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import _jax
-from .adding.plan import Plan
-from .computing.program import Function
+from .data.source import Source
 from .lanes import Lanes
-from .reading.source import Source
+from .reduce.plan import Plan
+from .step.program import Function
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 
@@ -30,7 +30,7 @@ _MANY = ("the metrics", "the shapes of the state")
 def fingerprint(
     function: Function, plan: Plan, source: Source, batch: int, lanes: Lanes
 ) -> dict[str, str]:
-    """All that has to be the same for finished steps to count."""
+    """Return all that has to be the same for finished steps to count."""
     return {
         **source.fingerprint(),
         "the program of fn": _program(function, batch, lanes),
@@ -44,7 +44,7 @@ def fingerprint(
 
 
 def _program(function: Function, batch: int, lanes: Lanes) -> str:
-    """A hash of what `fn` computes, its captured constants included.
+    """Return a hash of what `fn` computes, its captured constants included.
 
     It is traced as for one lane: the number of them is no part of the run. What a callback does
     on the host is not seen.
@@ -72,7 +72,7 @@ def _digest(text: str, *more: bytes) -> str:
 
 
 def _content(function: Function) -> str:
-    """A checksum of every bit of the state, computed where the state is.
+    """Return a checksum of every bit of the state, computed where the state is.
 
     Every word is mixed with its place, so that no two changes cancel but by chance (once in 2^64),
     and summed modulo 2^32, so that no order of summation changes it.
@@ -103,7 +103,7 @@ def _checksum(x: jax.Array) -> jax.Array:
 
 
 def _mixed(x: jax.Array) -> jax.Array:
-    """A permutation of the 32-bit words after which every bit depends on every other.
+    """Return a permutation of the 32-bit words after which every bit depends on every other.
 
     The last step of MurmurHash3, by Austin Appleby.
     """
@@ -125,7 +125,7 @@ def _words(x: jax.Array) -> jax.Array:
 def differences(
     held: dict[str, str], now: dict[str, str], one: str = "the journal", other: str = "this run"
 ) -> list[str]:
-    """Sentences for what two fingerprints do not share."""
+    """Return sentences for what two fingerprints do not share."""
     absent = "(none)"
     keys = [key for key in {**held, **now} if held.get(key) != now.get(key)]
     if "batch" in keys:  # another program too, then, of the same function

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from ..._base.errors import ShardingError, UnsupportedError, explain_error
+from ..._base.errors import ShardingError, UnsupportedError
 from ..._mesh import one_mesh
 from ..hosts.find import require_joined
 
@@ -58,7 +58,7 @@ class Lanes:
         return Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
 
     def depth(self, step_bytes: int) -> int:
-        """Steps in flight per lane, from reading to result.
+        """Return steps in flight per lane, from reading to result.
 
         Two for each thread that copies to an accelerator, as far as they fit into 2 GiB; eight in
         any case, so that copying and computing overlap. To a CPU device there is no way: its
@@ -139,39 +139,32 @@ def _check_virtual(mesh: AbstractMesh) -> None:
     others = {name: n for name, n in mesh.shape.items() if name != data_axis(mesh) and n > 1}
     if others:
         raise UnsupportedError(
-            explain_error(
-                f"a virtual mesh with the axes {others} beside its data axis.",
-                where="argument 'mesh'",
-                rule="A virtual mesh can only be run here if all it splits is the data.",
-                remedy="give a real mesh, or leave the other axes out.",
-            )
+            f"a virtual mesh with the axes {others} beside its data axis.",
+            where="argument 'mesh'",
+            rule="A virtual mesh can only be run here if all it splits is the data.",
+            remedy="give a real mesh, or leave the other axes out.",
         )
 
 
 def _owners(by_lane: np.ndarray) -> list[int]:
-    """The process of each lane; raise where a lane is split, or a process has none."""
+    """Return the process of each lane; raise where a lane is split, or a process has none."""
     owners = [{device.process_index for device in np.ravel(lane)} for lane in by_lane]
     torn = next((sorted(owner) for owner in owners if len(owner) > 1), None)
     if torn is not None:
         raise UnsupportedError(
-            explain_error(
-                f"processes {torn} share one position along its data axis.",
-                where="argument 'mesh'",
-                rule="A step is computed by the devices of one process.",
-                remedy="put the other axes of the mesh within the machines, the data axis across.",
-            )
+            f"processes {torn} share one position along its data axis.",
+            where="argument 'mesh'",
+            rule="A step is computed by the devices of one process.",
+            remedy="put the other axes of the mesh within the machines, the data axis across.",
         )
     found = [owner for lane in owners for owner in lane]
     everybody = {*range(jax.process_count())}
     left_out = sorted(everybody - {*found})
     if left_out and {*found} != {jax.process_index()}:
         raise ShardingError(
-            explain_error(
-                f"it has no device of process {', '.join(map(str, left_out))}.",
-                where="argument 'mesh'",
-                rule="All processes take part in an evaluation, or each one has a mesh of its own.",
-                remedy="a mesh over jax.devices(), or one over jax.local_devices() in each "
-                "process.",
-            )
+            f"it has no device of process {', '.join(map(str, left_out))}.",
+            where="argument 'mesh'",
+            rule="All processes take part in an evaluation, or each one has a mesh of its own.",
+            remedy="a mesh over jax.devices(), or one over jax.local_devices() in each process.",
         )
     return found

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..._base.calls import public_methods
-from ..._base.errors import ArgumentError, UnknownNameError, explain_error
-from .adding.totals import NonFinite
+from ..._base.errors import ArgumentError, UnknownNameError
+from .reduce.totals import NonFinite
 
 
 @public_methods("evaluation")
@@ -58,15 +58,13 @@ class Evaluation(Mapping[str, Any]):
             known = ", ".join(map(repr, self.metrics))
             near = difflib.get_close_matches(str(name), self.metrics, n=1)
             raise UnknownNameError(
-                explain_error(
-                    f"no metric {name!r}",
-                    where="an Evaluation",
-                    rule=f"There are {known}.",
-                    remedy=f"did you mean {near[0]!r}?"
-                    if near
-                    else f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
-                    'returns: {"loss": losses}.',
-                )
+                f"no metric {name!r}",
+                where="an Evaluation",
+                rule=f"There are {known}.",
+                remedy=f"did you mean {near[0]!r}?"
+                if near
+                else f"result[{next(iter(self.metrics), '')!r}]; names are given by what fn "
+                'returns: {"loss": losses}.',
             ) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +79,7 @@ class Evaluation(Mapping[str, Any]):
         return float(next(iter(self.metrics.values())))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain Python values, ready for JSON."""
+        """Return all of it as plain Python values, ready for JSON."""
         return {
             "metrics": {name: _plain(value) for name, value in self.metrics.items()},
             "count": self.count,

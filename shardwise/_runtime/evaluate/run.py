@@ -27,26 +27,25 @@ from ..._base.errors import (
     ShardwiseError,
     UnsupportedError,
     a_type,
-    explain_error,
 )
 from ..._base.progress import Progress, Snapshot, choose_view
 from ..._mesh import is_count
 from ..hosts import others
-from .adding.plan import Plan
-from .adding.totals import ObjectTotal, Total
-from .computing.memory import choose_batch, is_out_of_memory, largest_useful, too_large
-from .computing.program import Compiled, Function, bind, compile_step, plan
-from .computing.rounds import compute
-from .computing.state import place
+from .data.kinds import open_source
+from .data.source import Source
+from .data.stream import Unread
 from .fingerprint import fingerprint
+from .journal.journals import Journals
 from .lanes import Lanes, find_lanes
-from .reading.kinds import open_source
-from .reading.source import Source
-from .reading.stream import Unread
-from .remembering.journals import Journals
+from .processes import Share, Step
+from .reduce.plan import Plan
+from .reduce.totals import ObjectTotal, Total
 from .result import Evaluation
-from .share import Share, Step
 from .spans import Span, cut, join
+from .step.memory import choose_batch, is_out_of_memory, largest_useful, too_large
+from .step.program import Compiled, Function, bind, compile_step, plan
+from .step.rounds import compute
+from .step.state import place
 
 
 @public(
@@ -311,7 +310,7 @@ class _Run:
         return values
 
     def _running_sums(self) -> dict[str, Any]:
-        """What can be read at any time; what a metric object computes may take long."""
+        """Return what can be read at any time; what a metric object computes may take long."""
         totals = self._totals.items()
         return {n: t.values(n)[n] for n, t in totals if not isinstance(t, ObjectTotal)}
 
@@ -380,17 +379,15 @@ class _Run:
 
 def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
     return ShardwiseError(
-        explain_error(
-            f"it has steps of {held} examples, the data of this run has {found}.",
-            where=f"journal {str(journal.path)!r}",
-            rule="Finished steps count only for the same data.",
-            remedy="use another path, or delete the file to start over.",
-        )
+        f"it has steps of {held} examples, the data of this run has {found}.",
+        where=f"journal {str(journal.path)!r}",
+        rule="Finished steps count only for the same data.",
+        remedy="use another path, or delete the file to start over.",
     )
 
 
 def _open(data: Any, state: Any) -> Source:
-    """The data; where it is none and the state could be, the error says so."""
+    """Return the data; where it is none and the state could be, the error says so."""
     try:
         return open_source(data)
     except (ShardingError, UnsupportedError) as error:
@@ -408,25 +405,20 @@ def _open(data: Any, state: Any) -> Source:
 def _check_function(fn: Any) -> None:
     if not callable(fn):
         raise ArgumentError(
-            explain_error(
-                f"fn is {a_type(fn)}",
-                where="sw.evaluate",
-                rule="evaluate takes a function of a state and a batch, then the state, then the "
-                "data.",
-                remedy="sw.evaluate(lambda params, batch: ..., params, data)",
-            )
+            f"fn is {a_type(fn)}",
+            where="sw.evaluate",
+            rule="evaluate takes a function of a state and a batch, then the state, then the data.",
+            remedy="sw.evaluate(lambda params, batch: ..., params, data)",
         )
 
 
 def _check_batch(batch: int | None) -> None:
     if batch is not None and (not is_count(batch) or batch < 1):
         raise ShardingError(
-            explain_error(
-                f"got {batch!r}.",
-                where="argument 'batch'",
-                rule="It is the number of examples per step, at least 1.",
-                remedy="batch=256, or leave it out to have it chosen.",
-            )
+            f"got {batch!r}.",
+            where="argument 'batch'",
+            rule="It is the number of examples per step, at least 1.",
+            remedy="batch=256, or leave it out to have it chosen.",
         )
 
 

@@ -32,7 +32,7 @@ def join(done: list[Span], span: Span) -> None:
 
 
 def cut(done: list[Span], length: int | None, batch: int) -> Iterator[Span]:
-    """The steps that are left: what `done` leaves out, in pieces of `batch` examples.
+    """Yield the steps that are left: what `done` leaves out, in pieces of `batch` examples.
 
     Args:
         done: Finished spans, in any order.

@@ -19,7 +19,7 @@ import jax
 
 from ... import _jax
 from ..._base.calls import public
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from ..._base.version import __version__
 from . import others, signals
 from .find import Seat, find_seat
@@ -105,12 +105,10 @@ def connect(
     limit = _limit(timeout)
     if not (isinstance(heartbeat, int | float) and 1 <= heartbeat < math.inf):
         raise ShardwiseError(
-            explain_error(
-                f"it is {heartbeat!r}.",
-                where="argument 'heartbeat'",
-                rule="It is a number of seconds, at least 1.",
-                remedy="heartbeat=10",
-            )
+            f"it is {heartbeat!r}.",
+            where="argument 'heartbeat'",
+            rule="It is a number of seconds, at least 1.",
+            remedy="heartbeat=10",
         )
     how = "jax.distributed"
     if _jax.distributed_client() is None:
@@ -138,12 +136,10 @@ def _limit(timeout: float | None) -> int:
         limit = math.nan
     if not 1 <= limit < math.inf:
         raise ShardwiseError(
-            explain_error(
-                f"it is {given!r}.",
-                where="argument 'timeout'",
-                rule="It is a number of seconds, at least 1.",
-                remedy="timeout=300",
-            )
+            f"it is {given!r}.",
+            where="argument 'timeout'",
+            rule="It is a number of seconds, at least 1.",
+            remedy="timeout=300",
         )
     return math.ceil(limit)
 
@@ -151,13 +147,10 @@ def _limit(timeout: float | None) -> int:
 def _join(seat: Seat, heartbeat: float, limit: int) -> None:
     if _jax.backends_have_started():
         raise ShardwiseError(
-            explain_error(
-                "JAX has started its devices already.",
-                where="sw.connect",
-                rule="Processes join before the first use of devices: an array, jax.devices(), a "
-                "key.",
-                remedy="make sw.connect() the first line after the imports.",
-            )
+            "JAX has started its devices already.",
+            where="sw.connect",
+            rule="Processes join before the first use of devices: an array, jax.devices(), a key.",
+            remedy="make sw.connect() the first line after the imports.",
         )
     if seat.process == 0:
         _refuse_taken(seat)
@@ -191,13 +184,11 @@ def _refuse_taken(seat: Seat) -> None:
             probe.bind(("", int(port)))
         except OSError as error:
             raise ShardwiseError(
-                explain_error(
-                    f"port {port} cannot be used on {socket.gethostname()}: {error.strerror}.",
-                    where=f"the first process ({seat.how}, {seat.coordinator})",
-                    rule="The first process listens there for the others.",
-                    remedy="end the job that holds it, or choose another port: "
-                    f"sw.connect('{host}:PORT', ...), JAX_COORDINATOR_PORT under a scheduler.",
-                )
+                f"port {port} cannot be used on {socket.gethostname()}: {error.strerror}.",
+                where=f"the first process ({seat.how}, {seat.coordinator})",
+                rule="The first process listens there for the others.",
+                remedy="end the job that holds it, or choose another port: "
+                f"sw.connect('{host}:PORT', ...), JAX_COORDINATOR_PORT under a scheduler.",
             ) from None
 
 
@@ -214,13 +205,11 @@ def _await_coordinator(seat: Seat, limit: int) -> None:
         now = time.monotonic()
         if now - began > limit:
             raise ShardwiseError(
-                explain_error(
-                    f"no answer in {limit} s: {reason}.",
-                    where=f"the first process at {seat.coordinator} ({seat.how})",
-                    rule="Process 0 listens there as soon as it calls sw.connect().",
-                    remedy="look at the log of process 0; check the name, the port and firewalls; "
-                    "a cold start of many machines needs a larger timeout=.",
-                )
+                f"no answer in {limit} s: {reason}.",
+                where=f"the first process at {seat.coordinator} ({seat.how})",
+                rule="Process 0 listens there as soon as it calls sw.connect().",
+                remedy="look at the log of process 0; check the name, the port and firewalls; "
+                "a cold start of many machines needs a larger timeout=.",
             )
         if now - said > 15:
             said = now
@@ -246,13 +235,11 @@ def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
         else lines[0]
     )
     return ShardwiseError(
-        explain_error(
-            f"{what}.\n    " + "\n    ".join(lines[:6]),
-            where=f"process {seat.process} of {seat.processes} ({seat.how}, {seat.coordinator})",
-            rule="All processes join once, with the same address and the same number of them.",
-            remedy="look at the log of the process that is missing; a cold start of many machines "
-            "needs a larger timeout=.",
-        )
+        f"{what}.\n    " + "\n    ".join(lines[:6]),
+        where=f"process {seat.process} of {seat.processes} ({seat.how}, {seat.coordinator})",
+        rule="All processes join once, with the same address and the same number of them.",
+        remedy="look at the log of the process that is missing; a cold start of many machines "
+        "needs a larger timeout=.",
     )
 
 
@@ -272,12 +259,10 @@ def _introduce(how: str) -> Connection:
     said = others.spread_json(verdict, "connect")
     if said["wrong"]:
         error = ShardwiseError(
-            explain_error(
-                said["wrong"][0],
-                where="sw.connect",
-                rule="All processes of a job run the same script with the same versions.",
-                remedy="install the same environment and copy the same script to every machine.",
-            )
+            said["wrong"][0],
+            where="sw.connect",
+            rule="All processes of a job run the same script with the same versions.",
+            remedy="install the same environment and copy the same script to every machine.",
         )
         _jax.leave_distributed()
         raise error
@@ -316,7 +301,7 @@ def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _address() -> str:
-    """What the name of this host stands for here; gloo tells the others to come there."""
+    """Return what the name of this host stands for here; gloo tells the others to come there."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -324,7 +309,7 @@ def _address() -> str:
 
 
 def _script() -> str:
-    """The script by its name and a digest of its text, where it is a file."""
+    """Return the script by its name and a digest of its text, where it is a file."""
     path = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
     if path is None or not path.is_file():
         return "(none)"

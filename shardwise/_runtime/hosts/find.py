@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from ... import _jax
-from ..._base.errors import ShardwiseError, explain_error, warn
+from ..._base.errors import ShardwiseError, warn
 
 LAUNCH = ("SHARDWISE_COORDINATOR", "SHARDWISE_PROCESSES", "SHARDWISE_PROCESS")
 
@@ -36,7 +36,7 @@ class Seat:
 def find_seat(
     coordinator: str | None, processes: int | None, process: int | None, timeout: int
 ) -> Seat | None:
-    """The place of this process, or None if it is alone.
+    """Return the place of this process, or None if it is alone.
 
     What the caller gives is taken before `shardwise launch`, and that before a scheduler.
     """
@@ -47,12 +47,10 @@ def find_seat(
                              _whole("process", process)))  # fmt: skip
     if len(missing) < 3:
         raise ShardwiseError(
-            explain_error(
-                f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
-                where="sw.connect",
-                rule="Either all of coordinator, processes and process are given, or none.",
-                remedy="sw.connect('10.0.0.1:9000', processes=4, process=0)",
-            )
+            f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} missing.",
+            where="sw.connect",
+            rule="Either all of coordinator, processes and process are given, or none.",
+            remedy="sw.connect('10.0.0.1:9000', processes=4, process=0)",
         )
     seat = _launched() or _scheduled(timeout)
     if seat is None:
@@ -70,14 +68,12 @@ def require_joined(where: str) -> None:
     if count < 2 or jax.distributed.is_initialized():
         return
     raise ShardwiseError(
-        explain_error(
-            f"shardwise launch started {count} processes, and this one has not joined the others.",
-            where=where,
-            rule="Without a mesh, the devices of all processes are taken; alone, each process "
-            "would do the whole work by itself.",
-            remedy="call sw.connect() at the top of the script, before JAX is used; or give a "
-            "mesh of this process's own devices: mesh=jax.make_mesh((n,), ('data',)).",
-        )
+        f"shardwise launch started {count} processes, and this one has not joined the others.",
+        where=where,
+        rule="Without a mesh, the devices of all processes are taken; alone, each process "
+        "would do the whole work by itself.",
+        remedy="call sw.connect() at the top of the script, before JAX is used; or give a "
+        "mesh of this process's own devices: mesh=jax.make_mesh((n,), ('data',)).",
     )
 
 
@@ -88,12 +84,10 @@ def _launched() -> Seat | None:
         return None
     if missing:
         raise ShardwiseError(
-            explain_error(
-                f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
-                where="the environment",
-                rule=f"shardwise launch sets {_listed(LAUNCH)} together.",
-                remedy="start the script with shardwise launch, or unset the others.",
-            )
+            f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not set.",
+            where="the environment",
+            rule=f"shardwise launch sets {_listed(LAUNCH)} together.",
+            remedy="start the script with shardwise launch, or unset the others.",
         )
     return Seat(
         "shardwise launch",
@@ -113,13 +107,11 @@ def _scheduled(timeout: int) -> Seat | None:
             found = _jax.find_cluster(timeout, method)
     except (KeyError, ValueError, RuntimeError, OSError) as error:
         raise ShardwiseError(
-            explain_error(
-                f"it cannot be read: {type(error).__name__}: {error}",
-                where="the scheduler's environment",
-                rule="Slurm, Open MPI and Kubernetes tell each process who it is.",
-                remedy="start the script with srun, mpirun or as an Indexed Job; or give "
-                "sw.connect(coordinator, processes=..., process=...).",
-            )
+            f"it cannot be read: {type(error).__name__}: {error}",
+            where="the scheduler's environment",
+            rule="Slurm, Open MPI and Kubernetes tell each process who it is.",
+            remedy="start the script with srun, mpirun or as an Indexed Job; or give "
+            "sw.connect(coordinator, processes=..., process=...).",
         ) from error
     if found is None:
         return None
@@ -129,7 +121,7 @@ def _scheduled(timeout: int) -> Seat | None:
 
 
 def _world() -> str | None:
-    """The variable by which an MPI says that there are several processes."""
+    """Return the variable by which an MPI says that there are several processes."""
     return next((name for name in _SIZES if _number(os.environ.get(name)) > 1), None)
 
 
@@ -142,32 +134,26 @@ def _refuse_unrecognised() -> None:
     name = _world()
     if name is not None:
         raise ShardwiseError(
-            explain_error(
-                f"{name} is {os.environ[name]}, but JAX does not recognise the job.",
-                where="the environment",
-                rule=f"Started by {_SIZES[name]}, processes find each other with mpi4py.",
-                remedy="pip install mpi4py; or give sw.connect(coordinator, processes=..., "
-                "process=...).",
-            )
+            f"{name} is {os.environ[name]}, but JAX does not recognise the job.",
+            where="the environment",
+            rule=f"Started by {_SIZES[name]}, processes find each other with mpi4py.",
+            remedy="pip install mpi4py; or give sw.connect(coordinator, processes=..., "
+            "process=...).",
         )
     if "JAX_COORDINATOR_ADDRESS" in os.environ:
         raise ShardwiseError(
-            explain_error(
-                "JAX_COORDINATOR_ADDRESS is set, but not how many processes there are.",
-                where="the environment",
-                rule="An address alone does not say which process this is.",
-                remedy="sw.connect(address, processes=..., process=...), or unset it.",
-            )
+            "JAX_COORDINATOR_ADDRESS is set, but not how many processes there are.",
+            where="the environment",
+            rule="An address alone does not say which process this is.",
+            remedy="sw.connect(address, processes=..., process=...), or unset it.",
         )
     if "KUBERNETES_SERVICE_HOST" in os.environ and "JOB_COMPLETION_INDEX" in os.environ:
         raise ShardwiseError(
-            explain_error(
-                "this is a pod of an Indexed Job, and the package kubernetes is not installed.",
-                where="the environment",
-                rule="JAX asks Kubernetes for the other pods with it.",
-                remedy="pip install 'jax[k8s]'; or give sw.connect(coordinator, processes=..., "
-                "process=int(os.environ['JOB_COMPLETION_INDEX'])).",
-            )
+            "this is a pod of an Indexed Job, and the package kubernetes is not installed.",
+            where="the environment",
+            rule="JAX asks Kubernetes for the other pods with it.",
+            remedy="pip install 'jax[k8s]'; or give sw.connect(coordinator, processes=..., "
+            "process=int(os.environ['JOB_COMPLETION_INDEX'])).",
         )
     if _number(os.environ.get("SLURM_NTASKS")) > 1 and "SLURM_STEP_NODELIST" not in os.environ:
         warn(
@@ -179,22 +165,18 @@ def _refuse_unrecognised() -> None:
 def _checked(seat: Seat) -> Seat:
     if not 0 <= seat.process < seat.processes:
         raise ShardwiseError(
-            explain_error(
-                f"process {seat.process} of {seat.processes}.",
-                where=f"sw.connect ({seat.how})",
-                rule="Processes are numbered from 0, and there is at least one.",
-                remedy="process=0 is the first, process=processes - 1 the last.",
-            )
+            f"process {seat.process} of {seat.processes}.",
+            where=f"sw.connect ({seat.how})",
+            rule="Processes are numbered from 0, and there is at least one.",
+            remedy="process=0 is the first, process=processes - 1 the last.",
         )
     host, _, port = seat.coordinator.rpartition(":")
     if not host or not 0 < _number(port) < 65536:
         raise ShardwiseError(
-            explain_error(
-                f"its address is {seat.coordinator!r}.",
-                where=f"the first process ({seat.how})",
-                rule="An address is HOST:PORT.",
-                remedy="10.0.0.1:9000",
-            )
+            f"its address is {seat.coordinator!r}.",
+            where=f"the first process ({seat.how})",
+            rule="An address is HOST:PORT.",
+            remedy="10.0.0.1:9000",
         )
     return seat
 
@@ -204,7 +186,7 @@ def _whole(name: str, value: object) -> int:
         return int(str(value))
     except ValueError:
         raise ShardwiseError(
-            explain_error(f"it is {value!r}.", where=name, rule="It is a whole number.", remedy="1")
+            f"it is {value!r}.", where=name, rule="It is an integer.", remedy="1"
         ) from None
 
 

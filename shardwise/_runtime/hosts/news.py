@@ -142,14 +142,16 @@ class News:
             raise PeerError(self._words)
 
     def lost(self, error: BaseException) -> PeerError:
-        """What to raise for an error that says a connection broke: the words of whoever failed."""
+        """Return what to raise for an error that says a connection broke: the words of whoever
+        failed."""
         self._heard.wait(3 * EVERY)
         self._raised_at = time.monotonic()
         first = (text_of(error).strip().splitlines() or [type(error).__name__])[0]
         return PeerError(self._words or f"another process is gone: {first}")
 
     def missed(self, of: int, where: str) -> PeerError:
-        """What to raise where a process has ended without the value that this one waits for."""
+        """Return what to raise where a process has ended without the value that this one waits
+        for."""
         self.left = self.ends[of].who
         return PeerError(self._early(self.ends[of], where))
 
@@ -157,7 +159,8 @@ class News:
         return any(section.name == scope for section in self.sections)
 
     def _misses(self, taken: int) -> bool:
-        """Whether this is in a section that a process, which took part in so many, has not seen.
+        """Return whether this is in a section that a process, which took part in so many, has not
+        seen.
 
         One that did take part has left what others need of it with the coordination service, and
         may end before they have read it.
@@ -165,7 +168,7 @@ class News:
         return len(self.sections) > 1 and self.sections[0].inner > taken
 
     def _waits_in(self, end: End) -> str:
-        """Where this process waits for one that has ended, and will for ever; or nowhere."""
+        """Return where this process waits for one that has ended, and will for ever; or nowhere."""
         if self.steps > end.steps:
             return f"step {end.steps + 1} of data_parallel"
         sections = [*self.sections]

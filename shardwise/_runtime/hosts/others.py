@@ -28,17 +28,17 @@ _CHUNK = 1 << 20
 
 
 def count() -> int:
-    """How many processes there are. Does not start JAX's devices."""
+    """Return how many processes there are. Does not start JAX's devices."""
     return _jax.distributed_place()[1]
 
 
 def index() -> int:
-    """The number of this process."""
+    """Return the number of this process."""
     return _jax.distributed_place()[0]
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks for all: logs, progress, files."""
+    """Return whether this is the process that speaks for all: logs, progress, files."""
     return index() == 0
 
 
@@ -46,17 +46,17 @@ _news: News | None = None
 
 
 def has_heard() -> bool:
-    """Whether another process is known to have failed."""
+    """Return whether another process is known to have failed."""
     return _news is not None and _news.has_heard
 
 
 def left_early() -> str:
-    """The process that has ended its script while this one waited for it, if one has."""
+    """Return the process that has ended its script while this one waited for it, if one has."""
     return "" if _news is None else _news.left
 
 
 def news() -> News:
-    """The news of this job; listening starts with the first call."""
+    """Return the news of this job; listening starts with the first call."""
     global _news
     if _news is None:
         _news = News(_jax.distributed_client(), *_jax.distributed_place())
@@ -91,7 +91,7 @@ def together(where: str) -> Iterator[None]:
 
 
 def worded(error: BaseException, where: str = "") -> str:
-    """An error of this process as the others are told of it."""
+    """Return an error of this process as the others are told of it."""
     place = f" in {where}" if where else ""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return f"process {index()} on {_host()} was told to end{place}"
@@ -100,7 +100,8 @@ def worded(error: BaseException, where: str = "") -> str:
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Whether this is how JAX says that another process went away in the middle of a collective."""
+    """Return whether this is how JAX says that another process went away in the middle of a
+    collective."""
     text = text_of(error)
     return isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError) and (
         ("Gloo" in text and ("failed" in text or "closed" in text.lower()))
@@ -118,7 +119,7 @@ def _name(where: str) -> str:
 
 
 def gather(value: bytes, where: str) -> list[bytes]:
-    """The values of all processes, on all of them: one exchange of a few bytes.
+    """Return the values of all processes, on all of them: one exchange of a few bytes.
 
     Args:
         value: That of this process.
@@ -136,7 +137,7 @@ def gather(value: bytes, where: str) -> list[bytes]:
 
 
 def collect(value: bytes, where: str) -> list[bytes] | None:
-    """The values of all processes, on the first one; None on the others."""
+    """Return the values of all processes, on the first one; None on the others."""
     if count() == 1:
         return [value]
     name = _name(where)
@@ -150,7 +151,7 @@ def collect(value: bytes, where: str) -> list[bytes] | None:
 
 
 def spread(value: bytes | None, where: str) -> bytes:
-    """The value of the first process, on all of them; the others give None."""
+    """Return the value of the first process, on all of them; the others give None."""
     if count() == 1:
         assert value is not None
         return value

@@ -9,7 +9,7 @@ import socket
 import time
 from pathlib import Path
 
-from ..._base.errors import ShardwiseError, explain_error
+from ..._base.errors import ShardwiseError
 from . import others
 
 _PATIENCE = 10.0  # a network file system may show a new file late
@@ -36,11 +36,9 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
     name = others.spread_json(name, "shared folder")
     if "error" in name:
         raise ShardwiseError(
-            explain_error(
-                f"it cannot be written: {name['error']}",
-                where=f"{where} {str(folder)!r}",
-                remedy="name a folder that can be written.",
-            )
+            f"it cannot be written: {name['error']}",
+            where=f"{where} {str(folder)!r}",
+            remedy="name a folder that can be written.",
         )
     seen = others.is_first() or _appears(folder / name["token"])
     found = others.gather_json([socket.gethostname(), seen], "shared folder")
@@ -50,12 +48,10 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
     blind = [f"process {k} on {host}" for k, (host, sees) in enumerate(found) if not sees]
     if blind:
         raise ShardwiseError(
-            explain_error(
-                f"{', '.join(blind)} cannot see what process 0 on {found[0][0]} writes there.",
-                where=f"{where} {str(folder)!r}",
-                rule="All processes use one folder, so that a job can go on elsewhere.",
-                remedy="name a folder on a file system that all machines share.",
-            )
+            f"{', '.join(blind)} cannot see what process 0 on {found[0][0]} writes there.",
+            where=f"{where} {str(folder)!r}",
+            rule="All processes use one folder, so that a job can go on elsewhere.",
+            remedy="name a folder on a file system that all machines share.",
         )
 
 

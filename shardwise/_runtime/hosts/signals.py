@@ -69,19 +69,20 @@ def _interrupt(number: int, _: Any) -> None:
 
 
 def heard() -> int | None:
-    """The signal that this process was sent, if it was Ctrl-C."""
+    """Return the signal that this process was sent, if it was Ctrl-C."""
     return _heard
 
 
 def reached(step: int) -> bool:
-    """Whether some process was told to end, and all of them do so after this step."""
+    """Return whether some process was told to end, and all of them do so after this step."""
     from jax.experimental import multihost_utils
 
     return _notifier is not None and multihost_utils.reached_preemption_sync_point(step)
 
 
 def _action() -> Any:
-    """What the kernel holds for SIGTERM, as opaque bytes: no C handler can be had from Python."""
+    """Return what the kernel holds for SIGTERM, as opaque bytes: no C handler can be had from
+    Python."""
     held = ctypes.create_string_buffer(512)
     if ctypes.CDLL(None).sigaction(signal.SIGTERM, None, held):
         return None

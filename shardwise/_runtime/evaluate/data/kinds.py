@@ -1,0 +1,375 @@
+"""The kinds of data: arrays, random-access datasets, iterables of batches."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...._base.errors import ShardingError, UnsupportedError
+from ...._base.numbers import device_dtype
+from .lists import array_of, leaves_of, refuse_bare
+from .mapped import mapped_file
+from .source import (
+    SAMPLES,
+    Row,
+    Source,
+    common_length,
+    empty,
+    misshapen,
+    noted,
+    refuse_masked,
+    unlike,
+)
+
+_END = object()
+
+ENDLESS = 1 << 48
+"""A length that says that a dataset repeats without end: no run comes to so many examples."""
+
+
+class ArraySource(Source):
+    """A tree of array-likes of one length: NumPy, `np.memmap`, zarr, h5py, jax arrays."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        paths, self.structure = jax.tree.flatten_with_path(data)
+        leaves = [leaf for _, leaf in paths]
+        names = [jax.tree_util.keystr(path) for path, _ in paths]
+        self.length = common_length(names, leaves)
+        self.rows = [
+            Row(name, tuple(leaf.shape[1:]), device_dtype(leaf.dtype, f"data{name}"))
+            for name, leaf in zip(names, leaves, strict=True)
+        ]
+        self._leaves = [
+            _readable(leaf, f"data{name}") for name, leaf in zip(names, leaves, strict=True)
+        ]
+        self._files = [file for x in self._leaves if (file := mapped_file(x)) is not None]
+        self.on_devices = any(map(_is_on_accelerator, leaves))
+        self.at_hand = not self._files and all(type(leaf) is np.ndarray for leaf in leaves)
+        described = ", ".join(f"{row.label}: {row}" for row in self.rows)
+        self.label = f"{self.length} examples of {described}"
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        stop = min(stop, self.length or 0)
+        for file in self._files:
+            file.check()
+        return [_slice(leaf, start, stop) for leaf in self._leaves]
+
+
+class ExampleSource(Source):
+    """A random-access dataset: `__len__` and `__getitem__`, or `__getitems__` where it has it."""
+
+    def __init__(self, data: Any) -> None:
+        super().__init__()
+        self._data = data
+        self._many = getattr(data, "__getitems__", None)
+        self.length = len(data)
+        self.label = f"{type(data).__name__} of {self.length} examples"
+        if not self.length:
+            raise empty(self.label)
+        if self.length >= ENDLESS:
+            raise _endless(self.length, type(data).__name__)
+        with noted(f"reading example 0 of {self.label}"):
+            first = self._one(0)
+        where = f"example 0 of {self.label}"
+        refuse_bare(first, where)
+        paths, self.structure = leaves_of(first)
+        if not paths:
+            raise _bare(f"example 0 is {first!r}", f"{self.label}")
+        names = [jax.tree_util.keystr(path) for path, _ in paths]
+        arrays = [_plain(leaf, where, name) for name, (_, leaf) in zip(names, paths, strict=True)]
+        self._dtypes = [array.dtype for array in arrays]
+        self.rows = [
+            Row(name, array.shape, device_dtype(array.dtype, f"data{name} in {where}"))
+            for name, array in zip(names, arrays, strict=True)
+        ]
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return each example is copied before the next is asked for: it may be in the same
+        memory."""
+        wanted = range(start, min(stop, self.length or 0))
+        found = [
+            np.empty((len(wanted), *row.shape), dtype)
+            for row, dtype in zip(self.rows, self._dtypes, strict=True)
+        ]
+        for place, (index, example) in enumerate(zip(wanted, self._examples(wanted), strict=True)):
+            paths, structure = leaves_of(example)
+            if structure != self.structure:
+                raise unlike(f"example {index}", structure, self.structure)
+            for row, column, (_, leaf) in zip(self.rows, found, paths, strict=True):
+                array = _plain(leaf, f"example {index}", row.path)
+                if array.shape != row.shape:
+                    raise misshapen(f"example {index}", row, array.shape, row.shape)
+                if not np.can_cast(array.dtype, column.dtype, "safe"):
+                    raise misshapen(f"example {index}", row, array.dtype, column.dtype)
+                column[place] = array
+        return found
+
+    def _examples(self, wanted: range) -> Iterable[Any]:
+        if self._many is None:
+            return map(self._one, wanted)
+        examples = list(self._many(list(wanted)))
+        if len(examples) != len(wanted):
+            raise ShardingError(
+                f"it gave {len(examples)} examples where {len(wanted)} were asked for.",
+                where=f"__getitems__ of {self.label}",
+                rule="It gives one example for each index, in that order.",
+            )
+        return examples
+
+    def _one(self, index: int) -> Any:
+        try:
+            return self._data[index]
+        except StopIteration as error:  # it would end a loop of ours, and the data with it
+            raise RuntimeError(f"example {index} of {self.label} raised StopIteration") from error
+
+
+class BatchSource(Source):
+    """An iterable of batches of any sizes, cut into steps.
+
+    Batches are copied as they come, since many an iterator fills the same memory again. They are
+    kept until they are read; or until they are released, where the batch of the run may still be
+    halved, and steps be read again in smaller pieces after the device ran out of memory.
+    """
+
+    def __init__(self, data: Iterable[Any]) -> None:
+        super().__init__()
+        self.label = f"batches of {type(data).__name__}"
+        self._batches: Iterator[Any] = iter(data)
+        self._own = self._batches is not data
+        self._held: list[tuple[int, list[Any]]] = []
+        self._lock = threading.Lock()
+        self._drawn = 0  # examples drawn so far
+        self._number = 0  # batches drawn so far
+        self._released = 0
+        self._ended = False
+        self.length = None
+        self.rows = []
+        with noted(f"reading the first of the {self.label}"):
+            while not self._drawn:
+                if not self._draw():
+                    raise empty(self.label)
+        self.chunk = self._drawn
+        # Copies: a view would hold the whole batch to the end.
+        self._first = [leaf[:SAMPLES].copy() for leaf in self._held[0][1]]
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        while self._drawn < stop and self._draw():
+            pass
+        with self._lock:
+            held = list(self._held)
+        parts = [
+            [leaf[max(start - first, 0) : stop - first] for leaf in leaves]
+            for first, leaves in held
+            if first < stop and first + len(leaves[0]) > start
+        ]
+        if not self.retains:
+            self.release(stop)
+        del held
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return [np.empty((0, *row.shape), row.dtype) for row in self.rows]
+        return [np.concatenate(leaf) for leaf in zip(*parts, strict=True)]
+
+    def release(self, start: int) -> None:
+        with self._lock:
+            self._released = max(start, self._released)
+            self._held = [(at, x) for at, x in self._held if at + len(x[0]) > start]
+
+    def seen(self) -> int | None:
+        return self._drawn if self._ended else None
+
+    def close(self) -> None:
+        """Close the iterator, unless it was made, and is still held, by the caller."""
+        close = getattr(self._batches, "close", None)
+        if callable(close) and self._own:
+            with contextlib.suppress(ValueError):  # a generator that is stuck cannot be closed
+                close()
+
+    def samples(self) -> list[Any]:
+        return self._first
+
+    def _draw(self) -> bool:
+        """Take the next batch; False at the end."""
+        batch = _END if self._ended else next(self._batches, _END)
+        if batch is _END:
+            self._ended = True
+            return False
+        leaves = self._checked(batch)
+        self._number += 1
+        first, self._drawn = self._drawn, self._drawn + len(leaves[0])
+        with self._lock:
+            if self._drawn > max(first, self._released):
+                self._held.append((first, leaves))
+        return True
+
+    def _checked(self, batch: Any) -> list[Any]:
+        where = f"batch {self._number}"
+        paths, structure = leaves_of(batch, whole=False)
+        if not paths:
+            raise _bare(f"{where} is {batch!r}", self.label)
+        names = [jax.tree_util.keystr(path) for path, _ in paths]
+        leaves = [_copy(leaf, where, name) for name, (_, leaf) in zip(names, paths, strict=True)]
+        common_length(names, leaves, where)
+        if not self.rows:
+            self.structure = structure
+            self.rows = [
+                Row(name, leaf.shape[1:], device_dtype(leaf.dtype, f"data{name} in {where}"))
+                for name, leaf in zip(names, leaves, strict=True)
+            ]
+        if structure != self.structure:
+            raise unlike(where, structure, self.structure)
+        for row, leaf in zip(self.rows, leaves, strict=True):
+            if leaf.shape[1:] != row.shape:
+                raise misshapen(where, row, leaf.shape, ("batch", *row.shape))
+            if device_dtype(leaf.dtype, row.label) != row.dtype:
+                raise misshapen(where, row, leaf.dtype, row.dtype)
+        return leaves
+
+
+def open_source(data: Any) -> Source:
+    """Find out what kind of data this is.
+
+    Args:
+        data: A pytree of array-likes, a random-access dataset or an iterable of batches.
+    """
+    if isinstance(data, list):
+        return _open_list(data)
+    leaves = [] if isinstance(data, Iterator) else jax.tree.leaves(data)
+    if leaves and all(hasattr(x, "shape") and hasattr(x, "dtype") for x in leaves):
+        return ArraySource(data)
+    if isinstance(data, Mapping) and _is_opaque(data):
+        raise _a_mapping(data)
+    if hasattr(data, "__len__") and hasattr(data, "__getitem__") and _is_opaque(data):
+        return ExampleSource(data)
+    if hasattr(data, "__iter__") and _is_opaque(data):
+        return BatchSource(data)
+    _refuse_what_is_no_array(data)
+    raise UnsupportedError(
+        f"got {type(data).__name__}, which is none of the kinds of data.",
+        where="argument 'data'",
+        rule="It is a pytree of arrays of one length, a dataset with __len__ and __getitem__, "
+        "or an iterable of batches.",
+        remedy="{'x': x, 'y': y} with NumPy arrays, say.",
+    )
+
+
+def _refuse_what_is_no_array(data: Any) -> None:
+    """Name the leaf of a tree that keeps it from being one of arrays, often a list."""
+    if isinstance(data, Iterator) or _is_opaque(data):
+        return
+    for path, leaf in jax.tree.leaves_with_path(data, is_leaf=lambda x: isinstance(x, list)):
+        name = f"data{jax.tree_util.keystr(path)}"
+        if path and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+            raise UnsupportedError(
+                f"{name} is of type {type(leaf).__name__}, not an array.",
+                where="argument 'data'",
+                rule="In a tree every leaf is an array, with one row per example.",
+                remedy=f"np.asarray({name}), if it has one row per example.",
+            )
+
+
+def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
+    kind = type(data)
+    return UnsupportedError(
+        f"got {kind.__module__.partition('.')[0]}.{kind.__name__}, a mapping that JAX does not "
+        "look into.",
+        where="argument 'data'",
+        rule="A batch has the structure of the data: a dict of arrays, not of files or groups.",
+        remedy="name the arrays: {'x': data['x'], 'y': data['y']}; they are read row by row.",
+    )
+
+
+def _open_list(data: list[Any]) -> Source:
+    """Return a list is a dataset of examples; a list of arrays could be two things, and is
+    refused."""
+    if not data:
+        raise empty("an empty list")
+    if getattr(data[0], "shape", ()):
+        raise UnsupportedError(
+            f"a list of {len(data)} arrays.",
+            where="argument 'data'",
+            rule="It could be a batch of several leaves or a dataset of examples.",
+            remedy="a tuple of arrays for the one, np.stack(data) for the other, "
+            "iter(data) if these are batches.",
+        )
+    return ExampleSource(data)
+
+
+def _is_opaque(data: Any) -> bool:
+    """Not a container of JAX, nor text."""
+    return not isinstance(data, dict | tuple | str | bytes) and data is not None
+
+
+def _readable(leaf: Any, label: str) -> Any:
+    """Return a jax array in the host's memory is read as NumPy: a slice of that is a view."""
+    refuse_masked(leaf, label)
+    if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
+        raise UnsupportedError(
+            f"a jax array {leaf.dtype}{list(leaf.shape)} that is split over the processes.",
+            where="argument 'data'",
+            rule="Each process reads the rows of its own steps, from the start of the data.",
+            remedy="give the whole data as NumPy, np.memmap or a dataset in every process.",
+        )
+    if isinstance(leaf, jax.Array) and not _is_on_accelerator(leaf):
+        return np.asarray(leaf)
+    return leaf
+
+
+def _is_on_accelerator(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and any(d.platform != "cpu" for d in leaf.devices())
+
+
+def _slice(leaf: Any, start: int, stop: int) -> Any:
+    if isinstance(leaf, jax.Array):
+        return _gather(leaf, start, stop - start)
+    return _host(leaf[start:stop])
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _gather(leaf: jax.Array, start: int, rows: int) -> jax.Array:
+    """Return rows of an array that is on the devices, without a trip to the host."""
+    return jax.lax.dynamic_slice_in_dim(leaf, start, rows)
+
+
+def _host(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, np.ndarray) else np.asarray(leaf)
+
+
+def _plain(leaf: Any, where: str, name: str) -> np.ndarray:
+    """Return a leaf as NumPy has it; a mask would be lost on the way."""
+    refuse_masked(leaf, where)
+    return array_of(leaf, where, name)
+
+
+def _copy(leaf: Any, where: str, name: str) -> np.ndarray:
+    """Return the values of an array as they are now; those of a jax array stay what they are."""
+    if not isinstance(leaf, jax.Array):
+        return np.array(_plain(leaf, where, name))  # a tensor of torch's knows nothing of a copy
+    device_dtype(leaf.dtype, "a batch of the data")
+    return np.asarray(leaf)
+
+
+def _endless(length: int, kind: str) -> ShardingError:
+    return ShardingError(
+        f"its length is {length}: it repeats without end.",
+        where=f"argument 'data' ({kind})",
+        rule="Every example is evaluated once.",
+        remedy="leave repeat() out, or give it a number: repeat(1).",
+    )
+
+
+def _bare(what: str, label: str) -> ShardingError:
+    return ShardingError(
+        f"{what}, in which there is no array.",
+        where=label,
+        rule="An example is a pytree of numbers and arrays.",
+        remedy="leave such examples out, or put numbers in their place.",
+    )

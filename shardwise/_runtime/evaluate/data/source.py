@@ -1,0 +1,213 @@
+"""Where examples come from: one small interface over arrays, datasets and iterables.
+
+A source is read by one thread, step by step, from the first example to the last. `read` gives the
+rows of a step as host arrays; where it can, these are views, so that the first copy of the data is
+the one to the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...._base.errors import ShardingError, UnsupportedError, listed, note
+
+SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Row:
+    """One leaf of an example.
+
+    Attributes:
+        path: Where it is in the batch, such as `['x']`; empty if the batch is one array.
+        shape: Its shape, without the batch.
+        dtype: The dtype it has on the device.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    @property
+    def label(self) -> str:
+        return f"data{self.path}"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one example's leaf on the device."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+class Source:
+    """Examples that can be read in order.
+
+    Attributes:
+        structure: The tree structure of a batch.
+        rows: Its leaves.
+        length: The number of examples, or None if only reading tells.
+        label: What it is, for messages.
+        chunk: The natural size of a step, if the source has one.
+        on_devices: Whether reading takes memory of the devices.
+        at_hand: Whether all of it is in ordinary memory, so that reading gives views at once.
+        reading: Held while a thread reads; one that was left behind may still be at it.
+        failure: What reading raised. An iterator that has raised looks as if it had ended.
+        retains: Whether what was read may have to be read again, in smaller pieces.
+        rounded: The leaves whose values lost digits on their way to the devices.
+    """
+
+    structure: Any
+    rows: list[Row]
+    length: int | None
+    label: str
+    chunk: int | None = None
+    on_devices: bool = False
+    at_hand: bool = False
+
+    def __init__(self) -> None:
+        self.reading = threading.Lock()
+        self.failure: Exception | None = None
+        self.retains = True
+        self.rounded: set[str] = set()
+
+    def read(self, start: int, stop: int) -> list[Any]:
+        """Return the rows from start to stop as host arrays; fewer, or none, only at the end."""
+        raise NotImplementedError
+
+    def seen(self) -> int | None:
+        """Return the number of examples, where reading has come to the end of them."""
+        return self.length
+
+    def release(self, start: int) -> None:
+        """Say that nothing before `start` will be read again."""
+
+    def close(self) -> None:
+        """Let go of what the source holds open."""
+
+    def samples(self) -> list[Any]:
+        """Return a few examples spread over the data, to recognise it by."""
+        assert self.length is not None
+        count = min(self.length, SAMPLES)
+        spread = [k * (self.length - 1) // max(count - 1, 1) for k in range(count)]
+        parts = [self.read(k, k + 1) for k in spread]
+        return [np.concatenate([np.asarray(p) for p in leaf]) for leaf in zip(*parts, strict=True)]
+
+    def fingerprint(self) -> dict[str, str]:
+        """Return what identifies the data: length, dtypes, shapes and a hash of some of its
+        content."""
+        found = {} if self.length is None else {"the length of the data": str(self.length)}
+        for row, sample in zip(self.rows, self.samples(), strict=True):
+            found[row.label] = str(row)
+            content = np.ascontiguousarray(sample).tobytes()
+            found[f"the content of {row.label}"] = hashlib.sha256(content).hexdigest()[:16]
+        return found
+
+
+@contextmanager
+def noted(what: str) -> Iterator[None]:
+    """Say in an exception of the data what was being done."""
+    try:
+        yield
+    except Exception as error:
+        note(error, f"shardwise.evaluate: while {what}")
+        raise
+
+
+def refuse_masked(leaf: Any, where: str) -> None:
+    """Refuse an array of `numpy.ma`, whose mask JAX does not know."""
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise UnsupportedError(
+            "a masked array of NumPy.",
+            where=where,
+            rule="Devices have no masked arrays; what the mask hides would count.",
+            remedy="{'x': x.filled(0), 'kept': ~np.ma.getmaskarray(x)}, and fn returns "
+            "(values, batch['kept']): a mask is a weight.",
+        )
+
+
+def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") -> int:
+    head = f"{where}, argument 'data'" if where else "argument 'data'"
+    lengths = {
+        f"data{n}": x.shape[0] if x.shape else None for n, x in zip(names, leaves, strict=True)
+    }
+    if len(set(lengths.values())) == 1 and None not in lengths.values():
+        if not where and not leaves[0].shape[0]:
+            raise empty("arrays of length 0")
+        return int(leaves[0].shape[0])
+    found = [f"{name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()]
+    raise ShardingError(
+        f"its leaves have no common number of rows:{listed(found) or ' there are none.'}",
+        where=head,
+        rule="Every leaf has one row per example along its first axis.",
+        remedy="bring the leaves to one length, np.stack(rows) in place of a list of rows; a "
+        "dataset of single examples has to be batched or be given with __len__ and "
+        "__getitem__.",
+    )
+
+
+def empty(label: str) -> ShardingError:
+    return ShardingError(
+        f"there are no examples in it ({label}).",
+        where="argument 'data'",
+        rule="A mean over nothing has no value.",
+        remedy="check the path or the filter the data comes from.",
+    )
+
+
+def unlike(where: str, found: Any, expected: Any) -> ShardingError:
+    differs = _difference(found, expected)
+    return ShardingError(
+        differs or f"its structure is {found}.",
+        where=f"{where} of the data",
+        rule="All have the structure of the first" + ("." if differs else f": {expected}."),
+        remedy="leave such examples out, or give all of them an array there, and have fn "
+        "return (values, weights), with weight 0 where it does not count."
+        if differs
+        else "bring all of them into one form.",
+    )
+
+
+def _difference(found: Any, expected: Any) -> str | None:
+    """Return the first place that differs, if one does and not only what holds them."""
+    try:
+        have, first = _places(found), _places(expected)
+    except Exception:  # a class of somebody's that looks at its arrays
+        return None
+    for name in [*first, *have]:
+        if have.get(name) != first.get(name):
+            one, other = (places.get(name, "missing") for places in (have, first))
+            return f"data{name} is {one}; in the first it is {other}."
+    return None
+
+
+def _places(structure: Any) -> dict[str, str]:
+    """Return what is at each place of a structure: an array or None."""
+    tree = jax.tree.unflatten(structure, ["an array"] * structure.num_leaves)
+    found = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None)
+    return {jax.tree_util.keystr(path): str(leaf) for path, leaf in found}
+
+
+def misshapen(where: str, row: Row, found: Any, expected: Any) -> ShardingError:
+    shapes = isinstance(found, tuple)
+
+    def text(x: Any) -> str:
+        return str(list(x)).replace("'", "") if shapes else str(x)
+
+    return ShardingError(
+        f"{row.label} is {text(found)}, expected {text(expected)}.",
+        where=f"{where} of the data",
+        rule="Every example has the shape and dtype of the first.",
+        remedy="pad examples to one shape, with a mask that fn uses as weights."
+        if shapes
+        else "give all of them one dtype, np.float32(x) for instance.",
+    )

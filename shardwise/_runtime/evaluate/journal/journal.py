@@ -1,0 +1,266 @@
+"""Finished steps on disk: SQLite, written so that a kill at any moment loses nothing written.
+
+One row per step, keyed by its first example, and one transaction per group of steps. A step is in
+the file whole or not at all, and never twice. The file belongs to one run, told by its fingerprint,
+and to one process at a time. What is read back is checked (`rows.py`): a row that was damaged is
+told, and its step computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...._base.durable import Identity, hindrance, holder
+from ...._base.errors import ShardwiseError, warn
+from ..fingerprint import differences
+from ..spans import Span
+from .rows import Ledger, Stored, fact_row, read_facts
+
+_FORMAT = "shardwise evaluate 3"
+_TABLES = {
+    "meta": "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc INTEGER NOT NULL)",
+    "steps": "CREATE TABLE steps (start INTEGER PRIMARY KEY, rows INTEGER NOT NULL, "
+    "batch INTEGER NOT NULL, payload BLOB NOT NULL, crc INTEGER NOT NULL)",
+}
+_GROUP_SECONDS = 0.25
+_GROUP_STEPS = 512
+_ROW_BYTES = 40  # what SQLite adds to a row, and the write-ahead log to that, generously
+_SPARE_BYTES = 8 << 20
+
+
+class Journal:
+    """The journal of one run; a context manager.
+
+    Args:
+        path: The file. It is created if it does not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._group: list[Stored] = []
+        self._written = time.monotonic()
+        self._ledger = Ledger(b"")
+        self._database = self._open()
+        self._identity = Identity(self.path)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.flush()
+        finally:
+            self._database.close()
+
+    def _open(self) -> sqlite3.Connection:
+        what = hindrance(self.path)
+        if what is not None:
+            remedy = "name a file in a folder that is there and can be written to."
+            raise ShardwiseError(what, where=self._where, remedy=remedy)
+        try:
+            # An absolute path is always a file: ":memory:" alone would be none.
+            database = sqlite3.connect(self.path.absolute(), timeout=0.2, isolation_level=None)
+            try:
+                _prepare(database)
+            except BaseException:
+                database.close()
+                raise
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+        return database
+
+    def _unusable(self, error: sqlite3.Error) -> ShardwiseError:
+        text = str(error)
+        if "locked" in text:
+            what = f"{holder(self.path)} is writing it."
+            remedy = "wait for it, or use another path."
+        elif "not a database" in text:
+            what, remedy = "the file is not a journal, or its head is damaged.", "use another path."
+        elif _is_damage(error):
+            what, remedy = f"it is damaged: {text}.", "delete the file to start over."
+        else:
+            what, remedy = f"it cannot be written: {text}.", "use a path that can be written."
+        return ShardwiseError(what, where=self._where, remedy=remedy)
+
+    @property
+    def _where(self) -> str:
+        return f"journal {str(self.path)!r}"
+
+    def meta(self) -> dict[str, Any]:
+        """Return what the journal says about its run; empty for a new one."""
+        found, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
+        if damaged:
+            raise ShardwiseError(
+                f"it is damaged: what it says of its run ({', '.join(damaged)}) does not fit "
+                "its checksum.",
+                where=self._where,
+                rule="Finished steps count only if it is known what they are of.",
+                remedy="delete the file to start over.",
+            )
+        if found and found.get("format") != _FORMAT:
+            raise ShardwiseError(
+                f"its format is {found.get('format')!r}, this version writes {_FORMAT!r}.",
+                where=self._where,
+                remedy="use another path, or the version that wrote it.",
+            )
+        if found and "fingerprint" not in found:
+            raise ShardwiseError(
+                "it is damaged: it does not say which run it belongs to.",
+                where=self._where,
+                rule="Finished steps count only if it is known what they are of.",
+                remedy="delete the file to start over.",
+            )
+        return found
+
+    def note(self, **facts: Any) -> None:
+        """Write facts about the run, at once."""
+        rows = [fact_row(key, value) for key, value in facts.items()]
+        self._write("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
+
+    def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
+        """Take the journal for a run, or refuse it, naming what differs.
+
+        Args:
+            fingerprint: What the run is recognised by.
+            names: What helps to tell runs apart but may differ, such as the name of `fn`.
+        """
+        held = self.meta()
+        self._ledger.run = json.dumps(fingerprint, sort_keys=True).encode()
+        if not held:
+            self.note(format=_FORMAT, fingerprint=fingerprint, names=names)
+            return
+        wrong = differences(held.get("fingerprint", {}), fingerprint)
+        if wrong:
+            listed = "".join(f"\n    - {line}" for line in wrong)
+            others = differences(held.get("names", {}), names)
+            raise ShardwiseError(
+                f"it belongs to another run:{listed}",
+                where=self._where,
+                rule="Finished steps count only for the same data, fn, state and batch."
+                + (f" Also different: {'; '.join(others)}." if others else ""),
+                remedy="use another path, or delete the file to start over.",
+            )
+
+    def reserve(self, steps: int, size: int) -> None:
+        """Raise now if the disk has no room for this many rows of this size."""
+        needed = steps * (size + _ROW_BYTES) * 2 + _SPARE_BYTES
+        free = shutil.disk_usage(self.path.parent).free
+        if free < needed:
+            raise ShardwiseError(
+                f"the disk has {free >> 20} MiB free, the run needs up to {needed >> 20} MiB.",
+                where=self._where,
+                rule="A run that cannot be recorded is not started.",
+                remedy="free some space, use another path or a larger batch.",
+            )
+
+    def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
+        """Yield the finished steps, in the order of their examples: span, batch, numbers.
+
+        Rows that are damaged are left out, told, and taken out of the file.
+
+        Args:
+            length: The number of examples, if it is known.
+        """
+        self._ledger.length = length
+        query = "SELECT start, rows, batch, payload, crc FROM steps ORDER BY start"
+        yield from self._ledger.steps(self._read(query))
+        damaged = self._ledger.damaged
+        if damaged:
+            start, why = next(iter(damaged.items()))
+            count = "a row is" if len(damaged) == 1 else f"{len(damaged)} rows are"
+            warn(
+                f"{self._where}: {count} damaged (from example {start} on: {why}). What is lost "
+                "is computed again",
+            )
+            self._write("DELETE FROM steps WHERE start = ?", [(start,) for start in damaged])
+
+    @property
+    def damaged(self) -> int:
+        """How many rows were left out."""
+        return len(self._ledger.damaged)
+
+    def _read(self, query: str) -> Iterator[Any]:
+        try:
+            yield from self._database.execute(query)
+        except sqlite3.Error as error:
+            raise self._unusable(error) from error
+
+    def add(self, span: Span, batch: int, payload: bytes) -> None:
+        """Record a finished step; it is on disk within a fraction of a second."""
+        self._group.append(self._ledger.row(span, batch, payload))
+        waited = time.monotonic() - self._written
+        if len(self._group) >= _GROUP_STEPS or waited >= _GROUP_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not written yet, in one transaction."""
+        group, self._group = self._group, []
+        self._written = time.monotonic()
+        if group:
+            self.watch()
+            self._write("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", group)
+
+    def watch(self) -> None:
+        """Raise if the file has gone away: SQLite would write on, to where nobody looks."""
+        lost = self._identity.lost()
+        if lost:
+            raise ShardwiseError(
+                f"it {lost} while the run wrote it.",
+                where=self._where,
+                rule="What was recorded went with it.",
+                remedy="put it back if it was moved, and run again with the same journal.",
+            )
+
+    def _write(self, statement: str, rows: list[Any]) -> None:
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany(statement, rows)
+                self._database.execute("COMMIT")
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            if _is_damage(error):
+                raise self._unusable(error) from error
+            raise ShardwiseError(
+                f"writing failed: {error}.",
+                where=self._where,
+                rule="Steps written before this are whole and will not be done again.",
+                remedy="make room on the disk and run again with the same journal.",
+            ) from error
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    text = str(error)
+    # A step that is there already was not found when the steps were read: an index is torn.
+    return isinstance(error, sqlite3.IntegrityError) or any(
+        word in text for word in ("malformed", "corrupt", "no such", "decode", "other tables")
+    )
+
+
+def _prepare(database: sqlite3.Connection) -> None:
+    found = dict(database.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL"))
+    if found and found.keys() != _TABLES.keys():
+        raise sqlite3.DatabaseError("not a database of this kind")
+    if found and found != _TABLES:
+        raise sqlite3.DatabaseError("it has other tables than this version of shardwise writes")
+    # Exclusive locking keeps a second process out, and is let go of by the kernel on kill -9.
+    database.execute("PRAGMA locking_mode=EXCLUSIVE")
+    database.execute("PRAGMA journal_mode=WAL")
+    database.execute("PRAGMA synchronous=NORMAL")
+    database.execute("BEGIN IMMEDIATE")
+    if not found:
+        for statement in _TABLES.values():
+            database.execute(statement)
+    database.execute("INSERT OR REPLACE INTO meta VALUES ('probe', '0', 0)")
+    database.execute("DELETE FROM meta WHERE key = 'probe'")
+    database.execute("COMMIT")

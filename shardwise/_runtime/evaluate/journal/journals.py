@@ -1,0 +1,105 @@
+"""The journals of an evaluation: one file for each process that ever took part in it.
+
+The first process has the path itself, process 3 the path with `.p3` behind it; no file has two
+writers. A run on fewer processes reads the files of those that are missing, too.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ...._base.errors import ShardwiseError, path_of
+from ...hosts.shared import require_shared
+from ..processes import Share
+from ..spans import Span
+from .journal import Journal
+
+
+class Journals:
+    """The journal that this process writes, and others that it only reads; a context manager.
+
+    Args:
+        path: The path that the caller gave.
+        share: The part of this process.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], share: Share) -> None:
+        base = path_of(path, "argument 'journal'")
+        if share.shared:
+            require_shared(base.absolute().parent, "journal in folder")
+        self._stack = ExitStack()
+        with ExitStack() as opened:
+            own = base if share.index == 0 else _named(base, share.index)
+            self._own = opened.enter_context(Journal(own))
+            self._others = [
+                opened.enter_context(Journal(_named(base, k)))
+                for k in _numbers(base)
+                if k >= share.count and k % share.count == share.index
+            ]
+            self._stack = opened.pop_all()
+        self.path = self._own.path
+        self.add, self.flush = self._own.add, self._own.flush
+        self.note, self.reserve = self._own.note, self._own.reserve
+
+    def __enter__(self) -> Journals:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    @property
+    def _all(self) -> list[Journal]:
+        return [self._own, *self._others]
+
+    def meta(self) -> dict[str, Any]:
+        """Return what the journals say about their run; empty if all are new."""
+        found = [meta for journal in self._all if (meta := journal.meta())]
+        batches = [meta["batch"] for meta in found if "batch" in meta]
+        return {**found[0], **({"batch": min(batches)} if batches else {})} if found else {}
+
+    def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
+        """Take all of them for a run, or refuse them."""
+        for journal in self._all:
+            journal.claim(fingerprint, names)
+
+    @property
+    def damaged(self) -> int:
+        """How many rows of all of them were left out."""
+        return sum(journal.damaged for journal in self._all)
+
+    def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
+        """Yield the finished steps of all, in the order of their examples."""
+        parts = [journal.steps(length) for journal in self._all]
+        merged = heapq.merge(*parts, key=lambda step: step[0])
+        before = Span(0, 0)
+        for step in merged:
+            if step[0].start < before.stop:
+                raise ShardwiseError(
+                    f"two of them hold {step[0]}.",
+                    where=f"journal {str(self.path)!r} and those beside it",
+                    rule="A step is done once.",
+                    remedy="use another path, or delete the journals to start over.",
+                )
+            before = step[0]
+            yield step
+
+
+def _named(base: Path, process: int) -> Path:
+    return base.with_name(f"{base.name}.p{process}")
+
+
+def _numbers(base: Path) -> list[int]:
+    """Return the processes that have a journal beside this one."""
+    pattern = re.compile(re.escape(base.name) + r"\.p(\d+)")
+    try:
+        names = os.listdir(base.absolute().parent)
+    except OSError:
+        return []  # opening the journal says what is wrong
+    found = filter(None, map(pattern.fullmatch, names))
+    return sorted(int(match[1]) for match in found)

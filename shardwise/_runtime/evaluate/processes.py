@@ -1,0 +1,200 @@
+"""The part of one process in an evaluation that several share.
+
+Nothing is sent while steps are computed. Before the first, the processes see that they have the
+same data, function and state, agree on the batch, and hear which steps are done. After the last,
+they exchange their totals: sums are exact, so they can be merged; the steps of metric objects of
+other libraries are sent one by one and merged in their order, as on one process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import Any
+
+from ..._base.errors import ShardwiseError
+from ..hosts import others
+from .fingerprint import differences
+from .lanes import Lanes
+from .reduce.plan import Plan
+from .reduce.totals import Total
+from .spans import Span, cut
+
+_HEAD = struct.Struct(">QQQQ")  # start, rows, batch, bytes
+Step = tuple[Span, int, bytes]
+
+
+class Share:
+    """What is this process's to do; all of it where there is only one.
+
+    Args:
+        lanes: The devices.
+        indexed: Whether all processes see the same examples, numbered alike; otherwise each has
+            its own, from an iterable.
+    """
+
+    def __init__(self, lanes: Lanes, indexed: bool) -> None:
+        self._lanes, self._indexed = lanes, indexed
+        self.shared = lanes.processes > 1
+        self.elsewhere: list[Span] = []
+
+    @property
+    def index(self) -> int:
+        return others.index() if self.shared else 0
+
+    @property
+    def count(self) -> int:
+        return self._lanes.processes
+
+    def check(self) -> None:
+        """Raise if another process has failed."""
+        if self.shared:
+            others.news().check()
+
+    def agree_on_batch(self, given: int | None, held: int | None, chosen: Any) -> int:
+        """Return the batch of all: that which was given, or a journal holds, or the least of those
+        chosen.
+
+        Args:
+            given: The argument `batch`.
+            held: What the journal of this process says.
+            chosen: Gives what fits here.
+        """
+        if not self.shared:
+            return given or held or chosen()
+        asked = others.gather_json([given, held], "batch")
+        if any(one[0] != given for one in asked):
+            listed = ", ".join(str(one[0]) for one in asked)
+            raise _differ(f"the processes were given batch = {listed}.")
+        found = given or next((one[1] for one in asked if one[1]), None)
+        return found or min(others.gather_json(chosen(), "batch"))
+
+    def least(self, batch: int) -> int:
+        """Return the least of the batches that the processes go on with."""
+        return min(others.gather_json(batch, "batch")) if self.shared else batch
+
+    def identify(self, fingerprint: dict[str, str]) -> dict[str, str]:
+        """Return the fingerprint of the run, after seeing that all processes run the same."""
+        if not self.shared:
+            return fingerprint
+        if not self._indexed:
+            fingerprint = {
+                **fingerprint,
+                "the number of processes": str(self.count),
+                "the process": str(self.index),
+            }
+        shown = {k: v for k, v in fingerprint.items() if self._indexed or not _is_own(k)}
+        first = others.spread_json(shown, "fingerprint")
+        wrong = others.gather_json(differences(first, shown, "process 0", "this one"), "same")
+        for number, lines in enumerate(wrong):
+            if lines:
+                raise _differ(f"process {number} runs something else: {lines[0]}.")
+        return fingerprint
+
+    def deal(self, done: list[Span], length: int | None, batch: int) -> None:
+        """Set aside what other processes have done or will do.
+
+        Consecutive steps go to one process: it reads one stretch of the data.
+        """
+        if not self.shared or not self._indexed:
+            return
+        found = others.gather_json([[s.start, s.rows] for s in done], "done")
+        spans = [[Span(*pair) for pair in pairs] for pairs in found]
+        _refuse_overlap(spans)
+        everything = [span for part in spans for span in part]
+        own = [span for k, part in enumerate(spans) if k != self.index for span in part]
+        steps = sum(1 for _ in cut(everything, length, batch))
+        total, before = self._lanes.total, self._lanes.before
+        start, stop = steps * before // total, steps * (before + len(self._lanes)) // total
+        left = cut(everything, length, batch)
+        for number, span in enumerate(left):
+            if not start <= number < stop:
+                _extend(own, span)
+        self.elsewhere = own
+
+    def merge(
+        self, plan: Plan, totals: dict[str, Total], count: int, resumed: int, notes: list[str],
+        steps: list[Step], plans: Any,
+    ) -> tuple[dict[str, Total], int, int, list[str]]:  # fmt: skip
+        """Return the totals of all processes, on all of them.
+
+        Args:
+            plan: The metrics.
+            totals: Those of this process.
+            count: Its examples.
+            resumed: Those of them that came from a journal.
+            notes: What it has to say.
+            steps: Its steps, where there are metric objects.
+            plans: Gives the plan for a batch.
+        """
+        own = {
+            "totals": {name: total.export() for name, total in totals.items()},
+            "count": count,
+            "resumed": resumed,
+            "notes": notes,
+        }
+        told = others.gather_json(own, "totals")
+        sent = others.gather(_packed(steps), "steps") if plan.objects else [b""] * len(told)
+        merged, offset = plan.totals(), 0
+        for one, packed in zip(told, sent, strict=True):
+            shift = 0 if self._indexed else offset
+            for name, total in merged.items():
+                if one["totals"][name] is not None:
+                    total.absorb(one["totals"][name], shift)
+            for span, batch, payload in _unpacked(packed):
+                records = plans(batch).layout.unpack(payload)
+                for name in plan.objects:
+                    merged[name].add(records[name], Span(span.start + shift, span.rows))
+            offset += one["count"]
+        notes = list(dict.fromkeys(note for one in told for note in one["notes"]))
+        return merged, offset, sum(one["resumed"] for one in told), notes
+
+
+def _is_own(key: str) -> bool:
+    """Return whether processes with data of their own differ in this."""
+    return "content of data" in key or key == "the process"
+
+
+def _extend(spans: list[Span], span: Span) -> None:
+    if spans and spans[-1].stop == span.start:
+        spans[-1] = Span(spans[-1].start, spans[-1].rows + span.rows)
+    else:
+        spans.append(span)
+
+
+def _refuse_overlap(parts: list[list[Span]]) -> None:
+    spans = sorted(span for part in parts for span in part)
+    for one, other in itertools.pairwise(spans):
+        if one.stop > other.start:
+            raise ShardwiseError(
+                f"two of them hold {other}.",
+                where="the journals of the processes",
+                rule="A step is done once.",
+                remedy="use another path, or delete the journals to start over.",
+            )
+
+
+def _packed(steps: list[Step]) -> bytes:
+    return b"".join(
+        _HEAD.pack(span.start, span.rows, batch, len(payload)) + payload
+        for span, batch, payload in steps
+    )
+
+
+def _unpacked(data: bytes) -> Any:
+    at = 0
+    while at < len(data):
+        start, rows, batch, size = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        yield Span(start, rows), batch, data[at : at + size]
+        at += size
+
+
+def _differ(what: str) -> ShardwiseError:
+    return ShardwiseError(
+        what,
+        where="sw.evaluate on several processes",
+        rule="All processes evaluate the same function and state on the same data; only an "
+        "iterable is each process's own.",
+        remedy="load the same data and the same checkpoint, with the same seeds, everywhere.",
+    )

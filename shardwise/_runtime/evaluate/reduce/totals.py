@@ -1,0 +1,283 @@
+"""What the host makes of the steps: one total per metric, fed step by step, read at any time.
+
+Sums are exact (`exact.py`), so steps may come in any order. Metric objects of other libraries are
+merged with their own `merge`, which rounds; they are therefore merged pairwise, in the order of the
+examples, whatever order the steps come in. Both give the same bits for the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from ...._base.errors import ShardwiseError
+from ..spans import Span
+from .exact import ExactSum
+from .measure import MINUS, NAN, OF_WEIGHTS, PLUS
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """Examples whose value, or weight, was NaN or infinite.
+
+    Attributes:
+        count: How many there are.
+        first: The index of the first of them in the data.
+    """
+
+    count: int
+    first: int
+
+
+class Total(Protocol):
+    """The running total of one metric."""
+
+    def add(self, record: Any, span: Span) -> None: ...
+
+    def values(self, name: str) -> dict[str, Any]: ...
+
+    def weight(self) -> int | float | None: ...
+
+    def non_finite(self) -> NonFinite | None: ...
+
+    def export(self) -> Any:
+        """Return what another process needs to add this total to its own, as JSON; None for
+        objects."""
+        ...
+
+    def absorb(self, exported: Any, offset: int) -> None:
+        """Add the total of another process, whose first example has the index `offset`."""
+        ...
+
+    def is_weightless(self) -> bool: ...
+
+
+class _Watched:
+    """Keeps track of values, and of weights, that are not finite."""
+
+    def __init__(self) -> None:
+        self._bad = 0
+        self._first: int | None = None
+        self._kinds = 0
+
+    def watch(self, record: Any, span: Span) -> None:
+        if not record.get("bad"):
+            return
+        self._bad += record["bad"]
+        index = span.start + record["first"]
+        self._first = index if self._first is None else min(index, self._first)
+        self._kinds |= record["kinds"]
+
+    def non_finite(self) -> NonFinite | None:
+        return None if self._first is None else NonFinite(self._bad, self._first)
+
+    def seen(self) -> list[int | None]:
+        return [self._bad, self._first, self._kinds]
+
+    def add_seen(self, seen: list[Any], offset: int) -> None:
+        bad, first, kinds = seen
+        if bad:
+            record = {"bad": bad, "first": first, "kinds": kinds}
+            self.watch(record, Span(offset, 0))
+
+    def spoilt(self) -> float | None:
+        """Return what a sum with these values in it is, by IEEE arithmetic; None if all are
+        finite."""
+        return _spoilt(self._kinds & (NAN | PLUS | MINUS))
+
+    def spoilt_weight(self) -> float | None:
+        """Return the same of the sum of the weights."""
+        return _spoilt(self._kinds >> OF_WEIGHTS)
+
+
+def _spoilt(kinds: int) -> float | None:
+    if not kinds:
+        return None
+    if kinds & NAN or kinds == PLUS | MINUS:
+        return math.nan
+    return math.inf if kinds == PLUS else -math.inf
+
+
+class SumTotal(_Watched):
+    """The total of a `Mean` or a `Sum`."""
+
+    def __init__(self, mean: bool, integer: bool, weights: str | None, per_row: int) -> None:
+        super().__init__()
+        self._mean, self._integer, self._weights, self._per_row = mean, integer, weights, per_row
+        self._sum, self._weight = ExactSum(), ExactSum()
+
+    def add(self, record: Any, span: Span) -> None:
+        _add_sum(self._sum, record["sum"], self._integer, span)
+        if self._weights is None:
+            self._weight.add(span.rows * self._per_row)
+        else:
+            _add_sum(self._weight, record["weight"], self._weights == "integer", span)
+        self.watch(record, span)
+
+    def values(self, name: str) -> dict[str, Any]:
+        spoilt = self.spoilt()
+        if spoilt is not None:
+            return {name: self._spoilt_mean(spoilt) if self._mean else spoilt}
+        if self._mean:
+            return {name: self._sum.over(self._weight)}
+        return {name: int(self._sum) if self._integer else float(self._sum)}
+
+    def _spoilt_mean(self, total: float) -> float:
+        """Return a total that is not finite over the weight."""
+        weight = self.spoilt_weight()
+        if weight is not None:
+            return total / weight
+        return -total if self._weight.units < 0 else total
+
+    def weight(self) -> int | float | None:
+        spoilt = self.spoilt_weight()
+        if spoilt is not None:
+            return spoilt
+        return float(self._weight) if self._weights == "float" else int(self._weight)
+
+    def export(self) -> Any:
+        return {"sum": hex(self._sum.units), "weight": hex(self._weight.units), "bad": self.seen()}
+
+    def absorb(self, exported: Any, offset: int) -> None:
+        self._sum.units += int(exported["sum"], 16)
+        self._weight.units += int(exported["weight"], 16)
+        self.add_seen(exported["bad"], offset)
+
+    def is_weightless(self) -> bool:
+        """Return whether nothing counted, so that there is no mean."""
+        return self._mean and not self._weight.units
+
+
+class ExtremeTotal(_Watched):
+    """The total of a `Min` or a `Max`."""
+
+    def __init__(self, least: bool) -> None:
+        super().__init__()
+        self._pick = min if least else max
+        self._value: Any = None
+
+    def add(self, record: Any, span: Span) -> None:
+        if record["some"]:
+            value = record["extreme"]
+            self._value = value if self._value is None else self._pick(self._value, value)
+        self.watch(record, span)
+
+    def values(self, name: str) -> dict[str, Any]:
+        spoilt = self._value is None or self._kinds & NAN
+        return {name: math.nan if spoilt else self._value}
+
+    def weight(self) -> None:
+        return None
+
+    def export(self) -> Any:
+        return {"value": self._value, "bad": self.seen()}
+
+    def absorb(self, exported: Any, offset: int) -> None:
+        value = exported["value"]
+        if value is not None:
+            self._value = value if self._value is None else self._pick(self._value, value)
+        self.add_seen(exported["bad"], offset)
+
+    def is_weightless(self) -> bool:
+        """Return whether nothing counted, so that there is no extreme."""
+        return self._value is None
+
+
+class ObjectTotal:
+    """The total of a metric object: its own `merge`, pairwise, in the order of the examples.
+
+    Leaves are widened to 64 bits first, and JAX is told to keep them so: a float32 total loses
+    digits and an int32 count wraps.
+    """
+
+    def __init__(self, structure: Any, alone: bool) -> None:
+        self._structure, self._alone = structure, alone
+        self._waiting: dict[int, tuple[int, Any]] = {}
+        self._next = 0
+        self._levels: list[Any] = []
+
+    def add(self, record: Any, span: Span) -> None:
+        leaves = [_widened(np.asarray(leaf)) for leaf in record]
+        self._waiting[span.start] = (span.stop, jax.tree.unflatten(self._structure, leaves))
+        while self._next in self._waiting:
+            self._next, metric = self._waiting.pop(self._next)
+            with jax.enable_x64(True):
+                self._push(metric)
+
+    def _push(self, metric: Any) -> None:
+        # A binary counter: level k holds the merge of 2**k neighbouring steps, or nothing.
+        for level, held in enumerate(self._levels):
+            if held is None:
+                self._levels[level] = metric
+                return
+            metric, self._levels[level] = held.merge(metric), None
+        self._levels.append(metric)
+
+    def values(self, name: str) -> dict[str, Any]:
+        held = [metric for metric in self._levels if metric is not None]
+        if not held:
+            return {}
+        total = held[0]
+        with jax.enable_x64(True):
+            for metric in held[1:]:
+                total = metric.merge(total)
+            return _computed(name, total.compute(), self._alone)
+
+    def weight(self) -> None:
+        return None
+
+    def non_finite(self) -> None:
+        return None
+
+    def export(self) -> None:
+        """Its steps are sent one by one: `merge` rounds, so it needs them in their order."""
+
+    def absorb(self, exported: Any, offset: int) -> None: ...
+
+    def is_weightless(self) -> bool:
+        return False  # what it counts is its own matter
+
+
+def _add_sum(total: ExactSum, found: Any, integer: bool, span: Span) -> None:
+    if integer:
+        for shift, pairs in found.items():
+            total.add(sum(_integer(*pair) for pair in pairs) << shift)
+        return
+    high, low = found
+    if not (math.isfinite(high) and math.isfinite(low)):
+        raise ShardwiseError(
+            "the values are finite, but their sum is not.",
+            where=str(span),
+            rule="The sum over one step must fit the range of its dtype.",
+            remedy="scale the values down in fn, or use a smaller batch.",
+        )
+    total.add(high)
+    total.add(low)
+
+
+def _integer(high: int, low: int) -> int:
+    """Return an int64 from its words."""
+    word = (high << 32) | low
+    return word - (1 << 64) if word >> 63 else word
+
+
+def _widened(leaf: np.ndarray) -> np.ndarray:
+    if leaf.dtype.kind in "iu":
+        return leaf if leaf.dtype == np.uint64 else leaf.astype(np.int64)
+    return leaf if leaf.dtype.kind in "bc" else leaf.astype(np.float64)
+
+
+def _computed(name: str, value: Any, alone: bool) -> dict[str, Any]:
+    """Flatten what `compute` gave: a number, an array or, for a collection, a mapping."""
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            found |= _computed(str(key) if alone else f"{name}/{key}", inner, False)
+        return found
+    array = np.asarray(value)
+    return {name: array.item() if array.ndim == 0 else array}

@@ -1,0 +1,116 @@
+"""Choosing a batch that fits, and knowing when one does not.
+
+With `batch=None` the step is as large as is of use: up to 64 MiB of each array, since they are
+copied one by one and a copy of more is not faster, 128 MiB in all, and small enough that all but
+small data makes 16 steps, so that transfer and compute overlap. It is compiled, and if the compiled
+program's own figures say that it does not fit, it is made as much smaller as they say. None of this
+looks at the number of devices, since the bits of the result follow the batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ...._base.errors import ShardwiseError, text_of
+from ..data.source import Row
+from ..lanes import Lanes
+
+_LEAF_BYTES = 64 << 20
+_INPUT_BYTES = 128 << 20
+_EXAMPLES = 1 << 20
+_STEPS = 16
+_LEAST = 64
+_SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compiler's own needs
+
+
+def largest_useful(rows: list[Row], length: int) -> int:
+    """Return the largest batch worth having: a multiple of 64 if it is large, or all of small
+    data."""
+    most = _LEAF_BYTES // max(1, *(row.size for row in rows))
+    useful = min(_EXAMPLES, most, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
+    return min(_even(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
+
+
+def choose_batch(first: int, rows: list[Row], lanes: Lanes, compile_: Callable[[int], Any]) -> int:
+    """Return the largest batch, from `first` down, whose compiled step fits the free memory."""
+    batch = first
+    free = free_memory(lanes) * _SHARE
+    while batch > 1:
+        try:
+            needed = _needed(compile_(batch), rows, batch, lanes)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            needed = 2 * free
+        if needed <= free:
+            break
+        batch = min(batch // 2, _floor(max(1, int(batch * free / needed))))
+    return batch
+
+
+def _needed(compiled: Any, rows: list[Row], batch: int, lanes: Lanes) -> float:
+    """Return bytes on one device: the inputs of all steps in flight, and what the program uses."""
+    step = batch * sum(row.size for row in rows)
+    inputs = lanes.depth(step) * step
+    figures = compiled.memory_analysis()
+    temporary = getattr(figures, "temp_size_in_bytes", 0) or 0
+    return float(inputs + temporary)
+
+
+def free_memory(lanes: Lanes) -> float:
+    """Return free bytes on the fullest device; for a CPU device its part of the free host
+    memory."""
+    free = []
+    for device in lanes.mesh.devices.flat:
+        stats = device.memory_stats()
+        if stats and "bytes_limit" in stats:
+            free.append(stats["bytes_limit"] - stats.get("bytes_in_use", 0))
+    return float(min(free)) if free else _host_memory() / (2 * lanes.mesh.devices.size)
+
+
+def _host_memory() -> float:
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (ValueError, OSError, AttributeError):
+        return float(4 << 30)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether the device, or the host for it, ran out of memory."""
+    if isinstance(error, MemoryError):
+        return True
+    text = text_of(error)
+    return isinstance(error, jax.errors.JaxRuntimeError) and (
+        "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+    )
+
+
+def too_large(batch: int, error: BaseException) -> ShardwiseError:
+    """Return what to say when a step does not fit and may not be made smaller."""
+    least = batch == 1
+    return ShardwiseError(
+        f"a step of {batch} example{'s' * (not least)} does not fit: {_first_line(error)}",
+        where="argument 'batch'",
+        rule="" if least else "The batch was given, and the bits of the result follow it.",
+        remedy="split the state over a mesh with a model axis."
+        if least
+        else f"batch={batch // 2}, or batch=None to have it chosen.",
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return (text_of(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _even(n: int) -> int:
+    """Return the largest size of a batch that is at most n and divides well."""
+    return n // _LEAST * _LEAST if n >= 4 * _LEAST else _floor(max(1, n))
+
+
+def _floor(n: int) -> int:
+    """Return the largest power of two that is at most n."""
+    return 1 << (n.bit_length() - 1)

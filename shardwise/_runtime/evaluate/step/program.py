@@ -1,0 +1,274 @@
+"""The step: `fn` and the reduction of what it returns, as one compiled program for all lanes.
+
+The program is a `shard_map` over the data axis without a single collective: each lane runs the
+same code on a batch of the same shape. One compile therefore serves every lane and every step, and
+a lane computes the same bits whether it has neighbours or not. (`jit` called once per device would
+compile once per device.) The varying-axes check is off: nothing here is ever reduced over the axis,
+and with it on, an ordinary `scan` inside `fn` would have to be annotated.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec
+
+from ...._base.calls import called_wrongly
+from ...._base.errors import ShardingError, a_type, note, text_of
+from ..data.source import Row, Source
+from ..lanes import Lanes
+from ..reduce.metrics import Reduction, check_rows, check_shapes, named
+from ..reduce.plan import Plan, make_plan
+from .state import State
+
+Compiled = Any
+
+
+@dataclass(frozen=True)
+class Function:
+    """`fn` with all that does not change during a run.
+
+    Attributes:
+        call: From the state's arrays, a batch's leaves and which rows are real, to metrics.
+        structure: The tree structure of a batch.
+        fn: The caller's function.
+        state: The state it is given.
+        rows: The leaves of an example.
+        masked: Whether `fn` takes `mask`.
+        mesh: The mesh that `fn` is traced for.
+    """
+
+    call: Callable[[list[Any], list[Any], Any], Any]
+    structure: Any
+    fn: Callable[..., Any]
+    state: State
+    rows: list[Row]
+    masked: bool
+    mesh: Mesh
+
+    def checked(self, arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
+        """Return what `call` gives, refused before JAX sees it if it is nothing to evaluate."""
+        output = self.call(arrays, leaves, valid)
+        named(output)
+        return output
+
+    def shapes(self, batch: int) -> tuple[Any, Any, Any]:
+        """Return the arguments of `call` for a batch of this size, as shapes."""
+        leaves = [jax.ShapeDtypeStruct((batch, *row.shape), row.dtype) for row in self.rows]
+        return self.state.arrays, leaves, jax.ShapeDtypeStruct((batch,), jnp.bool_)
+
+
+def bind(fn: Callable[..., Any], state: State, source: Source, lanes: Lanes) -> Function:
+    """Bind `fn` to the structure of its state and of the data, and to the devices."""
+    masked = _takes_mask(fn)
+
+    def call(arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
+        batch = jax.tree.unflatten(source.structure, leaves)
+        more = {"mask": valid} if masked else {}
+        return fn(state.rebuild(arrays), batch, **more)
+
+    return Function(call, source.structure, fn, state, source.rows, masked, lanes.mesh)
+
+
+def _takes_mask(fn: Callable[..., Any]) -> bool:
+    try:
+        parameter = inspect.signature(fn).parameters.get("mask")
+    except (TypeError, ValueError):
+        return False
+    return parameter is not None and parameter.kind in (
+        parameter.POSITIONAL_OR_KEYWORD,
+        parameter.KEYWORD_ONLY,
+    )
+
+
+def plan(function: Function, batch: int, length: int | None) -> Plan:
+    """Plan for what `fn` returns for a batch of this size."""
+    made = _remembered(function, ("plan", batch), lambda: _trace(function, batch, length is None))
+    if made.objects and not function.masked and (length is None or length % batch):
+        raise ShardingError(
+            f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
+            where="fn",
+            rule="The last step is padded, and only fn can keep the padding out of an object "
+            "it builds itself.",
+            remedy="def fn(state, batch, mask): ... and give mask on to the metric.",
+        )
+    return made
+
+
+def _trace(function: Function, batch: int, drawn: bool) -> Plan:
+    try:
+        with jax.set_mesh(function.mesh):
+            output = jax.eval_shape(function.checked, *function.shapes(batch))
+    except Exception as error:
+        more = ["mask"] if function.masked else []
+        told = called_wrongly(
+            function.fn,
+            (None, None),
+            dict.fromkeys(more),
+            error,
+            given=f"({', '.join(['state', 'batch', *more])})",
+            rule="evaluate calls it with the state and a batch; where there is no state, with "
+            "None and a batch.",
+            remedy="def fn(state, batch): ...",
+        )
+        if told is not None:
+            raise told from None
+        listed = ", ".join(f"{r.label}: {r.dtype}{[batch, *r.shape]}" for r in function.rows)
+        note(error, f"shardwise.evaluate: while tracing fn on a batch of {batch} ({listed})")
+        hint = _hint(error, function)
+        if hint:
+            note(error, f"shardwise.evaluate: {hint}")
+        raise
+    if drawn:
+        _refuse_examples(function, named(output))
+    made = make_plan(output, batch)
+    twice = _metrics_of_twice(function, batch)
+    check_shapes(twice, 2 * batch)
+    check_rows(named(output), twice, batch)
+    return made
+
+
+def _refuse_examples(function: Function, metrics: dict[str, Any]) -> None:
+    """Refuse an iterable of single examples, where that is what it must be.
+
+    An example of vectors alone looks like a batch of numbers; `fn`, made for a batch, has one axis
+    too few and gives one number where a batch has many.
+    """
+    if any(row.shape for row in function.rows):
+        return
+    if all(isinstance(m, Reduction) and not m.values.shape for m in metrics.values()):
+        listed = ", ".join(row.label for row in function.rows)
+        raise ShardingError(
+            f"its arrays ({listed}) have one axis, and fn makes a single number of all rows: "
+            "the data seems not to be batched.",
+            where="argument 'data'",
+            rule="An iterable gives batches: the first axis of every array counts examples.",
+            remedy="batch the data, dataset.batch(64) in Grain, or give a dataset with __len__ "
+            "and __getitem__. If it is batched, fn has to return a value for each row.",
+        )
+
+
+def _hint(error: Exception, function: Function) -> str:
+    """Return what `fn` was given, where it seems to have taken it for something else."""
+    text, whole = text_of(error), jax.tree.unflatten(function.structure, function.rows)
+    if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(whole, dict):
+        found = "one array" if isinstance(whole, Row) else a_type(whole)
+        return (
+            f"a batch has the structure of the data, which is {found}. Named arrays make it a "
+            "dict: data={'x': x}, on the command line --data x=x.npy"
+        )
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if key is not None and isinstance(whole, dict) and key not in whole:
+        names = ", ".join(map(repr, whole))
+        given = function.state.rebuild(function.state.arrays)
+        if isinstance(given, dict) and key in given:
+            return (
+                f"a batch is a dict of {names}, as the data is, and the state has {key!r}: are the "
+                "two swapped? The order is sw.evaluate(fn, state, data)"
+            )
+        named = f": data={{{key!r}: ...}}, on the command line --data {key}=FILE.npy"
+        more = f". If it is meant, name it so{named}" if isinstance(key, str) else ""
+        return f"a batch has the structure of the data, which is a dict of {names}{more}"
+    failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
+    if failed and _is_nothing(function.state):
+        return (
+            "the state is None: none was given. It is the second argument, on the command line "
+            "--state MODULE:NAME"
+        )
+    return ""
+
+
+def _is_nothing(state: State) -> bool:
+    return not state.arrays and state.rebuild([]) is None
+
+
+_BY_NAME = re.compile(r"string indexing|indices must be integers or slices, not str")
+"""How arrays, tuples and lists answer to a name."""
+
+
+def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
+    """Return what `fn` returns for twice the batch, to tell `[batch]` from a length that happens to
+    agree.
+
+    A function that takes one size only is not held to it.
+    """
+    try:
+        with jax.set_mesh(function.mesh):
+            return named(jax.eval_shape(function.call, *function.shapes(2 * batch)))
+    except Exception:
+        return {}
+
+
+def compile_step(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+    """Compile the step for all lanes."""
+    return _remembered(
+        function, ("step", batch, lanes), lambda: _compile(function, made, lanes, batch)
+    )
+
+
+_memory: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def _remembered(function: Function, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+    """Return what an earlier call made for the same `fn` and the same shapes, or make it.
+
+    As with `jax.jit`, a function is known by its identity: one that reads a changed global is not
+    traced again. What was made goes when the function goes.
+    """
+    whole = (*key, function.state.static, *_types(function), _settings())
+    try:
+        held = _memory.setdefault(function.fn, {})
+        if whole in held:
+            return held[whole]
+    except TypeError:  # the function or the static part of its state cannot be hashed
+        return make()
+    made = held[whole] = make()
+    return made
+
+
+def _types(function: Function) -> tuple[Any, ...]:
+    arrays = tuple((jax.typeof(a), a.sharding) for a in function.state.arrays)
+    return arrays, tuple(function.rows), str(function.structure)
+
+
+def _settings() -> tuple[Any, ...]:
+    config: Any = jax.config
+    return (
+        config.jax_enable_x64,
+        config.jax_default_matmul_precision,
+        config.jax_numpy_dtype_promotion,
+    )
+
+
+def _compile(function: Function, made: Plan, lanes: Lanes, batch: int) -> Compiled:
+    shared, split = PartitionSpec(), PartitionSpec(lanes.axis)
+
+    @functools.partial(
+        jax.shard_map,
+        mesh=lanes.mesh,
+        in_specs=(shared, split, split),
+        out_specs=split,
+        axis_names={lanes.axis},
+        check_vma=False,
+    )
+    def shardwise_evaluate_step(arrays: list[Any], leaves: list[Any], rows: Any) -> Any:
+        valid = jnp.arange(batch, dtype=jnp.int32) < rows[0]
+        return made.step(function.call(arrays, leaves, valid), valid)[None]
+
+    total = batch * len(lanes)
+    leaves = [
+        jax.ShapeDtypeStruct((total, *row.shape), row.dtype, sharding=lanes.split)
+        for row in function.rows
+    ]
+    rows = jax.ShapeDtypeStruct((len(lanes),), jnp.int32, sharding=lanes.split)
+    with jax.set_mesh(lanes.mesh):
+        jitted = jax.jit(shardwise_evaluate_step, out_shardings=lanes.split)
+        return jitted.lower(function.state.arrays, leaves, rows).compile()

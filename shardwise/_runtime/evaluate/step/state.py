@@ -1,0 +1,173 @@
+"""The state that `fn` is given: taken apart once, placed once, passed as an argument.
+
+Any pytree will do, Linen variables among them. NNX modules are split into their arrays and the
+rest; inside the step they are put together again and switched to evaluation, which leaves the
+caller's own modules as they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from .... import _jax
+from ...._base.boxes import boxes
+from ...._base.errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    UnsupportedError,
+)
+from ..lanes import Lanes
+
+_NUMBERS = (jax.Array, np.ndarray, np.generic, bool, int, float, complex)
+
+
+@dataclass(frozen=True)
+class State:
+    """A state on the devices.
+
+    Attributes:
+        arrays: Its arrays.
+        rebuild: From those arrays, or traced ones, to what `fn` is given.
+        static: What else it consists of, to recognise it again; hashable where the state is.
+    """
+
+    arrays: list[jax.Array]
+    rebuild: Callable[[list[Any]], Any]
+    static: tuple[Any, ...]
+
+
+def place(state: Any, lanes: Lanes) -> State:
+    """Take a state apart and put its arrays on every device, keeping a placement it may have."""
+    graph = None
+    _refuse_boxes(state, lanes)
+    modules = _has_modules(state)
+    if modules:
+        from flax import nnx
+
+        graph, state = nnx.split(state)
+    leaves, structure = jax.tree.flatten(state)
+    if any(map(_jax.is_traced, leaves)):
+        raise ShardwiseError(
+            "it holds values of a function that is being traced.",
+            where="argument 'state'",
+            rule="evaluate compiles its own step and reads data as it goes: it cannot be part "
+            "of a jitted function.",
+            remedy="call it outside jax.jit.",
+        )
+    where = [k for k, leaf in enumerate(leaves) if isinstance(leaf, _NUMBERS)]
+    rest = {k: leaf for k, leaf in enumerate(leaves) if not isinstance(leaf, _NUMBERS)}
+    shardings = [_sharding(leaves[k], lanes) for k in where]
+    held = [_local(leaves[k], sharding) for k, sharding in zip(where, shardings, strict=True)]
+    try:
+        arrays = jax.device_put(held, shardings) if where else []
+    except (TypeError, OverflowError) as error:
+        raise ArgumentError(
+            f"{error}",
+            where="argument 'state'",
+            rule="The arrays of a state are of numbers that JAX has.",
+        ) from error
+
+    def rebuild(arrays: list[Any]) -> Any:
+        filled = rest | dict(zip(where, arrays, strict=True))
+        tree = jax.tree.unflatten(structure, [filled[k] for k in range(len(leaves))])
+        return _merge_modules(graph, tree) if modules else tree
+
+    # The text as well: structures of different dataclasses can compare as equal.
+    return State(arrays, rebuild, (structure, str(structure), graph, tuple(rest.items())))
+
+
+def _refuse_boxes(state: Any, lanes: Lanes) -> None:
+    """Raise for a variable of Linen's that is to be split over what no lane is split over."""
+    free = set(lanes.mesh.axis_names) - {lanes.axis}
+    for path, names in boxes(state):
+        if not free.issuperset(jax.tree.leaves(names)):
+            others = " and ".join(sorted(map(repr, free))) or "other axes, of which it has none"
+            raise ShardingError(
+                f"{path} is in a box that splits it by {names}",
+                where="argument 'state'",
+                rule=f"The mesh deals steps out along {lanes.axis!r}, each with the whole "
+                f"state, which can be split over {others}.",
+                remedy="sw.evaluate(fn, nn.unbox(state), data): the model takes it as it is.",
+            )
+
+
+def _has_modules(state: Any) -> bool:
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is None:
+        return False
+
+    def is_module(x: Any) -> bool:
+        return isinstance(x, nnx.Module | nnx.Pytree)
+
+    return any(map(is_module, jax.tree.leaves(state, is_leaf=is_module)))
+
+
+def _merge_modules(graph: Any, state: Any) -> Any:
+    from flax import nnx
+
+    merged = nnx.merge(graph, state)
+
+    def is_module(x: Any) -> bool:
+        return isinstance(x, nnx.Module)
+
+    for leaf in jax.tree.leaves(merged, is_leaf=is_module):
+        if is_module(leaf):
+            leaf.eval()
+    return merged
+
+
+def _local(leaf: Any, sharding: NamedSharding) -> Any:
+    """Return what this process holds of an array, where that is all it needs of it."""
+    if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
+        return leaf
+    parts = {shard.device: shard.data for shard in leaf.addressable_shards}
+    wanted = sharding.addressable_devices_indices_map(leaf.shape)
+    found = leaf.sharding.addressable_devices_indices_map(leaf.shape)
+    if any(found.get(device) != index for device, index in wanted.items()):
+        raise UnsupportedError(
+            f"an array {leaf.dtype}{list(leaf.shape)} is split over the processes.",
+            where="argument 'state'",
+            rule="Each process computes whole steps, and needs the whole state for them.",
+            remedy="jax.experimental.multihost_utils.process_allgather(state, tiled=True), or "
+            "a mesh that splits it within each process.",
+        )
+    arrays = [parts[device] for device in wanted]
+    return jax.make_array_from_single_device_arrays(leaf.shape, sharding, arrays)
+
+
+def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
+    """Replicated; or as it is, if it is already split over other axes of the same mesh."""
+    held = getattr(leaf, "sharding", None)
+    mesh = lanes.mesh
+    if (
+        isinstance(held, NamedSharding)
+        and held.mesh.axis_names == mesh.axis_names
+        and {*mesh.devices.flat} <= held.device_set
+        and _rows(held.mesh, lanes) == _rows(mesh, lanes)
+    ):
+        return NamedSharding(mesh, PartitionSpec(*(_without(e, lanes.axis) for e in held.spec)))
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def _rows(mesh: Any, lanes: Lanes) -> Any:
+    """Return the devices of this process, position by position along the data axis."""
+    if getattr(mesh, "devices", None) is None:
+        return None
+    own = {*lanes.mesh.devices.flat}
+    by_lane = np.moveaxis(mesh.devices, mesh.axis_names.index(lanes.axis), 0)
+    flat = by_lane.reshape(len(by_lane), -1).tolist()
+    return [lane for lane in flat if {*lane} <= own]
+
+
+def _without(entry: Any, axis: str) -> Any:
+    if isinstance(entry, tuple):
+        return tuple(name for name in entry if name != axis) or None
+    return None if entry == axis else entry

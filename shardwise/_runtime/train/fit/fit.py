@@ -1,0 +1,332 @@
+"""`fit`: the training loop, with checkpoints, a log and evaluation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+from ...._base.calls import binds, public
+from ...._base.durable import Signals
+from ...._base.errors import (
+    ArgumentError,
+    ShardingError,
+    ShardwiseError,
+    a_type,
+    name_of,
+    path_of,
+    warn,
+)
+from ...._base.progress import Progress, Snapshot, choose_view, clock, metric_texts
+from ...._mesh import is_count
+from .batches import Batches
+from .checkpoint import LEAST, Checkpoints
+from .curves import draw_curves
+from .log import Log
+from .loop import Callback, Evaluate, Loop
+from .processes import Team
+
+
+@public(
+    "sw.fit",
+    epochs="steps= is the number of steps in all; batches that end are asked for anew: "
+    "steps=epochs * len(batches)",
+    batch_size="batches have the size in which they come: it is that of the data.",
+    optimizer="the step has it: sw.data_parallel(loss, optimizer).",
+    learning_rate="the optimizer of the step has it: optax.adamw(1e-3).",
+    verbose="progress= is what is shown while it runs.",
+    mesh="the step has it: sw.data_parallel(loss, optimizer, mesh=mesh).",
+)
+def fit(
+    step: Any,
+    state: Any,
+    batches: Iterable[Any],
+    *,
+    steps: int,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int | None = None,
+    keep: int = 3,
+    evaluate: Evaluate | Mapping[str, Evaluate] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    callbacks: Callback | Sequence[Callback] = (),
+    on_nan: str = "warn",
+    progress: bool | Callable[[Snapshot], Any] | None = None,
+) -> Any:
+    """Train for a number of steps; interrupted and called again, go on where it was.
+
+    With `checkpoint`, the state is stored every `every` steps and at the end. Called again with the
+    same arguments, also after a crash or `kill -9`, it resumes from the newest checkpoint and ends
+    with the same parameters, bit for bit, as an uninterrupted run. SIGINT (Ctrl-C) and SIGTERM end
+    it after the current step, which is stored; a second Ctrl-C ends it at once. Checkpoints are
+    verified: one that is damaged, renamed or of another run is reported, and the one before it is
+    used.
+
+    Of several processes all call it with the same arguments. They resume from the same step, an
+    error in one of them is raised in all, and a signal to any ends all of them after the same step.
+    Process 0 writes the checkpoints (in a folder that all processes share), the log and the
+    progress, and calls the callbacks.
+
+    Args:
+        step: The step that `sw.data_parallel` or `sw.nnx.data_parallel` returned.
+        state: The initial state: `step.init(params)`; for NNX the pair
+            `(model, optimizer)`, which is updated in place.
+        batches: An iterable of batches; where it ends, it is iterated again if possible. Its
+            position is stored if its iterator has `get_state` and `set_state` (Grain); otherwise a
+            resumed run draws the batches again and drops those already used, so it must yield the
+            same ones. On several processes each iterates what `feed` of the step says, and the
+            position of each process is stored.
+        steps: The total number of steps, including those before an interruption.
+        checkpoint: A folder for checkpoints, for one training at a time.
+        every: Store and evaluate after this many steps, by default a tenth of `steps`.
+        keep: The number of checkpoints to keep, at least two.
+        evaluate: `f(state)` that returns a mapping of numbers, such as the result of `sw.evaluate`;
+            or several such functions by name. They are logged as `name/metric`.
+        log: A `.jsonl` or `.csv` file for the metrics of every step, by default `log.jsonl` in the
+            folder of checkpoints. `curves.png` beside it plots them.
+        callbacks: A function, or several, called with every row of the log as a dict: `step`,
+            `seconds`, `loss`, the other metrics, `name/metric` where it was evaluated. Rows come in
+            order, some steps late; a resumed run repeats those since the checkpoint.
+        on_nan: What to do if the loss is not finite: `"warn"` reports step and batch and continues;
+            `"raise"` stops before the next checkpoint.
+        progress: None or True shows a bar on a terminal and lines in a log, False nothing; a
+            function is called with every snapshot.
+
+    Returns:
+        The state after the last step.
+
+    Raises:
+        ShardingError: The data ended too early, or the checkpoints belong to another training.
+        ShardwiseError: The folder is in use, or cannot be written, or was deleted; no checkpoint in
+            it can be used; or the loss is not finite and `on_nan` is `"raise"`.
+    """
+    every = max(1, steps // 10) if every is None and is_count(steps) else every
+    _check(step, steps, every, keep, on_nan)
+    evaluate, callbacks = _several(evaluate, callbacks)
+    checkpoint = None if checkpoint is None else path_of(checkpoint, "argument 'checkpoint'")
+    log = None if log is None else path_of(log, "argument 'log'")
+    if log is None and checkpoint is not None:
+        log = checkpoint / "log.jsonl"
+    team = Team(step, stores=checkpoint is not None)
+    if not team.first:  # process 0 writes for all
+        log, callbacks, progress = None, [], False
+    with (
+        team.training() as signals,
+        closing(_Session(steps, every or 1, signals, team)) as session,
+    ):
+        try:
+            with signals.at_once():
+                team.agree(steps=steps, every=every, checkpoints=checkpoint is not None)
+                if checkpoint is not None:
+                    session.store = team.open(checkpoint, keep)
+                data = team.batches(batches, progress)
+                session.take_up(step, state, data, log, progress)
+            session.train(evaluate, callbacks, on_nan, progress)
+            signals.check()
+        except BaseException as error:
+            if signals.signum is not None and not isinstance(error, ShardwiseError):
+                signals.end(session.leave())
+            if isinstance(error, Exception):
+                session.close()
+                if not team.shared:  # the others wait for the error
+                    session.draw()
+            raise
+        session.close()
+        team.meet()
+    session.draw()
+    if progress is None or progress is True:
+        session.say_end()
+    return session.state
+
+
+class _Session:
+    """One call of `fit`: what it opens and closes, and its messages."""
+
+    def __init__(self, steps: int, every: int, signals: Signals, team: Team) -> None:
+        self._steps, self._every, self._signals, self._team = steps, every, signals, team
+        self.store: Checkpoints | None = None
+        self._log: Log | None = None
+        self._loop: Loop | None = None
+        self._row: dict[str, Any] | None = None
+        self._begin: tuple[Any, Any, Batches, int] | None = None
+        self._done = 0
+
+    @property
+    def state(self) -> Any:
+        """The state after the last step."""
+        assert self._loop is not None
+        return self._loop.state
+
+    def take_up(self, step: Any, state: Any, data: Batches, log: Any, progress: Any) -> None:
+        """Restore state, data and log from the newest checkpoint, if there is one."""
+        store = self.store
+        found = None
+        if store is not None:
+            store.optimizer = step.optimizer_kinds(state)
+            found = self._team.resume(store, step.arrays(state))
+        if found is not None:
+            state, self._done = step.restore(state, found.arrays), found.step
+            self._row = found.position.pop("row", None)
+            self._say_where(progress)
+            data.seek(found.position, self._signals)
+        if log is not None:
+            logged = self._done if self._row is None else self._done - 1
+            unstored, run = (0, "") if self.store is None else (self._every, self.store.run)
+            self._log = Log(log, self._done, logged, disposable=unstored, run=run)
+        self._begin = step, state, data, self._done
+
+    def _say_where(self, progress: Any) -> None:
+        assert self.store is not None
+        if self._done > self._steps:
+            warn(
+                f"the training in {self.store.folder} has {self._done:,} steps already, more than "
+                f"{self._steps:,}",
+            )
+        elif progress is not False:
+            how = "resumes from" if self._done < self._steps else "is finished already, at"
+            where = f"step {self._done:,} of {self._steps:,}, in {self.store.folder}"
+            print(f"fit: {how} {where}", file=sys.stderr, flush=True)
+
+    def train(
+        self,
+        evaluate: Mapping[str, Evaluate],
+        callbacks: Sequence[Callback],
+        on_nan: str,
+        progress: bool | Callable[[Snapshot], Any] | None,
+    ) -> None:
+        """Run the remaining steps, until a signal ends the loop."""
+        assert self._begin is not None
+        loop = self._loop = Loop(
+            *self._begin,
+            evaluate=evaluate,
+            callbacks=callbacks,
+            store=self.store if self._team.first else None,
+            log=self._log,
+            on_nan=on_nan,
+            signals=self._signals,
+            team=self._team,
+        )
+        view = choose_view(progress, "fit")
+        bar = Progress(view, self._steps, self._done, lambda: loop.shown, unit="steps")
+        finished = False
+        try:
+            loop.catch_up(self._row)
+            loop.run(self._steps, self._every, bar)
+            finished = loop.done >= self._steps
+        finally:
+            bar.close(finished)
+            loop.flush()
+
+    def leave(self) -> str:
+        """Store what is finished; return one line that reports it and how to resume."""
+        name, loop, store = self._signals.name, self._loop, self.store
+        if loop is not None:
+            loop.save_now()
+        self.close()
+        self._team.meet()
+        if not self._team.first:
+            return ""
+        if loop is None or (store is not None and store.newest is None):
+            begun = store is not None and store.newest is not None
+            how = f"resumes from step {store.newest}" if store and begun else "begins again"
+            return f"fit: {name}: ended before a step was taken. The same call {how}."
+        if store is None:
+            rest = "Nothing is stored: checkpoint='FOLDER' keeps what is finished."
+            return f"fit: {name}: ended after step {loop.done:,} of {self._steps:,}. {rest}"
+        again = loop.done - (store.newest or 0)
+        lost = f"; {again} steps after it are done again" if again else ""
+        return (
+            f"fit: {name}: saved at step {store.newest:,} of {self._steps:,}, in {store.folder}"
+            f"{lost}. The same call resumes from there."
+        )
+
+    def say_end(self) -> None:
+        """Print how the training ended: steps, time, metrics, and where everything is."""
+        loop = self._loop
+        if loop is None or not self._team.first or loop.done <= self._done:
+            return
+        before = f" ({self._done:,} of them before)" if self._done else ""
+        head = f"fit: {loop.done:,} steps{before} in {clock(loop.seconds)}"
+        paths = [] if self.store is None else [f"checkpoints in {self.store.folder}"]
+        if self._log is not None:
+            curves = self._log.path.with_name("curves.png")
+            paths += [f"log {self._log.path}", *([f"curves {curves}"] if curves.exists() else [])]
+        line = ", ".join([head, *metric_texts(loop.shown, most=8)])
+        print("; ".join([line, *paths]), file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Wait for a checkpoint that is being written, and release the folder."""
+        if self.store is not None:
+            self.store.close()
+
+    def draw(self) -> None:
+        """Draw the curves, once everything is stored."""
+        if self._log is not None and self._log.rows:
+            with self._signals.at_once():
+                draw_curves(self._log.rows, self._log.path.with_name("curves.png"))
+
+
+def _several(evaluate: Any, callbacks: Any) -> tuple[dict[str, Any], list[Any]]:
+    """Return the evaluations by name and the list of callbacks."""
+    if evaluate is None or callable(evaluate):
+        evaluate = {"eval": evaluate} if evaluate else {}
+    found = [callbacks] if callable(callbacks) else () if callbacks is None else callbacks
+    for name, given, rule, remedy in (
+        (
+            "evaluate",
+            evaluate,
+            "It is a function of the state, or a dict of such by name.",
+            "evaluate=lambda state: sw.evaluate(fn, state.params, data)",
+        ),
+        (
+            "callbacks",
+            found,
+            "It is a function of a row of the log, or a list of such functions.",
+            "callbacks=print",
+        ),
+    ):
+        kind = Mapping if name == "evaluate" else Sequence
+        inner = given.values() if isinstance(given, Mapping) else given
+        if not isinstance(given, kind) or not all(map(callable, inner)):
+            what = f"{name} is {a_type(given)}"
+            if isinstance(given, kind):
+                what = f"{name} holds something that is not a function"
+            raise ArgumentError(what, where="sw.fit", rule=rule, remedy=remedy)
+        for one in inner:
+            if refusal := binds(one, [None]):
+                what = f"{name_of(one)}() of {name} cannot be called with one argument: {refusal}"
+                raise ArgumentError(what, where="sw.fit", rule=rule, remedy=remedy)
+    return dict(evaluate), list(found)
+
+
+def _check(step: Any, steps: Any, every: Any, keep: Any, on_nan: Any) -> None:
+    if not all(hasattr(step, name) for name in ("advance", "arrays", "optimizer_kinds", "restore")):
+        raise ArgumentError(
+            f"step is {a_type(step)}",
+            where="sw.fit",
+            rule="fit runs a step of sw.data_parallel or sw.nnx.data_parallel.",
+            remedy="step = sw.data_parallel(loss, optax.adamw(1e-3))",
+        )
+    kept = "; two checkpoints are the least, since the newest may be damaged"
+    for name, given, least, example, why in (
+        ("steps", steps, 1, 1000, ""),
+        ("every", every, 1, 100, ""),
+        ("keep", keep, LEAST, 3, kept),
+    ):
+        if name == "every" and given is None:
+            continue  # a tenth of the steps
+        if not is_count(given) or given < least:
+            raise ShardingError(
+                f"{name} is {given!r}" + f", {a_type(given)}" * isinstance(given, str),
+                where="sw.fit",
+                rule=f"It is an integer, at least {least}{why}.",
+                remedy=f"{name}={example}",
+            )
+    if not isinstance(on_nan, str) or on_nan not in ("warn", "raise"):
+        raise ShardingError(
+            f"on_nan is {on_nan!r}",
+            where="sw.fit",
+            rule="A loss that is not finite is reported ('warn') or stops the training ('raise').",
+            remedy="on_nan='raise'",
+        )

@@ -1,0 +1,160 @@
+"""Read and write the files of checkpoints with Orbax: arrays and a record."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ...._base.durable import unused
+from ...._base.errors import ShardwiseError
+from ...hosts import others
+from .arrays import by_name, rebuild, sum_of
+from .record import Record, Unusable, read_record
+
+T = TypeVar("T")
+
+
+class Files:
+    """A folder with a subfolder for each checkpoint, named after its step.
+
+    Args:
+        folder: The folder.
+        keep: How many checkpoints to keep.
+    """
+
+    def __init__(self, folder: Path, keep: int) -> None:
+        self.folder = folder
+        self._args = _orbax().args
+        self._manager = _make_manager(folder, keep)
+
+    def steps(self) -> list[int]:
+        """Return the steps that have a checkpoint, valid or not."""
+        names = [p.name for p in self.folder.iterdir() if p.name.isdecimal() and p.is_dir()]
+        return sorted(int(name) for name in names if name == str(int(name)))
+
+    def where(self, step: int) -> str:
+        """Return the name of a checkpoint in messages."""
+        return f"checkpoint {step} in {self.folder}"
+
+    def write(self, step: int, state: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+        """Write a checkpoint; it appears complete or not at all."""
+        args = self._args
+        state = {name: x for name, x in state.items() if x.size}  # Orbax stores no empty arrays
+        stored = self._manager.save(
+            step, args=args.Composite(state=args.StandardSave(state), about=args.JsonSave(about))
+        )
+        if not stored:
+            raise RuntimeError(f"Orbax left out step {step}: there is a later one")
+
+    def record(self, step: int) -> Record:
+        """Return the record of a checkpoint.
+
+        Raises:
+            Unusable: It is damaged, or of another step.
+        """
+        return self._reading(step, lambda: self._record(step))
+
+    def _record(self, step: int) -> Record:
+        wanted = self._args.Composite(about=self._args.JsonRestore())
+        facts = self._manager.restore(step, args=wanted)["about"]
+        return read_record(facts, step, self.where(step))
+
+    def arrays(self, step: int, record: Record, like: Any) -> Any:
+        """Return the arrays of a checkpoint, compared with its record.
+
+        Raises:
+            Unusable: They are not what was stored.
+        """
+        return self._reading(step, lambda: self._arrays(step, record, like))
+
+    def _arrays(self, step: int, record: Record, like: Any) -> Any:
+        named = by_name(like)
+        wanted = {name: np.empty(x.shape, x.dtype) for name, x in named.items() if x.size}
+        asked = self._args.Composite(state=self._args.StandardRestore(wanted))
+        state = self._manager.restore(step, args=asked)["state"]
+        for name in wanted:
+            if sum_of(state[name]) != record.sums[name]:
+                raise Unusable(f"{name} does not match its checksum")
+        return rebuild(like, list(named), state)
+
+    def _reading(self, step: int, read: Callable[[], T]) -> T:
+        """Call a reader; any error of Orbax means that the checkpoint is damaged."""
+        try:
+            return read()
+        except (ShardwiseError, MemoryError, Unusable):
+            raise
+        except Exception as error:
+            what = f"it cannot be read: {type(error).__name__}: {error}"[:500]
+            if isinstance(error, PermissionError) or "PERMISSION_DENIED" in str(error):
+                raise ShardwiseError(
+                    what,
+                    where=self.where(step),
+                    rule="The files may be undamaged.",
+                    remedy="let this user read it; or delete it, to resume from the one before.",
+                ) from error
+            raise Unusable(" ".join(what.split())[:200]) from error
+
+    def set_aside(self, step: int, kind: str) -> Path:
+        """Rename a checkpoint, so that its step can be stored again; return its new path."""
+        aside = unused(self.folder / f"{step}.{kind}")
+        (self.folder / str(step)).rename(aside)
+        self._manager.reload()
+        return aside
+
+    def close(self) -> None:
+        """Close what Orbax holds open."""
+        self._manager.close()
+
+
+def _orbax() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp
+
+
+def _make_manager(folder: Path, keep: int) -> Any:
+    ocp = _orbax()
+    # Orbax would have all processes wait for each other at every checkpoint.
+    alone = ocp.options.MultiprocessingOptions()
+    if others.count() > 1:
+        own = others.index()
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=own, active_processes={own}, barrier_sync_key_prefix=f"process{own}"
+        )
+    # Our own thread writes, one checkpoint at a time: that of Orbax would outlive a failure.
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=keep,
+        create=False,
+        enable_async_checkpointing=False,
+        multiprocessing_options=alone,
+    )
+    handlers = {
+        "state": ocp.StandardCheckpointHandler(multiprocessing_options=alone),
+        "about": ocp.JsonCheckpointHandler(multiprocessing_options=alone),
+    }
+    return ocp.CheckpointManager(folder, options=options, item_handlers=handlers)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the threads of a failed reader from printing that the event loop is closed."""
+    before = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if "Event loop is closed" not in str(found.exc_value):
+            before(found)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    except Unusable:
+        time.sleep(0.1)  # the others fail right after the first
+        raise
+    finally:
+        sys.unraisablehook = before

@@ -1,0 +1,160 @@
+"""The processes that train together in one `fit`.
+
+Process 0 writes checkpoints, log, curves and progress. The others read the checkpoint that it
+names, from the same folder. A signal to any process ends all of them after the same step, which
+JAX's preemption service determines.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ...._base.durable import Signals, listen, stand_in
+from ...._base.errors import ShardingError
+from ...hosts import others, signals
+from ...hosts.shared import require_shared
+from .batches import Batches
+from .checkpoint import Checkpoints, Restored
+
+
+class Team:
+    """The processes of one training, which may be one.
+
+    Args:
+        step: The training step.
+        stores: Whether there are checkpoints.
+    """
+
+    def __init__(self, step: Any, stores: bool) -> None:
+        self.shared = bool(getattr(step, "shared", False))
+        self._own = getattr(step, "feed", None) == "own"
+        self.stores = stores
+        self.first = not self.shared or others.is_first()
+
+    @contextmanager
+    def training(self) -> Iterator[Signals]:
+        """Run the block with errors and signals shared between the processes."""
+        if not self.shared:
+            with listen("fit") as heard:
+                yield heard
+            return
+        heard = Signals()
+        with others.together("sw.fit"), stand_in(heard), signals.listening():
+            yield heard
+
+    def agree(self, **settings: Any) -> None:
+        """Raise if the processes were called with different arguments."""
+        if not self.shared:
+            return
+        found = others.gather_json(settings, "fit")
+        for number, one in enumerate(found):
+            for name, value in one.items():
+                if value != found[0][name]:
+                    raise ShardingError(
+                        f"{name} is {found[0][name]} in process 0 and {value} in process {number}",
+                        where="sw.fit on several processes",
+                        rule="All processes take the same steps.",
+                        remedy=f"the same {name} everywhere.",
+                    )
+
+    def batches(self, given: Any, progress: Any) -> Batches:
+        """Return the batches of this process.
+
+        If each process has its own data, all with a length, the shortest ends an epoch for all of
+        them: no process repeats examples before another has used all of its own.
+        """
+        if not (self.shared and self._own):
+            return Batches(given)
+        sizes = others.gather_json(len(given) if hasattr(given, "__len__") else None, "the data")
+        if None in sizes:
+            return Batches(given, on_end=self._report_restart)
+        few, many = min(sizes), max(sizes)
+        if self.first and few != many and progress is not False:
+            _say(
+                f"process {sizes.index(few)} has {few} batches, process {sizes.index(many)} has "
+                f"{many}: an epoch ends after {few} on all"
+            )
+        return Batches(given, epoch=few)
+
+    def _report_restart(self, drawn: int) -> None:
+        _say(
+            f"the data of process {others.index()} ended after {drawn} batches and restarts there, "
+            "independently of the other processes; data with a length ends an epoch on all"
+        )
+
+    def open(self, folder: str | os.PathLike[str], keep: int) -> Checkpoints:
+        """Return the checkpoints; only process 0 locks the folder and writes."""
+        if self.shared:
+            require_shared(folder, "argument 'checkpoint', folder")
+        return Checkpoints(folder, keep, writes=self.first)
+
+    def resume(self, store: Checkpoints, like: Any) -> Restored | None:
+        """Return the checkpoint to resume from, which process 0 chooses for all."""
+        if not self.shared:
+            return store.resume(like)
+        found = store.resume(like) if self.first else None
+        chosen = others.spread_json(
+            None if found is None else [found.step, found.seal, found.position],
+            "the step to go on from",
+        )
+        if chosen is None:
+            return None
+        step, seal, position = chosen
+        if found is None:
+            found = store.read(step, like, seal)
+        return Restored(step, found.arrays, self._own_position(position))
+
+    def _own_position(self, position: dict[str, Any]) -> dict[str, Any]:
+        """Return the position in the data of this process, from those of all processes."""
+        each = position.pop("processes", None)
+        row = {"row": position["row"]} if "row" in position else {}
+        if not self._own:
+            return position
+        if each is None:
+            each = [position]
+        if len(each) == others.count():
+            return {**each[others.index()], **row}
+        if any(one["state"] is not None for one in each) or len({o["drawn"] for o in each}) > 1:
+            raise ShardingError(
+                f"the checkpoint was written by {len(each)} processes with data of their own, "
+                f"there are {others.count()} now",
+                where="the batches",
+                rule="Readers that split the data by process and store their position resume with "
+                "as many processes as before.",
+                remedy="as many processes as before; or feed='whole', for any number of them.",
+            )
+        return {**each[0], **row}  # all have drawn the same number of batches
+
+    def position(self, data: Batches) -> dict[str, Any]:
+        """Return the position in the data; that of all processes if each has its own."""
+        position = data.position()
+        if not (self.shared and self._own):
+            return position
+        each = others.collect(others.dump(position), "position")
+        return position if each is None else {**position, "processes": [*map(others.load, each)]}
+
+    def asked_to_end(self, heard: Signals, done: int) -> bool:
+        """Return whether to end after this many steps, the same on all processes."""
+        if self.shared and heard.signum is None:
+            others.news().check()
+            if signals.reached(done):
+                heard.signum = signals.heard() or signal.SIGTERM
+        return heard.signum is not None
+
+    def decide(self, wanted: bool) -> bool:
+        """Return the decision of process 0, which has the log, on all processes."""
+        return others.spread_json(wanted, "what to do") if self.shared else wanted
+
+    def meet(self) -> None:
+        """Wait for the others, and for what process 0 writes."""
+        if self.shared:
+            others.meet("the end of fit")
+
+
+def _say(words: str) -> None:
+    print(f"fit: {words}", file=sys.stderr, flush=True)

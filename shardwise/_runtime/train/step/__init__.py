@@ -1,0 +1,1 @@
+"""The data-parallel step: layout of a batch, gradient, reduction, compiled program."""

@@ -1,0 +1,280 @@
+"""The batches of a step on the devices of several processes.
+
+Every process runs the same program on arrays over all devices, and puts its part on its own
+devices. No rows are sent between hosts, and a step waits for other processes only in its one
+reduction. The processes agree once, before the first step, on the shape of a batch and compare
+their parameters, through the coordination service.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .... import _jax
+from ...._base.errors import ShardingError, UnsupportedError
+from ...hosts import others
+from .layout import Layout, fill_up
+
+FEEDS = (None, "own", "whole")
+
+
+def check_feed(feed: Any) -> None:
+    """Raise unless this is a valid `feed`."""
+    if not (feed is None or isinstance(feed, str)) or feed not in FEEDS:
+        raise ShardingError(
+            f"feed is {feed!r}",
+            where="argument 'feed'",
+            rule="Each process passes its 'own' rows, or all pass the same 'whole' batch.",
+            remedy="feed='own'",
+        )
+
+
+class Feed:
+    """Builds one global batch from the batches of the processes.
+
+    Args:
+        layout: The mesh and how the rows are split over it.
+        kind: `own`, `whole`, or None if it was not given.
+    """
+
+    def __init__(self, layout: Layout, kind: str | None) -> None:
+        self._layout, self.kind = layout, kind
+        owners = {} if not isinstance(layout.mesh, Mesh) else _owners(layout)
+        self.shared = len({p for processes in owners.values() for p in processes}) > 1
+        self._places = [k for k, who in owners.items() if jax.process_index() in who]
+        self._owners = owners
+        self._capacity = 0  # rows of each device, agreed on with the first batch
+        self._padded = True
+        self._counted: tuple[int, Any] = (-1, None)
+        if self.shared or (owners and not self._places):
+            _refuse_left_out(owners)
+
+    def __call__(
+        self, batch: Any, rows: int, fits: Callable[[bool, Any, Any], None]
+    ) -> tuple[Any, Any, bool]:
+        """Return the global batch, the number of real rows, and whether there may be padding.
+
+        Args:
+            batch: The batch of this process.
+            rows: Its number of rows.
+            fits: Traces the step for a batch with or without padding; raises if that fails.
+        """
+        sharding = NamedSharding(self._layout.mesh, P(self._layout.axis))
+        if any(map(_is_elsewhere, jax.tree.leaves(batch))):
+            return self._placed(batch, rows, sharding)
+        if self.kind == "own":
+            return self._own(batch, rows, sharding, fits)
+        if self.kind is None:
+            raise ShardingError(
+                f"feed= is missing: {others.count()} processes pass batches",
+                where="sw.data_parallel or sw.nnx.data_parallel, on several processes",
+                rule="Each process passes its own rows, or all pass the same batch.",
+                remedy="sw.data_parallel(..., feed='own') for readers that split the data by "
+                "process, feed='whole' where every process has the same batch; or jax arrays "
+                "on the whole mesh.",
+            )
+        batch, padded = fill_up(batch, rows, self._layout.parts)
+        placed = jax.tree.map(lambda leaf: _cut(np.asarray(leaf), sharding), batch)
+        return placed, rows, padded
+
+    def _placed(self, batch: Any, rows: int, sharding: NamedSharding) -> tuple[Any, Any, bool]:
+        """Return a batch that is on all devices already."""
+        if rows % self._layout.parts:
+            raise ShardingError(
+                f"it is a jax array of {rows} rows on several processes",
+                where="the batch",
+                rule=f"Such a batch divides evenly over {self._layout}.",
+                remedy=f"a multiple of {self._layout.parts} rows; or NumPy arrays, of any "
+                "number of rows, with feed='own' or 'whole'.",
+            )
+        return jax.device_put(batch, sharding), rows, False
+
+    def _own(
+        self, batch: Any, rows: int, sharding: NamedSharding, fits: Callable[..., None]
+    ) -> tuple[Any, Any, bool]:
+        if not self._capacity:
+            self._agree(batch, rows, fits)
+        here = self._capacity * len(self._places)
+        if rows > here or (rows < here and not self._padded):
+            raise self._unfit(rows, here)
+        local, _ = fill_up(batch, rows, here) if rows < here else (batch, False)
+        placed = jax.tree.map(lambda leaf: self._deal(np.asarray(leaf), sharding), local)
+        if not self._padded:
+            return placed, rows * len(self._owners) // len(self._places), False
+        if self._counted[0] != rows:  # nearly always as many as in the step before
+            self._counted = rows, self._count(rows, sharding)
+        return placed, self._counted[1], True
+
+    def _count(self, rows: int, sharding: NamedSharding) -> jax.Array:
+        """Return the number of real rows of each device."""
+        ordinal = {place: k for k, place in enumerate(self._places)}
+        real = np.clip(rows - np.arange(len(self._places)) * self._capacity, 0, self._capacity)
+
+        def count(index: Any) -> np.ndarray:
+            places = range(*index[0].indices(len(self._owners)))
+            return real[[ordinal[k] for k in places]].astype(np.int32)
+
+        return jax.make_array_from_callback((len(self._owners),), sharding, count)
+
+    def _deal(self, leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
+        """Put the rows of this process on its devices, in mesh order."""
+        leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+        ordinal = {place: k for k, place in enumerate(self._places)}
+        size = self._capacity
+        shape = (size * len(self._owners), *leaf.shape[1:])
+
+        def part(index: Any) -> np.ndarray:
+            first = (index[0].start or 0) // size
+            last = (index[0].stop or shape[0]) // size
+            rows = [leaf[ordinal[k] * size : (ordinal[k] + 1) * size] for k in range(first, last)]
+            return rows[0] if len(rows) == 1 else np.concatenate(rows)
+
+        return jax.make_array_from_callback(shape, sharding, part)
+
+    def _agree(self, batch: Any, rows: int, fits: Callable[..., None]) -> None:
+        """Agree on the rows per device: those of the process with the largest batch."""
+        if any(len(who) > 1 for who in self._owners.values()):
+            raise UnsupportedError(
+                f"several processes share a place along {self._layout.axis!r}",
+                where="feed='own'",
+                rule="The rows of one position come from one process.",
+                remedy="put the other axes of the mesh within the machines, or feed='whole'.",
+            )
+        kind = [
+            f"batch{jax.tree_util.keystr(path)}: {np.asarray(leaf).dtype}{list(leaf.shape[1:])}"
+            for path, leaf in jax.tree_util.tree_leaves_with_path(batch)
+        ]
+        found = others.gather_json([rows, len(self._places), kind], "the first batch")
+        for number, (_, _, other) in enumerate(found):
+            if other != found[0][2]:
+                raise ShardingError(
+                    f"process 0 has {', '.join(found[0][2])}, process {number} has "
+                    f"{', '.join(other)}",
+                    where="the first batch",
+                    rule="The rows of all processes are rows of one batch.",
+                    remedy="give them one structure, shape and dtype.",
+                )
+        step = self._layout.accumulate
+        self._capacity = max(-(-n // (places * step)) * step for n, places, _ in found)
+        exact = all(n == places * self._capacity for n, places, _ in found)
+        length = self._capacity * len(self._owners)
+        shapes = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                (length, *np.shape(leaf)[1:]), jax.dtypes.canonicalize_dtype(np.asarray(leaf).dtype)
+            ),
+            batch,
+        )
+        try:
+            fits(True, shapes, jax.ShapeDtypeStruct((len(self._owners),), jnp.int32))
+        except ShardingError:
+            if not exact:
+                raise
+            self._padded = False  # such as a scalar loss: every batch has to be full
+
+    def _unfit(self, rows: int, here: int) -> ShardingError:
+        rule = (
+            f"The largest first batch fixes the size: a process passes "
+            f"{'up to ' if self._padded else ''}{here} rows in every step."
+        )
+        if not self._padded:
+            rule += " The loss cannot mask padding, so each batch has to be full."
+        return ShardingError(
+            f"it has {rows} rows",
+            where=f"the batch of process {others.index()}",
+            rule=rule,
+            remedy="begin with the largest batch; losses per row allow smaller ones.",
+        )
+
+
+def spread(arrays: Any, sharding: NamedSharding) -> Any:
+    """Replicate arrays that all processes hold; raise if they differ.
+
+    `jax.device_put` would compare them, too, by sending all of them.
+    """
+    leaves, structure = jax.tree.flatten(arrays)
+    here = [k for k, leaf in enumerate(leaves) if not _is_elsewhere(leaf)]
+    plain = {k: _plain(leaves[k]) for k in here}
+    if sharding.is_fully_replicated and here:
+        _refuse_unlike([plain[k] for k in here], arrays, here)
+    new = list(leaves)
+    for k, leaf in enumerate(leaves):
+        if k not in plain:
+            new[k] = leaf if leaf.sharding == sharding else jax.device_put(leaf, sharding)
+            continue
+        placed = _cut(plain[k], sharding)
+        new[k] = _as_key(leaf, placed) if _is_key(leaf) else placed
+    return jax.tree.unflatten(structure, new)
+
+
+def _refuse_unlike(found: list[np.ndarray], arrays: Any, here: list[int]) -> None:
+    sums = [zlib.crc32(np.ascontiguousarray(x).tobytes()) for x in found]
+    told = others.gather_json(sums, "the same arrays")
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arrays)]
+    for number, other in enumerate(told):
+        if len(other) != len(told[0]):
+            what = f"process 0 has {len(told[0])} arrays, process {number} has {len(other)}"
+        elif other != told[0]:
+            first = next(k for k, (a, b) in enumerate(zip(told[0], other, strict=True)) if a != b)
+            name = paths[here[first]] if first < len(here) else "an array"
+            what = f"{name} differs between process 0 and process {number}"
+        else:
+            continue
+        raise ShardingError(
+            what,
+            where="the state of a data-parallel step",
+            rule="All processes start with the same parameters.",
+            remedy="initialize them from the same seed, or load the same file, everywhere.",
+        )
+
+
+def _cut(leaf: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    """Put the parts of an array on the devices of this process."""
+    leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
+    return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf[index])
+
+
+def _plain(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_key(leaf: Any, data: jax.Array) -> Any:
+    return jax.random.wrap_key_data(data, impl=jax.random.key_impl(leaf))
+
+
+def _is_elsewhere(leaf: Any) -> bool:
+    """Return whether an array is also on devices of other processes."""
+    return (
+        isinstance(leaf, jax.Array)
+        and not _jax.is_traced(leaf)
+        and not leaf.sharding.is_fully_addressable
+    )
+
+
+def _owners(layout: Layout) -> dict[int, set[int]]:
+    """Return, for each position along the data axis, the processes with devices there."""
+    assert isinstance(layout.mesh, Mesh)
+    by_place = np.moveaxis(layout.mesh.devices, layout.mesh.axis_names.index(layout.axis), 0)
+    return {k: {d.process_index for d in np.ravel(x)} for k, x in enumerate(by_place)}
+
+
+def _refuse_left_out(owners: dict[int, set[int]]) -> None:
+    left_out = set(range(others.count())) - set().union(*owners.values())
+    if left_out:
+        raise ShardingError(
+            f"it has no device of process {', '.join(map(str, sorted(left_out)))}",
+            where="argument 'mesh'",
+            rule="All processes take part in a step, or each has a mesh of its own.",
+            remedy="a mesh over jax.devices(), or leave it out.",
+        )

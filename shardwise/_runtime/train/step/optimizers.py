@@ -1,0 +1,101 @@
+"""The extra arguments of an optimizer's update, and errors about those a step cannot pass."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ...._base.errors import UnsupportedError, text_of
+from .gradient import Reduced
+from .state import kinds_of
+
+
+def extra_arguments(optimizer: Any, reduced: Reduced) -> dict[str, Any]:
+    """Return the extra arguments of an optimizer's update that a step can pass."""
+    import optax
+
+    if not isinstance(optimizer, optax.GradientTransformationExtraArgs):
+        return {}
+    known = {"value": reduced.metrics["loss"], "grad": reduced.grads}
+    taken = inspect.signature(optimizer.update).parameters.values()
+    if any(one.kind is one.VAR_KEYWORD for one in taken):
+        return known
+    names = {one.name for one in taken}
+    return {name: value for name, value in known.items() if name in names}
+
+
+@contextlib.contextmanager
+def updating(opt_state: Any) -> Iterator[None]:
+    """Explain an error of an optimizer's update that needs more than a step can pass.
+
+    An optimizer that needs a gradient per example may not fail by itself: it raises before.
+    """
+    kinds = kinds_of(opt_state)
+    for want in _NEVER:
+        if want.kind in kinds:
+            raise want.error()
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        text = text_of(error)
+        for want in _WANTS:
+            if (not want.kind or want.kind in kinds) and re.search(want.text, text):
+                raise want.error() from None
+        raise
+
+
+@dataclass(frozen=True)
+class _Want:
+    """An unsupported need of an optimizer, recognised by its state and the text of its error."""
+
+    kind: str
+    text: str
+    what: str
+    rule: str
+    remedy: str
+
+    def error(self) -> UnsupportedError:
+        """Return the error that names it."""
+        where = "the optimizer"
+        return UnsupportedError(self.what, where=where, rule=self.rule, remedy=self.remedy)
+
+
+_ONCE = "A step computes the loss and its gradient once, for the optimizer to use."
+
+_WANTS = (
+    _Want(
+        "",
+        r"missing \d+ required keyword-only arguments?: .*'value_fn'",
+        "its update takes value_fn, to evaluate the loss again, as a line search does",
+        _ONCE,
+        "optax.lbfgs(0.1, linesearch=None), or an optimizer without a line search.",
+    ),
+    _Want(
+        "SAMState",
+        "grad_fn",
+        "its update takes grad_fn, for another gradient, as sam with opaque_mode=True does",
+        _ONCE,
+        "opaque_mode=False, with which each of its gradients is one of a step of its own.",
+    ),
+)
+
+_NEVER = (
+    _Want(
+        "LookaheadState",
+        "",
+        "optax.lookahead has two sets of params, and the gradient is that of one of them",
+        "A step trains exactly the params that the loss takes.",
+        "the optimizer inside it, without lookahead.",
+    ),
+    _Want(
+        "DifferentiallyPrivateAggregateState",
+        "",
+        "its update takes one gradient for each example, as differential privacy does",
+        "A step gives an optimizer one gradient, that of the mean over the batch.",
+        "an optimizer for one gradient; clipped, it is not private.",
+    ),
+)

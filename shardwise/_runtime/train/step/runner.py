@@ -1,0 +1,348 @@
+"""What the steps for params and for NNX share: options, random keys, the compiled program.
+
+A step is one program, which `gradient.py` builds, and one `Runner`, which compiles and calls it.
+`params.py` and `nnx.py` are adapters: they take a state apart into arrays and a hashable structure,
+call the runner, and put the new arrays together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from ...._base.errors import (
+    ArgumentError,
+    ShardingError,
+    text_of,
+)
+from ...._mesh import MeshLike, check_at_once
+from ...hosts import others
+from .feed import Feed, check_feed
+from .gradient import Reduced
+from .layout import Layout, as_given, count_rows, fill_up, lay_out
+from .losses import accumulator
+from .part import Place
+from .placement import apart, no_mesh, put, put_rows, refuse_deleted
+
+RNG = (None, "shard", "example")
+
+AHEAD = 8
+"""How many steps may be queued on CPU devices that share a process.
+
+With more than 32, XLA can start a step on the thread that an earlier one needs, and both deadlock.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a step; see `data_parallel`."""
+
+    mesh: MeshLike | None
+    axis: str | None
+    accumulate: int
+    has_aux: bool
+    rng: str | None
+    seed: Any
+    norms: bool
+    donate: bool
+    at_once: int | str
+    feed: str | None = None
+
+    def __post_init__(self) -> None:
+        check_feed(self.feed)
+        check_at_once(self.at_once, "argument 'at_once'")
+        for name in ("has_aux", "norms", "donate"):
+            if not isinstance(getattr(self, name), bool | int | np.bool_):
+                raise ArgumentError(
+                    f"{name} is {getattr(self, name)!r}",
+                    where=f"argument {name!r}",
+                    rule="It is True or False.",
+                    remedy=f"{name}=True",
+                )
+        if not (self.rng is None or isinstance(self.rng, str)) or self.rng not in RNG:
+            raise ShardingError(
+                f"rng is {self.rng!r}",
+                where="argument 'rng'",
+                rule="A loss gets no key (None), one per 'shard' or one per 'example'.",
+                remedy="rng='example' makes the result independent of the number of devices.",
+            )
+        if not (_is_number(self.seed) or _is_one_key(self.seed)):
+            raise ShardingError(
+                f"seed is {self.seed!r}",
+                where="argument 'seed'",
+                rule="It is an integer or a single key.",
+                remedy="seed=0, or seed=jax.random.key(0)",
+            )
+
+    def layout(self, mesh: MeshLike | None = None) -> Layout:
+        """Return the layout on a mesh, by default the step's own."""
+        return lay_out(self.mesh if mesh is None else mesh, self.axis, self.accumulate)
+
+    def step_key(self, step: Any) -> Any:
+        """Return the key of one step."""
+        seed = self.seed
+        key = jax.random.key(seed) if _is_number(seed) else jnp.asarray(seed)
+        return jax.random.fold_in(key, step)
+
+    def keys(self, place: Place) -> tuple[Any, ...]:
+        """Return the arguments of the loss beside params and batch: the key, if it takes one."""
+        if self.rng is None:
+            return ()
+        return (place.shard_key() if self.rng == "shard" else place.example_keys(),)
+
+
+def _share_a_process(mesh: Any) -> bool:
+    """Return whether several devices of a mesh are CPU devices of one process."""
+    devices = mesh.local_devices if isinstance(mesh, Mesh) else ()
+    return len(devices) > 1 and devices[0].platform == "cpu"
+
+
+def _is_number(seed: Any) -> bool:
+    dtype = getattr(seed, "dtype", np.dtype(int))
+    whole = any(jnp.issubdtype(dtype, kind) for kind in (np.integer, np.bool_))
+    return hasattr(seed, "__index__") and not getattr(seed, "ndim", 0) and whole
+
+
+def _is_one_key(seed: Any) -> bool:
+    """Return whether this is one key, typed or raw."""
+    if not isinstance(seed, jax.Array | np.ndarray):
+        return False
+    if jnp.issubdtype(seed.dtype, jax.dtypes.prng_key):
+        return not seed.ndim
+    if seed.dtype != np.uint32:
+        return False
+    try:
+        return not jax.random.wrap_key_data(jnp.asarray(seed)).ndim
+    except (TypeError, ValueError):  # of another length
+        return False
+
+
+Program = Callable[..., Any]
+"""`program(layout, padded, static, arrays, kept, batch, count)`, traced in the last four.
+
+It returns a pair: the new arrays, in the structure of the old ones, and further outputs.
+"""
+
+
+class Runner:
+    """Runs the program of a step: compiled, on the step's mesh, with its state donated.
+
+    Args:
+        program: What a step computes.
+        options: How it is to run.
+        lost: Subject and remedy of the error about a state whose memory was donated.
+    """
+
+    def __init__(self, program: Program, options: Options, lost: tuple[str, str]):
+        self.program, self.options, self._lost = program, options, lost
+        self.layout = options.layout()
+        self._feed = Feed(self.layout, options.feed)
+        self._parts = self.layout.parts
+        self._rows = P(self.layout.axis)
+        mesh = self.layout.mesh
+        lies: dict[str, Any] = {}
+        if isinstance(mesh, Mesh) and not self._feed.shared:
+            lies = {"in_shardings": (None, None, NamedSharding(mesh, self._rows), None)}
+        self._compiled = jax.jit(
+            self._run, static_argnums=(0, 1), donate_argnums=2 if options.donate else (), **lies
+        )
+        self._waiting: deque[jax.Array] | None = deque() if _share_a_process(mesh) else None
+
+    def __call__(
+        self, static: Any, arrays: Any, kept: Any, batch: Any, mesh: Any, settled: bool = False
+    ) -> Any:
+        """Run a step.
+
+        Args:
+            static: The structure of the state, hashable.
+            arrays: The arrays of the state, which are donated.
+            kept: Arrays that are not donated.
+            batch: The rows.
+            mesh: Another mesh to trace the program for; it is not compiled.
+            settled: The arrays are exactly the outputs of an earlier step, in their order.
+        """
+        if not settled:
+            refuse_deleted(jax.tree.leaves(arrays), *self._lost)
+        rows = count_rows(batch)
+        batch = as_given(batch)
+        if mesh is not None:
+            layout = self.options.layout(mesh)
+            batch, padded = fill_up(batch, rows, layout.parts)
+            return self.program(layout, padded, static, arrays, kept, batch, jnp.int32(rows))
+        with no_mesh():
+            given = self._placed(static, arrays, kept, batch, rows, settled)
+            try:
+                # Counted, so that a process that ends after fewer steps is reported to those that
+                # wait.
+                with others.news().step() if self.shared else contextlib.nullcontext():
+                    made = self._compiled(*given)
+            except (RuntimeError, ValueError) as error:
+                if settled and "deleted" in text_of(error):  # one array, by the caller
+                    refuse_deleted(jax.tree.leaves(arrays), *self._lost)
+                raise
+        if self._waiting is not None:
+            self._waiting.append(jax.tree.leaves(made[1])[-1])
+            if len(self._waiting) > AHEAD:
+                jax.block_until_ready(self._waiting.popleft())
+        return made
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._feed.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process passes as its batch; None if there is only one process."""
+        return self._feed.kind if self._feed.shared else None
+
+    def lower(self, static: Any, arrays: Any, kept: Any, batch: Any) -> Any:
+        """Return the step lowered for these arguments, or their shapes, as `jax.jit(f).lower`
+        does."""
+        rows = count_rows(batch)
+        batch = as_given(batch)
+        with no_mesh():
+            return self._compiled.lower(*self._placed(static, arrays, kept, batch, rows))
+
+    def _placed(
+        self, static: Any, arrays: Any, kept: Any, batch: Any, rows: int, settled: bool = False
+    ) -> tuple[Any, ...]:
+        kept = self.place(kept) if kept else kept
+        if not settled:
+            arrays = self.place(arrays)
+            arrays = apart(arrays) if self.options.donate else arrays
+        if self._feed.shared:
+
+            def fits(padded: bool, batch: Any, count: Any) -> None:
+                jax.eval_shape(
+                    lambda *args: self.program(self.layout, padded, static, *args),
+                    arrays, kept, batch, count,
+                )  # fmt: skip
+
+            batch, count, padded = self._feed(batch, rows, fits)
+        else:
+            batch, padded = fill_up(batch, rows, self._parts)
+            batch = put_rows(batch, self.layout.mesh, self._rows)
+            count = rows if padded else None  # one number less to transfer
+        return padded, static, arrays, kept, batch, count
+
+    def place(self, arrays: Any) -> Any:
+        """Put arrays on every device of the mesh, unless they are there already."""
+        return put(arrays, self.layout.mesh, P())
+
+    def _run(
+        self, padded: bool, static: Any, arrays: Any, kept: Any, batch: Any, count: Any
+    ) -> Any:
+        if count is None:
+            count = jnp.int32(count_rows(batch))
+
+        def run(arrays: Any, kept: Any, batch: Any, count: Any) -> Any:
+            return self.program(self.layout, padded, static, arrays, kept, batch, count)
+
+        if self.layout.virtual:
+            run = _simulated(run, self.options.at_once)
+        return run(arrays, kept, batch, count)
+
+
+class TrainingStep:
+    """What the steps for params and for NNX share, besides their runner."""
+
+    __name__: str
+    _runner: Runner
+
+    @property
+    def mesh(self) -> Mesh | AbstractMesh:
+        """The mesh it runs on."""
+        return self._runner.layout.mesh
+
+    @property
+    def shared(self) -> bool:
+        """Whether it runs on the devices of several processes."""
+        return self._runner.shared
+
+    @property
+    def feed(self) -> str | None:
+        """What each process passes as its batch; None if there is only one process."""
+        return self._runner.feed
+
+    def __repr__(self) -> str:
+        layout = self._runner.layout
+        sizes = ", ".join(f"{axis}: {size}" for axis, size in layout.mesh.shape.items())
+        rows = f"rows along {layout.axis!r}, accumulate={layout.accumulate}"
+        return f"<step {self.__name__} on {{{sizes}}}, {rows}>"
+
+
+def _simulated(f: Callable[..., Any], at_once: int | str) -> Callable[..., Any]:
+    """Return a function simulated on one device, with any pytrees as arguments."""
+    from ...._engine.simulate import simulate
+
+    def call(*args: Any) -> Any:
+        flat, tree = jax.tree.flatten(args)
+        out_tree: Any = None
+
+        def flat_f(*flat: Any) -> list[Any]:
+            nonlocal out_tree
+            leaves, out_tree = jax.tree.flatten(f(*jax.tree.unflatten(tree, flat)))
+            return leaves
+
+        leaves = simulate(flat_f, at_once=at_once)(*flat)
+        return jax.tree.unflatten(out_tree, leaves)
+
+    return call
+
+
+def step_name(loss: Callable[..., Any]) -> str:
+    """Return the name of the step in reports."""
+    return f"data_parallel({getattr(loss, '__name__', type(loss).__name__)})"
+
+
+def check_loss(loss: Callable[..., Any], rng: str | None, trained: str = "params") -> None:
+    """Raise if a loss cannot be called with the arguments of the step."""
+    count = 2 if rng is None else 3
+    try:
+        inspect.signature(loss).bind(*[None] * count)
+    except ValueError:  # its signature is not known
+        return
+    except TypeError as error:
+        given = f"({trained}, batch)" if rng is None else f"({trained}, batch, rng)"
+        raise ShardingError(
+            f"it cannot be called with {given}: {error}",
+            where="the loss",
+            rule="A loss takes what is trained and the rows, and with rng= a key as well.",
+            remedy="rng='shard' or rng='example' if it wants a key; "
+            "functools.partial for what else it takes.",
+        ) from None
+
+
+def choose(reduced: Reduced, new: Any, old: Any) -> Any:
+    """Return the updated state, or the old one if the weights add up to zero."""
+    if reduced.certain:
+        return new
+    updated = reduced.metrics["weight"] != 0
+    return jax.tree.map(lambda a, b: jnp.where(updated, a, b), new, old)
+
+
+def report(options: Options, reduced: Reduced, params: Any) -> dict[str, Any]:
+    """Return the metrics of a step."""
+    metrics = dict(reduced.metrics)
+    metrics["updated"] = metrics["weight"] != 0
+    if options.norms:
+        import optax
+
+        metrics["grad_norm"] = optax.tree.norm(_widened(reduced.grads))
+        metrics["param_norm"] = optax.tree.norm(_widened(params))
+    return metrics
+
+
+def _widened(tree: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(accumulator(x.dtype)), tree)

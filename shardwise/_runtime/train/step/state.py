@@ -1,0 +1,80 @@
+"""The state of training with plain params or Linen variables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from operator import is_
+from typing import Any
+
+import jax
+
+
+def kinds_of(opt_state: Any, params: Any = None) -> list[str]:
+    """Return the type names in an optimizer's state: `ScaleByAdamState`, `EmptyState` ...
+
+    Args:
+        opt_state: The state.
+        params: The params; their own types are left out.
+    """
+    theirs = set(_named_tuples(params))
+    return [kind.__name__ for kind in _named_tuples(opt_state) if kind not in theirs]
+
+
+def _named_tuples(tree: Any) -> list[type]:
+    found: list[type] = []
+
+    def look(node: Any) -> bool:
+        if isinstance(node, tuple) and hasattr(node, "_fields"):
+            found.append(type(node))
+        return False
+
+    jax.tree.leaves(tree, is_leaf=look)
+    return found
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["params", "opt_state", "step", "collections"],
+    meta_fields=[],
+)
+@dataclass(frozen=True)
+class TrainState:
+    """The state of a training.
+
+    Attributes:
+        params: The trained parameters.
+        opt_state: The optimizer's state.
+        step: The number of steps taken.
+        collections: Linen's other collections, such as `batch_stats`; None for plain params.
+    """
+
+    params: Any
+    opt_state: Any
+    step: Any
+    collections: Any = None
+
+    def remember(self, kind: Any, leaves: list[Any]) -> None:
+        """Record the structure of the state, as its step knows it, and all its leaves."""
+        object.__setattr__(self, "_made", (kind, leaves))
+
+    def recall(self, leaves: list[Any]) -> Any:
+        """Return the recorded structure if these are the recorded leaves, not deleted; or None.
+
+        The user may replace params in a state, so all leaves are compared, by identity. A step
+        donates all leaves or none, so only the first is asked whether it is deleted.
+        """
+        kind, made = self.__dict__.get("_made", (None, ()))
+        same = len(leaves) == len(made) and all(map(is_, leaves, made))
+        return kind if same and not (leaves and leaves[0].is_deleted()) else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields to pickle and copy, without the record of `remember`."""
+        return {key: value for key, value in self.__dict__.items() if key != "_made"}
+
+    @property
+    def variables(self) -> Any:
+        """The first argument of the loss: the params, or all variables of a Linen module."""
+        if self.collections is None:
+            return self.params
+        return {"params": self.params, **self.collections}
