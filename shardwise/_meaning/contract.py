@@ -18,10 +18,10 @@ from .algebra import ANY, ORDER, RING
 from .align import align, whole_along
 from .elementwise import (
     check_product,
-    may_be_nan,
     only_sums,
     refuse_debts,
 )
+from .finite import may_be_nan
 from .notes import Notes
 from .rules import frozen, rule, shifted
 from .value import (
@@ -123,9 +123,11 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ins = [whole_along(v, [d]) for v in ins]
     ins = align(ins, w.known)
     at, keys = d + len(ins[0].hidden), op.params["num_keys"]
+    stable = op.params["is_stable"]
 
     def made(i: int) -> T.Made:
-        return lambda kids, shape, number: T.function("sort", (number(at), keys, i), kids, shape)
+        how = keys, stable, i
+        return lambda kids, shape, number: T.function("sort", (number(at), *how), kids, shape)
 
     kids = [v.scaled for v in ins]
     return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]

@@ -10,6 +10,7 @@ from typing import Any
 from .._mesh import Axis
 from .._program import Body, live, walk
 from . import term as T
+from .bits import dtype_of, held
 from .compare import Gap, gaps, mistakes_in
 from .devices import DeviceWalk, Many, TooLong
 from .merged import Merger, equal_merged
@@ -68,7 +69,10 @@ class Reading:
     def _parted(self, body: Body, plain: Meaning, own: Meaning) -> list[list[Gap]]:
         merge = Merger()
         found = []
-        for out, want, got in zip(body.outs, plain.results, own.results, strict=True):
+        rows = zip(body.outs, self.plain.body.outs, plain.results, own.results, strict=True)
+        for out, theirs, want, got in rows:
+            if dtype_of(out) != dtype_of(theirs):
+                want, got = held(want, dtype_of(theirs)), held(got, dtype_of(out))
             parted = gaps(own.walk, want, got)
             unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
             if unlike and equal_merged(want, got, merge):

@@ -21,12 +21,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from . import finite
 from . import term as T
-from .blocks import Cutter, Seams, contraction
+from .blocks import Cutter, Seams
 from .compare import below
 from .elementwise import choose
 from .evaluate import LARGE, numbers
-from .factors import Factors, factors, moved, ordered, positive, quotient_of, same_along
+from .factors import Factors, factors, largest, moved, ordered, positive, quotient_of, same_along
+from .finite import contraction
 from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
@@ -109,9 +111,9 @@ class Normal:
             return T.transpose(x, order)
         kids = [self.turned(kid, order) for kid in t.kids]
         if t.op == "sum":
-            made = T.add(kids, shape)
+            made = finite.add(kids, shape)
         elif t.op == "product":
-            made = T.multiply(
+            made = finite.multiply(
                 [k for k, n in zip(kids, t.params, strict=True) for _ in range(n)], shape
             )
         elif t.op == "reciprocal":
@@ -140,8 +142,10 @@ class Normal:
 
     def quotient(self, coef: T.Coef, over: Factors, under: Factors, shape: Shape) -> Scaled:
         if not coef:
-            return T.zero(shape)
-        for base in [base for base in over if base in under and positive(base)]:
+            loose = [T.reciprocal((1, base)) for base in under if not positive(base)]
+            loose += [(1, base) for base in over if not positive(base)]
+            return finite.multiply([T.zero(shape), *loose], shape)
+        for base in [base for base in over if base in under and largest(base)]:
             both = min(over[base], under[base])
             over[base] -= both
             under[base] -= both
@@ -253,7 +257,7 @@ class Normal:
 
     def sum(self, parts: Iterable[Scaled], shape: Shape) -> Scaled:
         """A sum, with what all summands have in common in front."""
-        coef, t = T.add(parts, shape)
+        coef, t = finite.add(parts, shape)
         if t.op != "sum" or not coef:
             return coef, t
         rows = [factors(kid) for _, kid in t.kids]
