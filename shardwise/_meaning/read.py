@@ -69,10 +69,7 @@ class Reading:
     def _parted(self, body: Body, plain: Meaning, own: Meaning) -> list[list[Gap]]:
         merge = Merger()
         found = []
-        rows = zip(body.outs, self.plain.body.outs, plain.results, own.results, strict=True)
-        for out, theirs, want, got in rows:
-            if dtype_of(out) != dtype_of(theirs):
-                want, got = held(want, dtype_of(theirs)), held(got, dtype_of(out))
+        for out, want, got in zip(body.outs, plain.results, own.results, strict=True):
             parted = gaps(own.walk, want, got)
             unlike = bool(parted) and all(gap.kind == "other" for gap in parted)
             if unlike and equal_merged(want, got, merge):
@@ -130,7 +127,9 @@ def _walked(own: Walk, body: Body, constants: Sequence[Any]) -> Meaning:
     for index, var in enumerate(body.ins[len(constants) :]):
         ins.append(whole(T.symbol("argument", index, shape=tuple(var.shape))))
     own.seen.update(v.term for v in ins)
-    return Meaning(own, [one_of(result) for result in own.run(body, ins)])
+    results = zip(map(one_of, own.run(body, ins)), map(dtype_of, body.outs), strict=True)
+    # A result may be compared with one that has more bits.
+    return Meaning(own, [held(result, dtype) for result, dtype in results])
 
 
 def one_of(result: Any) -> Value:
