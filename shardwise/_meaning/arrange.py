@@ -18,6 +18,7 @@ from .._program import Leaf
 from . import term as T
 from .algebra import MOVES
 from .align import align, reshaped, whole_along
+from .bits import rounded
 from .blocks import Cutter, padded
 from .elementwise import refuse_debts, settle
 from .evaluate import numbers
@@ -94,7 +95,7 @@ def broadcasts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def iotas(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     """The index along a dimension of the local array."""
     shape = tuple(op.outs[0].shape)
-    return [whole(T.iota(shape, op.params["dimension"]))]
+    return [rounded(whole(T.iota(shape, op.params["dimension"])), op.outs[0].dtype)]
 
 
 @rule("rev", needs=MOVES)

@@ -26,11 +26,6 @@ from .value import Value
 MOVES = T.operations(lambda p: p.selects)
 """What gives some of the numbers that it is given, or 0."""
 
-ADDS = T.operations(
-    lambda p: p.combines in ("sum", "prod") or p.acts == "control" or p.name == "integer_pow"
-)
-"""What may make numbers smaller than any that it is given."""
-
 FITS = T.operations(lambda p: p.bounded or p.random) | {"const", "literal"}
 """What is a number of its dtype: it is given as one, or is no larger than what it is made of."""
 
@@ -54,8 +49,8 @@ def wraps(v: Value, old: Any, new: Any) -> bool:
 
 
 def widens(old: Any, new: Any) -> bool:
-    """Whether integers that wrap around get more bits, or become something else."""
-    if not few_bits(old):
+    """Whether integers that may wrap around get more bits, or become something else."""
+    if not jnp.issubdtype(old, jnp.integer):
         return False
     return not jnp.issubdtype(new, jnp.integer) or jnp.iinfo(new).bits > jnp.iinfo(old).bits
 
@@ -69,15 +64,13 @@ def may_have_wrapped(v: Value, dtype: Any) -> bool:
     """Whether a value may have been too large for its dtype, or below 0; an argument is not."""
     if not jnp.issubdtype(dtype, jnp.integer):
         return False
-    wide = jnp.iinfo(dtype).bits >= 32
+    wide = not few_bits(dtype)
     if not wide and any(kind == "sum" for _, kind in v.owed):
         return True  # the sum may be small, and a share of it large
-    known = None if v.owed else bounds(v.scaled)
+    known = bounds(v.scaled)
     if known is not None:
         return not _within(known, dtype)
-    if not wide:
-        return not _fits(v.scaled, dtype)
-    return jnp.issubdtype(dtype, jnp.unsignedinteger) and _goes_below(v)
+    return not wide and not _fits(v.scaled, dtype)
 
 
 def _fits(x: Scaled, dtype: Any) -> bool:
@@ -107,22 +100,22 @@ def _given(t: Term) -> bool:
     return t.op in FITS or typed or t.op.endswith("on each device")
 
 
-def _goes_below(v: Value) -> bool:
-    """Whether something is subtracted, and the difference, or a share of it, may be negative."""
-    stack, seen = [v.scaled], {v.term}
-    while stack:
-        coef, t = stack.pop()
-        if coef < 0:
-            return True
-        if t.op in ADDS | MOVES:
-            stack += [kid for kid in t.kids if kid[1] not in seen]
-            seen.update(kid for _, kid in t.kids)
-    return False
-
-
 def held(v: Value, dtype: Any) -> Value:
     """The number that a device holds: itself, or what is left of it where it may have wrapped."""
     if v.owed or not may_have_wrapped(v, dtype):
+        return v
+    return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
+
+
+def rounded(v: Value, dtype: Any) -> Value:
+    """Coordinates in a floating-point dtype: what it rounds them to, where they are too large.
+
+    All else is real numbers. But `arange(1024, dtype=bfloat16)` is no list of positions.
+    """
+    if v.owed or T.is_one(v.term) or not jnp.issubdtype(dtype, jnp.inexact):
+        return v
+    known = bounds(v.scaled)
+    if known is None or max(map(abs, known)) <= 2 ** (jnp.finfo(dtype).nmant + 1):
         return v
     return v.having(T.elementwise("held", str(dtype), [v.scaled], v.term.shape))
 
@@ -215,4 +208,4 @@ def _multiplied(ends: Sequence[Bounds], powers: Sequence[int]) -> Bounds | None:
     return low, high
 
 
-__all__ = ["bounds", "dtype_of", "few_bits", "held", "may_have_wrapped", "widens", "wraps"]
+__all__ = ["bounds", "dtype_of", "few_bits", "held", "rounded", "widens", "wraps"]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from . import term as T
 from .compare import below
+from .finite import add, contraction, multiply
 from .term import BY_ELEMENT, Scaled, Term
 
 Cuts = frozenset[int]
@@ -160,11 +161,11 @@ class Cutter:
             case "bcast":
                 return T.bcast(t.kids[0], shape, t.params)
             case "sum":
-                return T.add([self(kid, d, start, size) for kid in t.kids], shape)
+                return add([self(kid, d, start, size) for kid in t.kids], shape)
             case "product":
                 rows = zip(t.kids, t.params, strict=True)
                 own = [self(kid, d, start, size) for kid, n in rows for _ in range(n)]
-                return T.multiply(own, shape)
+                return multiply(own, shape)
             case "reciprocal":
                 return T.reciprocal(self(t.kids[0], d, start, size))
             case "transpose":
@@ -208,11 +209,3 @@ class Cutter:
                 pieces.append(self(kid, d, low - at, high - low))
             at += own
         return T.concatenate(pieces, d, shape)
-
-
-def contraction(params: object, x: Scaled, y: Scaled, shape: T.Shape) -> Scaled:
-    """A contraction of two scaled terms."""
-    coef = T.tidy(x[0] * y[0])
-    if not coef:
-        return T.zero(shape)
-    return coef, T.make("dot", params, ((1, x[1]), (1, y[1])), shape)

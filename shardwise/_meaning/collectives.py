@@ -9,7 +9,7 @@ from .._mesh import Axis
 from .._program import Collective, Join, Split, Var
 from .._program.primitives import REDUCTIONS, SUMS, of
 from . import term as T
-from .algebra import MOVES, ORDER, RING
+from .algebra import MOVES, ORDER, REAL, RING, kind_of
 from .align import reshaped
 from .bits import dtype_of, held
 from .notes import Notes
@@ -137,6 +137,8 @@ def _extreme(w: Notes, op: Collective, v: Value, axes: Sequence[Axis]) -> Value:
             at = v.hidden.index(axis)
             hidden = tuple(a for a in v.hidden if a != axis)
             v = v.having(T.reduce(kind, v.scaled, [at]), hidden=hidden)
+    if not v.owed and kind_of(dtype_of(op.ins[0])) == REAL:
+        w.skipping.add(T.core(v.term))
     return v.having(v.scaled, born=v.born if v.owed else None)
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable
 import jax.numpy as jnp
 
 from .._program import Leaf
+from . import finite
 from . import term as T
 from .algebra import ANY, ORDER, RING
 from .align import align, whole_along
 from .elementwise import (
     check_product,
-    may_be_nan,
     only_sums,
     refuse_debts,
 )
@@ -123,9 +123,11 @@ def sorts(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ins = [whole_along(v, [d]) for v in ins]
     ins = align(ins, w.known)
     at, keys = d + len(ins[0].hidden), op.params["num_keys"]
+    stable = op.params["is_stable"]
 
     def made(i: int) -> T.Made:
-        return lambda kids, shape, number: T.function("sort", (number(at), keys, i), kids, shape)
+        how = keys, stable, i
+        return lambda kids, shape, number: T.function("sort", (number(at), *how), kids, shape)
 
     kids = [v.scaled for v in ins]
     return [v.having(T.beside([at], kids, v.term.shape, made(i))) for i, v in enumerate(ins)]
@@ -174,9 +176,10 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         ),
     )
     if not x.coef or not y.coef:
-        made = _with_zeros(op, numbers, x, y, shape)
-        if made is None:
-            return [Value(*T.zero(shape), dims, tuple(hidden))]
+        data = jnp.issubdtype(op.outs[0].dtype, jnp.inexact)
+        made = finite.contraction(numbers, x.scaled, y.scaled, shape) if data else T.zero(shape)
+        if not made[0]:
+            return [Value(*made, dims, tuple(hidden))]
     else:
         made = T.tidy(x.coef * y.coef), dot(numbers, x.term, y.term, shape)
     owed = (debtor.owed if debtor is not None else frozenset()) | {(a, "sum") for a in over}
@@ -186,26 +189,6 @@ def dots(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         raise Unknown("a contraction of shares with parts over the same axis", over)
     born = op if over else debtor.born if debtor is not None else None
     return [Value(*made, tuple(dims), tuple(hidden), owed, born)]
-
-
-def _with_zeros(op: Leaf, numbers, x: Value, y: Value, shape: T.Shape) -> T.Scaled | None:
-    """A contraction with zeros; None if it is zero: it is not where the other may be NaN."""
-    at = 1 if x.zero else 0
-    other = (x, y)[at]
-    may_be = jnp.issubdtype(op.outs[0].dtype, jnp.inexact) and may_be_nan(other.term)
-    if not other.coef or not may_be:
-        return None
-    (c, b) = numbers[0][at], numbers[1][at]
-    left = [d for d in range(len(other.term.shape)) if d not in c]
-    total = T.reduce("sum", (1, other.term), c)
-    loose = [d for d in left if d not in b]
-    # The result has batch dimensions, those that are free in the first operand, in the second.
-    before = len(x.term.shape) - len(c) - len(b) if at else 0
-    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(loose)}
-    order = sorted(left, key=place.__getitem__)
-    turned = T.transpose(total, [left.index(d) for d in order])
-    wide = T.bcast(turned, shape, [place[d] for d in order])
-    return T.multiply([T.full((1, T.NOTHING), shape), wide], shape)
 
 
 def dot(numbers, x: T.Term, y: T.Term, shape) -> T.Term:

@@ -13,10 +13,12 @@ import jax.numpy as jnp
 
 from .._mesh import Axis
 from .._program import Leaf, primitives
+from . import finite
 from . import term as T
 from .algebra import ANY, FIELD, MOVES, NARROW, RING, kind_of
 from .align import align, spread
-from .bits import dtype_of, few_bits, wraps
+from .bits import dtype_of, few_bits, rounded, wraps
+from .evaluate import FLOATING
 from .masked import looked_up
 from .notes import Notes
 from .positions import as_positions
@@ -91,30 +93,20 @@ def sums(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     if op.name == "sub":
         terms[1] = (-terms[1][0], terms[1][1])
     (out,) = _finish(like, added(terms, op.outs[0].dtype), debtor)
-    return [as_positions(out)]
+    return [rounded(as_positions(out), op.outs[0].dtype)]
 
 
 def added(terms: list[Scaled], dtype: Any) -> Scaled:
     """A sum. What cancels is 0 only if it is a number: `x - x` of a NaN is NaN."""
-    shape, lost = terms[0][1].shape, []
-    made = T.add(terms, shape, lost)
-    if not lost or not jnp.issubdtype(dtype, jnp.inexact):
-        return made
-    zero = T.full((1, T.NOTHING), shape)
-    left = [T.multiply([zero, one], shape) for one in lost if may_be_nan(one[1])]
-    return T.add([made, *left], shape)
-
-
-def may_be_nan(t: T.Term) -> bool:
-    """Whether a term has elements that may be infinite or NaN; coordinates and truths have none."""
-    return T.core(t).op not in ("one", "iota") and T.core(t).op not in T.TRUTHS
+    add = finite.add if jnp.issubdtype(dtype, jnp.inexact) else T.add
+    return add(terms, terms[0][1].shape)
 
 
 def not_dropped(op: Leaf, ins: list[Value]) -> list[Value]:
     """The factors of a product; zero times what may be NaN is not left out."""
     if not jnp.issubdtype(op.outs[0].dtype, jnp.inexact) or not any(v.zero for v in ins):
         return ins
-    if not any(not v.zero and may_be_nan(v.term) for v in ins):
+    if not any(not v.zero and finite.may_be_nan(v.term) for v in ins):
         return ins
     return [v.having(T.full((1, T.NOTHING), v.term.shape)) if v.zero else v for v in ins]
 
@@ -156,8 +148,8 @@ def products(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     ins = not_dropped(op, ins)
     debtor = check_product("the product", ins)
     terms, like = combined(w, ins)
-    out = _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
-    return _scaled(w, op, ins, out)
+    (out,) = _finish(like, T.multiply(terms, terms[0][1].shape), debtor)
+    return _scaled(w, op, ins, [rounded(out, op.outs[0].dtype)])
 
 
 def _scaled(w: Notes, op: Leaf, ins: list[Value], outs: list[Value]) -> list[Value]:
@@ -212,7 +204,7 @@ def conversions(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
         if v.owed:
             raise Unknown(f"shares of dtype {old} may wrap around as they become {new}")
         return by_element(w, op, ins, "wrap")
-    return [v]
+    return [rounded(v, new)]
 
 
 @rule("integer_pow", needs=RING)
@@ -282,29 +274,41 @@ def comparisons(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
     dtype = dtype_of(op.ins[0])
     if not jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.unsignedinteger):
         return [like.having(T.elementwise(name, (), terms, shape))]
+    inexact = jnp.issubdtype(dtype, jnp.inexact)
+    if inexact:
+        not_skipped(w, op, ins)
+        if all(finite.may_be_nan(t) for _, t in terms):
+            return [like.having(_as_given(name, terms))]
     (a, s), (b, t) = terms
-    lost: list[Scaled] = []
-    gap = like.having(T.add([(a, s), (-b, t)], shape, lost))
-    if jnp.issubdtype(dtype, jnp.inexact) and any(may_be_nan(one) for _, one in lost):
-        return [like.having(_asked(name, terms))]
-    gap = as_positions(gap)
+    gap = as_positions(like.having(T.add([(a, s), (-b, t)], shape)))
     coef, shape = gap.coef, gap.term.shape
     if coef < 0:
         name = primitives.of(name).mirror
-    sign = SIGNS.get(name, name)
-    return [gap.having(T.elementwise(sign, (), [(1 if coef else 0, gap.term)], shape))]
+    sign, how = SIGNS.get(name, name), FLOATING if inexact else ()
+    return [gap.having(T.elementwise(sign, how, [(1 if coef else 0, gap.term)], shape))]
 
 
-def _asked(name: str, terms: list[Scaled]) -> Scaled:
-    """A comparison of numbers with themselves, or with what has a part in common with them.
+def _as_given(name: str, terms: list[Scaled]) -> Scaled:
+    """A comparison of data that may be infinite or NaN: of infinities there is no difference.
 
-    It is a question about the data: whether they are NaN, or infinite. `x != x` is `isnan(x)`.
+    `x != x` asks whether data is NaN.
     """
-    (_, t), shape = terms[0], terms[0][1].shape
-    if terms[0] != terms[1] or name not in ("eq", "ne"):
-        return T.elementwise(f"{name} as given", (), terms, shape)
-    nan = T.elementwise("is_nan", (), [(1, t)], shape)
-    return nan if name == "ne" else T.add([T.full((1, T.ONE), shape), (-nan[0], nan[1])], shape)
+    (a, s), (b, t) = terms
+    shape = s.shape
+    if terms[0] == terms[1] and name in ("eq", "ne"):
+        nan = T.elementwise("is_nan", (), [(1, t)], shape)
+        return nan if name == "ne" else T.add([T.full((1, T.ONE), shape), (-nan[0], nan[1])], shape)
+    if t.number < s.number:
+        (a, s), (b, t), name = (b, t), (a, s), primitives.of(name).mirror
+    if a < 0:
+        name = primitives.of(name).mirror
+    return T.elementwise(name, FLOATING, [(1, s), (T.over(b, a), t)], shape)
+
+
+def not_skipped(w: Notes, op: Leaf, ins: list[Value]) -> None:
+    """Refuse questions about a maximum over devices, of which those that have NaN are left out."""
+    if any(T.core(v.term) in w.skipping for v in ins):
+        raise Unknown(f"{op.name} of a maximum over devices, which skips NaN as on one device none")
 
 
 @rule("real", "imag", "conj", needs=RING)
@@ -334,6 +338,8 @@ def pointwise(w: Notes, op: Leaf, ins: list[Value]) -> list[Value]:
 def by_element(w: Notes, op: Leaf, ins: list[Value], name: str) -> list[Value]:
     """The function `name` of each element."""
     refuse_debts(name, ins)
+    if name == "is_finite":
+        not_skipped(w, op, ins)
     terms, like = combined(w, ins)
     row = T.of(name)
     if row.commutes:

@@ -28,6 +28,9 @@ EACH: dict[str, Callable[..., Any]] = {
     "clamp": lambda low, x, high: np.clip(x, low, high),
 }
 
+FLOATING = ("floating",)
+"""Marks comparisons of floating-point numbers: what rounding decides is not worked out here."""
+
 
 TRUTH: dict[str, Callable[..., Any]] = {
     "and": np.logical_and,
@@ -73,8 +76,6 @@ def _term(t: Term, known: dict[Term, Any]) -> Any:
     if not kids:
         return None
     own: list[Any] = kids
-    if t.op == "truncate" and all(x == int(x) for x in own[0].reshape(-1)):
-        return own[0]
     if t.op == "bcast":
         shape = [1] * len(t.shape)
         for size, d in zip(own[0].shape, t.params, strict=True):
@@ -105,6 +106,6 @@ def _term(t: Term, known: dict[Term, Any]) -> Any:
         return np.asarray(TRUTH[t.op](*own)).astype(object) * 1
     if t.op == "rem" and (own[1] == 0).any():
         return None
-    if t.op in EACH:
+    if t.op in EACH and t.params != FLOATING:
         return np.asarray(EACH[t.op](*own)).astype(object) * 1
     return None

@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from . import term as T
-from .blocks import contraction
+from .finite import contraction
 from .term import Scaled, Shape, Term
 
 Factors = Counter[Term]
+
+LARGEST = ("max", "reduce_max", "min", "reduce_min")
+"""A largest or smallest score."""
 
 
 def factors(t: Term) -> tuple[Factors, Factors]:
@@ -36,6 +39,12 @@ def factors(t: Term) -> tuple[Factors, Factors]:
 def positive(t: Term) -> bool:
     """Whether a term is an exponential, which is never zero."""
     return T.core(t).op == "exp"
+
+
+def largest(t: Term) -> bool:
+    """Whether a term is the exponential of the largest of several numbers."""
+    inner = T.core(t)
+    return inner.op == "exp" and T.core(inner.kids[0][1]).op in LARGEST
 
 
 def same_along(own: Factors, dims: set[int]) -> Factors:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from . import term as T
-from .evaluate import EACH, TRUTH
+from .evaluate import EACH, FLOATING, TRUTH
 from .term import Scaled, Term
 from .value import Dim, Value, read_as, tidy_dim, uncut, whole_size
 
@@ -86,6 +86,8 @@ class Points:
             return np.where(which.astype(bool), yes, no)
         truth = t.op in TRUTH and dict(t.params)["operand"] == "bool"
         own = TRUTH[t.op] if truth else EACH.get(t.op)
+        if t.params == FLOATING:
+            raise NotLinear
         if own is not None and (truth or T.of(t.op).truth or T.of(t.op).selects):
             kids = [self.value(kid, dims) for kid in t.kids]
             if not truth:

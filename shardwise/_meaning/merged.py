@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 
 from . import term as T
-from .blocks import contraction
+from .finite import add, contraction, multiply
 from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
@@ -229,10 +229,10 @@ def rebuilt(t: Term, kids: Sequence[Scaled], shape: Shape, params: object) -> Sc
         return 1, t
     match t.op:
         case "sum":
-            return T.add(kids, shape)
+            return add(kids, shape)
         case "product":
             rows = zip(kids, t.params, strict=True)
-            return T.multiply([kid for kid, n in rows for _ in range(n)], shape)
+            return multiply([kid for kid, n in rows for _ in range(n)], shape)
         case "reciprocal":
             return T.reciprocal(kids[0])
         case "transpose":

@@ -89,6 +89,8 @@ class Notes(abc.ABC):
         self.joined: dict[Term, tuple[str, Op, tuple[Axis, ...]]] = {}
         """Results that were put together otherwise than they lie: the `first` part of several that
         differ, or `moved` to another dimension."""
+        self.skipping: set[Term] = outer.skipping if outer is not None else set()
+        """Maxima and minima over devices of floating-point numbers, in which NaN is skipped."""
         self.makers: dict[Var, Op] = {}
         self.exponents: dict[Op, bool] = {}
         """Maxima and minima: whether the difference from one goes into an exponential."""

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Sequence
 
 from . import term as T
+from .finite import add, contraction, multiply
 from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
@@ -74,10 +75,10 @@ def _taken(t: Term, d: int, i: int, shape: Shape) -> Scaled | None:
         case "bcast":
             return _spread(t, d, i, shape)
         case "sum":
-            return T.add([take(kid, d, i) for kid in t.kids], shape)
+            return add([take(kid, d, i) for kid in t.kids], shape)
         case "product":
             rows = zip(t.kids, t.params, strict=True)
-            return T.multiply([take(kid, d, i) for kid, n in rows for _ in range(n)], shape)
+            return multiply([take(kid, d, i) for kid, n in rows for _ in range(n)], shape)
         case "dot":
             return _product(t, d, i, shape)
         case "transpose":
@@ -154,10 +155,7 @@ def _product(t: Term, d: int, i: int, shape: Shape) -> Scaled:
         x, cx, bx = take(x, at_x, i), _renumbered(cx, at_x), _renumbered(bx, at_x)
     if at_y >= 0:
         y, cy, by = take(y, at_y, i), _renumbered(cy, at_y), _renumbered(by, at_y)
-    coef = T.tidy(x[0] * y[0])
-    if not coef:
-        return T.zero(shape)
-    return coef, T.make("dot", ((cx, cy), (bx, by)), ((1, x[1]), (1, y[1])), shape)
+    return contraction(((cx, cy), (bx, by)), x, y, shape)
 
 
 def _renumbered(dims: Sequence[int], gone: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 from .._mesh import Axis
 from .._program import Body, live, walk
 from . import term as T
+from .bits import dtype_of, held
 from .compare import Gap, gaps, mistakes_in
 from .devices import DeviceWalk, Many, TooLong
 from .merged import Merger, equal_merged
@@ -126,7 +127,9 @@ def _walked(own: Walk, body: Body, constants: Sequence[Any]) -> Meaning:
     for index, var in enumerate(body.ins[len(constants) :]):
         ins.append(whole(T.symbol("argument", index, shape=tuple(var.shape))))
     own.seen.update(v.term for v in ins)
-    return Meaning(own, [one_of(result) for result in own.run(body, ins)])
+    results = zip(map(one_of, own.run(body, ins)), map(dtype_of, body.outs), strict=True)
+    # A result may be compared with one that has more bits.
+    return Meaning(own, [held(result, dtype) for result, dtype in results])
 
 
 def one_of(result: Any) -> Value:

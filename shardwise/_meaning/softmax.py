@@ -21,12 +21,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from . import finite
 from . import term as T
-from .blocks import Cutter, Seams, contraction
+from .blocks import Cutter, Seams
 from .compare import below
 from .elementwise import choose
 from .evaluate import LARGE, numbers
-from .factors import Factors, factors, moved, ordered, positive, quotient_of, same_along
+from .factors import Factors, factors, largest, moved, ordered, positive, quotient_of, same_along
+from .finite import contraction
 from .term import BY_ELEMENT, Scaled, Shape, Term
 from .value import Value
 
@@ -109,9 +111,9 @@ class Normal:
             return T.transpose(x, order)
         kids = [self.turned(kid, order) for kid in t.kids]
         if t.op == "sum":
-            made = T.add(kids, shape)
+            made = finite.add(kids, shape)
         elif t.op == "product":
-            made = T.multiply(
+            made = finite.multiply(
                 [k for k, n in zip(kids, t.params, strict=True) for _ in range(n)], shape
             )
         elif t.op == "reciprocal":
@@ -139,9 +141,11 @@ class Normal:
         return self.quotient(coef, over, under, shape)
 
     def quotient(self, coef: T.Coef, over: Factors, under: Factors, shape: Shape) -> Scaled:
-        if not coef:
-            return T.zero(shape)
-        for base in [base for base in over if base in under and positive(base)]:
+        if not coef or any(T.core(base) is T.NOTHING for base in over):
+            loose = [T.reciprocal((1, base)) for base in under if not positive(base)]
+            loose += [(1, base) for base in over if not positive(base)]
+            return finite.multiply([T.zero(shape), *loose], shape)
+        for base in [base for base in over if base in under and largest(base)]:
             both = min(over[base], under[base])
             over[base] -= both
             under[base] -= both
@@ -253,12 +257,15 @@ class Normal:
 
     def sum(self, parts: Iterable[Scaled], shape: Shape) -> Scaled:
         """A sum, with what all summands have in common in front."""
-        coef, t = T.add(parts, shape)
+        coef, t = finite.add(parts, shape)
         if t.op != "sum" or not coef:
             return coef, t
         rows = [factors(kid) for _, kid in t.kids]
-        over, under = rows[0]
-        for own in rows[1:]:
+        kept = [own for (_, kid), own in zip(t.kids, rows, strict=True) if not T.vanishes(kid)]
+        if not kept:
+            return coef, t
+        over, under = kept[0]
+        for own in kept[1:]:
             over, under = over & own[0], under & own[1]
         over = Counter({base: n for base, n in over.items() if positive(base)})
         if not over and not under:
@@ -311,7 +318,13 @@ class Normal:
             place = {e: b.index(e) if e in b else free + loose.index(e) for e in kept}
             fronts += moved(front, {*c}, t.shape, [place[e] for e in kept])
             free += len(loose)
-        inner = ordered(t.params, rests[0], rests[1], t.shape)
+        ones = [i for i in (0, 1) if rests[i][0] and T.is_one(rests[i][1])]
+        if ones:
+            coef = T.tidy(rests[0][0] * rests[1][0])
+            made = finite.added_up(t.params, 1 - ones[0], rests[0][1], rests[1][1], t.shape)
+            inner = T.times(coef, made)
+        else:
+            inner = ordered(t.params, rests[0], rests[1], t.shape)
         return self.product([inner, *fronts], t.shape)
 
 

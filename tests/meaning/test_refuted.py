@@ -262,13 +262,13 @@ def test_a_share_below_zero_without_a_sign_is_not_proved_once_it_is_a_fraction()
 
 
 @pytest.mark.parametrize("by", [1, -1])
-def test_a_factor_of_a_difference_without_a_sign_is_not_dropped(by):
+def test_a_factor_without_a_sign_is_not_dropped(by):
     def body(a, b):
         return jnp.argmax(total(a + b if by > 0 else a - b))
 
     step = sharded(body, in_specs=WHOLE, check_vma=False)
     proof = sw.prove(step, *[jnp.ones(4, jnp.uint32)] * 2, mesh={"data": 2}, run=False)
-    assert proof.status == ("proved" if by > 0 else "unknown"), proof
+    assert proof.status == "unknown", proof
 
 
 FEW_BITS = {

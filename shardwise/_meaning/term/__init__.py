@@ -18,6 +18,7 @@ from .algebra import elementwise as elementwise
 from .algebra import multiply as multiply
 from .algebra import power as power
 from .algebra import reciprocal as reciprocal
+from .algebra import vanishes as vanishes
 from .node import ONE as ONE
 from .node import Coef as Coef
 from .node import Scaled as Scaled

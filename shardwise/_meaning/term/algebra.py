@@ -15,6 +15,7 @@ from .node import (
     Scaled,
     Shape,
     Term,
+    core,
     is_one,
     length,
     make,
@@ -41,6 +42,8 @@ def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None)
         for c, t in summands:
             if t in total and coef * c * total[t] < 0 and not_finite(t):
                 return full((1, make("literal", "nan", (), ())), shape)
+            if t in total and vanishes(t):
+                continue
             total[t] = tidy(total.get(t, 0) + coef * c)
             if lost is not None and coef * c and not total[t]:
                 lost.append((tidy(coef * c), t))
@@ -57,6 +60,14 @@ def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None)
 
 NOTHING = make("nothing", (), (), ())
 """The number 0 in a product with what may be infinite or NaN: it does not vanish there."""
+
+
+def vanishes(t: Term) -> bool:
+    """Whether a term is such a product, of which any multiple is the same."""
+    inner = core(t)
+    return inner is NOTHING or (
+        inner.op == "product" and any(core(kid) is NOTHING for _, kid in inner.kids)
+    )
 
 
 def _summands(t: Term) -> Sequence[Scaled]:
@@ -81,6 +92,8 @@ def multiply(parts: Iterable[Scaled], shape: Shape) -> Scaled:
     terms = sorted(powers, key=lambda t: t.number)
     if not terms:
         return coef, full((1, ONE), shape)[1]
+    if any(core(t) is NOTHING for t in terms):
+        coef, powers = 1, dict.fromkeys(powers, 1)
     if len(terms) == 1 and powers[terms[0]] == 1:
         return coef, terms[0]
     kids = [(1, t) for t in terms]

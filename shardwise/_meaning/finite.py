@@ -1,0 +1,60 @@
+"""Sums and products of data, of which any element may be infinite or NaN.
+
+`x - x` and `0 * x` are not 0 where `x` is NaN or infinite: the number 0 in a product with such data
+stays (`term.NOTHING`). Coordinates, constants and truth values are always finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from . import term as T
+from .bits import bounds
+from .term import Scaled, Shape, Term
+
+
+def may_be_nan(t: Term) -> bool:
+    """Whether a term has elements that may be infinite or NaN."""
+    core = T.core(t)
+    return core.op not in T.TRUTHS and core is not T.NOTHING and bounds((1, t)) is None
+
+
+def add(parts: Iterable[Scaled], shape: Shape) -> Scaled:
+    """A sum in which data that cancels leaves its NaN behind."""
+    lost: list[Scaled] = []
+    made = T.add(parts, shape, lost)
+    left = [multiply([T.zero(shape), (1, t)], shape) for _, t in lost if may_be_nan(t)]
+    return T.add([made, *left], shape) if left else made
+
+
+def multiply(parts: Sequence[Scaled], shape: Shape) -> Scaled:
+    """A product in which data keeps its NaN beside a zero."""
+    if all(coef for coef, _ in parts):
+        return T.multiply(parts, shape)
+    kept = [(1, t) for coef, t in parts if coef and may_be_nan(t)]
+    return T.multiply([T.full((1, T.NOTHING), shape), *kept], shape) if kept else T.zero(shape)
+
+
+def contraction(numbers: Any, x: Scaled, y: Scaled, shape: Shape) -> Scaled:
+    """A contraction of two scaled terms; beside zeros data keeps its NaN."""
+    coef = T.tidy(x[0] * y[0])
+    if coef:
+        return coef, T.make("dot", numbers, ((1, x[1]), (1, y[1])), shape)
+    at = 0 if x[0] else 1
+    if not (x, y)[at][0] or not may_be_nan((x, y)[at][1]):
+        return T.zero(shape)
+    return multiply([T.zero(shape), added_up(numbers, at, x[1], y[1], shape)], shape)
+
+
+def added_up(numbers: Any, at: int, x: Term, y: Term, shape: Shape) -> Scaled:
+    """A contraction of operand `at` with ones: its sum along what is contracted."""
+    t, (c, b) = (x, y)[at], (numbers[0][at], numbers[1][at])
+    left = [d for d in range(len(t.shape)) if d not in c]
+    loose = [d for d in left if d not in b]
+    # The result has batch dimensions, those that are free in the first operand, in the second.
+    before = len(x.shape) - len(c) - len(b) if at else 0
+    place = {d: i for i, d in enumerate(b)} | {d: len(b) + before + i for i, d in enumerate(loose)}
+    order = sorted(left, key=place.__getitem__)
+    turned = T.transpose(T.reduce("sum", (1, t), c), [left.index(d) for d in order])
+    return T.bcast(turned, shape, [place[d] for d in order])
