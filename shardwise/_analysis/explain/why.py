@@ -18,7 +18,6 @@ from ..compiler.shardings import Sharded, contracted, operands_of, sharded_value
 from . import units
 from .data import CollectiveUse, Sharding, Why
 
-
 ALONG = frozenset(
     ("reduce", "reduce-window", "select-and-scatter", "sort", "topk", "custom-call", "fft")
     + ("gather", "scatter", "convolution")
