@@ -56,6 +56,7 @@ ON_HOST = (
     Script("train_small", (), ("--rounds", "60")),
     Script("at_rest", (), None),
     Script("hosts", (), None),
+    Script("scaling", (), None),
 )  # fmt: skip
 
 ON_GPU = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import pytest
 from jax import P, lax
 
 import shardwise as sw
@@ -141,3 +142,23 @@ def test_what_is_replicated_involuntarily_is_named_by_line():
     assert (
         "f32[64, 8] is replicated on every device to get from P('data') to P(None, 'model')" in note
     )
+
+
+@pytest.mark.parametrize(
+    ("f", "spec", "words"),
+    [
+        (lambda x: jnp.sort(x, 0), P("data"), "sort goes along a dimension of size 64 of"),
+        (lambda x: jnp.argmax(x, 0), P("data"), "reduce goes along a dimension of size 64 of"),
+        (lambda x: jnp.roll(x, 1, 0), P("data"), "concatenate goes along a dimension"),
+        (lambda x: jnp.cumsum(x, 0), P("data"), "reduce_window_sum goes along a dimension"),
+        (lambda x: x[jnp.arange(3)], P("data"), "gather goes along a dimension of size 64 of"),
+        (lambda x: lax.top_k(x.T, 2), P("data"), "top_k goes along a dimension of size 64 of"),
+    ],
+)
+def test_an_operation_along_a_split_dimension(f, spec, words):
+    report = sw.explain(f, shaped(64, 16), mesh=sw.mesh(data=4), in_specs=(spec,))
+    assert report.collectives
+    for use in report.collectives:
+        assert use.why.kind == "operation"
+        assert use.why.reason.startswith(words)
+        assert "split over data, so" in use.why.reason

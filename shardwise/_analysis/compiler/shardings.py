@@ -32,11 +32,11 @@ class Sharded:
 
 
 def sharded_values(module: Module, mesh: Mapping[str, int]) -> Iterator[Sharded]:
-    """Every array that an operation gives, in the order of the module."""
+    """Yield what operations return, in the order of the module; of several results the first."""
     for computation in module.computations.values():
         for instruction in computation.values():
             named = instruction.op_name and instruction.frame
-            if named and instruction.opcode not in SILENT and len(instruction.types) == 1:
+            if named and instruction.opcode not in SILENT and instruction.types:
                 yield sharded(instruction, computation, mesh)
 
 

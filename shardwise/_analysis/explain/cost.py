@@ -35,10 +35,11 @@ ASSUMPTIONS = (
     "Collectives use ring algorithms at full bandwidth; each round of messages adds one latency, "
     "and the rounds of a reduction, a gather or a broadcast grow with the logarithm of the group.",
     "Collectives of one kind that stand side by side are sent as one message.",
-    "The last mesh axes lie within a node. Nobody else uses links and network, and no device is "
-    "slower than the others.",
+    "The last mesh axes lie within a node. Links and network have their full speed.",
     "A step takes between `overlapped` (communication hidden behind compute as far as it goes) and "
     "`serial` (nothing hidden).",
+    "`waiting` comes on top, and into the scaling curves: slower devices and a shared network add "
+    "the share of a step that the profile calls waiting, for each doubling of the nodes.",
     "On a scaling curve every device keeps its work as the axis grows: the batch grows with it, "
     "trip counts stay, and what is gathered or scattered stays as large as a whole.",
 )
@@ -81,6 +82,7 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
         latency=latency,
         serial=compute + communication,
         overlapped=max(compute, communication),
+        waiting=(compute + communication) * _waiting(machine, sizes),
         bound=max(takes, key=lambda name: takes[name]),
         collectives=tuple(time.total for time in totals),
         latencies=tuple(time.latency for time in totals),
@@ -267,14 +269,28 @@ def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Sca
             grown = resized(use, axis, own[axis], size)
             total += _all_times(grown, seconds(grown, machine, sizes, opens)).total
         rows.append((size, total, compute + total, max(compute, total)))
-    _, _, serial, overlapped = rows[0]
+    waiting = {size: 1 + _waiting(machine, {**own, axis: size}) for size in SIZES}
+    serial, overlapped = (time * waiting[SIZES[0]] for time in rows[0][2:])
     return Scaling(
         axis,
         tuple(
-            ScalingPoint(size, total, one, other, _ratio(serial, one), _ratio(overlapped, other))
+            ScalingPoint(
+                size,
+                total,
+                one,
+                other,
+                _ratio(serial, one * waiting[size]),
+                _ratio(overlapped, other * waiting[size]),
+            )
             for size, total, one, other in rows
         ),
     )
+
+
+def _waiting(machine: Hardware, sizes: Mapping[str, int]) -> float:
+    """Return the share of a step that devices wait for each other, for the nodes of a mesh."""
+    nodes = math.prod(sizes.values()) / machine.node
+    return machine.waiting * math.log2(nodes) if nodes > 1 else 0.0
 
 
 def _ratio(least: float, time: float) -> float:

@@ -361,6 +361,9 @@ class Cost(Plain):
     """Seconds if nothing overlaps."""
     overlapped: float
     """Seconds if communication hides behind compute as far as it can."""
+    waiting: float
+    """Seconds that a step takes longer than `serial` on several nodes: slower devices, a shared
+    network. Part of `scaling`, not of `serial` and `overlapped`."""
     bound: str
     """What takes longest: `arithmetic`, `memory`, `bandwidth` or `latency`."""
     collectives: tuple[float, ...]

@@ -2,7 +2,8 @@
 
 Speeds and sizes are the makers' own; see `about`. The utilisation of the GPUs is what large steps
 reach on one H200 (`benchmarks/explain_gpu.py`), that of the TPUs about what MaxText reports.
-Latencies are round numbers.
+Latencies are round numbers. The share of a step that devices wait for each other is the median of
+published scaling series (`benchmarks/scaling.py`).
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class Hardware:
     """Seconds until the first byte arrives in another node."""
     utilisation: float = 0.5
     """The share of the peak, of arithmetic and of memory, that a good program reaches."""
+    waiting: float = 0.0
+    """The share of a step that each doubling of the nodes adds: slower devices, a shared network.
+    0.02 is the median of the published series of `benchmarks/scaling.py`."""
     about: str = ""
     """Where the numbers come from."""
 
@@ -57,7 +61,7 @@ class Hardware:
             value = getattr(self, field.name)
             if field.name in ("name", "about"):
                 _need_text(field.name, value)
-            elif not _is_positive(value):
+            elif not _is_positive(value) and (field.name, value) != ("waiting", 0):
                 raise ShardwiseError(
                     explain_error(
                         f"{field.name} is {value!r}",
@@ -66,15 +70,16 @@ class Hardware:
                         remedy="give it in bytes, FLOPs and seconds, not in GB or microseconds.",
                     )
                 )
-        if self.utilisation > 1 or self.node != int(self.node):
-            wrong = "utilisation" if self.utilisation > 1 else "node"
+        wrong = "utilisation" if self.utilisation > 1 else "waiting" if self.waiting > 1 else ""
+        if wrong or self.node != int(self.node):
+            wrong = wrong or "node"
             raise ShardwiseError(
                 explain_error(
                     f"{wrong} is {getattr(self, wrong)!r}",
                     where=f"hardware {self.name!r}",
-                    rule="The utilisation is a share of the peak, at most 1; a node has a whole "
-                    "number of devices.",
-                    remedy="utilisation=0.5, node=8",
+                    rule="The utilisation is a share of the peak, and waiting a share of a step: "
+                    "both are at most 1. The number of devices of a node is an integer.",
+                    remedy="utilisation=0.5, waiting=0.02, node=8",
                 )
             )
         for field in dataclasses.fields(self):
@@ -166,6 +171,7 @@ _H100 = Hardware(
     network_bandwidth=50e9,
     network_latency=10e-6,
     utilisation=0.7,
+    waiting=0.02,
     about="NVIDIA H100 SXM: 989 TFLOP/s in bfloat16, 495 in TF32, 3.35 TB/s, 80 GB; NVLink 4 at "
     "450 GB/s each way within a node of 8; 400 Gb/s for each GPU between nodes.",
 )
@@ -197,6 +203,7 @@ _V5E = Hardware(
     network_bandwidth=3.125e9,
     network_latency=30e-6,
     utilisation=0.6,
+    waiting=0.02,
     about="TPU v5e: 197 TFLOP/s in bfloat16, 819 GB/s, 16 GB; a torus of 256 chips with 45 GB/s "
     "each way on a link, a mesh axis using both directions of one dimension; 25 Gb/s for each "
     "chip between slices.",
@@ -213,6 +220,7 @@ _V5P = Hardware(
     network_bandwidth=6.25e9,
     network_latency=30e-6,
     utilisation=0.6,
+    waiting=0.02,
     about="TPU v5p: 459 TFLOP/s in bfloat16, 2.765 TB/s, 95 GB; a torus of 8960 chips with 90 GB/s "
     "each way on a link, a mesh axis using both directions of one dimension; 50 Gb/s for each "
     "chip between slices.",

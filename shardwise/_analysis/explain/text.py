@@ -333,6 +333,8 @@ def _cost(report: Facts, cost: Cost) -> Iterator[RenderableType]:
         f"{units.duration(cost.communication)} ({units.duration(cost.latency)} of it latency); "
     )
     text.append(f"{units.between(cost.overlapped, cost.serial)} a step")
+    if cost.waiting:
+        text.append(f", and {units.duration(cost.waiting)} waiting")
     yield text
     for said in advice(report, cost):
         yield Padding(Text(said), (0, 0, 0, 2))

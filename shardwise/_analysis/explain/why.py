@@ -18,6 +18,17 @@ from ..compiler.shardings import Sharded, contracted, operands_of, sharded_value
 from . import units
 from .data import CollectiveUse, Sharding, Why
 
+ALONG = frozenset(
+    ("reduce", "reduce-window", "select-and-scatter", "sort", "topk", "custom-call", "fft")
+    + ("gather", "scatter", "convolution")
+)
+"""Operations that combine elements along a dimension, or look them up there."""
+
+MOVES = frozenset(
+    ("slice", "dynamic-slice", "dynamic-update-slice", "pad", "concatenate", "reverse", "reshape")
+)
+"""Operations that move elements along a dimension."""
+
 
 class Reasons:
     """The reasons of a compiled program, looked up by line."""
@@ -32,7 +43,8 @@ class Reasons:
 
     def of(self, use: CollectiveUse, sent: Sent) -> Why | None:
         """The reason of one collective; None where the line does not show it."""
-        for one in self.by_name.get((sent.instruction.op_name, use.where.line), ()):
+        values = self.by_name.get((sent.instruction.op_name, use.where.line), ())
+        for one in values:
             if found := self._reason(use, one):
                 return _sliced(found) if sent.sliced else found
         return None
@@ -43,9 +55,13 @@ class Reasons:
             return _of_product(use, one, operands, self.compiled.mesh)
         if one.instruction.opcode == "reduce" and use.name not in EXCHANGES:
             return _of_reduction(use, one, operands)
-        if operands and use.name in EXCHANGES:
-            return _of_resharding(use, one, operands)
-        return None
+        opcode = one.instruction.opcode
+        found = _across(use, one, operands, self.compiled.mesh) if opcode in ALONG else None
+        if found is None and operands and use.name in EXCHANGES:
+            found = _of_resharding(use, one, operands)
+        if found is None and opcode in MOVES:
+            found = _across(use, one, operands, self.compiled.mesh)
+        return found
 
     def replicated(self) -> Iterator[str]:
         """What the partitioner could not reshard and replicates instead, by its own log."""
@@ -89,7 +105,7 @@ class Reasons:
         found: dict[Sharding, None] = {}
         for one in self.values:
             where = choose_own(self.compiled.whole.stack(one.instruction))
-            if where.file:
+            if where.file and len(one.instruction.types) == 1:
                 backward = "transpose(" in one.instruction.op_name
                 direction = "backward" if backward else "forward"
                 kind = one.type
@@ -157,7 +173,8 @@ def _of_reduction(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded])
 
 def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]) -> Why | None:
     operand = max(operands, key=lambda each: each.type.bytes)
-    if operand.spec is None or one.spec is None or operand.spec == one.spec:
+    same = operand.spec == one.spec and one.instruction.opcode != "transpose"
+    if operand.spec is None or one.spec is None or same:
         return None
     kind = "resharding" if primitives.of(one.primitive).acts == "places" else "operation"
     array = units.array(operand.type.shape, operand.type.dtype)
@@ -165,6 +182,30 @@ def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]
     return Why(
         kind,
         f"{taken} sharded as {_spec(operand)}, and the result is needed as {_spec(one)}",
+        before=operand.spec,
+        after=one.spec,
+    )
+
+
+def _across(
+    use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
+) -> Why | None:
+    """An operation along a split dimension: of the operand that is sent, or of the largest."""
+    split = [
+        (operand, place)
+        for operand in operands
+        for place, names in enumerate(operand.spec or ())
+        if set(names) & set(use.axes)
+    ]
+    if not split:
+        return None
+    operand, place = max(split, key=lambda row: (_is_part(use, row[0], mesh), row[0].type.bytes))
+    summed = use.name not in EXCHANGES
+    needs = "its partial results are combined" if summed else "a device needs what others hold"
+    return Why(
+        "operation",
+        f"{one.primitive} goes along a dimension of size {operand.type.shape[place]} of "
+        f"{_shown(operand)} that is split over {units.axes(use.axes)}, so {needs}",
         before=operand.spec,
         after=one.spec,
     )
