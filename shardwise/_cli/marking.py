@@ -6,6 +6,7 @@ import csv
 import enum
 import io
 import json
+import os
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from .._base.errors import ShardwiseError
+from .._practice.text import visible
 from .status import ExitCode
 
 if TYPE_CHECKING:
@@ -109,7 +111,6 @@ def _write_mark(who: str, found: Judgement, output: Format, first: bool) -> None
 
 def _judged(made: Judge, one: Any, file: Path, folder: Path, seed: int | None) -> Judgement:
     """Return a verdict, whatever the file is: one submission, one row."""
-    from .._practice.text import visible
     from .._practice.verdict import NOT_RUN, Judgement
 
     try:
@@ -153,15 +154,29 @@ def _solutions(folder: Path, exercises: list[Any]) -> Iterator[tuple[str, Any, P
             where=f"--all {folder}",
             remedy="name a folder that is there; one file is judged with practice judge NAME FILE.",
         )
-    from .._practice.text import visible
-
     known = {one.file_name: one for one in exercises} | {f"{one.name}.py": one for one in exercises}
-    for file in sorted(folder.rglob("*.py")):
+    for file in sorted(_files(folder)):
         one = known.get(file.name)
-        hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-        if one is not None and not hidden:
+        if one is not None:
             who = file.parent.relative_to(folder)
             yield visible(str(who) if who.parts else folder.resolve().name), one, file
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, at any depth; report what cannot be listed."""
+    pending = [folder]
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False) and not entry.name.endswith(".py"):
+                        pending.append(Path(entry.path))
+                    else:
+                        yield Path(entry.path)
+        except OSError as error:
+            typer.echo(f"Not judged, since it cannot be listed: {visible(str(error))}", err=True)
 
 
 def _row(who: str, found: Judgement) -> dict[str, Any]:
@@ -209,11 +224,18 @@ def exit_code(found: Judgement) -> ExitCode:
     return ExitCode.OK if found.ok else ExitCode.WRONG
 
 
+def _cell(value: Any) -> Any:
+    """Return a value that no spreadsheet takes for a formula."""
+    return (
+        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
+    )
+
+
 def as_csv(rows: list[dict[str, Any]], head: bool = True) -> str:
     """Return rows as CSV, by default with their head."""
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]) if rows else [], lineterminator="\n")
     if head:
         writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()

@@ -91,6 +91,7 @@ from .messages import UNTYPED_AXIS as UNTYPED_AXIS
 from .messages import RefusedError as RefusedError
 from .messages import about_results as about_results
 from .messages import is_about_types as is_about_types
+from .modules import summarize as summarize
 from .processes import Cluster as Cluster
 from .processes import backends_have_started as backends_have_started
 from .processes import distributed_client as distributed_client

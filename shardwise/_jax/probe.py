@@ -172,7 +172,10 @@ NEEDED: dict[str, dict[str, str]] = {
         "get_compile_options": "0 num_replicas num_partitions device_assignment backend",
     },
     "jax._src.lib.mlir.ir": {
+        "Block": "",
+        "FlatSymbolRefAttr": "",
         "Module": "",
+        "StringAttr": "",
     },
     "jax._src.lib.xla_client": {
         "DeviceList": "",

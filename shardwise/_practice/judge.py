@@ -100,10 +100,11 @@ def read(file: Path) -> str:
 
 def _bytes(file: Path) -> bytes:
     """Return what a regular file holds; a pipe or a device would never end."""
+    if not stat.S_ISREG(os.stat(file).st_mode):  # opening a device may already do something
+        raise _unreadable(file, "it is not a regular file")
     opened = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     with open(opened, "rb") as stream:
-        status = os.fstat(opened)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(opened).st_mode):  # it was replaced meanwhile
             raise _unreadable(file, "it is not a regular file")
         raw = stream.read(SOURCE + 1)
     if len(raw) > SOURCE:

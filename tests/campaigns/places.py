@@ -207,6 +207,8 @@ def campaign(
         action = ACTIONS[(number // len(places)) % len(ACTIONS)]
         copy_of = folder / "trial"
         done, outcome, said = trial(runs, copy_of, rng, action)
+        for path in (copy_of, *(place for place, _, _ in os.walk(copy_of))):
+            os.chmod(path, 0o700)  # as an ordinary user could not delete it otherwise
         shutil.rmtree(copy_of)
         counts[action.__name__][outcome] += 1
         line = f"{number}: {runs.kind}: {done}: {outcome}. {' '.join(said.split())[:300]}"

@@ -6,27 +6,38 @@ A few attacks of each class are judged here; `python -m tests.practice.hostile` 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
 from shardwise import ShardwiseError
+from shardwise._cli import marking
+from shardwise._practice import compare, diagnose, looking
 from shardwise._practice.exercise import find, load_all
 from shardwise._practice.judge import Judge, read
-from shardwise._practice.sandbox import wire
+from shardwise._practice.sandbox import program, wire
 from shardwise._practice.sandbox.hooks import Seen
 from shardwise._practice.sandbox.host import Limits, Sandbox
 from shardwise._practice.sandbox.walls import ALL, Walls, landlock, seccomp
 from shardwise._practice.sandbox.walls.view import View
 from shardwise._practice.text import visible
 
-from .hostile import attacks, forging
+from .hostile import attacks, forging, inside
 from .hostile.__main__ import CLASSES, World, faults, judge_class
 
 ENDLESS = Limits(seconds=20, cpu=3, memory=1 << 30)
@@ -86,6 +97,11 @@ ATTACKS = {
         for name in ("an answer that is deep", "a list that holds itself")
     },
     **{name: forging.TERMINAL[name] for name in ("escapes printed", "escapes in an error")},
+    **{
+        name: inside.PROGRAMS[name]
+        for name in ("collectives whose result is not used", "scopes named after collectives")
+    },
+    **{name: inside.PYTHON[name] for name in ("deep folders", "every call traced")},
 }
 
 
@@ -251,6 +267,184 @@ def test_an_answer_of_our_own_is_read():
     assert found is not None
     assert found[0]["value"]["a"][0] == 1.5
     assert wire.read(json.dumps({"runs": [run]}).encode(), 2) is None
+
+
+ANSWER = {
+    "value": {"dict": {"a": wire.pack([1.5, None, "x"])}},
+    "error": {"type": "E", "message": "m", "kinds": ["E"], "line": 3},
+    "facts": {
+        "shard_maps": [
+            {
+                "mesh": {"data": 2},
+                "split": ["data"],
+                "checked": True,
+                "rows": [{"shape": [4], "axes": ["data"]}],
+                "collectives": [
+                    {
+                        "name": "psum",
+                        "axes": ["data"],
+                        "line": 3,
+                        "backward": False,
+                        "differs": ["data"],
+                        "shape": [],
+                    }
+                ],
+            }
+        ],
+        "inits": [{"module": "Dense", "shape": [4, 3], "line": 3}],
+        "calls": [{"module": "Dense", "shape": [4, 3], "line": 3}],
+        "optimizers": [{"line": 3}],
+        "updates": [{"line": 3, "grads": [[1.0, 2.0], [3.0]]}],
+        "vmaps": 1,
+    },
+    "findings": [{"certain": True, "where": {"line": 3}, "fix": {"description": "insert a psum"}}],
+    "inspection": {
+        "mesh": {"data": 2},
+        "steps": [
+            {
+                "kind": "value",
+                "where": {"line": 3},
+                "name": "y",
+                "operation": "add",
+                "differs_over": ["data"],
+                "backward": False,
+                "held": [
+                    {"devices": [{"data": 0}], "values": [1.0, 2.0]},
+                    {"devices": [{"data": 1}], "first": [1.0], "min": 0.0, "max": 9.0},
+                ],
+            }
+        ],
+    },
+}
+ODD = (
+    [],
+    {},
+    None,
+    True,
+    -1,
+    1e308,
+    math.nan,
+    math.inf,
+    "",
+    "\x1b[2J",
+    [[]],
+    [{}],
+    {"a": []},
+    10**30,
+)
+
+
+def mutations(data):
+    """Yield copies of an answer with each of its parts removed, or replaced by something odd."""
+    parts = data.items() if isinstance(data, dict) else enumerate(data)
+    for key, part in parts:
+        for odd in ODD:
+            changed = data.copy()
+            changed[key] = odd
+            yield changed
+        without = data.copy()
+        del without[key]
+        yield without
+        if isinstance(part, dict | list):
+            for inner in mutations(part):
+                changed = data.copy()
+                changed[key] = inner
+                yield changed
+
+
+def test_no_mutation_of_an_answer_raises_in_the_judge():
+    """Each answer is rejected, or everything that the judge does with one can be done with it."""
+    exercises = [(one, one.task) for one in load_all()]
+    notices = [(one, task) for one, task in exercises if hasattr(task, "notice")]
+    assert wire.read(json.dumps({"runs": [ANSWER]}).encode(), 1) is not None
+    accepted = 0
+    for answer in mutations(ANSWER):
+        read_ = wire.read(json.dumps({"runs": [answer]}).encode(), 1)
+        if read_ is None:
+            continue
+        (found,) = read_
+        accepted += 1
+        looking.seen_at(found, 0)
+        looking.fix_in(found)
+        looking.seen_in_loop(found["facts"], {"data": 2})
+        for expected in ({"a": np.ones(2)}, np.ones(3), {"a": [1.5, None]}):
+            if "value" in found and compare.difference(found["value"], expected):
+                compare.shapes(found["value"], expected)
+                compare.shown(found["value"], expected)
+                compare.factor(found["value"], expected)
+        if "error" in found:
+            diagnose.of_error(found["error"], "f")
+        facts = {**found["facts"], "finished": True, "source": ""}
+        for exercise, task in notices:
+            sizes = exercise.meshes[-1]
+            task.notice(facts, dict(sizes), *task.inputs(np.random.default_rng(0), dict(sizes)))
+        for exercise, _ in exercises:
+            diagnose.of_requirements(exercise, facts, exercise.meshes[-1])
+    assert accepted > 100
+
+
+def exported(function):
+    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    sharded = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("data"))
+    made = jax.export.export(jax.jit(lambda x: function(sharded, x), keep_unused=True))
+    return made(jnp.ones(4)).mlir_module()
+
+
+def used_in(text):
+    return [
+        (one["split"], {each["name"] for each in one["collectives"]})
+        for one in program.facts(text)["shard_maps"]
+    ]
+
+
+def test_only_what_the_result_depends_on_counts_as_used():
+    total = lambda y: jax.lax.psum(y.sum(), "data")
+    assert used_in(exported(lambda sharded, x: sharded(total, out_specs=P())(x))) == [
+        (["data"], {"psum"})
+    ]
+    in_a_loop = lambda y: jax.lax.fori_loop(0, 3, lambda _, c: jax.lax.psum(c, "data"), total(y))
+    assert used_in(exported(lambda sharded, x: sharded(in_a_loop, out_specs=P())(x))) == [
+        (["data"], {"psum"})
+    ]
+
+    def not_used(sharded, x):
+        sharded(total, out_specs=P())(x)
+        return x.sum()
+
+    assert used_in(exported(not_used)) == []
+
+    def named_so(sharded, x):
+        with jax.named_scope("stablehlo.all_reduce"):
+            return sharded(lambda y: y * 2, out_specs=P("data"))(x)
+
+    assert used_in(exported(named_so)) == [(["data"], set())]
+
+
+def test_a_program_that_calls_native_code_is_not_run():
+    text = exported(lambda sharded, x: x.sum())
+    call = "stablehlo.custom_call @xla_ffi_python_cpu_callback() : () -> ()\n    return"
+    with pytest.raises(ValueError, match="native code: xla_ffi_python_cpu_callback"):
+        program.facts(text.replace("return", call, 1))
+
+
+def test_a_class_is_marked_whatever_its_folders_are(tmp_path, capsys):
+    deep = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=deep)
+        above, deep = deep, os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(above)
+    os.close(deep)
+    (tmp_path / "someone").mkdir()
+    (tmp_path / "someone" / "shard_map_psum.py").write_text("")
+    found = [(who, one.name) for who, one, _ in marking._solutions(tmp_path, load_all())]
+    assert found == [("someone", "shard_map_psum")]
+    assert "cannot be listed" in capsys.readouterr().err
+    subprocess.run(["rm", "-rf", tmp_path / "d"], check=True)
+
+
+def test_a_spreadsheet_takes_no_cell_for_a_formula():
+    text = marking.as_csv([{"who": "=1+1", "why": "@x", "line": -3, "file": "a-b"}])
+    assert text.splitlines()[1] == "'=1+1,'@x,-3,a-b"
 
 
 @LINUX

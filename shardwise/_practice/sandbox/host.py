@@ -231,23 +231,23 @@ class Sandbox:
         self._wait_until_ready()
         assert self._talk is not None
         self._number += 1
-        run = pickle.dumps(
-            {
-                "name": name,
-                "source": source,
-                "jobs": jobs,
-                "limits": {**dataclasses.asdict(self.limits), "tasks": _tasks() + TASKS},
-            }
-        )
+        run = {
+            "name": name,
+            "source": source,
+            "jobs": jobs,
+            "limits": {**dataclasses.asdict(self.limits), "tasks": _tasks() + TASKS},
+        }
         answer, printed = os.pipe(), os.pipe()
         for reads, _ in (answer, printed):
             os.set_blocking(reads, False)
-        order = {"run": self._number, "seconds": self.limits.seconds, "size": len(run)}
+        order = {"run": self._number, "seconds": self.limits.seconds}
         try:
-            with contextlib.suppress(OSError):  # a nursery that is gone is noticed by `_listen`
-                line = json.dumps(order).encode() + b"\n"
-                socket.send_fds(self._talk, [line], [answer[1], printed[1]])
-                self._talk.sendall(run)
+            with tempfile.TemporaryFile() as file:
+                pickle.dump(run, file)
+                file.seek(0)
+                with contextlib.suppress(OSError):  # a nursery that is gone is noticed by `_listen`
+                    line = json.dumps(order).encode() + b"\n"
+                    socket.send_fds(self._talk, [line], [file.fileno(), answer[1], printed[1]])
         finally:
             os.close(answer[1])
             os.close(printed[1])

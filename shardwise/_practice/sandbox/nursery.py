@@ -3,10 +3,11 @@
 Importing JAX and Flax takes seconds, a fork takes none; and no run sees anything of another. JAX
 is imported here but not started: its threads, which a fork would lose, begin in the child.
 
-The judge sends a line of JSON for each run, with two pipes beside it (for the answer and for what
-is printed), then the run itself as bytes. The nursery replies with a line for each run that has
-ended, by itself or killed. It goes into namespaces of its own before it imports anything; each
-child closes the rest of the walls around itself.
+The judge sends a line of JSON for each run, with three open files beside it: one that holds the
+run, and pipes for the answer and for what is printed. Only the child reads the run, since a later
+child could find in its memory what the nursery has read. The nursery replies with a line for each
+run that has ended, by itself or killed. It goes into namespaces of its own before it imports
+anything; each child closes the rest of the walls around itself.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Nursery:
         self.talk, self.base, self.confinement, self.proc = talk, base, confinement, proc
         self.running: dict[int, dict[str, Any]] = {}
         self.rest = b""
-        self.pipes: list[int] = []
+        self.files: list[int] = []
 
     def serve(self) -> None:
         """Serve until the judge hangs up."""
@@ -72,30 +73,29 @@ class Nursery:
             if "stop" in order:
                 self._stop(order["stop"])
                 continue
-            while len(self.rest) < order["size"]:
-                if not self._receive():
-                    return False
-            run, self.rest = self.rest[: order["size"]], self.rest[order["size"] :]
-            self._start(order, run, self.pipes.pop(0), self.pipes.pop(0))
+            files, self.files = self.files[:3], self.files[3:]
+            self._start(order, *files)
         return got
 
     def _receive(self) -> bool:
-        got, pipes, _, _ = socket.recv_fds(self.talk, 1 << 20, 16)
-        self.pipes += pipes
+        got, files, _, _ = socket.recv_fds(self.talk, 1 << 20, 16)
+        self.files += files
         self.rest += got
         return bool(got)
 
-    def _start(self, order: dict[str, Any], run: bytes, answer: int, printed: int) -> None:
+    def _start(self, order: dict[str, Any], run: int, answer: int, printed: int) -> None:
         folder = os.path.join(self.base, str(order["run"]))
         os.mkdir(folder, 0o700)
         pid = _fork()
         if pid == 0:
             from .child import live
 
-            live(pickle.loads(run), folder, (answer, printed), self.confinement, self.proc)
+            with os.fdopen(run, "rb") as file:
+                asked = pickle.load(file)
+            live(asked, folder, (answer, printed), self.confinement, self.proc)
             os._exit(0)
-        os.close(answer)
-        os.close(printed)
+        for file in (run, answer, printed):
+            os.close(file)
         end = time.monotonic() + float(order["seconds"])
         self.running[pid] = {"run": order["run"], "folder": folder, "end": end, "late": False}
 

@@ -1,9 +1,9 @@
 """A solution as data: the program that JAX makes of it, run where the solution has never been.
 
 In the solution's own process `export` turns the whole function into StableHLO. Another process,
-which never runs the solution's Python, takes that text (`replay`), computes with it on numbers that
-the solution has never seen, and reads off it what the devices do. Neither can be forged: a text
-that computes the right numbers with the right collectives is a solution.
+which never runs the solution's Python, takes that program (`replay`), computes with it on numbers
+that the solution has never seen, and reads from it which collectives its result depends on. Neither
+can be forged: a program that computes the right numbers with the right collectives is a solution.
 """
 
 from __future__ import annotations
@@ -20,24 +20,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ... import _jax
 from . import hooks, wire
 
 COLLECTIVES = {
-    "all_reduce": "psum",
-    "all_gather": "all_gather",
-    "reduce_scatter": "psum_scatter",
-    "collective_permute": "ppermute",
-    "all_to_all": "all_to_all",
+    "stablehlo.all_reduce": "psum",
+    "stablehlo.all_gather": "all_gather",
+    "stablehlo.reduce_scatter": "psum_scatter",
+    "stablehlo.collective_permute": "ppermute",
+    "stablehlo.all_to_all": "all_to_all",
 }
-"""What the compiler's text calls a collective, and what JAX does."""
+"""What the compiler calls a collective, and what JAX does."""
 
-MESH = re.compile(r"sdy\.mesh @(\w+) = <\[([^\]]*)\]")
-AXIS = re.compile(r'"(\w+)"=(\d+)')
-MANUAL = re.compile(
-    r"sdy\.manual_computation\([^)]*\) in_shardings=\[(.*?)\] out_shardings="
-    r".*?manual_axes=\{(.*?)\}"
-)
-NAMED = re.compile(r'"(\w+)"')
+NATIVE = re.compile(r"Sharding|SPMD\w+ToS\w+|xla\.sdy\.\w+|mhlo\.\w+|lapack_\w+|ApproxTopK|TopK")
+"""The native code that a program may call. Other targets, such as callbacks into Python, take
+addresses from the program: whoever chooses these could take over the process that replays it."""
 
 
 def export(function: Callable[..., Any], job: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,31 +105,37 @@ def replay(job: Mapping[str, Any]) -> dict[str, Any]:
     template = jax.export.export(made)(*arrays)
     module = base64.b64decode(program["module"])
     exported = dataclasses.replace(template, mlir_module_serialized=module)
-    text = exported.mlir_module()
+    found = facts(exported.mlir_module())
     given = [jax.device_put(one, placed) for one in arrays]
     leaves = [np.asarray(one) for one in jax.jit(exported.call)(*given)]
-    return {"value": _filled(program["form"], leaves), "facts": facts(text)}
+    return {"value": _filled(program["form"], leaves), "facts": found}
 
 
 def facts(text: str) -> dict[str, Any]:
-    """Return what a program's text says of its devices, as far as the judge asks for it."""
-    meshes = {name: dict(AXIS.findall(axes)) for name, axes in MESH.findall(text)}
-    sizes = {axis: int(size) for axes in meshes.values() for axis, size in axes.items()}
-    maps = []
-    used = sorted(
-        {jax_name for name, jax_name in COLLECTIVES.items() if f"stablehlo.{name}" in text}
-    )
-    for shardings, manual in MANUAL.findall(text):
-        axes = NAMED.findall(manual)
-        maps.append(
-            {
-                "mesh": {axis: sizes.get(axis, 0) for axis in axes},
-                "split": sorted(set(NAMED.findall(shardings)) & set(axes)),
-                "checked": True,
-                "rows": [],
-                "collectives": [_collective(name) for name in used],
-            }
-        )
+    """Return what a program does on its devices, as far as the judge asks for it.
+
+    Raises:
+        ValueError: It calls native code that no solution needs.
+    """
+    summary = _jax.summarize(text)
+    unknown = sorted(name for name in summary.custom_calls if not NATIVE.fullmatch(name))
+    if unknown:
+        raise ValueError(f"it calls native code: {', '.join(unknown)}")
+    used = [
+        _collective(jax_name)
+        for name, jax_name in COLLECTIVES.items()
+        if name in summary.operations
+    ]
+    maps = [
+        {
+            "mesh": one.axes,
+            "split": sorted(one.split),
+            "checked": True,
+            "rows": [],
+            "collectives": used,
+        }
+        for one in summary.shard_maps
+    ]
     return {**hooks.Seen().facts(), "shard_maps": maps}
 
 

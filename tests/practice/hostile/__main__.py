@@ -12,6 +12,8 @@ import contextlib
 import json
 import os
 import socket
+import stat
+import subprocess
 import sys
 import tempfile
 import threading
@@ -29,6 +31,7 @@ from shardwise._practice.sandbox.walls import ALL
 
 from .attacks import FILES, LIMITS, NETWORK, PROCESSES, WRITES
 from .forging import FORGED, SOURCES, TERMINAL
+from .inside import MEMORY, PROGRAMS, PYTHON
 
 CLASSES = {
     "files": FILES,
@@ -39,6 +42,9 @@ CLASSES = {
     "forging": FORGED,
     "terminal": TERMINAL,
     "sources": SOURCES,
+    "memory": MEMORY,
+    "python": PYTHON,
+    "programs": PROGRAMS,
 }
 CANARY = "CANARY-7c1f"
 FILE = "01_shard_map_psum.py"
@@ -100,7 +106,8 @@ class World:
         return source
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; delete the class, which may have folders too deep for Python."""
+        subprocess.run(["rm", "-rf", "--", str(self.room)], check=True)
         for one in (*self.listening, self.udp):
             one.close()
 
@@ -130,7 +137,17 @@ def tricks(room: Path, honest: Path) -> None:
     closed = place("tricks: a closed file")
     closed.write_text("def shard_map_psum(x): return 0\n")
     closed.chmod(0)
+    os.link(honest.parent / "linked", place("tricks: a hard link"))
+    with contextlib.suppress(PermissionError):
+        os.mknod(place("tricks: a device"), stat.S_IFCHR | 0o600, os.makedev(1, 5))
+    deep = os.open(place("tricks: a deep folder").parent, os.O_RDONLY)
+    for _ in range(3000):
+        os.mkdir("d", dir_fd=deep)
+        above, deep = deep, os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(above)
+    os.close(deep)
     for name in (
+        "tricks: -rf",
         "tricks: \x1b[2J\x1b[H right",
         "tricks: two\nlines",
         "tricks: \udcff",
@@ -158,6 +175,7 @@ def build(world: World, chosen: list[str], judge: int) -> tuple[int, int]:
                 (world.room / f"{kind}: honest {honest}").mkdir()
                 (world.room / f"{kind}: honest {honest}" / FILE).write_text(solution)
     if "tricks" in chosen:
+        (world.room / "honest" / "linked").write_text("def shard_map_psum(x): return 0\n")
         tricks(world.room, world.room / "honest" / FILE)
     # A byte-order mark is no mistake.
     (world.room / "honest with a mark").mkdir()

@@ -34,11 +34,12 @@ def tried(code: str) -> str:
     return f"import os, sys\n{SYSCALL}\ndef attack(x):\n{body}\n{TAIL}"
 
 
-def _all(**attacks: str) -> dict[str, str]:
+def all_of(**attacks: str) -> dict[str, str]:
+    """Return solutions by name that do something and then return zero."""
     return {name.replace("_", " "): tried(code) for name, code in attacks.items()}
 
 
-FILES = _all(
+FILES = all_of(
     read_the_solution="print('ESCAPED', open('@SOL@').read())",
     solution_by_dir_fd="""
         d = os.open(os.path.dirname('@EX@'), os.O_RDONLY)
@@ -124,7 +125,7 @@ FILES = _all(
         os.mknod('d', 0o60600, os.makedev(254, 0)); print('ESCAPED')""",
 )
 
-WRITES = _all(
+WRITES = all_of(
     a_file_outside="open('@OUT@/written', 'w').write('x')",
     a_file_by_rename="open('m', 'w').write('x'); os.rename('m', '@OUT@/renamed')",
     a_file_by_dir_fd="""
@@ -192,7 +193,7 @@ WRITES = _all(
         p = os.getcwd(); os.chdir('..'); os.rename(p, p + 'x'); os.symlink('@OUT@', p)""",
 )
 
-PROCESSES = _all(
+PROCESSES = all_of(
     fork="pid = os.fork(); print('ESCAPED'); os._exit(0) if not pid else None",
     a_bomb_of_forks="while True: os.fork()",
     a_daemon="""
@@ -299,7 +300,7 @@ PROCESSES = _all(
         while True: threading.Thread(target=time.sleep, args=(999,), daemon=True).start()""",
 )
 
-NETWORK = _all(
+NETWORK = all_of(
     tcp="import socket; socket.create_connection(('127.0.0.1', @PORT@), 3); print('ESCAPED')",
     udp="""
         import socket
@@ -349,7 +350,7 @@ NETWORK = _all(
         jax.jit(lambda v: jax.pure_callback(work, v, v))(jnp.ones(())).block_until_ready()""",
 )
 
-LIMITS = _all(
+LIMITS = all_of(
     an_endless_loop="while True: pass",
     an_endless_sleep="import time; time.sleep(10_000)",
     a_stop="import signal; signal.raise_signal(signal.SIGSTOP)",

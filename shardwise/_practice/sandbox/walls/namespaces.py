@@ -122,7 +122,7 @@ def _build_root(view: View, base: str, size: int) -> None:
         ctypes.byref(attributes),
         ctypes.c_size_t(ctypes.sizeof(attributes)),
     )
-    options = f"mode=0755,size={size},nr_inodes=1000"
+    options = f"mode=0755,size={size},nr_inodes=400"
     _mount("tmpfs", base + WORK, "tmpfs", _NOSUID | _NODEV, options)
     os.chdir(base)
     call("pivot_root", b".", b".")
