@@ -415,7 +415,7 @@ def test_a_wait_is_broken_though_the_handler_runs_late(monkeypatch):
     time.sleep(0.1)
     assert not pressed.is_set()
     late.signum = signal.SIGTERM
-    assert pressed.wait(5)
+    assert pressed.wait(HANGS)
     watch._over.set()
     waiting.join()
     watch._close()

@@ -29,7 +29,7 @@ from shardwise._runtime.launch.handshake import RejectedError, join, read_secret
 from shardwise._runtime.launch.job import Job
 from shardwise._runtime.launch.wire import LONGEST, Code, Wire, shown
 
-from .launching import launch, launched, script, wait_for
+from .launching import LIMIT, launch, launched, script, wait_for
 
 SECRET = b"a secret of the job, long enough"
 HELLO = {"node": 1, "processes": 2, "signature": {"JAX": "1"}}
@@ -58,7 +58,7 @@ def listening(secret: bytes = SECRET):
 
 
 def connect(entry: Entry) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", entry.port), timeout=60)
+    return socket.create_connection(("127.0.0.1", entry.port), timeout=LIMIT)
 
 
 def wired(connection: socket.socket) -> contextlib.closing[Wire]:
@@ -113,7 +113,7 @@ def test_who_only_looks_is_not_reported_and_many_strangers_are_not_either():
         wait_for(lambda: len(lines) == LINES)
         with wired(connect(entry)) as wire:
             join(wire, SECRET, HELLO)  # and a launcher is let in all the same
-            joined = events.get(timeout=60)
+            joined = events.get(timeout=LIMIT)
             assert isinstance(joined, Joined)
             joined.wire.close()
 
@@ -123,7 +123,7 @@ def test_a_launcher_with_the_secret_is_let_in(secret):
     with listening(secret) as (entry, events, lines):
         with wired(connect(entry)) as wire:
             join(wire, secret, HELLO)
-            joined = events.get(timeout=60)
+            joined = events.get(timeout=LIMIT)
             assert (joined.node, joined.hello["processes"]) == (1, 2)
             joined.wire.send(do="start", first=0)
             wire.send(say="stopped")
@@ -148,7 +148,7 @@ def test_a_first_launcher_that_does_not_know_the_secret_is_not_followed():
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        ours = socket.create_connection(listener.getsockname(), timeout=60)
+        ours = socket.create_connection(listener.getsockname(), timeout=LIMIT)
         theirs, _ = listener.accept()
         theirs.sendall(
             b'{"shardwise": "launch", "protocol": %d, "nonce": "1"}\n' % handshake.PROTOCOL
@@ -282,7 +282,7 @@ def test_a_stopped_process_is_reported_and_its_continuation_too(tmp_path):
         os.kill(int(number.read_text()), signal.SIGSTOP)
         assert "was stopped" in process.stderr.readline()
         (tmp_path / "end").touch()
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=LIMIT)
     assert "process 1 on" in err
     assert "failed first: it was stopped by a signal" in err
     assert process.returncode == 128 + signal.SIGSTOP

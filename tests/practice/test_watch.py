@@ -22,7 +22,8 @@ from shardwise._practice.verdict import Judgement, Run
 from shardwise._practice.watch import Screen, Watch
 from shardwise._practice.workshop import Workshop
 
-PATIENCE = 900.0
+from ..patience import HANGS
+
 START = (
     # A shell's background jobs ignore Ctrl-C, and what they start does too.
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -50,7 +51,7 @@ class Terminal:
 
     def until(self, words: str) -> str:
         """What has been shown once these words have come."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + HANGS
         while words not in self.text:
             assert time.monotonic() < end, self.text
             ready, _, _ = select.select([self.master], [], [], 1.0)
@@ -108,7 +109,7 @@ def test_saving_a_file_shows_the_verdict_and_goes_on(folder, terminal):
     seen = terminal.until("continues from here.")
     assert "1 of 35 done." in seen
     assert "Traceback" not in seen
-    assert terminal.process.wait(30) == 0
+    assert terminal.process.wait(HANGS) == 0
     assert Folder.find(folder.path).current.name == "shard_map_vs_vmap"
 
 

@@ -18,6 +18,7 @@ from shardwise._practice.web.server import Live, Server
 from shardwise._practice.workshop import Workshop
 
 from ..explain.browser import start
+from ..patience import HANGS
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +169,7 @@ def test_the_page_keeps_the_last_verdict_while_it_judges(browser, server, monkey
     judge = shop.judge.judge
 
     def slowly(*args, **kwargs):
-        go_on.wait(240)
+        go_on.wait(HANGS)
         return judge(*args, **kwargs)
 
     monkeypatch.setattr(shop.judge, "judge", slowly)
