@@ -47,7 +47,12 @@ INSIDE = {
         ("tracing",),
         ("simulate",),
     ),
-    "_analysis": (("lift", "compiler"), ("check", "explain"), ("inspect", "prove"), ("fixes",)),
+    "_analysis": (
+        ("faults", "lift", "compiler"),
+        ("check", "explain"),
+        ("inspect", "prove"),
+        ("fixes",),
+    ),
     "_runtime": (("launch",), ("hosts",), ("evaluate", "train")),
 }
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._analysis.faults import NotFollowed
 from . import options
 from .judging import Asked, judge_all
 from .select import parse_mesh
@@ -62,7 +63,7 @@ def check(
     named, settings = options.prepare(targets, devices)
     asked = Asked(named, select, output, quiet, verbose, settings.ignore, apply=apply)
     judge = _check(sizes, not no_fix, all_meshes or settings.all_meshes)
-    judge_all(asked, "checking", judge, without=("SW408", "SW409"))
+    judge_all(asked, "checking", judge, lambda fault: fault is not NotFollowed)
 
 
 def _check(

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .._analysis.faults import fault_of, nearest
 from .._base.errors import ShardwiseError
 from .cases import split_target
-from .rules import nearest, rules
 
 TABLE = "[tool.shardwise]"
 
@@ -101,7 +101,7 @@ def _paths(file: Path, name: str, value: Any) -> tuple[str, ...]:
 def _codes(file: Path, name: str, value: Any) -> tuple[str, ...]:
     codes = _strings(file, name, value)
     for code in codes:
-        if code not in rules():
+        if fault_of(code) is None:
             near = nearest(code)
             hint = f"did you mean {near!r}?" if near else "shardwise rule lists the codes."
             raise _wrong(file, f"{name} has {code!r}, which is no code.", hint)

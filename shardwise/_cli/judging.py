@@ -20,7 +20,7 @@ from .report import Outcome, as_json, full_text, github_commands, short_lines, s
 from .running import console, path_as_it_was
 from .sarif import as_sarif
 from .select import parse_expression
-from .silencing import Unused, unused_in
+from .silencing import LooksFor, Unused, unused_in
 from .status import ExitCode
 
 Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
@@ -43,12 +43,10 @@ class Asked:
     """Whether to apply the fixes, and to judge again."""
 
 
-def judge_all(
-    asked: Asked, verb: str, judge: Judge, only: str = "SW", without: tuple[str, ...] = ()
-) -> NoReturn:
+def judge_all(asked: Asked, verb: str, judge: Judge, looks_for: LooksFor) -> NoReturn:
     """Judge every case, show each outcome as it comes, and exit.
 
-    `only` and `without` say which codes this judge can find: a comment about others is left alone.
+    A comment about a fault that this judge does not look for is left alone.
     """
     matches = None if asked.select is None else parse_expression(asked.select)
     with path_as_it_was():
@@ -56,7 +54,7 @@ def judge_all(
         outcomes = _run_all(cases, verb, judge, asked, _printer(asked))
     unused: list[Unused] = []
     if matches is None:
-        unused = unused_in(outcomes, asked.targets, only, without)
+        unused = unused_in(outcomes, asked.targets, looks_for)
     _finish(outcomes, unused, asked)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._analysis.faults import MEANING
 from . import options
 from .judging import Asked, judge_all
 from .select import parse_mesh
@@ -46,7 +47,7 @@ def prove(
     asked = Asked(
         named, select, output, quiet, verbose, settings.ignore, explained=sizes is not None
     )
-    judge_all(asked, "proving", _prove(sizes, run), only="SW4")
+    judge_all(asked, "proving", _prove(sizes, run), lambda fault: MEANING in fault.evidence)
 
 
 def _prove(mesh: Any, run: bool) -> Callable[[Case, Any, tuple[Any, ...]], Proof]:

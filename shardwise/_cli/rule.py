@@ -1,4 +1,4 @@
-"""`shardwise rule`: what a code stands for, from the documentation."""
+"""`shardwise rule`: what a code stands for."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from .._analysis.faults import FAULTS, Fault, fault_of, nearest, printed
 from .._base.errors import ShardwiseError
-from .rules import Rule, nearest, rules
 from .running import console
 
 
@@ -22,18 +22,17 @@ def rule(
     Without a code, list all of them.
     """
     if not codes:
-        for one in rules().values():
-            typer.echo(f"{one.code}  {one.title.replace('`', '')}")
+        for fault in FAULTS.values():
+            typer.echo(f"{fault.code}  {fault.title.replace('`', '')}")
         typer.echo("\nshardwise rule CODE shows a page.")
         return
-    for one in [_rule(code) for code in codes]:
-        _show(one)
+    for fault in [_named(code) for code in codes]:
+        _show(fault)
 
 
-def _rule(code: str) -> Rule:
-    known = rules()
-    if code.upper() in known:
-        return known[code.upper()]
+def _named(code: str) -> type[Fault]:
+    if (fault := fault_of(code.upper())) is not None:
+        return fault
     near = nearest(code)
     raise ShardwiseError(
         "there is no such code.",
@@ -43,8 +42,8 @@ def _rule(code: str) -> Rule:
     )
 
 
-def _show(one: Rule) -> None:
-    text = f"# {one.code}: {one.title}\n\n{one.printed}\n"
+def _show(fault: type[Fault]) -> None:
+    text = f"# {fault.code}: {fault.title}\n\n{printed(fault)}\n"
     out = console()
     if not out.is_terminal:
         typer.echo(text)

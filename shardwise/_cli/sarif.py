@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from .._analysis.faults import FAULTS, Fault
 from .._base.version import __version__
 from .report import Outcome, advised, place
-from .rules import Rule, rules
 
 if TYPE_CHECKING:
     from .._analysis.check import Finding
@@ -33,7 +33,7 @@ def as_sarif(outcomes: Sequence[Outcome], unused: Sequence[Unused]) -> str:
     driver = {
         "name": "shardwise",
         "semanticVersion": __version__,
-        "rules": [_rule(one) for one in rules().values()],
+        "rules": [_rule(one) for one in FAULTS.values()],
     }
     run = {
         "tool": {"driver": driver},
@@ -46,12 +46,14 @@ def as_sarif(outcomes: Sequence[Outcome], unused: Sequence[Unused]) -> str:
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
-def _rule(one: Rule) -> dict[str, Any]:
+def _rule(one: type[Fault]) -> dict[str, Any]:
+    former = {"deprecatedIds": list(one.old)} if one.old else {}
     return {
         "id": one.code,
+        **former,
         "shortDescription": {"text": one.title.replace("`", "")},
-        "fullDescription": {"text": one.description},
-        "help": {"text": one.description, "markdown": one.standalone},
+        "fullDescription": {"text": one.summary()},
+        "help": {"text": one.summary(), "markdown": one.markdown()},
     }
 
 
@@ -59,7 +61,7 @@ def _result(finding: Finding, outcome: Outcome, silenced: bool) -> dict[str, Any
     file, line, column = place(finding, outcome.found)
     return {
         "ruleId": finding.code,
-        "ruleIndex": list(rules()).index(finding.code),
+        "ruleIndex": list(FAULTS).index(finding.code),
         "level": "error" if finding.certain else "warning",
         "message": {"text": f"{finding.message}{advised(finding)}\nCase: {outcome.found.name}"},
         "locations": [_location(file, line, column)],

@@ -1,18 +1,22 @@
-"""Comments that silence nothing: told, so that they do not outlive what they were written for."""
+"""Comments that silence nothing: reported, so that they do not outlive their reason."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._analysis.faults import Fault, canonical, fault_of, nearest
 from .cases import shown
 from .report import Outcome, command
-from .rules import nearest, rules
 
 if TYPE_CHECKING:
     from .._analysis.check import Ignore
+
+
+LooksFor = Callable[[type[Fault]], bool]
+"""Whether a command can find a fault."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +40,10 @@ class Unused:
 
 
 def unused_in(
-    outcomes: Sequence[Outcome], targets: Sequence[str], only: str, without: Sequence[str]
+    outcomes: Sequence[Outcome], targets: Sequence[str], looks_for: LooksFor
 ) -> list[Unused]:
-    """Return what is unused in the files all of whose cases were run."""
+    """Return the comments without effect in files of which a command, which `looks_for` faults,
+    ran all cases."""
     from .._analysis.check import ignores_in
 
     whole = {str(one.found.file) for one in outcomes if _whole(one.found.file, targets)}
@@ -48,7 +53,7 @@ def unused_in(
         unused
         for file in sorted(whole)
         for ignore in ignores_in(file)
-        for unused in _unused(ignore, used, only, without)
+        for unused in _unused(ignore, used, looks_for)
     ]
 
 
@@ -60,17 +65,15 @@ def _whole(file: Path, targets: Sequence[str]) -> bool:
 
 
 def _unused(
-    ignore: Ignore, used: set[tuple[str, int, str]], only: str, without: Sequence[str]
+    ignore: Ignore, used: set[tuple[str, int, str]], looks_for: LooksFor
 ) -> Iterator[Unused]:
     if not ignore.codes:
         remedy = "name the code of the finding: # shardwise: ignore[SW203]"
         yield Unused(ignore.file, ignore.line, f"the comment names no code; {remedy}")
     for code in ignore.codes:
-        if code not in rules():
+        if (fault := fault_of(code)) is None:
             hint = f"; did you mean {near}?" if (near := nearest(code)) else ""
             why = f"there is no finding {code!r} to ignore{hint}"
             yield Unused(ignore.file, ignore.line, why)
-            continue
-        found_here = code.startswith(only) and code not in without
-        if found_here and (ignore.file, ignore.line, code) not in used:
+        elif looks_for(fault) and (ignore.file, ignore.line, canonical(code)) not in used:
             yield Unused(ignore.file, ignore.line, f"the comment silences no {code}")

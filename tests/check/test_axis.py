@@ -8,7 +8,7 @@ import pytest
 from jax import P, lax
 
 import shardwise as sw
-from shardwise._analysis.check.powers import powers, said
+from shardwise._analysis.faults.powers import powers, size_words
 from tests.support import normal
 
 from .marks import line_of
@@ -79,7 +79,7 @@ def test_by_numbers_too():
         return jax.shard_map(body, mesh=mesh, in_specs=P("dp"), out_specs=P())(x)
 
     verdict = sw.check(program, X, mesh=EQUAL, reference=lambda x: x.sum())
-    (finding,) = (one for one in verdict.findings if one.code == "SW101")
+    (finding,) = (one for one in verdict.findings if one.code == "SW401")
     assert "4 times too large, the size of 'tp'" in finding.message
     assert "autodiff" not in str(verdict)
     assert "leave the sum out" in finding.remedy
@@ -119,6 +119,6 @@ def test_powers_fit_every_mesh(sizes, factor, seen, found):
 
 
 def test_powers_in_words():
-    assert said({"tp": 2}) == "the square of the size of 'tp'"
-    assert said({"dp": -1, "tp": 1}) == "the size of 'tp' over that of 'dp'"
-    assert said({"dp": -1}) == "1 over the size of 'dp'"
+    assert size_words({"tp": 2}) == "the square of the size of 'tp'"
+    assert size_words({"dp": -1, "tp": 1}) == "the size of 'tp' over that of 'dp'"
+    assert size_words({"dp": -1}) == "1 over the size of 'dp'"

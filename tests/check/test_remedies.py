@@ -110,8 +110,8 @@ CASES = {
     stretched_to_own_range: ("SW405", "combine them first: jax.lax.pmax(..., 'data') of maxima"),
     own_softmax: ("SW405", "With it the logsumexp of all parts is"),
     held_against_own_size: ("SW401", "jax.lax.psum(x.size, 'data') that of the whole"),
-    upside_down: ("SW101", "sum instead of averaging"),
-    put_into_zeros: ("SW101", "average instead of summing"),
+    upside_down: ("SW401", "sum instead of averaging"),
+    put_into_zeros: ("SW401", "average instead of summing"),
     real_part: ("SW401", "average instead of summing"),
 }
 
@@ -167,7 +167,7 @@ def test_what_went_round_a_ring_is_nobodys_share():
         body, mesh=mesh, in_specs=P("data"), out_specs=P(), check_vma=False
     )(x)
     (found,) = certain(sw.check(ring, normal(16), mesh=MESH))
-    assert found.code == "SW101"
+    assert found.code == "SW401"
     assert found.where.line == line_of(around_the_ring, "# wrong")
 
 

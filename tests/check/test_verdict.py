@@ -750,7 +750,7 @@ class TestOnOneDeviceAlready:
 
     def test_what_the_sharding_does_besides_is_told_as_well(self):
         verdict = sw.check(split(too_large), X, mesh=MESH, reference=lambda x: x.sum() + 100)
-        assert [finding.code for finding in certain(verdict)] == ["SW110", "SW101"]
+        assert [finding.code for finding in certain(verdict)] == ["SW110", "SW401"]
         assert "is 4 times too large" in certain(verdict)[1].message
 
     def test_only_the_results_that_differ(self):
@@ -761,7 +761,7 @@ class TestOnOneDeviceAlready:
 
     def test_a_mistake_of_the_sharding_alone_is_told_as_before(self):
         verdict = sw.check(split(too_large), X, mesh=MESH, reference=lambda x: x.mean())
-        assert [finding.code for finding in certain(verdict)] == ["SW101"]
+        assert [finding.code for finding in certain(verdict)] == ["SW401"]
 
 
 class TestAxesThatWereNotVaried:

@@ -74,7 +74,8 @@ def test_the_verdict_does_not_call_it_right(steps):
 @pytest.mark.parametrize(
     ("comment", "told"),
     [
-        ("# shardwise: ignore[SW101]", "steps.py:10: the comment silences no SW101"),
+        ("# shardwise: ignore[SW103]", "steps.py:10: the comment silences no SW103"),
+        ("# shardwise: ignore[SW401, SW102]", "steps.py:10: the comment silences no SW102"),
         ("# shardwise: ignore[SW777]", "steps.py:10: there is no finding 'SW777' to ignore"),
         ("# shardwise: ignore[sw401]", "no finding 'sw401' to ignore; did you mean SW401?"),
         ("# shardwise: ignore", "steps.py:10: the comment names no code; name the code"),
@@ -90,6 +91,18 @@ def test_a_comment_that_silences_nothing_is_told(steps, comment, told):
     assert "::warning file=steps.py,line=10,title=shardwise%3A ignore::" in github
 
 
+def test_a_code_of_an_earlier_version_still_silences(steps):
+    write(steps, "  # shardwise: ignore[SW101]")
+    for command in ("check", "prove"):
+        shown = run(command).stdout
+        assert "1 silenced: SW401" in shown
+        assert "without effect" not in shown
+    write(steps)
+    settings = steps.parent / "pyproject.toml"
+    settings.write_text('[tool.shardwise]\nignore = ["SW101"]\n')
+    assert "1 silenced: SW401" in run("check").stdout
+
+
 def test_what_another_command_would_find_is_left_alone(steps):
     write(steps, "  # shardwise: ignore[SW401, SW409]")
     assert "without effect" not in run("check").stdout
@@ -98,7 +111,7 @@ def test_what_another_command_would_find_is_left_alone(steps):
 
 
 def test_one_case_alone_does_not_judge_the_comments(steps):
-    write(steps, "  # shardwise: ignore[SW101]")
+    write(steps, "  # shardwise: ignore[SW103]")
     whole = CliRunner().invoke(app, ["check", "steps.py:wrong"])
     assert "silences no" not in whole.stdout
     assert "silences no" not in run("check", "-k", "wrong").stdout

@@ -191,7 +191,7 @@ def test_a_collective_that_some_may_not_reach_is_not_proved():
 
     proof = sw.prove(sharded(body, P("data")), normal(8), mesh=sw.mesh(data=4), run=False)
     assert not proof
-    assert "SW408" in [finding.code for finding in proof.findings]
+    assert "SW202" in [finding.code for finding in proof.findings]
 
 
 def test_the_proof_is_data_text_and_html():

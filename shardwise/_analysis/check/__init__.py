@@ -1,25 +1,26 @@
 """`check`: is a sharded program right on any number of devices, and if not, at which line."""
 
+from ..faults import Finding as Finding
+from ..faults import Fix as Fix
+from ..faults import advice as advice
+from ..faults import told_once as told_once
+from ..faults import underline as underline
 from .case import DECLARED as DECLARED
 from .case import Case as Case
 from .case import case as case
 from .case import collecting as collecting
 from .cause import cause as cause
-from .cause import grouped as grouped
 from .cause import ratios as ratios
 from .compare import wide as wide
-from .describe import paths_apart as paths_apart
 from .examine import Examined as Examined
-from .examine import disagreement as disagreement
 from .examine import examine as examine
-from .lint import not_sharded as not_sharded
+from .numbers import paths_apart as paths_apart
 from .options import Meshes as Meshes
 from .options import Sizes as Sizes
 from .options import expand as expand
 from .options import validate as validate
 from .options import wanted_meshes as wanted_meshes
 from .options import words as words
-from .seen import no_results as no_results
 from .silence import Ignore as Ignore
 from .silence import ignore_of as ignore_of
 from .silence import ignores_in as ignores_in
@@ -27,11 +28,6 @@ from .silence import place_of as place_of
 from .silence import silencing as silencing
 from .silence import split_silenced as split_silenced
 from .verdict import NOTHING as NOTHING
-from .verdict import Finding as Finding
-from .verdict import Fix as Fix
 from .verdict import Verdict as Verdict
-from .verdict import advice as advice
 from .verdict import counted as counted
 from .verdict import is_not_sharded as is_not_sharded
-from .verdict import told_once as told_once
-from .verdict import underline as underline

@@ -8,21 +8,23 @@ nothing has put the parts together.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from ..._mesh import Axis
 from ..._program import Collective, Leaf, Op, Var, walk
 from ..._program.primitives import REDUCTIONS, of
+from ..faults import DependsOnDevices, Finding
+from .cause import names
 from .flow import ancestors
-from .times import names
-from .verdict import Finding
+from .numbers import Measured
 from .wrong import Wrong
 
 PRODUCT = "dot_general"
 
 
-def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
-    """The finding for an operation since which a wrong result is not what one device has."""
+def alone(op: Op | None, one: Wrong) -> Finding | None:
+    """Return the finding for an operation since which a wrong result is not what one device has."""
     if not isinstance(op, Leaf) or not op.where.file or not one.comes_from(op):
         return None
     given = [atom.axes for atom in op.ins if isinstance(atom, Var)]
@@ -38,16 +40,9 @@ def alone(op: Op | None, one: Wrong, much: str) -> Finding | None:
         if op.name == PRODUCT
         else f"{of(op.name).along} its own part"
     )
-    return Finding(
-        "SW109",
-        f"{one.path} depends on the number of devices ({much}): each device {does} over {over} "
-        f"alone (on {one.mesh})",
-        op.where,
-        one.path,
-        f"if the parts of all are meant, gather them first: jax.lax.all_gather(x, {over}, "
-        "tiled=True)" + _rows(op, over),
-        mesh=one.mesh,
-    )
+    found = DependsOnDevices.from_operation(Measured(one), op, does, over, _rows(op, over))
+    message = f"{one.path} {found.message} (on {one.mesh})"
+    return dataclasses.replace(found, message=message, leaf=one.path, mesh=one.mesh)
 
 
 def _rows(op: Leaf, over: str) -> str:

@@ -1,262 +1,355 @@
-"""The cause of a wrong result, in words: what it is instead, since which line, and the remedy.
-
-Meaning says where two programs part (`Gap`); here that becomes a finding that a colleague could
-have written.
-"""
+"""What the meanings of values show: the place where two programs part, as evidence of a fault."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any, TypeGuard
+from typing import Any
 
-from ..._meaning import Coef, Gap, Mistake, below
+import jax.numpy as jnp
+import numpy as np
+
+from ..._meaning import Coef, Gap, Mistake, Step, below
 from ..._mesh import Axis
-from ..._program import Collective, Join, Leaf, Lit, Op, Where
+from ..._program import Collective, Join, Leaf, Lit, Op, Where, within
+from ..faults import (
+    MEANING,
+    CountedOften,
+    Differs,
+    Finding,
+    NotFollowed,
+    OtherDimension,
+    ShareReturned,
+    ShareUsed,
+    TooLarge,
+    TooSmall,
+    nowhere,
+)
+from ..faults.powers import Powers, Seen, Sizes, plain_product, powers, size_words
 from .diagnose import line_of
-from .own_mean import around_own_mean
-from .powers import Seen, Sizes
-from .times import names, times
-from .verdict import NOWHERE, Finding
+from .two_ways import two_ways
+
+
+def names(axes: Sequence[Axis]) -> str:
+    """Return axes as one writes them in a collective: `'data'` or `('data', 'model')`."""
+    listed = [axis.name for axis in axes]
+    return repr(listed[0]) if len(listed) == 1 else repr(tuple(listed))
 
 
 def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ()) -> Finding:
-    """The finding for one place where a result parts from what it should be.
+    """Return the finding for one place where a result parts from what it should be.
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
+    found = _found(gap, tuple(axes), mesh, seen)
+    message = f"{leaf} {found.message}"
+    return dataclasses.replace(found, leaf=leaf, mesh=mesh, message=message, evidence=MEANING)
+
+
+def _found(gap: Gap, axes: tuple[Axis, ...], mesh: str, seen: Seen) -> Finding:
     if gap.kind == "times" and gap.ratio is not None:
-        found = times(gap, tuple(axes), seen)
-    elif gap.kind == "mistake" and gap.mistake is not None:
-        found = _mistake(gap.mistake, gap.ratio)
-    elif gap.kind in ("first", "moved") and gap.stray is not None:
-        found = _joined(gap, gap.stray)
+        multiple = Multiple(gap, axes, seen)
+        faults = (CountedOften, TooLarge, TooSmall)
+        return next(filter(None, (fault.from_meaning(multiple) for fault in faults)))
+    evidence: Any
+    if gap.kind == "mistake" and gap.mistake is not None and gap.mistake.axes:
+        evidence = Misuse(gap.mistake.used or gap.mistake, gap.ratio)
+        faults = (ShareReturned, ShareUsed)
     else:
-        found = _unlike(gap, mesh)
-    return dataclasses.replace(found, leaf=leaf, mesh=mesh, message=f"{leaf} {found.message}")
+        evidence = Unrelated(gap, mesh)
+        joined = {"first": Differs, "moved": OtherDimension} if gap.stray is not None else {}
+        faults = (joined.get(gap.kind, NotFollowed),)
+    return next(filter(None, (fault.from_meaning(evidence) for fault in faults)))
 
 
 def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
-    """The factor at one place on each mesh, from where the result parts there.
+    """Return the factor at one place on each mesh, from where the result parts there.
 
     Where the result parts further up on a mesh, it is not known there.
     """
     found: list[tuple[Sizes, Fraction]] = []
-    for sizes, own in known:
-        same = next((one for one in own if one.term is gap.term), None)
+    for sizes, gaps in known:
+        same = next((one for one in gaps if one.term is gap.term), None)
         if same is not None and same.ratio is not None:
             found.append((sizes, Fraction(same.ratio)))
-        elif not any(gap.term in below(one.term) for one in own):
+        elif not any(gap.term in below(one.term) for one in gaps):
             found.append((sizes, Fraction(1)))
     return found
 
 
-def _mistake(mistake: Mistake, ratio: Coef | None) -> Finding:
-    if not mistake.axes:
-        return Finding("SW409", f"could not be followed: {mistake.reason}", mistake.op.where)
-    mistake = mistake.used or mistake
-    over = names(mistake.axes)
-    where = line_of(mistake.born or mistake.op)
-    gradient = mistake.born is not None and mistake.born.backward
-    apart = where.function != mistake.op.where.function and not isinstance(mistake.op, Join)
-    if gradient and apart and not mistake.op.differentiated:
-        where = mistake.op.where  # the line of the loss says nothing of who takes its gradient
-    if isinstance(mistake.op, Join):
-        return _returned(mistake, mistake.op, ratio, where)
-    if mistake.extreme:
-        return Finding(
-            "SW405",
-            f"uses each device's own maximum or minimum over {over} as if it were the whole: "
-            f"{mistake.reason}",
-            where,
-            remedy=_combined(over, mistake.exponent),
-        )
-    if mistake.op.backward and mistake.born is not None and mistake.born.backward:
-        return _gradient(mistake, mistake.born, over)
-    if around := around_own_mean(mistake):
-        return _variance(around, over, where)
-    found = _used(mistake, mistake.op, mistake.reason, where)
-    if not mistake.reason.startswith("division by"):
-        return found
-    return dataclasses.replace(found, remedy=_divided(mistake, over))
+class Multiple:
+    """A value that is a multiple of what it is on one device, and what happened on the way."""
 
+    def __init__(self, gap: Gap, axes: tuple[Axis, ...], seen: Seen):
+        self.gap, self.ratio = gap, Fraction(gap.ratio or 0)
+        self._counted = [step for step in gap.steps if step.kind == "counted"]
+        self._fitting = powers({axis.name: axis.size for axis in axes}, self.ratio, seen)
+        self.powers = self._most_likely()
+        """How often each axis is in the factor."""
+        self._axes = tuple(axis for axis in axes if axis.name in self.powers)
+        clear = self.powers and (len(self._fitting) == 1 or self._explained(self.powers))
+        large = clear and plain_product(self.powers)
+        small = clear and plain_product(self.powers, -1)
+        self.direction = 1 if large else -1 if small else 0
+        """Whether it is a plain product of sizes (1), one over it (-1), or neither (0)."""
 
-def _divided(mistake: Mistake, over: str) -> str:
-    """What to do where something is divided by a share: it may be one itself, or a whole."""
-    op = mistake.op
-    divides = isinstance(op, Leaf) and op.name == "div"
-    if divides and not mistake.owed[0] & {*mistake.axes}:
+    def _most_likely(self) -> Powers:
+        """Of several axes that fit, those over which something is known to have happened."""
+        last = self._counted[-1] if self._counted else None
+        by_count = (one for one in self._fitting if last and _is_in(last, one))
+        by_step = filter(self._explained, self._fitting)
+        return next(by_count, None) or next(by_step, None) or next(iter(self._fitting), {})
+
+    def _explained(self, one: Powers) -> bool:
+        """Whether something is known to have happened over each of these axes."""
+        return one.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
+
+    @property
+    def counted(self) -> Step | None:
+        """Where a whole value was added to a share, if that explains the factor."""
+        last = self._counted[-1] if self._counted else None
+        return last if last and (not self._fitting or _is_in(last, self.powers)) else None
+
+    @property
+    def over(self) -> str:
+        """The axes of the factor, as written in a collective."""
+        return names(self._axes)
+
+    @property
+    def made_of(self) -> str:
+        """New params are not n times what they should be: the gradient in them is."""
+        return "" if self.gap.whole else "is made from a value that "
+
+    @property
+    def number(self) -> str:
+        """The factor."""
+        return _number(self.ratio)
+
+    @property
+    def inverse(self) -> str:
+        """One over the factor."""
+        return _number(1 / self.ratio)
+
+    def steps(self, kind: str, everywhere: bool = False) -> list[Step]:
+        """Return what happened of one kind, over the axes of the factor or `everywhere`."""
+        here = [step for step in self.gap.steps if step.kind == kind]
+        return [step for step in here if everywhere or step.axis in self._axes]
+
+    @property
+    def paid(self) -> list[Step]:
+        """The sums over devices; where each has a single element, nothing is added up."""
+        return self.steps("paid") or self.steps("blocks")
+
+    @property
+    def by_hand(self) -> list[Step]:
+        """Where it is multiplied by a number that the devices change, other than in a mean."""
+        return [s for s in self.steps("scaled", everywhere=True) if not self.is_mean(s)]
+
+    @property
+    def first(self) -> Where:
+        """The line of the first step."""
+        return self.gap.steps[0].op.where if self.gap.steps else nowhere()
+
+    @property
+    def last(self) -> Where:
+        """The line of the last step."""
+        return self.gap.steps[-1].op.where if self.gap.steps else nowhere()
+
+    def unclear(self) -> tuple[str, Where, str]:
+        """Return message, place and remedy where the factor is no plain product of sizes."""
+        why = f": {', or '.join(map(size_words, self._fitting))}" if self._fitting else ""
+        scaled = self.by_hand if not self._fitting else []
+        if scaled:
+            why = ": what it is multiplied or divided by here depends on the number of devices"
+        steps = [s for s in self.gap.steps if s.axis is None or _is_in(s, self.powers)]
+        steps = scaled[-1:] or steps or [*self.gap.steps]
+        where = steps[0].op if steps else self.gap.stray
         return (
-            f"sum only what it is divided by: x / jax.lax.psum(..., {over}), or pmean if it is a "
-            "mean. What is divided is no share of a sum, and stays as it is."
+            f"{self.made_of}is {self.number} times what it is on one device{why}",
+            line_of(where) if where is not None else nowhere(),
+            "look at what is counted, summed and averaged on the way, over which axes.",
         )
-    return (
-        "sum numerator and denominator separately, and divide once: "
-        f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
-    )
+
+    @staticmethod
+    def is_mean(step: Step) -> bool:
+        """Whether a step is part of a `pmean`."""
+        return within(step.op.source, "pmean")
+
+    @staticmethod
+    def line(step: Step) -> Where:
+        """Return the line of a step; for one that autodiff made, that of the `grad`."""
+        return line_of(step.op)
+
+    def gradient_remedy(self, step: Step) -> str:
+        """Say how to write a gradient that autodiff has summed already."""
+        return two_ways(step.op, self.over)
+
+    @staticmethod
+    def counts(step: Step) -> bool:
+        """Whether what is summed is of an integer dtype."""
+        return jnp.issubdtype(step.op.outs[0].dtype, jnp.integer)
+
+    @staticmethod
+    def is_integer(coef: Coef) -> bool:
+        """Whether a coefficient is an integer."""
+        return Fraction(coef).denominator == 1
+
+    @staticmethod
+    def divides(step: Step, number: Fraction) -> bool:
+        """Whether a step divides by this very number, or multiplies by one over it."""
+        op = step.op
+        if not isinstance(op, Leaf) or op.name not in ("div", "mul") or len(op.ins) != 2:
+            return False
+        by = [np.asarray(a.value) for a in op.ins if isinstance(a, Lit)]
+        wanted = float(number if op.name == "div" else 1 / number)
+        return any(bool((abs(one / wanted - 1) < 1e-6).all()) for one in by)
 
 
-def _used(mistake: Mistake, by: Op, reason: str, where: Where) -> Finding:
-    """A share that is used as if it were the whole."""
-    over = names(mistake.axes)
-    used = f" at {by.where}" if by.where.line != where.line else ""
-    return Finding(
-        "SW405",
-        f"uses each device's own share of a sum over {over} as if it were the whole{used}: "
-        f"{reason}",
-        where,
-        remedy=f"add the shares up first: jax.lax.psum(..., {over}), or pmean if they are means.",
-    )
+def _is_in(step: Step, one: Powers) -> bool:
+    return step.axis is not None and one.get(step.axis.name, 0) > 0
 
 
-def _gradient(mistake: Mistake, born: Op, over: str) -> Finding:
-    """A share of a gradient that goes on as if it were the whole, in a backward pass unchecked."""
-    used = f", at {mistake.op.where}" if mistake.op.where.line != born.where.line else ""
-    return Finding(
-        "SW405",
-        f"is made with a gradient that is each device's share of a sum over {over}: that of what "
-        f"goes in here, which the backward pass uses as if it were the whole{used}",
-        born.where,
-        remedy=f"sum it in the backward pass: hand the value over through a jax.custom_vjp whose "
-        f"backward function is jax.lax.psum(gradient, {over}); or leave check_vma on, where "
-        "autodiff sums it.",
-    )
+def _number(ratio: Fraction) -> str:
+    if ratio.denominator == 1:
+        return str(ratio.numerator)
+    texts = (f"{float(ratio):.{digits}g}" for digits in (6, 9, 17))
+    return next((text for text in texts if text != "1"), str(ratio))
 
 
-def _joins_parts(maker: Op | None) -> TypeGuard[Leaf]:
-    """Whether a share was made by putting one to something else."""
-    arrays = isinstance(maker, Leaf) and [a for a in maker.ins if not isinstance(a, Lit)]
-    return bool(arrays) and len(arrays) == 2
+@dataclasses.dataclass(frozen=True, eq=False)
+class Misuse:
+    """An operation that takes a share of a sum, or of a maximum, for the whole."""
+
+    mistake: Mistake
+    ratio: Coef | None
+    """For shares that are returned, the multiple of the result that their sum is, if known."""
+
+    @property
+    def op(self) -> Op:
+        """The operation that uses the share."""
+        return self.mistake.op
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes over which it is a share."""
+        return self.mistake.axes
+
+    @property
+    def over(self) -> str:
+        """The same as written in a collective."""
+        return names(self.axes)
+
+    @property
+    def reason(self) -> str:
+        """Why the share cannot be used."""
+        return self.mistake.reason
+
+    @property
+    def extreme(self) -> bool:
+        """Whether it is a maximum or minimum."""
+        return self.mistake.extreme
+
+    @property
+    def returned(self) -> bool:
+        """Whether the share is returned."""
+        return isinstance(self.op, Join)
+
+    @property
+    def same(self) -> bool:
+        """Whether it is returned as the same on all devices."""
+        return isinstance(self.op, Join) and set(self.axes) <= set(self.op.replicated)
+
+    @functools.cached_property
+    def where(self) -> Where:
+        """The line that makes the share."""
+        born, op = self.mistake.born, self.op
+        where = line_of(born or op)
+        gradient = born is not None and born.backward
+        apart = where.function != op.where.function and not self.returned
+        # The line of the loss says nothing of who takes its gradient.
+        return op.where if gradient and apart and not op.differentiated else where
+
+    @property
+    def line(self) -> Where:
+        """The line that uses it."""
+        return line_of(self.op)
+
+    @property
+    def joins_parts(self) -> bool:
+        """Whether a share was made by combining one with something else."""
+        maker = self.mistake.maker
+        arrays = isinstance(maker, Leaf) and [a for a in maker.ins if not isinstance(a, Lit)]
+        return bool(arrays) and len(arrays) == 2
+
+    @property
+    def gradient(self) -> Op | None:
+        """The operation that makes the share, if both are in a backward pass."""
+        born = self.mistake.born
+        return born if self.op.backward and born is not None and born.backward else None
+
+    @property
+    def divides_whole(self) -> bool:
+        """Whether what is divided by the share is no share itself."""
+        divides = isinstance(self.op, Leaf) and self.op.name == "div"
+        return divides and not self.mistake.owed[0] & {*self.axes}
+
+    @property
+    def variance(self) -> tuple[str, str] | None:
+        """For `(x - mean(x)) ** 2`, the arguments of the two means that it takes instead."""
+        apart, total, op = self.mistake.maker, self.mistake.born, self.op
+        if not (isinstance(apart, Leaf) and isinstance(total, Leaf) and isinstance(op, Leaf)):
+            return None
+        squares = op.name == "mul" and op.ins[0] is op.ins[1]
+        squares |= op.name == "square" or (op.name == "integer_pow" and op.params["y"] == 2)
+        centred = apart.name == "sub" and total.name == "reduce_sum"
+        if not squares or not centred or apart.ins[0] is not total.ins[0]:
+            return None
+        dims = tuple(total.params["axes"])
+        along = str(dims[0] if len(dims) == 1 else dims) if total.outs[0].shape else ""
+        return along if dims == tuple(range(len(dims))) else f"{along}, keepdims=True", along
 
 
-def _variance(of: Leaf, over: str, where: Where) -> Finding:
-    """A variance around the mean of a device's own part: neither psum nor pmean mends that."""
-    dims = tuple(of.params["axes"])
-    along = str(dims[0] if len(dims) == 1 else dims) if of.outs[0].shape else ""
-    kept = along if dims == tuple(range(len(dims))) else f"{along}, keepdims=True"
-    return Finding(
-        "SW405",
-        f"is made with a variance around each device's own mean, not around the mean over {over}: "
-        "the square comes before the means are averaged",
-        where,
-        remedy="subtract the mean of all before squaring:\n"
-        f"    mean = jax.lax.pmean(x.mean({kept}), {over})\n"
-        f"    var = jax.lax.pmean(((x - mean) ** 2).mean({along}), {over})\n"
-        "The mean of the devices' own variances leaves out how far their means are apart.",
-    )
+@dataclasses.dataclass(frozen=True, eq=False)
+class Unrelated:
+    """A place that no rule relates to one device's, or a result that is put together wrongly."""
 
+    gap: Gap
+    mesh: str
 
-def _combined(over: str, exponent: bool) -> str:
-    """How maxima are combined, in a logsumexp so that it can be differentiated too.
+    @property
+    def over(self) -> str:
+        """The axes along which devices differ, as written in a collective."""
+        return names(self.gap.axes)
 
-    JAX has no rule for pmax.
-    """
-    if not exponent:
-        return (
-            f"combine them first: jax.lax.pmax(..., {over}) of maxima, jax.lax.pmin(..., {over}) "
-            "of minima."
-        )
-    return (
-        "combine them first, here a maximum of rows (pmin for a minimum):\n"
-        f"    m = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(x, -1)), {over})\n"
-        "With it the logsumexp of all parts is:\n"
-        f"    m + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x - m[..., None]), -1), {over}))"
-    )
+    @property
+    def line(self) -> Where:
+        """The line of the result."""
+        return line_of(self.gap.stray) if self.gap.stray is not None else nowhere()
 
+    @property
+    def where(self) -> Where:
+        """The line since which no rule relates the two."""
+        op = self.gap.mistake.op if self.gap.mistake is not None else self.gap.stray
+        return op.where if op is not None else nowhere()
 
-def _returned(mistake: Mistake, join: Join, ratio: Coef | None, where: Where) -> Finding:
-    """A result that is still a share: of a sum, of a mean or of a maximum."""
-    over = names(mistake.axes)
-    same = set(mistake.axes) <= set(join.replicated)
-    if not same and not mistake.extreme and _joins_parts(mistake.maker):
-        return _used(mistake, mistake.maker, "parts of an array meet it", where)
-    if same and ratio not in (None, 1, math.prod(axis.size for axis in mistake.axes)):
-        return _differs(over, join)  # no sum of them is the result
-    reduce, what = "psum", f"share of a sum over {over}"
-    remedy = "add the shares up before they are returned"
-    if same and ratio is None and not mistake.extreme:
-        return Finding(
-            "SW403",
-            f"is made with only the first device's share of a sum over {over}",
-            where,
-            remedy=f"add the shares up, before anything is added to them: jax.lax.psum(..., {over})"
-            ", or pmean if each is a mean of its own part.",
-        )
-    if mistake.extreme:
-        reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
-        remedy = "combine them before they are returned, with pmax or pmin"
-    elif ratio == math.prod(axis.size for axis in mistake.axes):
-        reduce, what = "pmean", f"own mean, not the mean over {over}"
-        remedy = "average them before they are returned"
-    is_only = "is only the first device's"
-    if not same:
-        is_only = "is put together from each device's"
-        remedy += ", and leave the axis out of out_specs"
-    return Finding(
-        "SW403", f"{is_only} {what}", where, remedy=f"{remedy}: jax.lax.{reduce}(..., {over})."
-    )
+    @property
+    def reason(self) -> str:
+        """Why an operation could not be followed."""
+        return self.gap.mistake.reason if self.gap.mistake is not None else ""
 
+    @property
+    def name(self) -> str:
+        """The operation that has no rule."""
+        return self.gap.stray.name if isinstance(self.gap.stray, Leaf | Collective) else ""
 
-def _joined(gap: Gap, op: Op) -> Finding:
-    over = names(gap.axes)
-    if gap.kind == "moved":
-        return Finding(
-            "SW407",
-            f"is split over {over} along another dimension than out_specs declare",
-            line_of(op),
-            remedy="name the axis in out_specs at the dimension that is split.",
-        )
-    return _differs(over, op)
+    @property
+    def filled(self) -> tuple[int, int] | None:
+        """The rows that an argument has and is filled up to, where it does not divide."""
+        return self.gap.filled
 
-
-def _differs(over: str, op: Op) -> Finding:
-    return Finding(
-        "SW406",
-        f"differs between devices along {over}, though out_specs declare it the same; JAX returns "
-        "the first device's",
-        line_of(op),
-        remedy=f"reduce it over {over} (jax.lax.psum, pmean), or declare it split in out_specs.",
-    )
-
-
-def _unlike(gap: Gap, mesh: str) -> Finding:
-    op = gap.stray
-    if gap.filled is not None:
-        rows, filled = gap.filled
-        return Finding(
-            "SW409",
-            f"could not be related to what it is on one device: {rows} rows do not divide over "
-            f"{mesh}, so they are filled up to {filled}, and no rule leaves out again what is "
-            "filled up",
-            NOWHERE,
-            remedy=f"prove it with a batch that divides ({filled} rows here); sw.check compares "
-            "the numbers of this one.",
-        )
-    why = "no rule leads from one to the other"
-    if gap.long:
-        why = "it is too long to take apart"
-    elif isinstance(op, Leaf | Collective):
-        why = f"no rule says what {op.name} gives here"
-    return Finding(
-        "SW409",
-        f"could not be related to what it is on one device: {why}",
-        op.where if op is not None else NOWHERE,
-        remedy="sw.check compares numbers instead.",
-    )
-
-
-def grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Each cause once: the result that shows it first, and how many more do."""
-    kept: dict[Any, list[Finding]] = {}
-    for finding in findings:
-        kept.setdefault((finding.code, finding.where, finding.certain), []).append(finding)
-    told = []
-    for same in kept.values():
-        leaves = dict.fromkeys(finding.leaf for finding in same)
-        others = tuple(leaf for leaf in leaves if leaf != same[0].leaf)
-        count = len(others)
-        more = f"; {count} more result{'s' * (count != 1)} likewise" if others else ""
-        told.append(dataclasses.replace(same[0], message=same[0].message + more, likewise=others))
-    return told
+    @property
+    def long(self) -> bool:
+        """Whether the two were too long to take apart."""
+        return self.gap.long

@@ -13,25 +13,21 @@ from ..._base.errors import DeadlockError, name_of
 from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import Gap, Reading
-from ..._mesh import AbstractMesh, axes_of, one_device
+from ..._mesh import AbstractMesh, one_device
 from ..._program import Collective, walk
-from .cause import grouped
+from ..faults import MEANING, Deadlock, Differs, Finding, HiddenByZeros, Ties
 from .clash import run_on
-from .compare import agree
-from .describe import describe, factors_of
 from .draw import is_zero, run_drawn, without_zeros
+from .joined import Outcome, causes, led_by_a_cause
 from .judging import all_agree, judge_results
-from .lint import came_out, lint, made_up_for, parted, place_of_values
-from .meant import Hidden, Meant
+from .meant import Meant
 from .options import words
-from .powers import Sizes
 from .ranges import asks_whether_finite
 from .reference import wanted_of
 from .running import Run, Wanted
-from .seen import hidden_by_zeros, ties, unseen, with_values
+from .seen import unseen, with_values
 from .silence import place_of, split_silenced
-from .told import led_by_a_cause, once
-from .verdict import NOWHERE, Finding, Verdict
+from .verdict import Verdict
 from .wrong import Wrong
 
 AGAIN = 3
@@ -142,7 +138,7 @@ def _examine(
         limits = base.limits(runs, rtol, atol, [want.eps for want in wanted])
         meant = Meant(base) if reference is None and like is None else None
         drawn = given is not args
-        return _Comparison(base, wanted, limits, runs, meshes, meant, given, drawn, all_meshes)
+        return _Comparison(base, runs, meshes, limits, meant, wanted, given, drawn, all_meshes)
 
     comparison = compared(seed)
     comparison.run()
@@ -159,13 +155,14 @@ def _examine(
     findings = comparison.findings()
     if not comparison.wrong_on:
         given = reference is not None, comparison.is_proved
-        dark = [*unseen(base, runs, meshes, *given), *ties(comparison.tied)]
+        tied = {one.index: one for one in comparison.tied}  # meshes come in order of size
+        dark = [*unseen(base, runs, meshes, *given), *map(Ties.of, tied.values())]
         findings += list(map(with_values, dark)) if comparison.drawn else dark
-        told = bool(dark) or any(one.code.startswith("SW4") for one in findings)
+        told = bool(dark) or any(one.evidence == MEANING for one in findings)
         if comparison.has_zeros and not told and (reference is None or callable(reference)):
             others = without_zeros(comparison.given, seed)
             findings += compared(seed, comparison, others).hidden_by_zeros(base)
-    kept, silenced = split_silenced(once(findings, comparison.wrong), place_of(f))
+    kept, silenced = split_silenced(findings, place_of(f))
     kept = led_by_a_cause(kept)
     certain = any(finding.certain for finding in kept)
     verdict = Verdict(
@@ -191,15 +188,10 @@ def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
 
 
 @dataclasses.dataclass(eq=False)
-class _Comparison:
+class _Comparison(Outcome):
     """The runs of one program beside what its results should be."""
 
-    base: Run
     wanted: Sequence[Wanted]
-    limits: Sequence[Any]
-    runs: Sequence[Run]
-    meshes: Sequence[AbstractMesh]
-    meant: Meant | None
     given: tuple[Any, ...]
     """The arguments."""
     drawn: bool
@@ -208,15 +200,8 @@ class _Comparison:
     """Whether to compare on every mesh, also after a larger one was wrong."""
 
     def __post_init__(self) -> None:
-        self.wrong: list[Wrong] = []
-        self.tied: list[Wrong] = []
-        self.wrong_on: list[str] = []
-        self.proved_on: list[str] = []
-        self.stuck_on: list[str] = []
-        self.stuck: list[Finding] = []
+        super().__post_init__()
         self.not_run: list[str] = []
-        self.tried: list[Sizes] = []
-        """The meshes on which numbers were compared, or proved to be right."""
         self.follows = self.meant if self.base.paths else None
 
     @property
@@ -237,7 +222,9 @@ class _Comparison:
     def hidden_by_zeros(self, base: Run) -> list[Finding]:
         """What is wrong with other numbers than the zeros of `base`."""
         shown = [one for one in self.findings() if one.certain] if self.run() else []
-        return [hidden_by_zeros(base, one) for one in shown[:1]]
+        rows = zip(base.traced.argument_paths, base.traced.argument_values, strict=True)
+        zero = [path for path, value in rows if is_zero(value)]
+        return [HiddenByZeros.by(zero, one) for one in shown[:1]]
 
     def run(self) -> bool:
         """Compare on the largest mesh, then on the smaller ones that are not proved.
@@ -305,8 +292,8 @@ class _Comparison:
 
         Axes of one size look alike, and where each device has a single element nothing is added up.
         """
-        causes, rest = self.meant.causes(self.wrong) if self.meant else ([], self.wrong)
-        if not rest and not any(one.code == "SW406" for one in causes):
+        known, rest = causes(self.meant, self.wrong)
+        if not rest and not any(one.code == Differs.code for one in known):
             return []
         along: dict[str, tuple[Run, AbstractMesh]] = {}
         for run, mesh in smaller:
@@ -332,89 +319,6 @@ class _Comparison:
             if here.wrong and words(one) in self.proved_on and _is_beyond_meaning(run, here.wrong):
                 self.proved_on.remove(words(one))
 
-    def findings(self) -> list[Finding]:
-        """The causes first, then what no cause is known of, then what reading suspects."""
-        causes, rest = self.meant.causes(self.wrong) if self.meant else ([], self.wrong)
-        hidden = self.meant.hidden(self.runs[-1], self.wrong) if self.meant else []
-        behind, rest = self._behind(hidden, rest)
-        quiet = [] if self.wrong_on else grouped([one.finding for one in hidden])
-        read = [
-            finding
-            for run, one in zip(self.runs, self.meshes, strict=True)
-            for finding in (lint(run.body, list(axes_of(one).values())) if self.base.paths else [])
-        ]
-        if not self.wrong_on:
-            read = [made_up_for(one) if one.code == "SW201" else one for one in read]
-        if any(one.code == "SW203" for one in read):
-            read = self._as_it_came_out(read, known=bool(causes or behind))
-        odd = [disagreement(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
-        return [*causes, *behind, *quiet, *describe(rest, self.tried), *self.stuck, *read, *odd]
-
-    def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
-        """The meshes on which something is wrong that is not silenced."""
-        told = [one for one in kept if one.certain]
-        paths = {path for one in told for path in (one.leaf, *one.likewise)}
-        on = {one.mesh for one in self.wrong if one.structure or one.path in paths}
-        on |= {one.mesh for one in told}
-        on |= {*self.stuck_on} if any(one.code == "SW301" for one in told) else set()
-        # Those that were not compared are wrong as the largest wrong one is.
-        compared = {one.mesh for one in self.wrong} | {*self.stuck_on}
-        largest = bool(self.wrong) and self.wrong[-1].mesh in on
-        return tuple(one for one in self.wrong_on if one in on or (largest and one not in compared))
-
-    def _as_it_came_out(self, read: Sequence[Finding], known: bool) -> list[Finding]:
-        """What is declared the same, unchecked, with what the devices hold on the largest mesh.
-
-        Where a cause is `known`, that they differ follows from it and needs no word.
-        """
-        run, body = self.runs[-1], self.runs[-1].body
-        if words(self.meshes[-1]) in self.stuck_on:
-            return list(read)
-        apart = [one.maker for one in self.wrong if not one.structure and one.apart]
-        shown = {maker.where for maker in apart if maker}
-        results = {id(atom) for atom in body.outs}
-        joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
-        differ = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
-        # What is used on the way is looked at here, unless that is inside a loop.
-        used = [row for row in joins if row[1] not in differ and row[0] in body.ops]
-        rough = max(self.limits, key=lambda limit: limit.norm)
-        held = run.observe([join.ins[0] for join, _ in used])
-        for (_, where), value in zip(used, held, strict=True):
-            seen = not all(agree(row, value.first, rough) for row in value.rows)
-            differ[where] = seen or differ.get(where, False)
-        told = []
-        for one in read:
-            if one.code != "SW203" or one.where not in differ:
-                told.append(one)
-            elif not (known and differ[one.where]):
-                told.append(came_out(one, differ[one.where], bool(self.wrong_on)))
-        return told
-
-    def _behind(
-        self, hidden: Sequence[Hidden], rest: Sequence[Wrong]
-    ) -> tuple[list[Finding], list[Wrong]]:
-        """The causes that another result has, and does not show; and what no such cause explains.
-
-        The loss is right with a bias that is zero, and the gradient of the bias is not.
-        """
-        found: list[Finding] = []
-        explained: set[int] = set()
-        for cause in hidden:
-            seen = [(one, factors_of(one, rest, self.tried)) for one in rest]
-            own = [one for one, seen in seen if cause.explains(one, seen)]
-            own = [one for one in own if one.index not in explained]
-            if own:
-                explained |= {one.index for one in own}
-                paths = tuple(one.path for one in own)
-                more = f" (and {len(own) - 1} more)" if len(own) > 1 else ""
-                message = (
-                    f"{cause.finding.message}; {paths[0]}{more} is {own[0].times:.4g} times too "
-                    "large, probably because of it"
-                )
-                told = dataclasses.replace(cause.finding, message=message, certain=True)
-                found.append(dataclasses.replace(told, leaf=paths[0], likewise=paths[1:]))
-        return found, [one for one in rest if one.index not in explained]
-
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
     """Whether results may be proved and wrong: by the end of a range, or by NaN."""
@@ -423,28 +327,8 @@ def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
     return all(one.not_finite or one.finite_alone for one in wrong)
 
 
-def disagreement(mesh: str) -> Finding:
-    """What is said where numbers differ and meaning says that they cannot."""
-    return Finding(
-        "SW410",
-        f"the program is proved on {mesh}, for numbers without end, and yet they differ there: "
-        "something overflows on the way, wraps around or is NaN. If nothing does, this is a bug in "
-        "shardwise, and a report with the program would help",
-        NOWHERE,
-        certain=False,
-        mesh=mesh,
-    )
-
-
 def _deadlock(error: DeadlockError, run: Run, mesh: AbstractMesh) -> Finding:
     op = run.stuck_at
     assert op is not None
     waits = next(c for b in op.bodies for c in walk(b.ops) if isinstance(c, Collective))
-    head, *rest = str(error).split("\n  Remedy: ")
-    return Finding(
-        "SW301",
-        head,
-        waits.where,
-        remedy=rest[0] if rest else "",
-        mesh=words(mesh),
-    )
+    return Deadlock.from_numbers(error, waits.where, words(mesh))

@@ -16,16 +16,12 @@ import numpy as np
 
 from ... import _jax
 from ..._mesh import AbstractMesh
-from ..._program import Split, Var, Where
-from .draw import is_zero
+from ..._program import Split, Var
+from ..faults import Degenerate, Finding, NothingCompared, OneDevice, SameData
+from ..faults.limits import DRAW, DRAWN
 from .flow import ancestors
 from .lint import axes_used
 from .running import Run, plain
-from .verdict import NOWHERE, Finding
-from .wrong import Wrong
-
-DRAW = "or the shapes alone, and values are drawn: jax.ShapeDtypeStruct(x.shape, x.dtype)."
-DRAWN = "in place of the shapes: numbers as the program is for, which were not found by drawing."
 
 
 def unseen(
@@ -40,9 +36,9 @@ def unseen(
     `given`: there is a reference. `proved`: the program is right on all meshes, with any data.
     """
     if not base.paths:
-        return [no_results("nothing was compared")]
+        return [NothingCompared.no_results("nothing was compared")]
     if not any(value.size for value in base.results()):
-        return [_finding("SW501", "every result is empty: nothing was compared", RETURN)]
+        return [NothingCompared.so("every result is empty: nothing was compared")]
     found = list(_single(meshes, given, {axis.name for axis in axes_used(base.body)}))
     found += _empty(base, "is zero everywhere", _is_zero, all_of_them=True)
     found += _empty(base, "is NaN everywhere", _is_nan)
@@ -57,18 +53,6 @@ def with_values(finding: Finding) -> Finding:
     return dataclasses.replace(finding, remedy=remedy)
 
 
-RETURN = "return what the program computes: the loss, the gradients, the new parameters."
-
-
-def no_results(so: str) -> Finding:
-    """What is said of a function that returns None."""
-    return _finding("SW501", f"the function returns no arrays: {so}", RETURN)
-
-
-def _finding(code: str, message: str, remedy: str, where: Where = NOWHERE) -> Finding:
-    return Finding(code, message, where, remedy=remedy, certain=False)
-
-
 def _single(
     meshes: Sequence[AbstractMesh], given: bool, used: Collection[str]
 ) -> Iterator[Finding]:
@@ -77,68 +61,16 @@ def _single(
     ones = [name for name in names if all(mesh.shape[name] == 1 for mesh in meshes)]
     if given or not ones:
         return
-    if len(ones) < len(names):
-        for axis in (name for name in ones if name in used):
-            yield _finding(
-                "SW502",
-                f"axis {axis!r} was only ever 1: what goes wrong along it could not be seen",
-                f'mesh={{"{axis}": [1, 2, 4, 8], ...}}.',
-            )
-    else:
-        axis = names[0]
-        yield _finding(
-            "SW502",
-            "only one device was tried: its result was compared with itself",
-            f'mesh={{"{axis}": [1, 2, 4, 8]}}, or reference=.',
-        )
+    alone = len(ones) == len(names)
+    for axis in names[:1] if alone else (name for name in ones if name in used):
+        yield OneDevice.along(axis, alone)
 
 
 def _empty(base: Run, what: str, test: Any, all_of_them: bool = False) -> Iterator[Finding]:
     rows = list(zip(base.paths, base.results(), strict=True))
     empty = [path for path, value in rows if value.size and test(value)]
     if empty and (len(empty) == len(rows) or not all_of_them):
-        more = f" (and {len(empty) - 1} more results likewise)" if len(empty) > 1 else ""
-        yield _finding(
-            "SW503",
-            f"{empty[0]} {what}: nothing could be seen of {'them' if 'elements' in what else 'it'}"
-            f"{more}",
-            f"give other data, {DRAW}",
-        )
-
-
-def ties(tied: Sequence[Wrong]) -> list[Finding]:
-    """Say of which results the data decides nothing: their elements change with next to nothing."""
-    worst = {one.index: one for one in tied}  # meshes come in order of size
-    return [
-        _finding(
-            "SW506",
-            f"{one.path} is decided by a tie: {_count(one)} on {one.mesh}, and as much by changing "
-            "the arguments by 1e-13 of themselves",
-            "give data without ties; or break them by a rule, as by the index of equal scores.",
-            one.where,
-        )
-        for one in worst.values()
-    ]
-
-
-def _count(one: Wrong) -> str:
-    count = int((one.got != one.want.value).sum())
-    return f"{count} of {one.got.size} element{'s differ' if one.got.size > 1 else ' differs'}"
-
-
-def hidden_by_zeros(base: Run, shown: Finding) -> Finding:
-    """What is said of a program that is right with zeros, and wrong with other numbers there."""
-    rows = zip(base.traced.argument_paths, base.traced.argument_values, strict=True)
-    one, *more = [path for path, value in rows if is_zero(value)]
-    whole = f"{one} is" if not more else f"{one} (and {len(more)} more) are"
-    return _finding(
-        "SW505",
-        f"{whole} zero everywhere, and with other numbers there the results are wrong: "
-        f"{shown.message}",
-        f"mend this line ({shown.code}), or give {'them' if more else 'it'} numbers that are not "
-        f"zero and check again, {DRAW}",
-        shown.where,
-    )
+        yield Degenerate.of(empty, what, "elements" in what)
 
 
 def _is_zero(value: np.ndarray) -> bool:
@@ -181,13 +113,7 @@ def _alike(run: Run, proved: bool) -> Iterator[Finding]:
         return
     held = run.observe([op.ins[0] for op in made])
     if not any(_differs(op, one.first) for op, one in zip(made, held, strict=True)):
-        yield _finding(
-            "SW504",
-            "every device was given the same data: what mixes up devices, or takes one for all, "
-            "cannot be seen",
-            f"give data that differs from row to row, {DRAW}",
-            splits[0].where,
-        )
+        yield SameData.at(splits[0].where, [])
 
 
 def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
@@ -204,15 +130,7 @@ def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
         if op.ins[0] in names and (op.ins[0].shape, op.ins[0].dtype) not in states
     }
     if told:
-        one, *more = told
-        whole = f"{one}{f' (and {len(more)} more)' if more else ''}"
-        yield _finding(
-            "SW504",
-            f"every device was given the same {whole}: a mistake that shows only where "
-            f"{'they differ' if more else 'it differs'} cannot be seen",
-            f"give data that differs from row to row, {DRAW}",
-            told[one].where,
-        )
+        yield SameData.at(next(iter(told.values())).where, [*told])
 
 
 def _divides(op: Split) -> bool:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-from .verdict import Finding
+from ..faults import Finding, canonical
 
 Place = tuple[str, int]
 """A file and a line of it."""
@@ -39,7 +39,12 @@ class Ignore:
 
     def silences(self, finding: Finding, line: int) -> bool:
         """Whether it silences a finding at that line of its file."""
-        return line in self.covers and finding.code in self.codes
+        return line in self.covers and any(names(code, finding) for code in self.codes)
+
+
+def names(code: str, finding: Finding) -> bool:
+    """Whether a code that somebody wrote, perhaps for an earlier version, names a finding."""
+    return canonical(code) == finding.code
 
 
 def ignores_in(file: str) -> tuple[Ignore, ...]:
@@ -140,7 +145,10 @@ def split_silenced(
     codes, around = _AROUND.get()
     kept, silenced = [], []
     for finding in findings:
-        quiet = finding.code in codes or ignore_of(finding, (*places, *around)) is not None
+        quiet = (
+            any(names(code, finding) for code in codes)
+            or ignore_of(finding, (*places, *around)) is not None
+        )
         (silenced if quiet else kept).append(finding)
     return tuple(kept), tuple(silenced)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..._program import Collective, Join, Lit, Op, Var, Where
+from ..faults import ReducedAgain, nowhere
 from .compare import NOTHING, STILL, Change, Tolerance, agree, factor, gaps, is_inexact, off, wide
 from .diagnose import (
     Known,
@@ -25,7 +26,6 @@ from .flow import ancestors
 from .lint import maker_of
 from .relate import Held
 from .running import Run, Wanted
-from .verdict import NOWHERE
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -221,7 +221,7 @@ class Wrong:
     @property
     def suspect(self) -> tuple[str, Where] | None:
         """What reading says of that."""
-        return ("SW201", self.reduced_again.where) if self.reduced_again else None
+        return (ReducedAgain.code, self.reduced_again.where) if self.reduced_again else None
 
     @property
     def gradient(self) -> Op | None:
@@ -241,9 +241,9 @@ class Wrong:
     def where(self) -> Where:
         """The line to name; none for a program that computes nothing."""
         if self.written:
-            return NOWHERE
+            return nowhere()
         op = self.origin.op if self.origin else self.maker
-        return place(op, self.run.body) if op else NOWHERE
+        return place(op, self.run.body) if op else nowhere()
 
     @property
     def draw(self) -> Op | None:

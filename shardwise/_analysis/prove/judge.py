@@ -15,18 +15,17 @@ from typing import Any
 from ..._base.errors import name_of
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh, Axis, axes_of
-from ..._program import Op, is_sharded
-from ..check import (
+from ..._program import collectives_in, is_sharded
+from ..check import cause, place_of, ratios, split_silenced, words
+from ..faults import (
+    MEANING,
+    Contradiction,
     Finding,
-    cause,
-    disagreement,
+    MayDiverge,
+    NotFollowed,
+    NothingCompared,
+    UnusedAxis,
     grouped,
-    no_results,
-    not_sharded,
-    place_of,
-    ratios,
-    split_silenced,
-    words,
 )
 from .numbers import Numbers
 from .proof import PROVED, REFUTED, UNKNOWN, Proof, Result
@@ -79,7 +78,7 @@ def judged(
         own = [_cause(gap, row, rows) for gap in row.gaps]
         shown = numbers.cause_of(mesh, row.path) if numbers.refutes(mesh, row.path) else None
         lines = _is_cause(own) and bool(own[0].where.file)
-        if shown is not None and not (lines and shown.code.startswith("SW4")):
+        if shown is not None and not (lines and shown.evidence == MEANING):
             own = [dataclasses.replace(shown, certain=status == REFUTED)]
             seen |= dict.fromkeys(own)
         else:
@@ -87,16 +86,16 @@ def judged(
             meant += [dataclasses.replace(one, certain=certain and _is_cause([one])) for one in own]
         results.append(Result(row.path, mesh, status, _reason(row, own)))
         if not row.gaps and status == UNKNOWN and not row.waits:
-            seen[disagreement(mesh)] = None
+            seen[Contradiction.on(mesh)] = None
     causes = grouped(_untold(meant, seen))
     told = {(one.code, one.where) for one in causes if one.certain}
     shown = [one for one in seen if (one.code, one.where) not in told]
     findings = [*causes, *shown, *_waiting(programs, numbers)]
     larger = [program for program in programs if program.mesh.size > 1]
     if not results:
-        findings.append(no_results("there is nothing to prove"))
+        findings.append(NothingCompared.no_results("there is nothing to prove"))
     elif larger and not any(is_sharded(program.body) for program in larger):
-        findings.append(not_sharded())
+        findings.append(UnusedAxis.not_sharded())
     kept, silenced = split_silenced(
         sorted(findings, key=lambda finding: not finding.certain), place_of(f)
     )
@@ -125,7 +124,7 @@ def _cause(gap: Gap, row: Row, rows: Sequence[Row]) -> Finding:
 
 def _is_cause(found: Sequence[Finding]) -> bool:
     """Whether meaning says what is wrong, and not only that it could not follow."""
-    return bool(found) and found[0].code != "SW409"
+    return bool(found) and found[0].code != NotFollowed.code
 
 
 def _untold(meant: Sequence[Finding], seen: dict[Finding, None]) -> list[Finding]:
@@ -143,18 +142,11 @@ def _reason(row: Row, causes: Sequence[Finding]) -> str:
 
 def _waiting(programs: Sequence[ReadProgram], numbers: Numbers) -> list[Finding]:
     """Where devices may wait forever, unless they were seen to."""
-    sites = [(program, site) for program in programs for site in program.sites]
-    return [] if numbers.stuck_on else grouped([_waits(program, site) for program, site in sites])
-
-
-def _waits(program: ReadProgram, site: Op) -> Finding:
-    return Finding(
-        "SW408",
-        "a collective is under a decision that may differ between devices; where it does, some "
-        "wait forever",
-        site.where,
-        remedy="compute the collective on every device and select with jnp.where, or take the "
-        "decision from a reduced value.",
-        certain=False,
-        mesh=words(program.mesh),
+    if numbers.stuck_on:
+        return []
+    rows = [(program.mesh, site) for program in programs for site in program.sites]
+    inside = (next(c for b in site.bodies for c in collectives_in(b.ops)) for _, site in rows)
+    pairs = zip(rows, inside, strict=True)
+    return grouped(
+        [MayDiverge.from_operations(site, op, words(mesh)) for (mesh, site), op in pairs]
     )

@@ -19,7 +19,8 @@ from ..._engine.static import Static
 from ..._engine.tracing import Tracing
 from ..._meaning import late
 from ..._mesh import AbstractMesh, resized
-from ..check import Examined, Finding, examine, wide, words
+from ..check import Examined, examine, wide, words
+from ..faults import Deadlock, Finding
 from .witness import affordable, differing, elements
 
 MANY = 1 << 21
@@ -59,7 +60,7 @@ class Numbers:
     def cause_of(self, mesh: str, path: str) -> Finding | None:
         """Why a result is wrong, as `check` says it."""
         if mesh in self.stuck_on:
-            return next((one for one in self.findings if one.code == "SW301"), None)
+            return next((one for one in self.findings if one.code == Deadlock.code), None)
         own = (one for one in self.findings if path in (one.leaf, *one.likewise))
         return next(own, None)
 

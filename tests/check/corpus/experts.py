@@ -129,7 +129,7 @@ class balance_of_products:
         return shard_map(body, mesh=mesh, in_specs=specs, out_specs=P())(x, router)
 
 
-@pair(mesh=EXPERTS, args=tokens, codes={"SW104", "SW403"})
+@pair(mesh=EXPERTS, args=tokens, codes={"SW403"})
 class load_of_one_device:
     """How many tokens each expert serves is counted on one device."""
 

@@ -24,7 +24,7 @@ def local_grads(w, x, y):
     return jax.grad(loss)(lax.pcast(w, "data", to="varying"), x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW101", "SW401"})
+@pair(mesh=DATA, args=batch, codes={"SW401"})
 class scattered_sum_not_divided:
     """ZeRO: psum_scatter adds the gradients of mean losses, and nobody divides."""
 
@@ -67,7 +67,7 @@ class scattered_update_not_divided:
         return shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(w, x, y)
 
 
-@pair(mesh=DATA, args=batch, codes={"SW104", "SW105", "SW405"})
+@pair(mesh=DATA, args=batch, codes={"SW403", "SW405", "SW406"})
 class adam_on_local_gradients:
     """Each device normalises its own gradient, and they drift apart."""
 
@@ -204,7 +204,7 @@ class rate_scaled_by_devices:
 @pair(
     mesh=DATA,
     args=lambda: (normal(4, 2), normal(16, 4), normal(16, 2)),
-    codes={"SW102", "SW402"},
+    codes={"SW402"},
 )
 class accumulated_by_a_fixed_count:
     """The number of microbatches is taken to be that of one device."""
@@ -272,7 +272,7 @@ class updated_at_every_microbatch:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=DATA, args=lambda: (normal(4, 2), normal(4, 2)), codes={"SW101", "SW109", "SW401"})
+@pair(mesh=DATA, args=lambda: (normal(4, 2), normal(4, 2)), codes={"SW109", "SW401"})
 class average_summed:
     """A running average of the parameters, the same everywhere, is summed for good measure."""
 

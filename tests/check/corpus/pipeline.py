@@ -50,7 +50,7 @@ def right_loss(w, x, y, *, mesh):
     return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P())(w, x, y)
 
 
-@pair(mesh=STAGES, args=work, codes={"SW104", "SW406"})
+@pair(mesh=STAGES, args=work, codes={"SW403", "SW406"})
 class loss_of_the_first_stage:
     """Only the last stage knows the loss, and the first one's zero is returned."""
 
@@ -63,7 +63,7 @@ class loss_of_the_first_stage:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P(), check_vma=False)(w, x, y)
 
 
-@pair(mesh=STAGES, args=work, codes={"SW102"})
+@pair(mesh=STAGES, args=work, codes={"SW402"})
 class loss_averaged_over_stages:
     """One stage has the loss and the others zero: their mean is 1/n of it."""
 
@@ -217,7 +217,7 @@ class output_of_all_stages:
         return shard_map(body, mesh=mesh, in_specs=(P("stage"), P()), out_specs=P())(w, x)
 
 
-@pair(mesh=STAGES, args=one, codes={"SW109", "SW104", "SW105"})
+@pair(mesh=STAGES, args=one, codes={"SW109", "SW403", "SW406"})
 class nothing_sent:
     """Every stage runs its layers on the input, and nobody hands anything on."""
 
@@ -232,7 +232,7 @@ class nothing_sent:
         return shard_map(body, mesh=mesh, in_specs=(P("stage"), P()), out_specs=P())(w, x)
 
 
-@pair(mesh=STAGES, args=work, codes={"SW101", "SW109", "SW104", "SW105"})
+@pair(mesh=STAGES, args=work, codes={"SW109", "SW401", "SW403", "SW406"})
 class gradient_of_the_summed_loss_without_check:
     """Without JAX's check the transpose of psum is another psum: n times the gradient."""
 

@@ -118,7 +118,7 @@ class shuffled_within_a_device:
         return shard_map(body, mesh=mesh, in_specs=SPECS, out_specs=P("data"))(key, x)
 
 
-@pair(mesh=DATA, args=args, codes={"SW105", "SW106", "SW406"})
+@pair(mesh=DATA, args=args, codes={"SW106", "SW406"})
 class samples_of_the_first_device:
     """Each device samples with its own key, and the first one's samples are returned."""
 

@@ -75,12 +75,12 @@ def _simplest(found: Sequence[Powers]) -> list[Powers]:
     return [one for one in found if rank(one) == least]
 
 
-def once(one: Powers, sign: int = 1) -> bool:
+def plain_product(one: Powers, sign: int = 1) -> bool:
     """Whether it is a plain product of sizes, or one over it."""
     return all(power == sign for power in one.values())
 
 
-def said(one: Powers) -> str:
+def size_words(one: Powers) -> str:
     """In words: `the square of the size of 'tp'`, `the size of 'tp' over that of 'dp'`."""
     above = [name for name, power in one.items() if power > 0 for _ in range(power)]
     below = [name for name, power in one.items() if power < 0 for _ in range(-power)]

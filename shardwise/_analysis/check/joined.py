@@ -1,0 +1,340 @@
+"""Evidence joined: what meaning, numbers and operations show of one program becomes findings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ... import _jax
+from ..._meaning import Gap, Mistake, Step, vanishing
+from ..._mesh import AbstractMesh, abstract, axes_of
+from ..._program import Join
+from ..faults import (
+    FAULTS,
+    Contradiction,
+    Deadlock,
+    DependsOnDevices,
+    Differs,
+    Finding,
+    MayDiffer,
+    NotFollowed,
+    ReducedAgain,
+    ShareUsed,
+    grouped,
+)
+from ..faults.powers import Seen, Sizes, powers
+from .alone import alone
+from .cause import cause, ratios
+from .compare import Tolerance, agree, wide
+from .flow import ancestors
+from .lint import lint, parted, place_of_values
+from .meant import Meant
+from .numbers import by_numbers, factors_of, much
+from .options import words
+from .relate import share_of
+from .running import Run
+from .wrong import Wrong
+
+
+@dataclasses.dataclass(eq=False)
+class Outcome:
+    """What running and reading a program on several meshes showed."""
+
+    base: Run
+    runs: Sequence[Run]
+    meshes: Sequence[AbstractMesh]
+    limits: Sequence[Tolerance]
+    meant: Meant | None
+
+    def __post_init__(self) -> None:
+        self.wrong: list[Wrong] = []
+        self.tied: list[Wrong] = []
+        self.wrong_on: list[str] = []
+        self.proved_on: list[str] = []
+        self.stuck_on: list[str] = []
+        self.stuck: list[Finding] = []
+        self.tried: list[Sizes] = []
+        """The meshes on which numbers were compared, or proved to be right."""
+
+    def findings(self) -> list[Finding]:
+        """Return causes first, then faults without a known cause, then what reading suspects."""
+        known, rest = causes(self.meant, self.wrong)
+        quiet = hidden(self.meant, self.runs[-1], self.wrong) if self.meant else []
+        behind, rest = self._behind(quiet, rest)
+        silent = [] if self.wrong_on else grouped([one.finding for one in quiet])
+        read = [
+            finding
+            for run, mesh in zip(self.runs, self.meshes, strict=True)
+            for finding in (lint(run.body, list(axes_of(mesh).values())) if self.base.paths else [])
+        ]
+        if not self.wrong_on:
+            is_sum = ReducedAgain.code
+            read = [ReducedAgain.harmless(one) if one.code == is_sum else one for one in read]
+        if any(one.code == MayDiffer.code for one in read):
+            read = self._after_run(read, known=bool(known or behind))
+        odd = [Contradiction.on(one) for one in sorted({*self.wrong_on} & {*self.proved_on})]
+        shown = by_numbers(rest, self.tried)
+        return self._once([*known, *behind, *silent, *shown, *self.stuck, *read, *odd])
+
+    def blamed(self, kept: Sequence[Finding]) -> tuple[str, ...]:
+        """Return the meshes on which something is wrong that is not silenced."""
+        certain = [one for one in kept if one.certain]
+        paths = {path for one in certain for path in (one.leaf, *one.likewise)}
+        on = {one.mesh for one in self.wrong if one.structure or one.path in paths}
+        on |= {one.mesh for one in certain}
+        on |= {*self.stuck_on} if any(one.code == Deadlock.code for one in certain) else set()
+        # Those that were not compared are wrong as the largest wrong one is.
+        compared = {one.mesh for one in self.wrong} | {*self.stuck_on}
+        largest = bool(self.wrong) and self.wrong[-1].mesh in on
+        return tuple(one for one in self.wrong_on if one in on or (largest and one not in compared))
+
+    def _once(self, findings: Sequence[Finding]) -> list[Finding]:
+        """Return each finding once; what reading suspected is certain where running shows it.
+
+        Not where something else is known to make the result wrong: that says nothing of the
+        suspicion.
+        """
+        caused = {
+            path
+            for finding in findings
+            if finding.certain and finding.is_cause
+            for path in (finding.leaf, *finding.likewise)
+        }
+        shown = {one.suspect for one in self.wrong if one.structure or one.path not in caused}
+        certain = {finding.code for finding in findings if finding.certain}
+        kept: dict[Any, Finding] = {}
+        for finding in findings:
+            if certain & {*FAULTS[finding.code].shown_by}:
+                continue
+            if (finding.code, finding.where) in shown:
+                finding = dataclasses.replace(finding, certain=True)
+            key = (finding.code, finding.where, finding.leaf)
+            if key not in kept or (finding.certain and not kept[key].certain):
+                kept[key] = finding
+        return sorted(kept.values(), key=lambda finding: not finding.certain)
+
+    def _after_run(self, read: Sequence[Finding], known: bool) -> list[Finding]:
+        """Add to what is declared the same what the devices hold on the largest mesh.
+
+        Where a cause is `known`, that they differ follows from it and is not reported.
+        """
+        run, body = self.runs[-1], self.runs[-1].body
+        if words(self.meshes[-1]) in self.stuck_on:
+            return list(read)
+        apart = [one.maker for one in self.wrong if not one.structure and one.apart]
+        shown = {maker.where for maker in apart if maker}
+        results = {id(atom) for atom in body.outs}
+        joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
+        differ = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
+        # What is used on the way is looked at here, unless that is inside a loop.
+        used = [row for row in joins if row[1] not in differ and row[0] in body.ops]
+        rough = max(self.limits, key=lambda limit: limit.norm)
+        held = run.observe([join.ins[0] for join, _ in used])
+        for (_, where), value in zip(used, held, strict=True):
+            seen = not all(agree(row, value.first, rough) for row in value.rows)
+            differ[where] = seen or differ.get(where, False)
+        kept = []
+        for one in read:
+            if one.code != MayDiffer.code or one.where not in differ:
+                kept.append(one)
+            elif not (known and differ[one.where]):
+                kept.append(MayDiffer.after_run(one, differ[one.where], bool(self.wrong_on)))
+        return kept
+
+    def _behind(
+        self, quiet: Sequence[Hidden], rest: Sequence[Wrong]
+    ) -> tuple[list[Finding], list[Wrong]]:
+        """Return the causes that another result has, and does not show; and what none explains.
+
+        The loss is right with a bias that is zero, and the gradient of the bias is not.
+        """
+        found: list[Finding] = []
+        explained: set[int] = set()
+        for one in quiet:
+            left = [wrong for wrong in rest if wrong.index not in explained]
+            same = [w for w in left if one.explains(w, factors_of(w, rest, self.tried))]
+            if same:
+                explained |= {wrong.index for wrong in same}
+                paths = tuple(wrong.path for wrong in same)
+                more = f" (and {len(same) - 1} more)" if len(same) > 1 else ""
+                message = (
+                    f"{one.finding.message}; {paths[0]}{more} is {same[0].times:.4g} times too "
+                    "large, probably because of it"
+                )
+                finding = dataclasses.replace(one.finding, message=message, certain=True)
+                found.append(dataclasses.replace(finding, leaf=paths[0], likewise=paths[1:]))
+        return found, [wrong for wrong in rest if wrong.index not in explained]
+
+
+def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """With a cause that is known, report other differences as what may follow from it.
+
+    Not with one that was silenced: they would be silenced too.
+    """
+    first = next((one for one in findings if one.certain and one.is_cause), None)
+    vague = [one for one in findings if one.code == DependsOnDevices.code]
+    if first is None or not vague:
+        return tuple(findings)
+    paths = tuple(path for one in vague for path in (one.leaf, *one.likewise))
+    count = f"{len(paths)} more result{'s differ' if len(paths) > 1 else ' differs'} too"
+    message = f"{first.message}; {count}, perhaps because of it"
+    led = dataclasses.replace(first, message=message, likewise=(*first.likewise, *paths))
+    return tuple(led if one is first else one for one in findings if one not in vague)
+
+
+def causes(meant: Meant | None, wrong: Sequence[Wrong]) -> tuple[list[Finding], list[Wrong]]:
+    """Return the causes of wrong results that meaning knows, and the results without one."""
+    found: dict[int, Finding] = {}
+    if meant is None:
+        return [], [*wrong]
+    for one in wrong:
+        finding = _cause(meant, one)
+        # Meshes come in order of size: the largest tells most. But where each device has a single
+        # element nothing is added up, and then only a smaller one shows a share.
+        if finding is not None and (finding.code != Differs.code or one.index not in found):
+            found[one.index] = finding
+    return grouped([*found.values()]), [one for one in wrong if one.index not in found]
+
+
+def _cause(meant: Meant, one: Wrong) -> Finding | None:
+    """The cause of one wrong result, if its meaning and its numbers agree."""
+    known = None if one.structure or not one.same_type else meant.gaps(one.run)
+    if not known or not known[one.index]:
+        return None
+    gap = _confirmed(known[one.index][0], one)
+    if gap is None:
+        return None
+    first = _at(meant, one.run, one.index, _measured(gap, one))
+    if first.code == NotFollowed.code:
+        return alone(gap.stray, one)
+    if not first.where.file:
+        return None
+    symptom = f"{much(one)}, " if first.code == ShareUsed.code else ""
+    symptom = "NaN or infinite " if one.not_finite else symptom
+    return dataclasses.replace(first, message=f"{first.message} ({symptom}on {first.mesh})")
+
+
+def _at(meant: Meant, run: Run, index: int, gap: Gap) -> Finding:
+    """Return the finding for where a result parts from one device's."""
+    assert run.mesh is not None
+    known = meant.known_of(index)
+    axes = tuple(axes_of(run.mesh).values())
+    gap = _along_alone(gap, known)
+    return cause(gap, run.paths[index], axes, words(abstract(run.mesh)), ratios(gap, known))
+
+
+def _confirmed(gap: Gap, one: Wrong) -> Gap | None:
+    """Return where a result parts from one device's, if the numbers are wrong for that.
+
+    To use a share before it is summed may be right, and what is wrong may be something else.
+    """
+    if gap.kind == "first" and not one.apart:
+        return None  # what is read as each device's own may be the same on all of them
+    if not gap.mistakes:
+        return gap
+    mistake = next((other for other in gap.mistakes if _shows(other, one)), None)
+    return mistake and dataclasses.replace(gap, mistake=mistake)
+
+
+def _shows(mistake: Mistake, one: Wrong) -> bool:
+    if not mistake.returned:
+        return one.comes_from(mistake.op)
+    assert isinstance(mistake.op, Join)
+    # What all devices have alike is nobody's share.
+    return one.apart or not set(mistake.axes) <= set(mistake.op.replicated)
+
+
+def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
+    """Of shares that are returned, the multiple on a mesh along their own axes, if it was read.
+
+    A sum too many along another axis of the same size makes them look like means.
+    """
+    mistake = gap.mistake
+    if mistake is None or not mistake.returned:
+        return gap
+    axes = {axis.name for axis in mistake.axes}
+    for sizes, gaps in known:
+        if {name for name, size in sizes.items() if size > 1} == axes:
+            found = [one.ratio for one in gaps if one.mistake and one.mistake.returned]
+            if found == [1]:
+                return dataclasses.replace(gap, ratio=1)
+    return gap
+
+
+def _measured(gap: Gap, one: Wrong) -> Gap:
+    """With the multiple that the sum of returned shares is, by the numbers, if it is not known."""
+    mistake = gap.mistake
+    if mistake is None or not mistake.returned or mistake.extreme or gap.ratio is not None:
+        return gap
+    if not one.apart or one.value is None:
+        return gap
+    lacks = share_of(one.value, one.want.value, one.agree)
+    if lacks is None or {*lacks.axes} != {*mistake.axes}:
+        return gap
+    count = math.prod(axis.size for axis in mistake.axes)
+    return dataclasses.replace(gap, ratio=count if lacks.missing == "pmean" else 1)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Hidden:
+    """A cause that the numbers do not show, and what was counted several times."""
+
+    finding: Finding
+    run: Run
+    counted: Step | None
+
+    def explains(self, one: Wrong, seen: Seen) -> bool:
+        """Whether a result is wrong by just that factor, and is made from where it arises."""
+        step = self.counted
+        if step is None or step.axis is None or one.run is not self.run or one.times is None:
+            return False
+        target = one.run.body.outs[one.index]
+        fits = powers(one.sizes, one.times, seen, one.slack) == [{step.axis.name: 1}]
+        return fits and any(op is step.op for op in ancestors(one.run.body, target))
+
+
+def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
+    """Return what results are multiples of, or made from, that the numbers do not show.
+
+    A bias that is counted once for each device is zero at the start of every training.
+    """
+    if run.program.watch.sites:
+        return []
+    shown = {one.index for one in wrong if one.run is run}
+    zero, known = _zeros(run), {}
+    found = []
+    for index, gaps in enumerate(meant.gaps(run) or ()):
+        rows = [(gap, vanishing(gap.term, zero, known)) for gap in gaps if gap.kind == "times"]
+        seen = [(gap, args) for gap, args in rows if index not in shown and (args or gap.sure)]
+        for gap, args in seen[:1]:
+            cause = _at(meant, run, index, gap)
+            names = " and ".join(run.traced.argument_paths[number] for number in args)
+            data = f", in which {names} {'are' if len(args) > 1 else 'is'} zero" if args else ""
+            right = "It is right with this data"
+            if not np.isfinite(wide(run.values[index].first)).all():
+                right = "With this data it is NaN or infinite, and nothing is seen of it"
+            message = f"{cause.message} (on {cause.mesh}). {right}{data}"
+            counted = [step for step in gap.steps if step.kind == "counted"]
+            finding = dataclasses.replace(cause, message=message, certain=False)
+            found.append(Hidden(finding, run, counted[-1] if counted else None))
+    return found
+
+
+def _zeros(run: Run) -> Callable[[int], bool]:
+    """Whether an argument is zero everywhere, by its number."""
+    values = run.traced.argument_values
+
+    @functools.cache
+    def is_zero(number: int) -> bool:
+        value = values[number]
+        if _jax.is_traced(value) or _jax.is_key(jax.typeof(value).dtype):
+            return False
+        return not np.asarray(value).any()
+
+    return is_zero

@@ -1,0 +1,328 @@
+"""What numbers show: a wrong result, measured, as evidence of a fault."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ... import _jax
+from ..._program import Body, Collective, Op, Var, Where, walk, within
+from ..faults import (
+    NUMBERS,
+    DependsOnDevices,
+    Differs,
+    Finding,
+    FollowsSharding,
+    MeanOfMeans,
+    NotFinite,
+    NotReference,
+    OtherType,
+    ShareReturned,
+    ShareUsed,
+    TooLarge,
+    TooSmall,
+    grouped,
+)
+from ..faults.powers import Powers, Seen, Sizes, powers, size_words
+from .cause import names
+from .compare import difference, is_inexact, wide
+from .diagnose import place
+from .flow import ancestors
+from .overflow import Overflow, overflow, wrapped
+from .ranges import whole_numbers
+from .relate import Relation, share_of
+from .running import Wanted
+from .two_ways import two_ways
+from .wrong import Wrong
+
+IN_ORDER = (
+    OtherType,
+    NotFinite,
+    ShareReturned,
+    TooLarge,
+    TooSmall,
+    FollowsSharding,
+    MeanOfMeans,
+    ShareUsed,
+    Differs,
+    DependsOnDevices,
+)
+"""The faults that numbers show: the first one that a result is evidence of is reported."""
+
+
+def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Finding]:
+    """Return one finding for each fault that wrong results show.
+
+    `tried` are the meshes on which numbers were compared, or proved to be right.
+    """
+    worst = {one.index: one for one in wrong}  # meshes come in order of size
+    rows = ((one, factors_of(one, wrong, tried)) for one in worst.values())
+    return grouped([finding for one, seen in rows for finding in _findings(one, seen)])
+
+
+def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
+    """By how much the same result is too large on each mesh, as far as that is one number."""
+    same = [other for other in wrong if other.index == one.index]
+    seen: list[tuple[Sizes, float]] = [
+        (sizes, 1.0) for sizes in tried if all(sizes != other.sizes for other in same)
+    ]
+    return seen + [(other.sizes, other.times) for other in same if other.times is not None]
+
+
+def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
+    """What is wrong on one device already, and what the sharding does besides."""
+    alone = one.on_one_device
+    if alone is not None:
+        found = NotReference.from_numbers(Measured(alone))
+        yield _about(found, alone)
+        alone = Wanted(alone.got, alone.run.dtypes[alone.index])
+        one, seen = dataclasses.replace(one, wanted=alone), ()
+        if one.right:
+            return
+    measured = Measured(one, seen)
+    for fault in IN_ORDER:
+        if (found := fault.from_numbers(measured)) is not None:
+            note = fault.note(measured) if fault is FollowsSharding else ""
+            yield _about(found, one, f" on {one.mesh}{note}")
+            return
+
+
+def _about(found: Finding, one: Wrong, tail: str = "") -> Finding:
+    message = f"{one.path} {found.message}{tail}"
+    return dataclasses.replace(
+        found, message=message, leaf=one.path, mesh=one.mesh, evidence=NUMBERS
+    )
+
+
+class Measured:
+    """A wrong result, and what the classes of faults ask of it beyond what it has itself."""
+
+    def __init__(self, wrong: Wrong, seen: Seen = ()):
+        self.wrong, self.seen = wrong, seen
+        """The wrong result, and the same factor on the other meshes."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.wrong, name)
+
+    @property
+    def much(self) -> str:
+        """By how much it is wrong, and where the most."""
+        return much(self.wrong)
+
+    # --- another type
+
+    @property
+    def structure_differs(self) -> str:
+        """In which results two structures differ."""
+        return paths_apart(self.run.paths, self.base.paths)
+
+    @property
+    def wanted_kind(self) -> str:
+        """The dtype and shape that it should have."""
+        return f"{self.want.dtype}{list(self.want.value.shape)}"
+
+    # --- devices that differ
+
+    @functools.cached_property
+    def lacks(self) -> Missing | None:
+        """The reduction that makes the result right, if there is one."""
+        one = self.wrong
+        found = share_of(one.value, one.want.value, one.agree) if one.value else None
+        return Missing(found) if found else None
+
+    @property
+    def share(self) -> Missing | None:
+        """The reduction that a value on the way lacks."""
+        origin = self.wrong.origin
+        return Missing(origin.lacks) if origin and origin.lacks.share else None
+
+    @property
+    def held_over(self) -> str:
+        """The axes along which devices differ."""
+        return names(self.wrong.value.axes) if self.wrong.value else ""
+
+    # --- a factor
+
+    @functools.cached_property
+    def _fitting(self) -> list[Powers]:
+        one = self.wrong
+        return powers(one.sizes, one.times, self.seen, one.slack) if one.times is not None else []
+
+    @property
+    def multiple(self) -> float | None:
+        """The factor, if it is one that sizes of axes explain."""
+        return self.wrong.times if self._fitting and not self.wrong.written else None
+
+    @property
+    def whose(self) -> str:
+        """The sizes that it may be."""
+        return ", or ".join(map(size_words, self._fitting))
+
+    @property
+    def over(self) -> str:
+        """The axes that it may be the size of, as written in a collective."""
+        found = list(dict.fromkeys(name for one in self._fitting for name in one))
+        return repr(found[0]) if len(found) == 1 else repr(tuple(found))
+
+    @property
+    def divisor(self) -> float:
+        """The factor of what the line divides by; a sum in a mean is no divisor."""
+        origin, times = self.wrong.origin, self.wrong.origin_times
+        averaged = origin is not None and within(origin.op.source, "pmean")
+        return min(times, 1.0) if averaged else times
+
+    @property
+    def summed_before(self) -> bool:
+        """Whether it was the same on all devices before the sum."""
+        origin = self.wrong.origin
+        is_sum = origin is not None and isinstance(origin.op, Collective) and origin.op.backward
+        return is_sum or self.wrong.suspect is not None
+
+    @property
+    def gradient_remedy(self) -> str:
+        """How to write the gradient that it is made from."""
+        return two_ways(self.wrong.gradient, self.over)
+
+    @staticmethod
+    def fraction(times: float) -> str:
+        """Return a number below 1 as one over an integer, if it is."""
+        under = round(1 / times)
+        return f"1/{under}" if abs(under * times - 1) < 1e-3 else f"{times:.4g}"
+
+    # --- ranges
+
+    @property
+    def wraps(self) -> tuple[Overflow, bool] | None:
+        """Where integers wrap around on the mesh or on one device alone."""
+        return wrapped(self.run, self.base, self.index)
+
+    @property
+    def _beyond(self) -> Any:
+        """The run in which the result is not finite."""
+        return self.run if self.not_finite else self.base
+
+    @property
+    def overflow(self) -> Overflow | None:
+        """Where a value leaves its range, on the mesh or on one device."""
+        return overflow(self._beyond, self.index)
+
+    @property
+    def narrow(self) -> tuple[Any, float] | None:
+        """A dtype of the program that ends far below float32, and where it ends."""
+        kind = self._beyond.short_range
+        return None if kind is None else (kind, float(jnp.finfo(kind).max))
+
+    @property
+    def may_wrap(self) -> str:
+        """A question about the integers that the result is made of, if it is of any."""
+        body, target = self.run.body, self.run.body.outs[self.index]
+        kind = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
+        if kind is None or self._largest_sum <= (most := jnp.iinfo(kind).max):
+            return ""
+        return f" Do integers of {kind}, which end at {most}, wrap around where they are added up?"
+
+    @property
+    def _largest_sum(self) -> float:
+        """About how large sums of integers can become."""
+        run = self.wrong.run
+        given = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
+        whole = [x for x in given if x.size and not is_inexact(x) and x.dtype != np.bool_]
+        largest = max((float(np.abs(x.astype(np.float64)).max()) for x in whole), default=1.0)
+        sizes = [math.prod(var.shape) for op in walk(run.body.ops) for var in op.outs]
+        return max(1.0, largest) * max(sizes, default=1) * (run.mesh.size if run.mesh else 1)
+
+    # --- random numbers
+
+    @functools.cached_property
+    def draw(self) -> Op | None:
+        """The random numbers that follow the sharding, if there are any."""
+        return None if self.wrong.apart else self.wrong.draw
+
+    @property
+    def mean_of_means(self) -> bool:
+        """Whether it is a mean of unequal means."""
+        return not self.wrong.apart and self.draw is None and self.wrong.mean_of_means
+
+    @property
+    def draw_line(self) -> Where:
+        """The line that draws them."""
+        assert self.draw is not None
+        return place(self.draw, self.run.body)
+
+    @property
+    def own_key(self) -> bool:
+        """Whether what a draw is made from differs between devices."""
+        draw = self.draw
+        return draw is not None and any(isinstance(a, Var) and bool(a.axes) for a in draw.ins)
+
+    @property
+    def along(self) -> str:
+        """Along which axes all devices have the same, if they do not along all."""
+        op = self.wrong.origin.op if self.wrong.origin else None
+        if not isinstance(op, Collective) or not op.outs[0].axes:
+            return ""
+        return f" along {names(op.axes)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """A reduction that is missing."""
+
+    relation: Relation
+
+    @property
+    def missing(self) -> str:
+        """Which one."""
+        return self.relation.missing
+
+    @property
+    def over(self) -> str:
+        """Its axes, as written in a collective."""
+        return names(self.relation.axes)
+
+
+def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
+    """Say in which results two trees differ."""
+    parts = []
+    for word, own, other in (("has", here, there), ("lacks", there, here)):
+        found = [name for name in own if name not in {*other}]
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        parts += [f"it {word} {', '.join(found[:3])}{more}"] if found else []
+    return ", and ".join(parts) or "the same results in other containers"
+
+
+def much(one: Wrong) -> str:
+    """By how much a result is wrong, and where the most."""
+    gap = difference(one.got, one.want.value)
+    with np.errstate(all="ignore"):
+        gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want.value)), nan=np.inf)
+    gaps = np.where(one.off, gaps, 0)
+    size = f"relative difference {gap:.2g}, largest {float(gaps.max()):.3g}"
+    if not gaps.any():  # integers that are one and the same in float64
+        size = "by less than float64 can tell"
+    count = int(one.off.sum())
+    if not 0 < count < one.off.size:
+        return size
+    with np.errstate(all="ignore"):
+        shares = np.where(one.off, gaps / np.abs(wide(one.want.value)), -1)
+    worst = np.unravel_index(int(np.nanargmax(shares)), shares.shape)
+    at = ", ".join(map(str, worst))
+    return f"{size}; {count} of {one.off.size} entries, the worst [{at}]: {_pair(one, worst)}"
+
+
+def _pair(one: Wrong, at: tuple[Any, ...]) -> str:
+    """One element and what it should be, with as many digits as tell them apart."""
+    got, want = one.got[at], one.want.value[at]
+    if not jnp.issubdtype(one.want.value.dtype, jnp.inexact):
+        return f"{got} instead of {want}"
+    got, want = wide(got)[()], wide(want)[()]
+    texts = ((f"{got:.{digits}g}", f"{want:.{digits}g}") for digits in (4, 9, 17))
+    apart = (pair for pair in texts if pair[0] != pair[1])
+    return " instead of ".join(next(apart, (str(got), str(want))))

@@ -1,0 +1,120 @@
+"""A fault: what can be wrong with a program, whatever shows it.
+
+Nothing here imports JAX: `shardwise rule` and the settings of a project read these classes too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .finding import MEANING as MEANING
+from .finding import NUMBERS as NUMBERS
+from .finding import OPERATIONS as OPERATIONS
+from .finding import Finding, nowhere
+
+if TYPE_CHECKING:
+    from ..._program import Where
+
+FAULTS: dict[str, type[Fault]] = {}
+"""All faults by their codes, in order."""
+
+OLD: dict[str, str] = {}
+"""Codes of earlier versions, each with the code that stands for it now."""
+
+
+class Fault:
+    """One kind of mistake: its documentation, and how evidence of it becomes a finding.
+
+    A class has `from_meaning`, `from_numbers` or `from_operations` for each kind of evidence; each
+    returns a `Finding`, or None where the evidence does not show this fault.
+    """
+
+    code: ClassVar[str]
+    title: ClassVar[str]
+    old: ClassVar[tuple[str, ...]] = ()
+    """Codes that the fault had in earlier versions; they still work in comments and settings."""
+    evidence: ClassVar[tuple[str, ...]] = ()
+    shown_by: ClassVar[tuple[str, ...]] = ()
+    """Codes of what a run shows where this was suspected; the suspicion is then not repeated."""
+    page: ClassVar[str] = "check"
+    """The page of the documentation that it is on: `check` or `prove`."""
+    explanation: ClassVar[str]
+    wrong: ClassVar[str] = ""
+    """A program that has the fault."""
+    remedy: ClassVar[str] = ""
+    right: ClassVar[str] = ""
+    """The program without it."""
+    more: ClassVar[str] = ""
+    see: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Pages of the documentation: titles and places."""
+
+    def __init_subclass__(cls) -> None:
+        if not cls.code:
+            return  # a base of several
+        for code in (cls.code, *cls.old):
+            if code in FAULTS:
+                raise ValueError(f"{code} is the code of {FAULTS[code].__name__}")
+            if code in OLD:
+                raise ValueError(f"{code} is a former code of {FAULTS[OLD[code]].__name__}")
+        for name in ("explanation", "wrong", "remedy", "right", "more"):
+            setattr(cls, name, inspect.cleandoc(getattr(cls, name)))
+        FAULTS[cls.code] = cls
+        ordered = sorted(FAULTS.items())
+        FAULTS.clear()
+        FAULTS.update(ordered)
+        OLD.update(dict.fromkeys(cls.old, cls.code))
+
+    @classmethod
+    def found(
+        cls, message: str, where: Where | None = None, remedy: str = "", **fields: Any
+    ) -> Finding:
+        """Return a finding of this fault; without `where` it is about no line."""
+        return Finding(cls.code, message, where or nowhere(), remedy=remedy, **fields)
+
+    @classmethod
+    def summary(cls) -> str:
+        """Return the first paragraph as plain text."""
+        first = cls.explanation.split("\n\n")[0]
+        return first.replace("*", "").replace("`", "").replace("\n", " ")
+
+    @classmethod
+    def markdown(cls, folder: str | None = None) -> str:
+        """Return the section of this fault, without its heading.
+
+        Links are relative to a `folder` of the documentation; without one, pages are named.
+        """
+        former = f"Formerly {' and '.join(cls.old)}." if cls.old else ""
+        pages = [
+            f"{title} (in the documentation: {page})"
+            if folder is None
+            else f"[{title}]({'../' * (folder != '')}{page}.md)"
+            for title, page in cls.see
+        ]
+        see = f"See {' and '.join(pages)}." if pages else ""
+        about = " ".join(filter(None, (cls.explanation, see, former)))
+        remedy = f"**The remedy.** {cls.remedy}" if cls.remedy else ""
+        parts = (about, _fenced(cls.wrong), remedy, _fenced(cls.right), cls.more)
+        return "\n\n".join(filter(None, parts))
+
+
+def _fenced(code: str) -> str:
+    return f"```python\n{code}\n```" if code else ""
+
+
+def canonical(code: str) -> str:
+    """Return the code that stands now for one of an earlier version, or the code itself."""
+    return OLD.get(code, code)
+
+
+def fault_of(code: str) -> type[Fault] | None:
+    """Return the fault that a code stands for, also a code of an earlier version."""
+    return FAULTS.get(canonical(code))
+
+
+def nearest(code: str) -> str:
+    """Return the code that was probably meant by one that does not exist; empty if unclear."""
+    plain = code.strip().upper().translate(str.maketrans("OIL", "011"))
+    near = difflib.get_close_matches(plain, [*FAULTS, *OLD], n=1, cutoff=0.75)
+    return near[0] if near else ""

@@ -1,0 +1,184 @@
+"""A finding: data first; the text for people is derived from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..._base.calls import public_methods
+
+if TYPE_CHECKING:
+    from ..._program import Where
+
+
+MEANING, NUMBERS, OPERATIONS = "meaning", "numbers", "operations"
+"""What a finding is derived from: the meanings of values, a run, the list of operations."""
+
+
+def nowhere() -> Where:
+    """Return the place of a finding that is about no line."""
+    from ..._program import Where  # imports JAX
+
+    return Where("", 0, "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Fix:
+    """An edit of the user's source that was tried: the edited program is right."""
+
+    diff: str
+    """The edit as a unified diff, which `patch -p0` applies."""
+    description: str
+    """What the edit does, in a sentence."""
+    verified: str
+    """`"proved"`: right for all inputs on every mesh; `"checked"`: run on these arguments."""
+    file: str = dataclasses.field(default="", repr=False)
+    before: str = dataclasses.field(default="", repr=False)
+    """The text of the file that was edited."""
+    after: str = dataclasses.field(default="", repr=False)
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the fix as plain data."""
+        return {"diff": self.diff, "description": self.description, "verified": self.verified}
+
+
+@public_methods("finding")
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """One thing that is wrong, or may be."""
+
+    code: str
+    """Stable: `SW401` and so on; each has a section in the documentation."""
+    message: str
+    """What is wrong, as a sentence."""
+    where: Where
+    """The line of the user's program."""
+    leaf: str = ""
+    """Which result it is about, as a path: `['params']['kernel']`."""
+    remedy: str = ""
+    certain: bool = True
+    """Whether it fails the verdict. What was read off the program and may be right does not."""
+    mesh: str = ""
+    """The mesh on which it shows."""
+    likewise: tuple[str, ...] = ()
+    """The paths of further results that are wrong for the same reason."""
+    fix: Fix | None = None
+    """An edit that makes the program right, if one was found and verified."""
+    evidence: str = dataclasses.field(default="", repr=False)
+    """What it is derived from, where that matters: the meanings of values, or numbers."""
+
+    @property
+    def doubt(self) -> str:
+        """What is said behind the code of something that was read off the program."""
+        return "" if self.certain or self.of_the_check else " (may be right)"
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether it says why a result is wrong, and not only how."""
+        return self.evidence == MEANING and self.code != "SW409"
+
+    @property
+    def of_the_check(self) -> bool:
+        """Whether it is about what the check could see, and not about the program."""
+        return self.code.startswith("SW5")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The finding as plain data."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "certain": self.certain,
+            "leaf": self.leaf,
+            "likewise": list(self.likewise),
+            "mesh": self.mesh,
+            "remedy": self.remedy,
+            "where": self.where.to_dict(),
+            "fix": self.fix.to_dict() if self.fix else None,
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(text_lines(self))
+
+
+def told_once(findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with each remedy only the first time, for people who read from the top."""
+    seen: set[str] = set()
+    told = []
+    for finding in findings:
+        again = finding.remedy in seen and finding.fix is None
+        told.append(dataclasses.replace(finding, remedy=AGAIN[0]) if again else finding)
+        seen |= {finding.remedy} - {""}
+    return told
+
+
+def text_lines(finding: Finding) -> list[str]:
+    """Return the text of a finding, line by line."""
+    lines = [f"{finding.code}{finding.doubt}: {finding.message}"]
+    where = finding.where
+    if where.file:
+        lines.append(f"  --> {where.file}:{where.line} in {where.function}")
+        if where.text:
+            number = str(where.line)
+            lines.append(f"  {number} | {where.text}")
+            lines.append(f"  {' ' * len(number)} | {caret(where)}")
+        if where.through:
+            lines.append(f"  through {where.through}")
+    if said := advice(finding):
+        label, text = said
+        lines.append(f"  {label}: " + text.replace("\n", "\n    "))
+    return lines
+
+
+def advice(finding: Finding) -> tuple[str, str] | None:
+    """Return what to do about a finding: a label and a text; None where there is nothing to say."""
+    if finding.fix is not None:
+        head = f"{finding.fix.description}\n{finding.fix.diff}"
+        return f"Fix ({finding.fix.verified})", head.rstrip("\n")
+    if not finding.remedy:
+        return None
+    tried = not finding.certain or finding.remedy in AGAIN
+    return "Remedy" if tried else "Suggestion (not verified)", finding.remedy
+
+
+AGAIN = ("as above.", "the fix above.")
+
+
+def caret(where: Where) -> str:
+    """A line of carets under the call, to go below the line without its indentation."""
+    raw = linecache.getline(where.file, where.line)
+    return underline(where)[len(raw) - len(raw.lstrip()) :]
+
+
+def underline(where: Where) -> str:
+    """The same, to go below the line as it stands in the file."""
+    raw = linecache.getline(where.file, where.line).rstrip()
+    # Python counts columns in bytes. A call that goes on below is marked up to the end of the line.
+    start, end = (len(raw.encode()[:at].decode(errors="ignore")) for at in _columns(where))
+    indent = len(raw) - len(raw.lstrip())
+    if not indent <= start < min(end, len(raw)):
+        start, end = indent, len(raw)
+    blank = "".join(char if char == "\t" else " " for char in raw[:start])
+    return blank + "^" * max(1, min(end, len(raw)) - start)
+
+
+def _columns(where: Where) -> tuple[int, int]:
+    goes_on = 0 < where.end_column <= where.column
+    return where.column, 1 << 30 if goes_on else where.end_column
+
+
+def grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """Return each cause once: the result that shows it first, and how many more do."""
+    kept: dict[Any, list[Finding]] = {}
+    for finding in findings:
+        key = finding.code, finding.where, finding.certain, finding.evidence
+        kept.setdefault(key, []).append(finding)
+    joined = []
+    for same in kept.values():
+        leaves = dict.fromkeys(finding.leaf for finding in same)
+        others = tuple(leaf for leaf in leaves if leaf != same[0].leaf)
+        count = len(others)
+        more = f"; {count} more result{'s' * (count != 1)}" if others else ""
+        joined.append(dataclasses.replace(same[0], message=same[0].message + more, likewise=others))
+    return joined

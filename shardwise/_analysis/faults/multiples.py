@@ -1,0 +1,326 @@
+"""Results that are a multiple of what they should be, or weigh their parts wrongly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .fault import MEANING, NUMBERS, Fault
+from .powers import size_words
+
+if TYPE_CHECKING:
+    from .finding import Finding
+
+AVERAGED = "average instead of summing: jax.lax.pmean(..., {over})."
+MEANT = "leave the sum out, or average: jax.lax.pmean(..., {over})."
+
+
+class TooLarge(Fault):
+    code = "SW401"
+    title = "n times what it should be: summed where it should be averaged, or summed twice"
+    old = ("SW101",)
+    evidence = (MEANING, NUMBERS)
+    page = "prove"
+    explanation = """
+        **n times what it should be**, where n is the size of a mesh axis or a product of several: a
+        sum of means, a sum of what every device has in full, or a gradient that autodiff has
+        already summed. All meshes that were tried decide together which axis it is: a factor of 4
+        on `{dp: 4, tp: 4}` may belong to either.
+    """
+    see = (("My gradients are n times too large", "how-to/gradients"),)
+    wrong = """
+        def twice(x, w1, w2, b2):
+            hidden = lax.psum(jax.nn.relu(x @ w1) @ w2, "model")
+            return lax.psum(hidden, "model")
+
+
+        prove(twice)
+    """
+    remedy = """
+        Average means with `pmean`, and sum only once. For a gradient, differentiate the loss of all
+        devices, or let the parameters vary before you differentiate.
+    """
+    right = """
+        def once(x, w1, w2, b2):
+            return lax.psum(jax.nn.relu(x @ w1) @ w2, "model")
+
+
+        prove(once)
+    """
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Say which sum is one too many, from a `Multiple`."""
+        if m.direction == 0 and m.ratio > 1:
+            return cls.found(*m.unclear())
+        if m.direction <= 0:
+            return None
+        head, over, paid = (
+            f"{m.made_of}is {m.number} times what it is on one device: ",
+            m.over,
+            m.paid,
+        )
+        again = [step for step in m.steps("times") if not m.is_mean(step)]
+        auto = next((step for step in paid if step.op.backward), None)
+        loss, seeded = m.steps("reduced", everywhere=True), m.steps("seeded")
+        if auto is not None and not again and loss:
+            return cls.found(
+                f"{head}so is the loss that is differentiated, since this line",
+                loss[0].op.where,
+                f"average it: jax.lax.pmean(..., {over}); or divide its sum by the number of all, "
+                "not of one device's.",
+            )
+        if auto is not None and not again:
+            idle = next((s for s in m.steps("times") if s.order > auto.order), None)
+            tail = f"; the pmean at {idle.op.where} averages equal values" if idle else ""
+            return cls.found(
+                f"{head}autodiff sums this gradient over {over}, and each device's loss is a mean "
+                f"over its own part{tail}",
+                m.line(auto),
+                m.gradient_remedy(auto),
+            )
+        if again and again[-1].op.backward:
+            return cls.found(
+                f"{head}the backward pass sums a gradient over {over} here although every device "
+                "has the same; with check_vma=False the derivative of a psum is a psum",
+                again[-1].op.where,
+                "leave check_vma on, where that derivative is known to be the same everywhere; or "
+                "hand it back as it is: a jax.custom_vjp around the psum, whose backward function "
+                "returns (gradient,).",
+            )
+        if again:
+            return cls.found(
+                f"{head}it is summed over {over} although every device has the same value",
+                again[-1].op.where,
+                MEANT.format(over=over),
+            )
+        if paid and seeded:
+            return cls.found(
+                f"{head}what is differentiated is summed over {over} here, with check_vma=False, "
+                f"so that its derivative is summed over {over} too, before the sum at "
+                f"{paid[-1].op.where}",
+                seeded[-1].op.where,
+                "differentiate each device's own part and sum afterwards; or leave check_vma on, "
+                "where autodiff sums the gradient once, and leave the other sum out.",
+            )
+        scaled = [
+            s for s in m.steps("scaled", everywhere=True) if paid and s.order > paid[-1].order
+        ]
+        by_hand = [step for step in scaled if not m.is_mean(step)]
+        averaged = all(map(m.is_mean, paid))
+        if by_hand and (averaged or m.divides(by_hand[-1], 1 / m.ratio)):
+            return cls.found(
+                f"{head}it is {'averaged' if averaged else 'summed'} over {over} at "
+                f"{paid[-1].op.where}, and multiplied by the number of devices here",
+                by_hand[-1].op.where,
+                "leave the number of devices out.",
+            )
+        if scaled and m.is_integer(paid[-1].coef):
+            return cls.found(
+                f"{head}a sum over {over} is divided by what one device has",
+                scaled[-1].op.where,
+                f"divide by the number of all, or sum it too: jax.lax.psum(count, {over}).",
+            )
+        if paid and m.counts(paid[-1]):  # a count is no mean
+            return cls.found(
+                f"{head}it is summed over {over}, beside a number that is one device's own",
+                paid[-1].op.where,
+                "take that number of all devices: x.size is that of one device's part, and "
+                f"jax.lax.psum(x.size, {over}) that of the whole.",
+            )
+        if paid:
+            scatters = getattr(paid[-1].op, "name", "") == "psum_scatter"
+            return cls.found(
+                f"{head}it is summed over {over}, where each device's value is already a mean over "
+                "its own part",
+                paid[-1].op.where,
+                f"divide what it gives by jax.lax.axis_size({over})."
+                if scatters
+                else AVERAGED.format(over=over),
+            )
+        return cls.found(
+            f"{head}{size_words(m.powers)}",
+            m.last,
+            f"look at what is counted, summed and averaged over {over} on the way.",
+        )
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Say by how much a wrong result is too large, from a `Measured` factor."""
+        if one.multiple is None or one.multiple < 1:
+            return None
+        what = f"is {one.multiple:.4g} times too large, {one.whose}"
+        if one.divisor < 1:
+            what += f"; what is divided by is {one.fraction(one.divisor)} of what it should be, "
+            return cls.found(f"{what}since here", one.where, SUMMED.format(over=one.over))
+        if one.gradient is not None and one.summed_before:
+            why, remedy = "; autodiff has already summed it over the devices", one.gradient_remedy
+        elif one.summed_before:
+            why, remedy = "; every device has the same value before the sum", MEANT
+        else:
+            why, remedy = "", AVERAGED
+        return cls.found(f"{what}{why}", one.where, remedy.replace("{over}", one.over))
+
+
+SUMMED = "sum instead of averaging: jax.lax.psum(..., {over}), or divide only once."
+
+
+class TooSmall(Fault):
+    code = "SW402"
+    title = "1/n of what it should be: averaged where it should be summed, or divided twice"
+    old = ("SW102",)
+    evidence = (MEANING, NUMBERS)
+    page = "prove"
+    explanation = """
+        **1/n of what it should be.** An average of shares, or a division too many. The message is
+        about the result, but the factor is that of the part that is wrong: in the example the
+        product, not the bias.
+    """
+    wrong = """
+        def averaged(x, w1, w2, b2):
+            return lax.pmean(jax.nn.relu(x @ w1) @ w2, "model") + b2
+
+
+        prove(averaged)
+    """
+    remedy = "Sum what is a total, average what is a mean."
+    right = """
+        def summed(x, w1, w2, b2):
+            return lax.psum(jax.nn.relu(x @ w1) @ w2, "model") + b2
+
+
+        prove(summed)
+    """
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Say which division is one too many, from a `Multiple`."""
+        if m.direction == 0:
+            return cls.found(*m.unclear())
+        head, over = f"{m.made_of}is 1/{m.inverse} of what it is on one device: ", m.over
+        scaled, paid = m.steps("scaled", everywhere=True), m.steps("paid")
+        averaged = [step for step in paid if m.is_mean(step)]
+        by_hand = m.by_hand
+        divided = [step for step in by_hand if m.divides(step, 1 / m.ratio)]
+        late = [step for step in divided if averaged and step.order > averaged[-1].order]
+        if late:
+            return cls.found(
+                f"{head}it is averaged over {over} at {averaged[-1].op.where}, and divided by the "
+                "number of devices again",
+                late[-1].op.where,
+                "divide only once.",
+            )
+        if divided and not averaged:
+            return cls.found(
+                f"{head}it is divided by the number of devices along {over} here",
+                divided[-1].op.where,
+                "leave the division out.",
+            )
+        if by_hand and paid and not averaged and by_hand[-1].order > paid[-1].order:
+            return cls.found(
+                f"{head}it is summed over {over} at {paid[-1].op.where}, and what it is divided by "
+                "here grows too fast with the number of devices",
+                by_hand[-1].op.where,
+                f"leave out one factor jax.lax.axis_size({over}).",
+            )
+        last = averaged or paid or [step for step in scaled if step not in by_hand]
+        if not last:
+            return cls.found(
+                f"{head}{size_words(m.powers)}",
+                m.first,
+                f"look at what is averaged or divided over {over} on the way.",
+            )
+        return cls.found(
+            f"{head}it is averaged over {over}, where each device has a share of a sum",
+            last[-1].op.where,
+            f"sum instead of averaging: jax.lax.psum(..., {over}).",
+        )
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Say by how much a wrong result is too small, from a `Measured` factor."""
+        if one.multiple is None or one.multiple >= 1:
+            return None
+        what = f"is {one.fraction(one.multiple)} of what it should be, {one.whose}"
+        if one.divisor > 1:
+            what += f"; what is divided by is {one.divisor:.4g} times too large, since here"
+        remedy = SUMMED if one.divisor <= 1 else AVERAGED
+        return cls.found(what, one.where, remedy.format(over=one.over))
+
+
+class CountedOften(Fault):
+    code = "SW404"
+    title = "a whole value is added before the sum, and counted once for each device"
+    evidence = (MEANING,)
+    page = "prove"
+    explanation = """
+        **A whole value is counted once for each device.** The bias is on every device; added before
+        the sum, it comes in n times.
+    """
+    wrong = """
+        def biased(x, w1, w2, b2):
+            return lax.psum(jax.nn.relu(x @ w1) @ w2 + b2, "model")
+
+
+        prove(biased)
+    """
+    more = """
+        A bias of zeros hides this from numbers. `sw.check` then says `right as far as this could
+        show`, with this finding as a warning that names the argument that is zero.
+    """
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Say where the value is added, from a `Multiple`."""
+        step = m.counted
+        if step is None:
+            return None
+        over = repr(step.axis.name)
+        return cls.found(
+            f"counts a value {step.axis.size} times: every device has it whole and adds it here, "
+            f"before the sum over {over}",
+            step.op.where,
+            f"add it after the sum, or divide it by jax.lax.axis_size({over}).",
+        )
+
+
+class MeanOfMeans(Fault):
+    code = "SW103"
+    title = "a mean of unequal means"
+    evidence = (NUMBERS,)
+    explanation = """
+        **A mean of unequal means.** Each device divides by its own count, and `pmean` gives every
+        device the same weight, however few examples it has. With padding or masks the counts
+        differ.
+    """
+    wrong = """
+        @sharded(in_specs=(P("data"), P("data")))
+        def masked_mean(x, mask):
+            mine = jnp.sum(x * mask) / jnp.sum(mask)
+            return pmean(mine, "data")
+
+
+        mask = jnp.arange(16) % 7 != 1
+        print(check(masked_mean, x, mask, reference=lambda x, mask: jnp.mean(x, where=mask)))
+    """
+    remedy = "Sum totals and counts separately, and divide once."
+    right = """
+        @sharded(in_specs=(P("data"), P("data")))
+        def masked_mean(x, mask):
+            total, count = psum((jnp.sum(x * mask), jnp.sum(mask)), "data")
+            return total / count
+
+
+        print(check(masked_mean, x, mask))
+    """
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Recognise a quotient that is right once both its sides are summed."""
+        if not one.mean_of_means:
+            return None
+        return cls.found(
+            f"is a mean of unequal means ({one.much})",
+            one.where,
+            "sum numerators and denominators separately, and divide once: "
+            "jax.lax.psum(total, axis) / jax.lax.psum(count, axis).",
+        )

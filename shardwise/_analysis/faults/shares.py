@@ -1,0 +1,326 @@
+"""Values of one device that are taken for those of all."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from .fault import MEANING, NUMBERS, Fault
+
+if TYPE_CHECKING:
+    from .finding import Finding
+
+
+class ShareReturned(Fault):
+    code = "SW403"
+    title = "a share of a sum is returned"
+    old = ("SW104",)
+    evidence = (MEANING, NUMBERS)
+    page = "prove"
+    explanation = """
+        **A share is returned.** The `psum` is missing, or the `pmean` or `pmax`, and where
+        `out_specs` say that the result is the same everywhere, JAX returns what the first device
+        has. Unless its check is off, JAX refuses such a program.
+    """
+    wrong = """
+        def unsummed(x, w1, w2, b2):
+            return jax.nn.relu(x @ w1) @ w2
+
+
+        prove(unsummed)
+    """
+    remedy = "The message says which reduction gives the right result."
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Say which reduction is missing, from a `Misuse` of shares that are returned."""
+        if not m.returned:
+            return None
+        over, ratio = m.over, m.ratio
+        if not m.same and not m.extreme and m.joins_parts:
+            return ShareUsed.used(m, m.mistake.maker, "parts of an array meet it")
+        count = math.prod(axis.size for axis in m.axes)
+        if m.same and ratio not in (None, 1, count):
+            return Differs.from_meaning(m)  # no sum of them is the result
+        if m.same and ratio is None and not m.extreme:
+            return cls.found(
+                f"is made with only the first device's share of a sum over {over}",
+                m.where,
+                f"add the shares up, before anything is added to them: jax.lax.psum(..., {over}), "
+                "or pmean if each is a mean of its own part.",
+            )
+        reduce, what = "psum", f"share of a sum over {over}"
+        remedy = "add the shares up before they are returned"
+        if m.extreme:
+            reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
+            remedy = "combine them before they are returned, with pmax or pmin"
+        elif ratio == count:
+            reduce, what = "pmean", f"own mean, not the mean over {over}"
+            remedy = "average them before they are returned"
+        is_only = "is only the first device's"
+        if not m.same:
+            is_only = "is put together from each device's"
+            remedy += ", and leave the axis out of out_specs"
+        return cls.found(f"{is_only} {what}", m.where, f"{remedy}: jax.lax.{reduce}(..., {over}).")
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Recognise a result that one reduction makes right."""
+        lacks = one.lacks
+        if not one.apart or lacks is None:
+            return None
+        return cls.found(
+            f"is only the first device's share; {lacks.missing} over {lacks.over} gives the right "
+            "result",
+            one.where,
+            f"return jax.lax.{lacks.missing}(..., {lacks.over}).",
+        )
+
+
+class ShareUsed(Fault):
+    code = "SW405"
+    title = "a share of a sum is used as if it were the whole"
+    evidence = (MEANING, NUMBERS)
+    page = "prove"
+    explanation = """
+        **A share is used as if it were the whole.** An activation, a norm, a root or a comparison
+        of what has not been added up yet.
+    """
+    wrong = """
+        def too_early(x, w1, w2, b2):
+            partial = jax.nn.relu(x @ w1) @ w2
+            return lax.psum(jnp.tanh(partial), "model")
+
+
+        prove(too_early)
+    """
+    more = """
+        Read alone, this could still be right by some identity, so the proof says "unknown" where it
+        may not run the program (`run=False` here); with numbers it is refuted. It is reported only
+        for what is known to be a share: the sum that is missing is a value that the program has on
+        one device. Where numbers are wrong, it is called the cause only if what is made of the
+        share is wrong up to the result.
+
+        Of a quotient it depends on what is divided. A total over a count, both of them shares, is
+        summed on both sides: `psum(total) / psum(count)`. Where what is divided is no share, as in
+        `w / w.sum()`, only what it is divided by is summed: `w / psum(w.sum())`.
+
+        A variance is where adding up or averaging does not help. `x.var()` of a part measures
+        distances from the mean of that part, and the mean of such variances leaves out how far the
+        means of the parts are apart. So the mean has to be that of all before anything is squared:
+
+        ```python
+        def own_variance(x, w1, w2, b2):
+            hidden = x @ w1
+            return lax.pmean(hidden.var(-1), "model")
+
+
+        prove(own_variance)
+        ```
+
+        ```python
+        def variance_of_all(x, w1, w2, b2):
+            hidden = x @ w1
+            mean = lax.pmean(hidden.mean(-1, keepdims=True), "model")
+            return lax.pmean(((hidden - mean) ** 2).mean(-1), "model")
+
+
+        prove(variance_of_all)
+        ```
+    """
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Say where a share is used and what has to come first, from a `Misuse`."""
+        over = m.over
+        if m.extreme:
+            return cls.found(
+                f"uses each device's own maximum or minimum over {over} as if it were the whole: "
+                f"{m.reason}",
+                m.where,
+                _combined(over, m.mistake.exponent),
+            )
+        if m.gradient is not None:
+            line = m.gradient.where
+            used = f", at {m.op.where}" if m.op.where.line != line.line else ""
+            return cls.found(
+                f"is made with a gradient that is each device's share of a sum over {over}: that "
+                f"of what goes in here, which the backward pass uses as if it were the whole{used}",
+                line,
+                "sum it in the backward pass: hand the value over through a jax.custom_vjp whose "
+                f"backward function is jax.lax.psum(gradient, {over}); or leave check_vma on, "
+                "where autodiff sums it.",
+            )
+        if (dims := m.variance) is not None:
+            mean, along = dims
+            return cls.found(
+                "is made with a variance around each device's own mean, not around the mean over "
+                f"{over}: the square comes before the means are averaged",
+                m.where,
+                "subtract the mean of all before squaring:\n"
+                f"    mean = jax.lax.pmean(x.mean({mean}), {over})\n"
+                f"    var = jax.lax.pmean(((x - mean) ** 2).mean({along}), {over})\n"
+                "The mean of the devices' own variances leaves out how far their means are apart.",
+            )
+        remedy = ""
+        if m.reason.startswith("division by"):
+            remedy = (
+                f"sum only what it is divided by: x / jax.lax.psum(..., {over}), or pmean if it is "
+                "a mean. What is divided is no share of a sum, and stays as it is."
+                if m.divides_whole
+                else "sum numerator and denominator separately, and divide once: "
+                f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
+            )
+        return cls.used(m, m.op, m.reason, remedy)
+
+    @classmethod
+    def used(cls, m: Any, by: Any, reason: str, remedy: str = "") -> Finding:
+        """Name the operation that uses a share as if it were the whole."""
+        used = f" at {by.where}" if by.where.line != m.where.line else ""
+        return cls.found(
+            f"uses each device's own share of a sum over {m.over} as if it were the whole{used}: "
+            f"{reason}",
+            m.where,
+            remedy
+            or f"add the shares up first: jax.lax.psum(..., {m.over}), or pmean if they are means.",
+        )
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Recognise a value on the way that one reduction makes right."""
+        share = one.share
+        if share is None:
+            return None
+        over = share.over
+        what = f"depends on the number of devices ({one.much}): each device uses its own share of "
+        if one.apart:
+            what = (
+                f"is computed from only the first device's share: {share.missing} over {over} of "
+            )
+        return cls.found(
+            f"{what}this value",
+            one.where,
+            f"reduce it before it is used: jax.lax.{share.missing}(..., {over}).",
+        )
+
+
+def _combined(over: str, exponent: bool) -> str:
+    """Say how maxima are combined; in a logsumexp so that it can be differentiated too.
+
+    JAX has no derivative of pmax.
+    """
+    if not exponent:
+        return (
+            f"combine them first: jax.lax.pmax(..., {over}) of maxima, jax.lax.pmin(..., {over}) "
+            "of minima."
+        )
+    return (
+        "combine them first, here a maximum of rows (pmin for a minimum):\n"
+        f"    m = jax.lax.pmax(jax.lax.stop_gradient(jnp.max(x, -1)), {over})\n"
+        "With it the logsumexp of all parts is:\n"
+        f"    m + jnp.log(jax.lax.psum(jnp.sum(jnp.exp(x - m[..., None]), -1), {over}))"
+    )
+
+
+class Differs(Fault):
+    code = "SW406"
+    title = "a result declared the same differs between devices"
+    old = ("SW105",)
+    evidence = (MEANING, NUMBERS)
+    page = "prove"
+    explanation = """
+        **A result declared the same differs between devices**, and neither a sum nor a mean of what
+        they have is right. JAX returns the first device's where `check_vma` is off.
+    """
+    wrong = """
+        def columns(x, w1, w2, b2):
+            return jax.nn.relu(x @ w1)
+
+
+        prove(columns)
+    """
+    remedy = "Reduce it the right way, or declare it split."
+    right = """
+        prove(columns, P(None, "model"))
+    """
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Name what makes the result that differs."""
+        return cls._found(m.over, m.line)
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Report that the devices hold different values."""
+        return cls._found(one.held_over, one.where) if one.apart else None
+
+    @classmethod
+    def _found(cls, over: str, where: Any) -> Finding:
+        return cls.found(
+            f"differs between devices along {over}, though out_specs declare it the same; JAX "
+            "returns the first device's",
+            where,
+            f"reduce it over {over} (jax.lax.psum, pmean), or declare it split in out_specs.",
+        )
+
+
+class OtherDimension(Fault):
+    code = "SW407"
+    title = "a result is split along a different dimension than declared"
+    evidence = (MEANING,)
+    page = "prove"
+    explanation = """
+        **A result is split along a different dimension than `out_specs` declare.** The parts are
+        put together the wrong way.
+    """
+    wrong = """
+        prove(columns, P("model"))
+    """
+    remedy = "Name the axis in `out_specs` at the dimension that is split."
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Name what makes the result whose parts are put together."""
+        return cls.found(
+            f"is split over {m.over} along another dimension than out_specs declare",
+            m.line,
+            "name the axis in out_specs at the dimension that is split.",
+        )
+
+
+class NotFollowed(Fault):
+    code = "SW409"
+    title = "no rule relates the result to one device's"
+    evidence = (MEANING,)
+    page = "prove"
+    explanation = """
+        **No rule relates the result to one device's.** The line is the first at which the two
+        programs diverge. A batch that is filled up because it does not divide is named instead of a
+        line; prove it with one that divides. A result that is "too long to take apart" may be
+        proved with fewer steps, or with `lax.scan` in place of a loop in Python. It is not an error
+        of yours: `sw.check` compares numbers.
+    """
+    see = (("The rules", "prove/rules"),)
+
+    @classmethod
+    def from_meaning(cls, m: Any) -> Finding | None:
+        """Say what could not be followed."""
+        if m.filled is not None:
+            rows, filled = m.filled
+            return cls.found(
+                f"could not be related to what it is on one device: {rows} rows do not divide over "
+                f"{m.mesh}, so they are filled up to {filled}, and no rule leaves out again what "
+                "is filled up",
+                remedy=f"prove it with a batch that divides ({filled} rows here); sw.check "
+                "compares the numbers of this one.",
+            )
+        if m.reason:
+            return cls.found(f"could not be followed: {m.reason}", m.where)
+        why = "it is too long to take apart" if m.long else "no rule leads from one to the other"
+        if m.name and not m.long:
+            why = f"no rule says what {m.name} gives here"
+        return cls.found(
+            f"could not be related to what it is on one device: {why}",
+            m.where,
+            "sw.check compares numbers instead.",
+        )

@@ -1,0 +1,286 @@
+"""Results that differ from what they should be in other ways, as numbers show."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .fault import NUMBERS, Fault
+
+if TYPE_CHECKING:
+    from .finding import Finding
+
+
+class FollowsSharding(Fault):
+    code = "SW106"
+    title = "random numbers that follow the sharding"
+    evidence = (NUMBERS,)
+    explanation = """
+        **Random numbers follow the sharding.** With one key for all, every device draws the same
+        numbers for its part; with a key per device, they change with the number of devices. Either
+        way, a run cannot be repeated on a different mesh.
+    """
+    wrong = """
+        @sharded(in_specs=(P(), P("data")), out_specs=P("data"))
+        def noisy(key, x):
+            return x + jax.random.normal(key, x.shape)
+
+
+        print(check(noisy, jax.random.key(0), x))
+    """
+    remedy = "Make the key of each example from its index in the whole array."
+    right = """
+        @sharded(in_specs=(P(), P("data")), out_specs=P("data"))
+        def noisy(key, x):
+            first = jax.lax.axis_index("data") * len(x)
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, first + jnp.arange(len(x)))
+            return x + jax.vmap(jax.random.normal)(keys)
+
+
+        print(check(noisy, jax.random.key(0), x))
+    """
+    more = """
+        A key per device, `jax.random.fold_in(key, jax.lax.axis_index("data"))`, is common practice
+        for dropout: the numbers are as random as they should be, and differ on another mesh.
+        `check` reports that, and names the comment that accepts it at the line of the draw,
+        `# shardwise: ignore[SW106]`. Nothing that comes of these numbers is then compared. To
+        compare it nevertheless, check what does not depend on single draws: the program without
+        dropout, or a mean of many draws with `reference=` the expected value and `rtol=`.
+    """
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Name the draw, and whether each device has a key of its own."""
+        if one.draw is None:
+            return None
+        follows = "depends on random numbers that follow the sharding"
+        whole = "draw them for the whole array and keep the part of this device"
+        if not one.own_key:
+            return cls.found(
+                f"{follows}: every device draws the same ones, with one key ({one.much})",
+                one.draw_line,
+                f"{whole}, or make one key per example from its global index: "
+                "jax.random.fold_in(key, index).",
+            )
+        return cls.found(
+            f"{follows}: each device draws with a key of its own, so another number of devices "
+            f"draws other numbers ({one.much})",
+            one.draw_line,
+            "accept it with that comment, or compare what does not depend on the numbers, with "
+            f"reference= and rtol=. For the same numbers on any mesh, {whole}.",
+        )
+
+    @classmethod
+    def note(cls, one: Any) -> str:
+        """Name the comment that accepts a key for each device."""
+        if not one.own_key:
+            return ""
+        comment = f"`# shardwise: ignore[{cls.code}]`"
+        return f". If that is meant, accept it: {comment} at the end of this line"
+
+
+class NotFinite(Fault):
+    code = "SW107"
+    title = "NaN, infinity or integers that wrap around, on some meshes only"
+    evidence = (NUMBERS,)
+    explanation = """
+        **NaN, infinity or integers that wrap around, on some meshes only**: a division by the count
+        of a device that has nothing, a logarithm of an empty sum, a sum in float16 of which one
+        device's part is larger than 65504, or one in int8 that ends at 127. A value that leaves the
+        range of its dtype is named with its line: floating-point values of every dtype, integers of
+        8 and 16 bits, outside of loops. Integers that wrap around on one device and on the mesh
+        alike, as in a hash, are left alone.
+    """
+    wrong = """
+        @sharded(in_specs=(P("data"), P("data")))
+        def masked_mean(x, mask):
+            return pmean(jnp.sum(x * mask) / jnp.sum(mask), "data")
+
+
+        def dense(x, mask):
+            return jnp.mean(x, where=mask)
+
+
+        print(check(masked_mean, x, jnp.arange(16) < 12, reference=dense))
+    """
+    remedy = "Here it is that of SW103: one division, after the sums."
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Say what is not finite or wraps around, and where a value leaves its range."""
+        if (wrap := one.wraps) is not None:
+            found, here = wrap
+            on = "" if here else "on one device, and not on the mesh, "
+            return cls.found(
+                f"depends on where integers wrap around ({one.much}): {on}{found} here",
+                found.where,
+                "add up in a wider dtype: x.sum(dtype=jnp.int32), "
+                "preferred_element_type=jnp.int32, or x.astype(jnp.int32) before the sum; integers "
+                "wrap around where they end.",
+            )
+        if one.apart or not (one.not_finite or one.finite_alone):
+            return None
+        what = "is NaN or infinite"
+        if not one.not_finite:
+            what = "is finite where it should be NaN or infinite"
+        far, where = one.overflow, one.where
+        if far is not None:
+            alone = "" if one.not_finite else "on one device "
+            what, where = f"{what} ({alone}{far} here)", far.where
+        empty = "an empty or masked shard: 0/0, log(0)."
+        remedy = f"look for {empty}"
+        if one.narrow is not None:
+            kind, most = one.narrow
+            remedy = f"look for a sum that leaves the range of {kind} ({most:g}) and add it up in "
+            remedy += f"float32, or for {empty}"
+        return cls.found(what, where, remedy)
+
+
+class OtherType(Fault):
+    code = "SW108"
+    title = "a different shape, dtype or structure"
+    evidence = (NUMBERS,)
+    explanation = """
+        **A different shape, dtype or structure** than on one device: the sizes of what is returned
+        come from the local shapes.
+    """
+    wrong = """
+        @sharded(out_specs=P("data"))
+        def row_sum(x):
+            return jnp.sum(x, keepdims=True)
+
+
+        print(check(row_sum, x))
+    """
+    remedy = "One value for all devices is a reduction and is declared `P()`."
+    right = """
+        @sharded()
+        def row_sum(x):
+            return psum(jnp.sum(x, keepdims=True), "data")
+
+
+        print(check(row_sum, x))
+    """
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Say how the type differs."""
+        if one.structure:
+            return cls.found(
+                f"has another structure than on one device: {one.structure_differs}",
+                one.where,
+                "return the same pytree on every mesh.",
+            )
+        if one.same_type:
+            return None
+        return cls.found(
+            f"is {one.kind} and should be {one.wanted_kind}",
+            one.where,
+            "look at out_specs: a dimension that is split comes back whole."
+            if one.got.shape != one.want.value.shape
+            else "return the same type: x.astype(...).",
+        )
+
+
+class DependsOnDevices(Fault):
+    code = "SW109"
+    title = "depends on the number of devices in some other way"
+    evidence = (NUMBERS,)
+    explanation = """
+        **A result depends on the number of devices** in none of the ways above. The line is that of
+        the first value that is the same on every device yet depends on how many there are. Where
+        every value on the way is split, it is the first one whose parts, put together, are not what
+        one device has; in a loop over the devices that is looked at after the last iteration, when
+        every part has been everywhere.
+    """
+    wrong = """
+        @sharded()
+        def norm(x):
+            return psum(jnp.sqrt(jnp.sum(x**2)), "data")
+
+
+        print(check(norm, x, reference=jnp.linalg.norm))
+    """
+    remedy = "Look at what is reduced at that line: here the root has to come after the sum."
+    right = """
+        @sharded()
+        def norm(x):
+            return jnp.sqrt(psum(jnp.sum(x**2), "data"))
+
+
+        print(check(norm, x))
+    """
+
+    @classmethod
+    def from_operation(cls, one: Any, op: Any, does: str, over: str, rows: str) -> Finding:
+        """Report an operation that each device applies to its own part alone."""
+        return cls.found(
+            f"depends on the number of devices ({one.much}): each device {does} over {over} alone",
+            op.where,
+            "if the parts of all are meant, gather them first: "
+            f"jax.lax.all_gather(x, {over}, tiled=True){rows}",
+        )
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding | None:
+        """Name the line at which a result begins to depend on the number of devices."""
+        if one.written:
+            return cls.found(
+                "is a number that the program takes from the mesh or from a shape: "
+                f"{one.got} instead of {one.want.value}",
+                one.where,
+                "is it to be the number of devices or the size of a part? Then it is right to "
+                "differ, and is not to be among the results. If not, take it from the shapes "
+                "outside the shard_map.",
+            )
+        depends = f"depends on the number of devices ({one.much})"
+        if one.origin and not one.origin.same:
+            return cls.found(
+                f"{depends}: it differs first at this line",
+                one.where,
+                "put together from all devices (in a loop, after its last iteration), this line's "
+                "value is the first on the way that is not what one device has there. Is the line "
+                "right for a whole that comes in parts, one on each device or one in each "
+                "iteration, and are there as many iterations as parts?",
+            )
+        return cls.found(
+            depends,
+            one.where,
+            f"this line is the first value that is the same on every device{one.along} and yet "
+            "depends on how many there are: is the right collective there, over the right axis?"
+            f"{one.may_wrap}",
+        )
+
+
+class NotReference(Fault):
+    code = "SW110"
+    title = "differs from the reference on one device already"
+    evidence = (NUMBERS,)
+    explanation = """
+        **A result differs from `reference=` on one device already.** Then it is not the sharding:
+        the program and the reference compute different things. What the sharding does besides is
+        reported separately.
+    """
+    wrong = """
+        @sharded()
+        def spread(x):
+            return jnp.sqrt(psum((x**2).sum(), "data"))
+
+
+        print(check(spread, x, reference=jnp.std))
+    """
+    remedy = """
+        Compare the two without a mesh first: here neither the mean nor the number of elements is
+        taken into account. Without `reference=` the program is compared with itself on one device.
+    """
+
+    @classmethod
+    def from_numbers(cls, one: Any) -> Finding:
+        """Say how the result on one device differs."""
+        what = f"differs from the reference on one device already ({one.much})"
+        if not one.same_type:
+            what = f"is {one.kind} on one device already, and the reference gives {one.wanted_kind}"
+        return cls.found(
+            f"{what}: that is not the sharding",
+            remedy="compare the two without a mesh first: one of them computes something else. "
+            "Without reference=, the program is compared with itself on one device.",
+        )
