@@ -1,9 +1,9 @@
 """`evaluate`: from a function, a state and data to an `Evaluation`.
 
-A run is a list of steps: the gaps that the journal leaves, cut into pieces of `batch` examples and
-numbered from the start of the data, whatever the devices. `_Run` streams them through the compiled
-step, adds what comes back to the totals and writes it to the journal. Running out of memory ends
-the pass, not the run: with a batch of half the size, the steps that are left are cut anew.
+A run is a list of steps of `batch` examples, numbered from the start of the data, without those in
+the journal. They do not depend on the devices. `_Run` streams them through the compiled step, adds
+the outputs to the totals and writes them to the journal. If the device runs out of memory, the
+remaining examples are split into steps of half the size.
 """
 
 from __future__ import annotations
@@ -67,39 +67,39 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a function over a data set of any size: exactly, streamed, resumable.
 
-    The result has the same bits for one `batch` on any number of devices and processes, whole or
-    resumed. After `sw.connect()` all processes call it alike; each reads and computes its own part
-    of the data, and all return the same result. SIGINT (Ctrl-C) and SIGTERM end it after the steps
-    under way, which are recorded first.
+    For one `batch` the result has the same bits on any number of devices and processes, whole or
+    resumed. After `sw.connect()` all processes call it with the same arguments; each reads and
+    computes its own part of the data, and all return the same result. SIGINT (Ctrl-C) and SIGTERM
+    end it after the steps in flight, which are recorded first.
 
     Args:
-        fn: `fn(state, batch)` gives per-example values `[batch]` (their mean is taken), a pair
+        fn: `fn(state, batch)` returns per-example values `[batch]` (their mean is taken), a pair
             `(values, weights)`, `sw.Mean`, `sw.Sum`, `sw.Min` or `sw.Max` of those, a metric object
-            with `merge` and `compute`, or a dict of any of these. If it takes a keyword `mask`, it
-            is given which rows are real; the others are padding.
-        state: What `fn` needs: any pytree, Linen variables or an `nnx.Module`, which `fn` is given
-            in evaluation mode. It is placed on the devices once.
+            with `merge` and `compute`, or a dict of any of these. A parameter `mask` gets a boolean
+            array that is false for padding.
+        state: The first argument of `fn`: any pytree, Linen variables or an `nnx.Module`, which is
+            passed in evaluation mode. It is placed on the devices once.
         data: A pytree of arrays of one length (NumPy, `np.memmap`, zarr, h5py, jax), a dataset with
-            `__len__` and `__getitem__`, or an iterable of batches. On several processes arrays and
-            datasets are the same everywhere, while each iterable gives batches of its own.
-        batch: Examples per step on each device. Left out: chosen to fit, and halved if the device
+            `__len__` and `__getitem__`, or an iterable of batches. Of several processes all have
+            the same arrays or dataset, while each iterable yields its own batches.
+        batch: Examples per step on each device. By default chosen to fit, and halved if the device
             runs out of memory.
-        mesh: The devices, those of all processes if left out: a real mesh, or a virtual one
-            (`sw.mesh(data=8)`, `{"data": 8}`). Steps are dealt out along the axis `data`, or the
-            first. A mesh of local devices makes a run of this process alone.
+        mesh: The devices, by default all devices of all processes: a real mesh, or a virtual one
+            (`sw.mesh(data=8)`, `{"data": 8}`). Steps are distributed along the axis `data`, or the
+            first. With a mesh of local devices only this process takes part.
         journal: A file that records finished steps. A run with the same journal resumes from there,
-            after a kill too. What it holds is checked; damaged rows are told and computed again.
-            On several processes it is in a folder that all share, with a file beside it for each.
-        progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
-            function that is given snapshots.
+            also after a kill. Its rows are verified; damaged ones are reported and computed again.
+            Of several processes each has its own file, in a folder that all share.
+        progress: None or True shows a bar on a terminal and lines in a log, False nothing; a
+            function is called with every snapshot.
 
     Returns:
-        The value of every metric by name, and how it came about.
+        The value of every metric by name, with counts, weights and times.
 
     Raises:
-        ShardwiseError: The data, the mesh or what `fn` returns do not fit, or the journal belongs
-            to another run. Errors of `fn` and of the data are raised as they are, with a note that
-            says at which step.
+        ShardwiseError: The data, the mesh or the output of `fn` is invalid, or the journal belongs
+            to another run. Errors of `fn` and of the data are raised unchanged, with a note that
+            names the step.
 
     Example:
         >>> import numpy as np, shardwise as sw
@@ -136,14 +136,14 @@ def evaluate(
         except BaseException as error:
             if signals.signum is None or isinstance(error, ShardwiseError):
                 raise
-            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_BEGUN}")
+            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_STARTED}")
 
 
-_NOT_BEGUN = "ended before the first step. The same call begins again."
+_NOT_STARTED = "ended before the first step. The same call starts again."
 
 
 class _Run:
-    """One evaluation under way."""
+    """A running evaluation."""
 
     def __init__(
         self,
@@ -156,18 +156,18 @@ class _Run:
     ) -> None:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
         self._share, self._signals = share, signals
-        self._sent: list[Step] = []  # what the other processes need of metric objects
+        self._sent: list[Step] = []  # steps with metric objects, for the other processes
         self._plans: dict[int, Plan] = {}
         self._steps: dict[int, Compiled] = {}
         self._totals: dict[str, Total] = {}
         self._done: list[Span] = []
         self._notes: list[str] = []
-        self._known: int | None = None  # how many examples there are, if the journal says so
+        self._known: int | None = None  # the number of examples, if the journal has it
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
     def prepare(self, batch: int | None, say: bool) -> None:
-        """Settle the batch, take up what the journal holds, and say how much that is."""
+        """Choose the batch, restore the steps in the journal, and report them."""
         self._fixed = batch is not None
         self._source.retains = not self._fixed
         held = self._journal.meta() if self._journal else {}
@@ -197,9 +197,9 @@ class _Run:
                 print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
 
     def leave(self) -> str:
-        """Record what is finished; says in one line what is, and how to go on."""
+        """Flush the journal; return one line that reports it and how to resume."""
         if not self._journal:
-            kept = "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it."
+            kept = "Nothing was recorded: journal=PATH (--journal PATH) records finished steps."
             return f"ended after {self._amount()}. {kept}"
         self._journal.flush()
         return (
@@ -212,7 +212,7 @@ class _Run:
         return f"{self._count}{'' if length is None else f' of {length}'} examples"
 
     def go(self, view: Any) -> None:
-        """Compute what is left."""
+        """Compute the remaining steps."""
         total = self._source.length
         if total is not None:
             total -= sum(span.rows for span in self._share.elsewhere)
@@ -227,7 +227,7 @@ class _Run:
             progress.close(finished)
 
     def result(self, began: float) -> Evaluation:
-        """Read the totals."""
+        """Merge the totals of all processes and return the evaluation."""
         if self._source.length is None and self._journal:
             self._settle_length(self._journal)
         if self._share.shared:
@@ -257,10 +257,10 @@ class _Run:
         )
 
     def _remark(self, bad: dict[str, Any]) -> None:
-        """Say why a number may not be what one expects."""
+        """Add notes on metrics without weight and on values that lost digits."""
         for name, total in self._totals.items():
             if total.is_weightless() and not bad[name]:
-                self._notes.append(f"{name}: every weight is zero, so that it has no value")
+                self._notes.append(f"{name}: every weight is zero, so it has no value")
         for label in sorted(self._source.rounded):
             self._notes.append(
                 f"{label}: values of float64 lose digits as float32; "
@@ -310,12 +310,12 @@ class _Run:
         return values
 
     def _running_sums(self) -> dict[str, Any]:
-        """Return what can be read at any time; what a metric object computes may take long."""
+        """Return the current values, without those of metric objects, which may take long."""
         totals = self._totals.items()
         return {n: t.values(n)[n] for n, t in totals if not isinstance(t, ObjectTotal)}
 
     def _try_pass(self, progress: Progress) -> bool:
-        """Compute what is left; False if it has to be tried again with a smaller batch."""
+        """Compute the remaining steps; return False if a smaller batch has to be tried."""
         try:
             self._pass(progress)
         except Unread as unread:
@@ -369,7 +369,7 @@ class _Run:
         return self._signals.signum is not None
 
     def _settle_length(self, journal: Journals) -> None:
-        """An iterable has told its length only now: the journal must agree, or learn it."""
+        """Record the length of the data, which an iterable reveals at its end, in the journal."""
         seen = self._source.seen()
         if seen is not None and seen != self._count:
             raise _other_length(journal, self._count, str(seen))
@@ -387,7 +387,7 @@ def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
 
 
 def _open(data: Any, state: Any) -> Source:
-    """Return the data; where it is none and the state could be, the error says so."""
+    """Return the source of the data; raise with a hint if data and state look swapped."""
     try:
         return open_source(data)
     except (ShardingError, UnsupportedError) as error:
@@ -396,7 +396,7 @@ def _open(data: Any, state: Any) -> Source:
         if len(shapes) < 2 or len(rows) > 1 or None in rows:
             raise
         swapped = (
-            f"Every leaf of the state has {rows.pop()} rows, as data has: are the two swapped? "
+            f"Every leaf of the state has {rows.pop()} rows, like data: are the two swapped? "
             "The order is sw.evaluate(fn, state, data)."
         )
         raise type(error)(f"{error}\n  {swapped}") from None
@@ -418,7 +418,7 @@ def _check_batch(batch: int | None) -> None:
             f"got {batch!r}.",
             where="argument 'batch'",
             rule="It is the number of examples per step, at least 1.",
-            remedy="batch=256, or leave it out to have it chosen.",
+            remedy="batch=256, or batch=None to choose it automatically.",
         )
 
 
