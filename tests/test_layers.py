@@ -36,7 +36,7 @@ INSIDE = {
     "_base": (
         ("version",),
         ("errors",),
-        ("boxes", "calls", "doing", "handed", "numbers", "progress"),
+        ("boxes", "calls", "doing", "handed", "numbers", "pages", "progress"),
         ("durable",),
     ),
     "_engine": (

@@ -1,9 +1,10 @@
-"""What is going on now, while a call takes long: one line on a terminal, gone when it is done.
+"""The status line of a long call: one line on a terminal, erased at the end.
 
-Whoever works says what it does, with `doing("running on {data: 4}")`; whoever was called by a
-person shows it, with `telling("checking train.py:step")`. Where nobody shows it, it costs nothing.
-The line comes after half a second and is drawn by a thread of its own, since XLA does not come back
-while it compiles. What a program prints meanwhile stands above the line, whole.
+Code that works reports what it does with `doing("running on {data: 4}")`; a public function shows
+it with `telling("checking train.py:step")`. Without a `telling` around it, `doing` costs nothing.
+The line appears after half a second and is drawn by a thread, since XLA does not return while it
+compiles. Output of the program appears above the line. (`rich.status` holds back output until its
+line ends, so that a prompt would not be seen, and has no delay.)
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ PATIENCE = 0.5
 """Seconds after which the line is shown."""
 
 BEAT = 1.0
-"""Seconds between two drawings of the same words: the time it takes is counted."""
+"""Seconds between two updates of the elapsed time."""
 
 Telling = bool | Callable[[str], Any] | None
-"""The argument `progress` of what looks at a program."""
+"""The type of the argument `progress` of `check`, `prove`, `explain` and `inspect`."""
 
 _teller: ContextVar[Callable[[str], Any] | None] = ContextVar("teller", default=None)
 
 
 def doing(what: str) -> None:
-    """Say what is going on from now on."""
+    """Report what is done from now on."""
     tell = _teller.get()
     if tell is not None:
         tell(what)
@@ -40,14 +41,14 @@ def doing(what: str) -> None:
 
 @contextlib.contextmanager
 def telling(title: str, progress: Telling = None) -> Iterator[None]:
-    """Show what is going on inside: the title, and what `doing` says.
+    """Show the title and what `doing` reports while the block runs.
 
-    Inside another one it leaves the showing to that: nothing is shown twice.
+    Inside another `telling` it shows nothing: only the outer one does.
 
     Args:
-        title: What was asked for, such as `checking train.py:step`.
-        progress: None is a line on a terminal and nothing elsewhere, True a line for each thing
-            that is done where there is no terminal, False nothing. A function is given the words.
+        title: The task, such as `checking train.py:step`.
+        progress: None shows a line on a terminal only, True also prints lines where there is no
+            terminal, False shows nothing. A function is called with each report.
     """
     refuse_progress(progress, "a sentence")
     if progress is False:
@@ -76,13 +77,13 @@ def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Return whether a line can be taken back there."""
+    """Return whether a stream is a terminal that can erase a line."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and isatty() and os.environ.get("TERM") != "dumb"
 
 
 class _Lines:
-    """One line for each thing that is done: made for logs and notebooks."""
+    """Prints one line for each report, for logs and notebooks."""
 
     def __init__(self, title: str) -> None:
         self._title, self._last = title, ""
@@ -94,15 +95,15 @@ class _Lines:
 
 
 class _Line:
-    """The one line, and the thread that draws it."""
+    """The status line, and the thread that draws it."""
 
     def __init__(self, stream: TextIO, title: str) -> None:
         self._stream, self._title, self._what = stream, title, ""
         self._began = time.monotonic()
         self._width = 0
-        """How many columns are drawn now."""
+        """The width of the line on the screen."""
         self._free = True
-        """Whether the cursor stands at the start of a line."""
+        """Whether the cursor is at the start of a line."""
         self._lock, self._over = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._keep_drawing, daemon=True)
 
@@ -119,7 +120,7 @@ class _Line:
         self._erase()
 
     def tell(self, what: str) -> None:
-        """Show other words, if anything is shown by now."""
+        """Set the text, and redraw the line if it is visible."""
         with self._lock:
             self._what = what
             if self._width:
@@ -157,7 +158,8 @@ class _Line:
             self._stream.flush()
 
     def above(self, write: Callable[[str], Any], text: str) -> Any:
-        """Write what a program prints: the line makes room, and waits until its line has ended."""
+        """Write output of the program above the line, which returns when that output ends a
+        line."""
         with self._lock:
             self._erase()
             if text:
@@ -166,7 +168,7 @@ class _Line:
 
 
 class _Aside:
-    """A stream of `sys` while the line is shown on the same terminal; in all else that stream."""
+    """A proxy for `sys.stdout` or `sys.stderr` while the line is on the same terminal."""
 
     def __init__(self, line: _Line, name: str) -> None:
         self._line, self._name, self._own = line, name, getattr(sys, name)
@@ -176,7 +178,7 @@ class _Aside:
             setattr(sys, name, self)
 
     def write(self, text: str) -> Any:
-        if os.getpid() != self._process:  # a fork: the thread and its lock stayed behind
+        if os.getpid() != self._process:  # a fork has no drawing thread
             return self._own.write(text)
         return self._line.above(self._own.write, text)
 

@@ -60,7 +60,7 @@ class TestDamage:
         assert words in str(told[0].message)
         assert got.metrics == want.metrics
         assert (got.count, got.resumed) == (1000, 990)
-        assert got.notes == ("1 damaged rows of the journal were left out",)
+        assert got.notes == ("1 damaged rows of the journal were computed again",)
         again = evaluate(identity, None, data, batch=10, journal=path)
         assert again.resumed == 1000
 

@@ -159,7 +159,7 @@ class TestTheRunItself:
         (folder / "run.json").unlink()
         with pytest.raises(sw.ShardwiseError, match=r"checkpoint 2 is of run .* 10 of run") as e:
             train(folder, 8)
-        assert e.match("Remedy: bring back run.json")
+        assert e.match("Remedy: restore run.json")
 
     def test_of_another_folder_fits_no_checkpoint(self, folder, tmp_path):
         train(tmp_path / "other", 8)

@@ -22,16 +22,11 @@ import jax
 from ..._base.calls import DEVICES, public
 from ..._base.durable import Signals, listen
 from ..._base.errors import (
-    ArgumentError,
-    ShardingError,
     ShardwiseError,
-    UnsupportedError,
-    a_type,
 )
 from ..._base.progress import Progress, Snapshot, choose_view
-from ..._mesh import is_count
 from ..hosts import others
-from .data.kinds import open_source
+from .arguments import check_batch, check_function, names_of, open_data
 from .data.source import Source
 from .data.stream import Unread
 from .fingerprint import fingerprint
@@ -44,7 +39,7 @@ from .result import Evaluation
 from .spans import Span, cut, join
 from .step.memory import choose_batch, is_out_of_memory, largest_useful, too_large
 from .step.program import Compiled, Function, bind, compile_step, plan
-from .step.rounds import compute
+from .step.rounds import compute as run_steps
 from .step.state import place
 
 
@@ -110,8 +105,8 @@ def evaluate(
         1.0
     """
     began = time.monotonic()
-    _check_function(fn)
-    _check_batch(batch)
+    check_function(fn)
+    check_batch(batch)
     batch = None if batch is None else int(batch)
     with listen("evaluate") as signals, ExitStack() as stack:
         run = None
@@ -120,7 +115,7 @@ def evaluate(
                 lanes = find_lanes(mesh)
                 if lanes.processes > 1:
                     stack.enter_context(others.together("sw.evaluate"))
-                source = _open(data, state)
+                source = open_data(data, state)
                 stack.callback(source.close)
                 share = Share(lanes, indexed=source.length is not None)
                 record = None
@@ -130,13 +125,13 @@ def evaluate(
                 stack.enter_context(jax.disable_jit(False))
                 function = bind(fn, placed, source, lanes)
                 run = _Run(function, source, lanes, record, share, signals)
-                run.prepare(batch, say=progress is not False)
-            run.go(choose_view(progress, "evaluate") if share.index == 0 else None)
+                run.prepare(batch, report=progress is not False)
+            run.compute(choose_view(progress, "evaluate") if share.index == 0 else None)
             return run.result(began)
         except BaseException as error:
             if signals.signum is None or isinstance(error, ShardwiseError):
                 raise
-            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_STARTED}")
+            signals.end(f"evaluate: {signals.name}: {run.interrupted() if run else _NOT_STARTED}")
 
 
 _NOT_STARTED = "ended before the first step. The same call starts again."
@@ -166,52 +161,63 @@ class _Run:
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
-    def prepare(self, batch: int | None, say: bool) -> None:
-        """Choose the batch, restore the steps in the journal, and report them."""
+    def prepare(self, batch: int | None, report: bool) -> None:
+        """Choose the batch and restore the steps in the journal; print a line if there are any."""
+        journal, source, share = self._journal, self._source, self._share
+        first = self._choose_batch(batch, {} if journal is None else journal.meta())
+        self._totals = self._plan(first).totals()
+        if journal or share.shared:
+            facts = fingerprint(self._function, self._plan(first), source, first, self._lanes)
+            facts = share.identify(facts)
+            if journal:
+                journal.claim(facts, names_of(self._function.fn))
+                self._restore(journal)
+        share.deal(self._done, source.length, self._batch)
+        if journal is None:
+            return
+        if source.length is not None:
+            steps = -(-(source.length - self._resumed) // self._batch)
+            journal.reserve(steps, self._plan(self._batch).layout.size)
+        if report and self._resumed:
+            what = f"{self._progress()} are in the journal {str(journal.path)!r}"
+            print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
+
+    def _choose_batch(self, batch: int | None, recorded: dict[str, Any]) -> int:
+        """Set the batch, and return the one that the run began with.
+
+        Args:
+            batch: The argument.
+            recorded: The facts in the journal.
+        """
         self._fixed = batch is not None
         self._source.retains = not self._fixed
-        held = self._journal.meta() if self._journal else {}
-        self._known = held.get("length")
-        first = self._share.agree_on_batch(
-            batch, int(held["fingerprint"]["batch"]) if held else None, self._choose
-        )
+        self._known = recorded.get("length")
+        before = int(recorded["fingerprint"]["batch"]) if recorded else None
+        first = self._share.agree_on_batch(batch, before, self._fitting_batch)
         if self._source.length is not None:
             first = min(first, self._source.length)
-        self._batch = self._share.least(held.get("batch", first))
+        self._batch = self._share.least(recorded.get("batch", first))
         if self._batch != first:
             self._notes.append(f"the journal's run had halved the batch from {first}")
-        self._totals = self._plan(first).totals()
-        if self._journal or self._share.shared:
-            made = fingerprint(self._function, self._plan(first), self._source, first, self._lanes)
-            made = self._share.identify(made)
-            if self._journal:
-                self._journal.claim(made, _names(self._function.fn))
-                self._restore(self._journal)
-        self._share.deal(self._done, self._source.length, self._batch)
-        if self._journal:
-            if self._source.length is not None:
-                left = -(-(self._source.length - self._resumed) // self._batch)
-                self._journal.reserve(left, self._plan(self._batch).layout.size)
-            if say and self._resumed:
-                what = f"{self._amount()} are in the journal {str(self._journal.path)!r}"
-                print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
+        return first
 
-    def leave(self) -> str:
-        """Flush the journal; return one line that reports it and how to resume."""
-        if not self._journal:
-            kept = "Nothing was recorded: journal=PATH (--journal PATH) records finished steps."
-            return f"ended after {self._amount()}. {kept}"
-        self._journal.flush()
-        return (
-            f"{self._amount()} are in the journal {str(self._journal.path)!r}. "
-            "The same call resumes from there."
-        )
+    def _fitting_batch(self) -> int:
+        """Return the natural batch of an iterable, or else the largest that fits."""
+        if self._source.length is None:
+            assert self._source.chunk is not None
+            return self._source.chunk
+        first = largest_useful(self._source.rows, self._source.length)
+        return choose_batch(first, self._source.rows, self._lanes, self._step)
 
-    def _amount(self) -> str:
+    def _restore(self, journal: Journals) -> None:
         length = self._known if self._source.length is None else self._source.length
-        return f"{self._count}{'' if length is None else f' of {length}'} examples"
+        for span, batch, payload in journal.steps(length):
+            self._add(span, batch, payload)
+        self._resumed = self._count
+        if journal.damaged:
+            self._notes.append(f"{journal.damaged} damaged rows of the journal were computed again")
 
-    def go(self, view: Any) -> None:
+    def compute(self, view: Any) -> None:
         """Compute the remaining steps."""
         total = self._source.length
         if total is not None:
@@ -225,6 +231,81 @@ class _Run:
             finished = True
         finally:
             progress.close(finished)
+
+    def _try_pass(self, progress: Progress) -> bool:
+        """Compute the remaining steps; return False if a smaller batch has to be tried."""
+        try:
+            self._pass(progress)
+        except Unread as unread:
+            error = unread.error
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self._fixed or self._batch == 1:
+                raise too_large(self._batch, error) from error
+            self._halve()
+            return False
+        else:
+            return True
+        raise error
+
+    def _pass(self, progress: Progress) -> None:
+        spans = cut([*self._done, *self._share.elsewhere], self._source.length, self._batch)
+        first = next(spans, None)
+        if first is None:
+            return
+        self._source.release(first.start)
+        todo = itertools.chain([first], spans)
+        with self._signals.at_once():
+            step = self._step(self._batch)
+        arrays = self._function.state.arrays
+        steps = run_steps(
+            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
+        )
+        with closing(steps):
+            for span, payload in steps:
+                self._share.check()
+                if self._journal and self._known is not None and span.stop > self._known:
+                    raise _other_length(self._journal, self._known, f"{span.stop} or more")
+                self._add(span, self._batch, payload)
+                if self._journal:
+                    self._journal.add(span, self._batch, payload)
+                progress.add(span.rows)
+
+    def _asked_to_end(self) -> bool:
+        return self._signals.signum is not None
+
+    def _add(self, span: Span, batch: int, payload: bytes) -> None:
+        plan = self._plan(batch)
+        records = plan.layout.unpack(payload)
+        if self._share.shared and plan.objects:
+            self._sent.append((span, batch, payload))
+        for name, total in self._totals.items():
+            total.add(records[name], span)
+        self._count += span.rows
+        join(self._done, span)
+
+    def _halve(self) -> None:
+        self._steps.pop(self._batch, None)
+        self._notes.append(
+            f"out of memory: the batch was halved from {self._batch} to {self._batch // 2} after "
+            f"{self._count} examples; the bits of the result follow the batch"
+        )
+        self._batch //= 2
+        if self._journal:
+            self._journal.flush()
+            self._journal.note(batch=self._batch)
+
+    def _plan(self, batch: int) -> Plan:
+        if batch not in self._plans:
+            self._plans[batch] = plan(self._function, batch, self._source.length)
+        return self._plans[batch]
+
+    def _step(self, batch: int) -> Compiled:
+        if batch not in self._steps:
+            made = self._plan(batch)
+            self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
+        return self._steps[batch]
 
     def result(self, began: float) -> Evaluation:
         """Merge the totals of all processes and return the evaluation."""
@@ -256,6 +337,14 @@ class _Run:
             notes=tuple(self._notes),
         )
 
+    def _settle_length(self, journal: Journals) -> None:
+        """Record the length of the data, which an iterable reveals at its end, in the journal."""
+        seen = self._source.seen()
+        if seen is not None and seen != self._count:
+            raise _other_length(journal, self._count, str(seen))
+        journal.flush()
+        journal.note(length=self._count)
+
     def _remark(self, bad: dict[str, Any]) -> None:
         """Add notes on metrics without weight and on values that lost digits."""
         for name, total in self._totals.items():
@@ -266,42 +355,6 @@ class _Run:
                 f"{label}: values of float64 lose digits as float32; "
                 "jax.config.update('jax_enable_x64', True) keeps them"
             )
-
-    def _choose(self) -> int:
-        if self._source.length is None:
-            assert self._source.chunk is not None
-            return self._source.chunk
-        first = largest_useful(self._source.rows, self._source.length)
-        return choose_batch(first, self._source.rows, self._lanes, self._step)
-
-    def _plan(self, batch: int) -> Plan:
-        if batch not in self._plans:
-            self._plans[batch] = plan(self._function, batch, self._source.length)
-        return self._plans[batch]
-
-    def _step(self, batch: int) -> Compiled:
-        if batch not in self._steps:
-            made = self._plan(batch)
-            self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
-        return self._steps[batch]
-
-    def _restore(self, journal: Journals) -> None:
-        length = self._known if self._source.length is None else self._source.length
-        for span, batch, payload in journal.steps(length):
-            self._add(span, batch, payload)
-        self._resumed = self._count
-        if journal.damaged:
-            self._notes.append(f"{journal.damaged} damaged rows of the journal were left out")
-
-    def _add(self, span: Span, batch: int, payload: bytes) -> None:
-        plan = self._plan(batch)
-        records = plan.layout.unpack(payload)
-        if self._share.shared and plan.objects:
-            self._sent.append((span, batch, payload))
-        for name, total in self._totals.items():
-            total.add(records[name], span)
-        self._count += span.rows
-        join(self._done, span)
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -314,115 +367,26 @@ class _Run:
         totals = self._totals.items()
         return {n: t.values(n)[n] for n, t in totals if not isinstance(t, ObjectTotal)}
 
-    def _try_pass(self, progress: Progress) -> bool:
-        """Compute the remaining steps; return False if a smaller batch has to be tried."""
-        try:
-            self._pass(progress)
-        except Unread as unread:
-            error = unread.error
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if self._fixed or self._batch == 1:
-                raise too_large(self._batch, error) from error
-            self._halve()
-            return False
-        else:
-            return True
-        raise error
-
-    def _halve(self) -> None:
-        self._steps.pop(self._batch, None)
-        self._notes.append(
-            f"out of memory: the batch was halved from {self._batch} to {self._batch // 2} after "
-            f"{self._count} examples; the bits of the result follow the batch"
+    def interrupted(self) -> str:
+        """Flush the journal; return one line that reports it and how to resume."""
+        if not self._journal:
+            kept = "Nothing was recorded: journal=PATH (--journal PATH) records finished steps."
+            return f"ended after {self._progress()}. {kept}"
+        self._journal.flush()
+        return (
+            f"{self._progress()} are in the journal {str(self._journal.path)!r}. "
+            "The same call resumes from there."
         )
-        self._batch //= 2
-        if self._journal:
-            self._journal.flush()
-            self._journal.note(batch=self._batch)
 
-    def _pass(self, progress: Progress) -> None:
-        spans = cut([*self._done, *self._share.elsewhere], self._source.length, self._batch)
-        first = next(spans, None)
-        if first is None:
-            return
-        self._source.release(first.start)
-        todo = itertools.chain([first], spans)
-        with self._signals.at_once():
-            step = self._step(self._batch)
-        arrays = self._function.state.arrays
-        steps = compute(
-            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
-        )
-        with closing(steps):
-            for span, payload in steps:
-                self._share.check()
-                if self._journal and self._known is not None and span.stop > self._known:
-                    raise _other_length(self._journal, self._known, f"{span.stop} or more")
-                self._add(span, self._batch, payload)
-                if self._journal:
-                    self._journal.add(span, self._batch, payload)
-                progress.add(span.rows)
-
-    def _asked_to_end(self) -> bool:
-        return self._signals.signum is not None
-
-    def _settle_length(self, journal: Journals) -> None:
-        """Record the length of the data, which an iterable reveals at its end, in the journal."""
-        seen = self._source.seen()
-        if seen is not None and seen != self._count:
-            raise _other_length(journal, self._count, str(seen))
-        journal.flush()
-        journal.note(length=self._count)
+    def _progress(self) -> str:
+        length = self._known if self._source.length is None else self._source.length
+        return f"{self._count}{'' if length is None else f' of {length}'} examples"
 
 
-def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
+def _other_length(journal: Journals, recorded: int, length: str) -> ShardwiseError:
     return ShardwiseError(
-        f"it has steps of {held} examples, the data of this run has {found}.",
+        f"it has steps of {recorded} examples, the data of this run has {length}.",
         where=f"journal {str(journal.path)!r}",
         rule="Finished steps count only for the same data.",
         remedy="use another path, or delete the file to start over.",
     )
-
-
-def _open(data: Any, state: Any) -> Source:
-    """Return the source of the data; raise with a hint if data and state look swapped."""
-    try:
-        return open_source(data)
-    except (ShardingError, UnsupportedError) as error:
-        shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(state)]
-        rows = {shape[0] if shape else None for shape in shapes}
-        if len(shapes) < 2 or len(rows) > 1 or None in rows:
-            raise
-        swapped = (
-            f"Every leaf of the state has {rows.pop()} rows, like data: are the two swapped? "
-            "The order is sw.evaluate(fn, state, data)."
-        )
-        raise type(error)(f"{error}\n  {swapped}") from None
-
-
-def _check_function(fn: Any) -> None:
-    if not callable(fn):
-        raise ArgumentError(
-            f"fn is {a_type(fn)}",
-            where="sw.evaluate",
-            rule="evaluate takes a function of a state and a batch, then the state, then the data.",
-            remedy="sw.evaluate(lambda params, batch: ..., params, data)",
-        )
-
-
-def _check_batch(batch: int | None) -> None:
-    if batch is not None and (not is_count(batch) or batch < 1):
-        raise ShardingError(
-            f"got {batch!r}.",
-            where="argument 'batch'",
-            rule="It is the number of examples per step, at least 1.",
-            remedy="batch=256, or batch=None to choose it automatically.",
-        )
-
-
-def _names(fn: Callable[..., Any]) -> dict[str, str]:
-    module = getattr(fn, "__module__", "")
-    name = getattr(fn, "__qualname__", type(fn).__name__)
-    return {"the name of fn": f"{module}.{name}", "the version of JAX": jax.__version__}
