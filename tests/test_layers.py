@@ -36,7 +36,7 @@ INSIDE = {
     "_base": (
         ("version",),
         ("errors",),
-        ("boxes", "calls", "doing", "mesh_argument", "numbers", "progress"),
+        ("boxes", "calls", "doing", "mesh_argument", "numbers", "pages", "progress"),
         ("durable",),
     ),
     "_engine": (

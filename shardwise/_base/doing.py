@@ -1,9 +1,10 @@
-"""A status line for long calls: one line on a terminal, removed at the end.
+"""The status line of a long call: one line on a terminal, erased at the end.
 
-Code that works reports what it does, with `doing("running on {data: 4}")`; a public function shows
-it, with `telling("checking train.py:step")`. Without a public function around it, a report costs
-nothing. The line appears after half a second and is drawn by a thread, since XLA does not return
-while it compiles. What a program prints meanwhile appears above the line.
+Code that works reports what it does with `doing("running on {data: 4}")`; a public function shows
+it with `telling("checking train.py:step")`. Without a `telling` around it, `doing` costs nothing.
+The line appears after half a second and is drawn by a thread, since XLA does not return while it
+compiles. Output of the program appears above the line. (`rich.status` holds back output until its
+line ends, so that a prompt would not be seen, and has no delay.)
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from typing import Any, TextIO
 from .errors import refuse_progress
 
 PATIENCE = 0.5
-"""Seconds until the line is shown."""
+"""Seconds after which the line is shown."""
 
 BEAT = 1.0
 """Seconds between two updates of the elapsed time."""
 
 Telling = bool | Callable[[str], Any] | None
-"""The type of the argument `progress` of the functions that analyze programs."""
+"""The type of the argument `progress` of `check`, `prove`, `explain` and `inspect`."""
 
 _teller: ContextVar[Callable[[str], Any] | None] = ContextVar("teller", default=None)
 
 
 def doing(what: str) -> None:
-    """Report what is being done from now on."""
+    """Report what is done from now on."""
     tell = _teller.get()
     if tell is not None:
         tell(what)
@@ -40,34 +41,34 @@ def doing(what: str) -> None:
 
 @contextlib.contextmanager
 def telling(title: str, progress: Telling = None) -> Iterator[None]:
-    """Show a status line: the title, and what `doing` reports inside.
+    """Show the title and what `doing` reports while the block runs.
 
-    A nested call leaves this to the outer one.
+    Inside another `telling` it shows nothing: only the outer one does.
 
     Args:
-        title: What was asked for, such as `checking train.py:step`.
-        progress: None is a line on a terminal and nothing elsewhere, True a line for each thing
-            that is done where there is no terminal, False nothing. A function gets the text.
+        title: The task, such as `checking train.py:step`.
+        progress: None shows a line on a terminal only, True also prints lines where there is no
+            terminal, False shows nothing. A function is called with each report.
     """
     refuse_progress(progress, "a sentence")
     if progress is False:
-        with _reporting_to(None):
+        with _told(None):
             yield
     elif callable(progress):
-        with _reporting_to(progress):
+        with _told(progress):
             yield
     elif _teller.get() is not None:
         yield
     elif _is_terminal(sys.stderr):
-        with _Line(sys.stderr, title) as line, _reporting_to(line.tell):
+        with _Line(sys.stderr, title) as line, _told(line.tell):
             yield
     else:
-        with _reporting_to(_Lines(title) if progress else None):
+        with _told(_Lines(title) if progress else None):
             yield
 
 
 @contextlib.contextmanager
-def _reporting_to(tell: Callable[[str], Any] | None) -> Iterator[None]:
+def _told(tell: Callable[[str], Any] | None) -> Iterator[None]:
     before = _teller.set(tell)
     try:
         yield
@@ -76,13 +77,13 @@ def _reporting_to(tell: Callable[[str], Any] | None) -> Iterator[None]:
 
 
 def _is_terminal(stream: Any) -> bool:
-    """Return whether a line can be erased there."""
+    """Return whether a stream is a terminal that can erase a line."""
     isatty = getattr(stream, "isatty", None)
     return isatty is not None and isatty() and os.environ.get("TERM") != "dumb"
 
 
 class _Lines:
-    """One line for each report, for logs and notebooks."""
+    """Prints one line for each report, for logs and notebooks."""
 
     def __init__(self, title: str) -> None:
         self._title, self._last = title, ""
@@ -100,9 +101,9 @@ class _Line:
         self._stream, self._title, self._what = stream, title, ""
         self._began = time.monotonic()
         self._width = 0
-        """How many columns are drawn now."""
+        """The width of the line on the screen."""
         self._free = True
-        """Whether the cursor stands at the start of a line."""
+        """Whether the cursor is at the start of a line."""
         self._lock, self._over = threading.RLock(), threading.Event()
         self._thread = threading.Thread(target=self._keep_drawing, daemon=True)
 
@@ -119,7 +120,7 @@ class _Line:
         self._erase()
 
     def tell(self, what: str) -> None:
-        """Show another text, if the line is visible."""
+        """Set the text, and redraw the line if it is visible."""
         with self._lock:
             self._what = what
             if self._width:
@@ -157,8 +158,8 @@ class _Line:
             self._stream.flush()
 
     def above(self, write: Callable[[str], Any], text: str) -> Any:
-        """Write what a program prints above the line, which waits until the program's line has
-        ended."""
+        """Write output of the program above the line, which returns when that output ends a
+        line."""
         with self._lock:
             self._erase()
             if text:
@@ -167,7 +168,7 @@ class _Line:
 
 
 class _Aside:
-    """A stream of `sys` that writes above the status line; otherwise the original stream."""
+    """A proxy for `sys.stdout` or `sys.stderr` while the line is on the same terminal."""
 
     def __init__(self, line: _Line, name: str) -> None:
         self._line, self._name, self._own = line, name, getattr(sys, name)
@@ -177,7 +178,7 @@ class _Aside:
             setattr(sys, name, self)
 
     def write(self, text: str) -> Any:
-        if os.getpid() != self._process:  # a fork: the thread and its lock stayed behind
+        if os.getpid() != self._process:  # a fork has no drawing thread
             return self._own.write(text)
         return self._line.above(self._own.write, text)
 

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, lines in a log, a call, or nothing."""
+"""The progress of a run: a bar on a terminal, lines in a log, calls of a function, or nothing."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _SECONDS_BETWEEN_LINES = 10.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state of a run.
+    """The progress of a run.
 
     Attributes:
-        done: Units finished, those of an earlier run included.
-        total: All units, or None if that is not known yet.
-        seconds: Since the run began.
-        rate: Units finished per second since the first one, so that compiling is left out; 0 until
-            a second one is finished.
-        metrics: The running values.
-        unit: What is counted, such as `examples` or `steps`.
+        done: Units finished, including those of an interrupted run.
+        total: All units, or None if unknown.
+        seconds: Seconds since the start.
+        rate: Units per second since the first one, which excludes compilation; 0 until a second one
+            is finished.
+        metrics: The current metrics.
+        unit: The unit, such as `examples` or `steps`.
     """
 
     done: int
@@ -37,7 +37,7 @@ class Snapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate of the time left, where there is one."""
+        """An estimate of the remaining seconds, or None."""
         if self.total is None or not self.rate:
             return None
         return (self.total - self.done) / self.rate
@@ -46,7 +46,7 @@ class Snapshot:
         return self.text()
 
     def text(self, percent: bool = True) -> str:
-        """Return the snapshot as one line; a bar shows the percentage by itself."""
+        """Return it in one line; a bar shows the percentage by itself."""
         share = "" if self.total is None else f" of {self.total:,}"
         share += f" ({self.done / self.total:.1%})" if percent and self.total else ""
         left = self.seconds_left
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 class ProgressView(Protocol):
-    """A target for snapshots; `every` is the minimum number of seconds between two of them."""
+    """A display of snapshots; `every` is the least number of seconds between two of them."""
 
     every: float
 
@@ -67,14 +67,14 @@ class ProgressView(Protocol):
 
 
 class Progress:
-    """Count what is finished, and show a snapshot when one is due.
+    """Counts finished units and shows snapshots.
 
     Args:
-        view: Where to show it, or None.
-        total: All there is to do, if known.
-        done: What was finished before this run.
-        values: Gives the running values.
-        unit: What is counted.
+        view: The display, or None.
+        total: The number of units, if known.
+        done: The number of units finished before this run.
+        values: A function that returns the current metrics.
+        unit: The unit.
     """
 
     def __init__(
@@ -89,10 +89,10 @@ class Progress:
         self._done = done
         self._began = self._shown = time.monotonic()
         self._first: tuple[int, float] | None = None
-        """What was done, and when, after the first unit: until then the program is compiled."""
+        """Count and time after the first unit, which includes compilation."""
 
     def add(self, count: int) -> None:
-        """Count this many more finished units, and show a snapshot if one is due."""
+        """Count further finished units, and show a snapshot if one is due."""
         self._done += count
         now = time.monotonic()
         if self._first is None and count:
@@ -102,7 +102,7 @@ class Progress:
             self._view.show(self.snapshot())
 
     def snapshot(self) -> Snapshot:
-        """Return the current state of the run."""
+        """Return the current progress."""
         now = time.monotonic()
         first, since = self._first or (self._done, now)
         rate = (self._done - first) / (now - since) if now > since else 0.0
@@ -165,7 +165,7 @@ class Lines:
 
 
 class CallbackView:
-    """Passes every snapshot to the caller's function."""
+    """Calls a function of the user with every snapshot."""
 
     every = _SECONDS_BETWEEN_DRAWS
 
@@ -179,10 +179,9 @@ class CallbackView:
         pass
 
 
-def choose_view(
-    progress: bool | Callable[[Snapshot], Any] | None, title: str
-) -> ProgressView | None:
-    """Return the view for the argument `progress`: None for False, the default for None or True."""
+def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> ProgressView | None:
+    """Return the view for the argument `progress`: none for False, a bar or lines for None or
+    True."""
     refuse_progress(progress, "snapshots")
     if progress is False:
         return None
@@ -192,13 +191,13 @@ def choose_view(
 
 
 def metric_texts(metrics: dict[str, Any], most: int = 4) -> list[str]:
-    """Return the first metrics that are numbers, each as text: `loss 0.5`."""
+    """Return the first numeric metrics as text: `loss 0.5`."""
     values = [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
     return [f"{name} {number(value)}" for name, value in values[:most]]
 
 
 def number(value: float) -> str:
-    """Format a number with thousands separators and four significant digits.
+    """Return a number as text, with thousands separators or four significant digits.
 
     >>> number(94570.3), number(0.0123456), number(3)
     ('94,570', '0.01235', '3')

@@ -60,7 +60,7 @@ class TestDamage:
         assert words in str(told[0].message)
         assert got.metrics == want.metrics
         assert (got.count, got.resumed) == (1000, 990)
-        assert got.notes == ("1 damaged rows of the journal were left out",)
+        assert got.notes == ("1 damaged rows of the journal were computed again",)
         again = evaluate(identity, None, data, batch=10, journal=path)
         assert again.resumed == 1000
 
@@ -147,7 +147,7 @@ class TestSignals:
 
     def test_without_a_journal_nothing_is_kept(self, capsys, monkeypatch):
         said = self.interrupted(Lazy(1000), None, signal.SIGTERM, capsys, monkeypatch)
-        assert "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it." in said
+        assert "Nothing was recorded: journal=PATH (--journal PATH) records finished steps." in said
 
     def test_a_signal_during_the_compilation_waits_for_it(self, tmp_path):
         """JAX leaves the wait for its compiler, which dies if the process ends meanwhile."""
@@ -244,7 +244,7 @@ class TestData:
             def __getitem__(self, rows):
                 return super().__getitem__(rows).astype(np.float64) + 0.5
 
-        with pytest.raises(ShardingError, match="says that it is int32, and gives float64"):
+        with pytest.raises(ShardingError, match="its dtype is int32, but a slice of it is float64"):
             evaluate(identity, None, Liar(100, dtype=np.dtype(np.int32)), batch=10)
 
     def test_a_narrower_dtype_than_it_says_is_no_harm(self):
@@ -274,8 +274,8 @@ class TestData:
 
         result = evaluate(fn, None, np.ones(100, np.float32), batch=10)
         assert set(result.notes) == {
-            "mean: every weight is zero, so that it has no value",
-            "max: every weight is zero, so that it has no value",
+            "mean: every weight is zero, so it has no value",
+            "max: every weight is zero, so it has no value",
         }
         assert result["sum"] == 0
 

@@ -60,7 +60,7 @@ class TestEvaluation:
 
     def test_a_single_metric_is_a_number(self, result):
         assert float(evaluate(lambda _, b: b, None, np.float32([1, 2]))) == 1.5
-        with pytest.raises(TypeError, match="there are 2 metrics; choose one"):
+        with pytest.raises(TypeError, match="there are 2 metrics; select one"):
             float(result)
 
     def test_text(self, result):
@@ -255,7 +255,7 @@ class TestCommand:
             (["my_model:named", *["--data", "y.npy"] * 2], "which is a tuple"),
             (["my_model:named", "--data", "y=y.npy"], "which is a dict of 'y'. If it is meant"),
             (["my_model:named", "--data", "y=y.npy"], "on the command line --data x=FILE.npy\n"),
-            (["my_model:stated", "--data", "y.npy"], "the state is None: none was given"),
+            (["my_model:stated", "--data", "y.npy"], "the state is None"),
             (["my_model:held", "--data", "y.npy"], "on the command line --state MODULE:NAME"),
             (["my_model:alone", "--data", "y.npy"], "alone(): it is called with (state, batch)"),
             (["my_model:name", "--data", "y.npy"], "did you mean my_model:named?"),
@@ -345,7 +345,7 @@ def test_the_example(monkeypatch, capsys):
 
 def test_a_state_that_could_be_the_data_is_asked_about():
     weights = {"w": np.ones((3, 2), np.float32), "b": np.ones(2, np.float32)}
-    with pytest.raises(sw.ShardingError, match="has 100 rows, as data has: are the two swapped"):
+    with pytest.raises(sw.ShardingError, match="has 100 rows, like data: are the two swapped"):
         evaluate(lambda state, batch: batch["x"], linear_data(100), weights)
     with pytest.raises(sw.ShardingError) as caught:
         evaluate(lambda state, batch: batch["x"], weights, weights)

@@ -47,7 +47,7 @@ def test_an_array_that_changed_is_not_trained_on(tmp_path, monkeypatch):
         return found
 
     monkeypatch.setattr(ocp.CheckpointManager, "restore", flipped)
-    with pytest.warns(UserWarning, match=r"damaged \(params.w has not the checksum"):
+    with pytest.warns(UserWarning, match=r"damaged \(params.w does not match its checksum"):
         state = fit(checkpoint=tmp_path, steps=6, every=2)
     assert digest("pure", state) == digest("pure", fit(steps=6))
 

@@ -250,11 +250,11 @@ def test_data_that_ends_too_early():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"steps": 0}, "steps is 0\n  It is a whole number, at least 1.\n  Remedy: steps=1000"),
+        ({"steps": 0}, "steps is 0\n  It is an integer, at least 1.\n  Remedy: steps=1000"),
         ({"steps": "10", "every": None}, "steps is '10', a str\n"),
         ({"steps": 5.5, "every": None}, "steps is 5.5\n"),
         ({"every": 0}, "every is 0\n"),
-        ({"keep": 1}, "keep is 1\n  It is a whole number, at least 2; two checkpoints are kept"),
+        ({"keep": 1}, "keep is 1\n  It is an integer, at least 2; two checkpoints are the least"),
     ],
 )
 def test_numbers_that_make_no_sense(given, words):
@@ -312,7 +312,7 @@ def test_no_checkpoint_that_is_whole(tmp_path):
     with pytest.raises(sw.ShardwiseError, match="no checkpoint there can be used") as error:
         fit(checkpoint=tmp_path, steps=6, every=2)
     assert error.match("checkpoint 4: its checksum does not fit")
-    assert error.match("another folder to begin anew")
+    assert error.match("another folder to start again")
 
 
 def test_a_checkpoint_that_cannot_be_written(tmp_path, monkeypatch):

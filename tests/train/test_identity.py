@@ -104,7 +104,7 @@ def test_none_that_has_its_name(folder):
     (folder / "8").rename(folder / "6")
     with pytest.raises(sw.ShardwiseError, match="checkpoint 6: it is a checkpoint of step 8") as e:
         train(folder, 8)
-    assert e.match("Remedy: give it back its name")
+    assert e.match("Remedy: restore its name")
     assert (folder / "6").is_dir()
 
 
@@ -137,7 +137,7 @@ def test_brought_back_after_the_run_was_resumed_without_it(folder):
 def test_arrays_of_one_and_record_of_another(folder):
     shutil.rmtree(folder / "8" / "state")
     shutil.copytree(folder / "6" / "state", folder / "8" / "state")
-    assert resumed(folder, "checkpoint 8 is damaged .*has not the checksum") == 6
+    assert resumed(folder, "checkpoint 8 is damaged .*does not match its checksum") == 6
 
 
 class TestTheRunItself:
@@ -159,7 +159,7 @@ class TestTheRunItself:
         (folder / "run.json").unlink()
         with pytest.raises(sw.ShardwiseError, match=r"checkpoint 2 is of run .* 10 of run") as e:
             train(folder, 8)
-        assert e.match("Remedy: bring back run.json")
+        assert e.match("Remedy: restore run.json")
 
     def test_of_another_folder_fits_no_checkpoint(self, folder, tmp_path):
         train(tmp_path / "other", 8)

@@ -228,7 +228,7 @@ def normalized(p, b):
 def test_rows_that_use_what_the_rows_of_a_device_have_in_common(loss, of, mesh):
     with pytest.raises(sw.ShardingError) as told:
         run(loss, mesh=mesh)
-    assert f"its 'loss' has one per row, but {of} are not those of a row" in str(told.value)
+    assert f"its 'loss' has one per row, but {of} are not independent" in str(told.value)
     assert "test_misuse.py:" in str(told.value)
     assert "lax.pmean(x.mean(0), 'data')" in str(told.value)
     run(loss, mesh=mesh, statistics="shard")
@@ -268,8 +268,8 @@ def test_at_once_is_taken(right):
 @pytest.mark.parametrize(
     ("loss", "says"),
     [
-        (lambda p, b: squares(p, b).sum(), "'loss' is a scalar that adds its rows up"),
-        (lambda p, b: squares(p, b).sum() + (p["w"] ** 2).sum(), "adds its rows up"),
+        (lambda p, b: squares(p, b).sum(), "'loss' is a scalar that sums over its rows"),
+        (lambda p, b: squares(p, b).sum() + (p["w"] ** 2).sum(), "sums over its rows"),
         (lambda p, b: jnp.sqrt(squares(p, b).mean()), "not the mean of its rows: sqrt"),
         (MASKED, r"division by a share is not linear.*test_misuse.py"),
         (lambda p, b: squares(p, b).max(), "not the mean of its rows"),
@@ -285,7 +285,7 @@ def test_a_metric_that_adds_its_rows_up():
     def loss(p, b):
         return squares(p, b), {"large": jnp.sum(squares(p, b) > 1)}
 
-    with pytest.raises(sw.ShardingError, match="'large' is a scalar that adds its rows up"):
+    with pytest.raises(sw.ShardingError, match="'large' is a scalar that sums over its rows"):
         run(loss, has_aux=True)
 
 
@@ -325,8 +325,8 @@ def test_a_scalar_that_is_a_mean(loss):
         ({"params": {"w": jnp.ones(3), "name": "a"}}, [r"\['name'\] is a str"]),
         ({"params": {"w": 1.0}}, [r"\['w'\] is a float", r"jnp.asarray\(1.0\)"]),
         ({"axis": "dta"}, ["did you mean 'data'"]),
-        ({"axis": 0}, ["axis 0 is none of the axes"]),
-        ({"seed": None}, ["seed is None", "a whole number, or a key"]),
+        ({"axis": 0}, ["axis 0 is not an axis"]),
+        ({"seed": None}, ["seed is None", "an integer or a single key"]),
         (
             {"batch": {**BATCH, "day": np.zeros(8, "M8[D]")}},
             [r"\['day'\] is .* datetime64"],
@@ -420,7 +420,7 @@ def test_a_number_of_the_step_is_in_the_batch_once_per_row(loss):
 
 
 def test_a_metric_is_named_as_it_is():
-    with pytest.raises(sw.ShardingError, match='its "it\'s" is a scalar that adds its rows up'):
+    with pytest.raises(sw.ShardingError, match='its "it\'s" is a scalar that sums over its rows'):
         run(lambda p, b: (squares(p, b), {"it's": squares(p, b).sum()}), has_aux=True)
 
 
@@ -482,7 +482,7 @@ def test_params_instead_of_a_state():
 def test_a_state_of_another_optimizer():
     step = sw.data_parallel(squares, optax.adam(0.1), mesh=MESH)
     other = sw.data_parallel(squares, optax.sgd(0.1), mesh=MESH)
-    with pytest.raises(sw.ShardingError, match="opt_state is that of another optimizer"):
+    with pytest.raises(sw.ShardingError, match="opt_state belongs to another optimizer"):
         step(other.init(PARAMS), BATCH)
 
 
@@ -490,7 +490,7 @@ def test_a_state_that_was_given_away():
     step = sw.data_parallel(squares, optax.sgd(0.1), mesh=MESH)
     state, _ = step(step.init(PARAMS), BATCH)
     step(state, BATCH)
-    with pytest.raises(sw.ShardingError, match="given their memory") as error:
+    with pytest.raises(sw.ShardingError, match="donated their memory") as error:
         step(state, BATCH)
     assert error.match("donate=False")
 

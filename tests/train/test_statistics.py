@@ -37,7 +37,7 @@ def normed(axis, **options):
 def test_statistics_of_a_shard_are_refused(mesh):
     step, state = normed(None, mesh=mesh)
     with pytest.raises(
-        sw.ShardingError, match=r"batch_stats\.BatchNorm_0\.mean comes out"
+        sw.ShardingError, match=r"batch_stats\.BatchNorm_0\.mean differs between"
     ) as error:
         step(state, BATCH)
     assert "axis_name='data'" in str(error.value)

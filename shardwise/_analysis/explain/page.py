@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
+from ..._base import pages
 from ..._base.version import __version__
 from ..._program import Where
 from ..._program.collectives import RULES
@@ -71,13 +72,7 @@ def _now() -> datetime.datetime:
 
 @functools.cache
 def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = pages.environment(Path(__file__).parent / "templates")
     environment.filters |= {
         "size": lambda value: _number(value, units.size(value)),
         "flop": lambda value: _number(value, units.large(value, "FLOP")),
@@ -92,7 +87,6 @@ def _environment() -> Environment:
         "array": lambda shape, dtype: Markup('<code class="sw-array">{}</code>').format(
             units.array(shape, dtype)
         ),
-        "themes": [_theme(number) for number in (0, 1)],
         "colors": list(COLORS),
         "bounds": BOUNDS,
     }
@@ -117,11 +111,6 @@ def _sentence(words: str) -> Markup:
         words = words[:1].upper() + words[1:]
     words += "" if words.endswith((".", ":")) else "."
     return Markup(CALL.sub(r"<code>\g<0></code>", str(escape(words))))
-
-
-def _theme(number: int) -> Markup:
-    """The colours of the light theme (0) or the dark one (1), as declarations of CSS."""
-    return Markup("".join(f"--{name}:{pair[number]};" for name, pair in COLORS.items()))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,11 +12,11 @@ import linecache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 
+from ..._base import pages
 from ..._base.version import __version__
-from ..explain.figures.draw import COLORS
 from .data import Facts
 from .text import rows
 
@@ -75,24 +75,10 @@ def notebook(found: Facts) -> str:
 @functools.cache
 def environment() -> Environment:
     """Return the templates, and what they ask for."""
-    made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals |= {
-        "themes": [_theme(number) for number in (0, 1)],
-        "rows": rows,
-    }
-    return made
-
-
-def _theme(number: int) -> Markup:
-    names = {name: pair[number] for name, pair in COLORS.items()}
-    tints = {f"tint{i}": pair[number] for i, pair in enumerate(TINTS)}
-    return Markup("".join(f"--{name}:{value};" for name, value in {**names, **tints}.items()))
+    tints = {f"tint{k}": pair for k, pair in enumerate(TINTS)}
+    templates = pages.environment(Path(__file__).parent / "templates", tints)
+    templates.globals["rows"] = rows
+    return templates
 
 
 def page_data(found: Facts) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from ..._analysis.explain.figures.draw import COLORS
+from ..._base.pages import environment
 from ..._base.version import __version__
 from ..exercise import Exercise
 from ..folder import about_hints
@@ -290,18 +290,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def page() -> str:
     """The page, with its style and its script inside."""
-    here = Path(__file__).parent
-    themes = ["".join(f"--{name}:{pair[n]};" for name, pair in COLORS.items()) for n in (0, 1)]
-    text = (here / "page.html").read_text(encoding="utf-8")
-    for name, content in (
-        ("/*light*/", themes[0]),
-        ("/*dark*/", themes[1]),
-        ("/*style*/", (here / "page.css").read_text(encoding="utf-8")),
-        ("/*script*/", (here / "page.js").read_text(encoding="utf-8")),
-        ("<!--version-->", __version__),
-    ):
-        text = text.replace(name, content)
-    return text
+    return environment(Path(__file__).parent).get_template("page.html").render(version=__version__)
 
 
 def serve(shop: Workshop, port: int, browser: bool, say: Callable[[str], None]) -> None:

@@ -1,7 +1,7 @@
-"""What a run is recognised by: its data, its function and metrics, its state, its batch.
+"""The fingerprint of a run: its data, function and metrics, state and batch.
 
-The fingerprint is a dictionary of short strings with readable keys, so that a journal which belongs
-to something else can be refused with the difference named.
+The fingerprint is a dictionary of short strings with readable keys, so that the error about a
+journal of another run can name the difference.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+|0x[0-9a-f]{6,}")
 
 
 _MANY = ("the metrics", "the shapes of the state")
-"""Keys of more than one thing, for the grammar."""
+"""Keys in the plural, for the grammar."""
 
 
 def fingerprint(
     function: Function, plan: Plan, source: Source, batch: int, lanes: Lanes
 ) -> dict[str, str]:
-    """Return all that has to be the same for finished steps to count."""
+    """Return everything that has to be equal for finished steps to count."""
     return {
         **source.fingerprint(),
         "the program of fn": _program(function, batch, lanes),
@@ -46,8 +46,8 @@ def fingerprint(
 def _program(function: Function, batch: int, lanes: Lanes) -> str:
     """Return a hash of what `fn` computes, its captured constants included.
 
-    It is traced as for one lane: the number of them is no part of the run. What a callback does
-    on the host is not seen.
+    It is traced for one lane, since the number of lanes does not identify a run. Host callbacks are
+    not part of it.
     """
     arrays, *rest = function.shapes(batch)
     arrays = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
@@ -72,10 +72,10 @@ def _digest(text: str, *more: bytes) -> str:
 
 
 def _content(function: Function) -> str:
-    """Return a checksum of every bit of the state, computed where the state is.
+    """Return a checksum of every bit of the state, computed on its devices.
 
-    Every word is mixed with its place, so that no two changes cancel but by chance (once in 2^64),
-    and summed modulo 2^32, so that no order of summation changes it.
+    Every word is mixed with its position, so that two changes cancel only by chance (once in 2^64),
+    and summed modulo 2^32, so that the order of summation does not matter.
     """
     if not function.state.arrays:
         return "empty"
@@ -125,10 +125,10 @@ def _words(x: jax.Array) -> jax.Array:
 def differences(
     held: dict[str, str], now: dict[str, str], one: str = "the journal", other: str = "this run"
 ) -> list[str]:
-    """Return sentences for what two fingerprints do not share."""
+    """Return the differences of two fingerprints as sentences."""
     absent = "(none)"
     keys = [key for key in {**held, **now} if held.get(key) != now.get(key)]
-    if "batch" in keys:  # another program too, then, of the same function
+    if "batch" in keys:  # the program then differs as well
         keys = [key for key in keys if not key.startswith("the program of")]
     return [
         f"{key} {'differ' if key in _MANY else 'differs'}: {one} has {held.get(key, absent)}, "

@@ -1,8 +1,8 @@
 """The devices as lanes: one lane for each position along the data axis of the mesh.
 
-Every lane runs the same program on its own step; lanes never speak to each other. A mesh with
-further axes has several devices in a lane. They are given the same step, and XLA splits the work
-within the lane the way the state is split.
+Every lane runs the same program on its own step; lanes do not communicate. A mesh with further axes
+has several devices in a lane. They get the same step, and XLA splits the work within the lane as
+the state is sharded.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _COPIERS = 16
 
 @dataclass(frozen=True)
 class Lanes:
-    """A mesh whose data axis deals out the steps.
+    """A mesh whose data axis distributes the steps.
 
     Attributes:
         mesh: The mesh, all of its axes Auto; of several processes, the part of this one.
         axis: The name of its data axis.
         devices: The devices of each lane.
-        processes: How many processes share the work.
-        before: How many lanes the processes before this one have.
-        total: How many lanes all of them have.
+        processes: The number of processes.
+        before: The number of lanes of the processes before this one.
+        total: The number of lanes of all processes.
     """
 
     mesh: Mesh
@@ -52,17 +52,16 @@ class Lanes:
 
     @property
     def first(self) -> Mesh:
-        """The mesh as it would be with one lane."""
+        """The mesh of the first lane."""
         place = self.mesh.axis_names.index(self.axis)
         devices = self.mesh.devices.take([0], axis=place)
         return Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
 
     def depth(self, step_bytes: int) -> int:
-        """Return steps in flight per lane, from reading to result.
+        """Return the number of steps in flight per lane, from reading to result.
 
-        Two for each thread that copies to an accelerator, as far as they fit into 2 GiB; eight in
-        any case, so that copying and computing overlap. To a CPU device there is no way: its
-        memory is the host's.
+        Two for each thread that copies to an accelerator, if they fit into 2 GiB, and at least
+        eight, so that copying and computing overlap. A CPU device needs no copy.
         """
         if self.on_host:
             return 4
@@ -86,11 +85,11 @@ class Lanes:
 
     @property
     def on_host(self) -> bool:
-        """Whether the memory of the devices is the host's."""
+        """Whether the devices use host memory."""
         return self.mesh.devices.flat[0].platform == "cpu"
 
     def join(self, parts: list[list[jax.Array]]) -> jax.Array:
-        """Put arrays that are already on the devices together, without moving anything.
+        """Join arrays that are already on the devices into one, without copies.
 
         Args:
             parts: For each lane, the same array on each of its devices.
@@ -102,7 +101,7 @@ class Lanes:
 
 
 def find_lanes(mesh: Any = None) -> Lanes:
-    """Make lanes of a mesh, or of all devices of all processes.
+    """Return the lanes of a mesh, by default of all devices of all processes.
 
     Args:
         mesh: A mesh; its data axis is the one named `data`, or else the first. A virtual mesh
@@ -141,13 +140,13 @@ def _check_virtual(mesh: AbstractMesh) -> None:
         raise UnsupportedError(
             f"a virtual mesh with the axes {others} beside its data axis.",
             where="argument 'mesh'",
-            rule="A virtual mesh can only be run here if all it splits is the data.",
-            remedy="give a real mesh, or leave the other axes out.",
+            rule="evaluate accepts a virtual mesh only with a data axis.",
+            remedy="use a real mesh, or remove the other axes.",
         )
 
 
 def _owners(by_lane: np.ndarray) -> list[int]:
-    """Return the process of each lane; raise where a lane is split, or a process has none."""
+    """Return the process of each lane; raise if a lane has several, or a process has none."""
     owners = [{device.process_index for device in np.ravel(lane)} for lane in by_lane]
     torn = next((sorted(owner) for owner in owners if len(owner) > 1), None)
     if torn is not None:
@@ -164,7 +163,7 @@ def _owners(by_lane: np.ndarray) -> list[int]:
         raise ShardingError(
             f"it has no device of process {', '.join(map(str, left_out))}.",
             where="argument 'mesh'",
-            rule="All processes take part in an evaluation, or each one has a mesh of its own.",
+            rule="All processes take part in an evaluation, or each has its own mesh.",
             remedy="a mesh over jax.devices(), or one over jax.local_devices() in each process.",
         )
     return found

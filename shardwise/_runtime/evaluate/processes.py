@@ -1,9 +1,9 @@
-"""The part of one process in an evaluation that several share.
+"""The part of one process in an evaluation by several processes.
 
-Nothing is sent while steps are computed. Before the first, the processes see that they have the
-same data, function and state, agree on the batch, and hear which steps are done. After the last,
-they exchange their totals: sums are exact, so they can be merged; the steps of metric objects of
-other libraries are sent one by one and merged in their order, as on one process.
+Before the first step, the processes compare data, function and state, agree on the batch, and
+exchange which steps are done. While steps are computed, nothing is sent. After the last, they
+exchange their totals: sums are exact, so they can be merged; steps of metric objects of other
+libraries are sent one by one and merged in order, as on one process.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Step = tuple[Span, int, bytes]
 
 
 class Share:
-    """What is this process's to do; all of it where there is only one.
+    """The steps of this process; all steps if there is only one process.
 
     Args:
         lanes: The devices.
-        indexed: Whether all processes see the same examples, numbered alike; otherwise each has
-            its own, from an iterable.
+        indexed: Whether all processes have the same numbered examples; otherwise each has its own,
+            from an iterable.
     """
 
     def __init__(self, lanes: Lanes, indexed: bool) -> None:
@@ -52,29 +52,29 @@ class Share:
             others.news().check()
 
     def agree_on_batch(self, given: int | None, held: int | None, chosen: Any) -> int:
-        """Return the batch of all: that which was given, or a journal holds, or the least of those
+        """Return the batch of all processes: the argument, or that of a journal, or the least
         chosen.
 
         Args:
             given: The argument `batch`.
-            held: What the journal of this process says.
-            chosen: Gives what fits here.
+            held: The batch in the journal of this process.
+            chosen: A function that chooses the batch of this process.
         """
         if not self.shared:
             return given or held or chosen()
         asked = others.gather_json([given, held], "batch")
         if any(one[0] != given for one in asked):
             listed = ", ".join(str(one[0]) for one in asked)
-            raise _differ(f"the processes were given batch = {listed}.")
+            raise _differ(f"the processes have batch = {listed}.")
         found = given or next((one[1] for one in asked if one[1]), None)
         return found or min(others.gather_json(chosen(), "batch"))
 
     def least(self, batch: int) -> int:
-        """Return the least of the batches that the processes go on with."""
+        """Return the least batch of all processes."""
         return min(others.gather_json(batch, "batch")) if self.shared else batch
 
     def identify(self, fingerprint: dict[str, str]) -> dict[str, str]:
-        """Return the fingerprint of the run, after seeing that all processes run the same."""
+        """Return the fingerprint of the run; raise if another process runs something else."""
         if not self.shared:
             return fingerprint
         if not self._indexed:
@@ -88,13 +88,13 @@ class Share:
         wrong = others.gather_json(differences(first, shown, "process 0", "this one"), "same")
         for number, lines in enumerate(wrong):
             if lines:
-                raise _differ(f"process {number} runs something else: {lines[0]}.")
+                raise _differ(f"process {number} runs another evaluation: {lines[0]}.")
         return fingerprint
 
     def deal(self, done: list[Span], length: int | None, batch: int) -> None:
-        """Set aside what other processes have done or will do.
+        """Set `elsewhere` to the steps that other processes have done or will do.
 
-        Consecutive steps go to one process: it reads one stretch of the data.
+        Each process gets consecutive steps, so that it reads a contiguous part of the data.
         """
         if not self.shared or not self._indexed:
             return
@@ -120,12 +120,12 @@ class Share:
 
         Args:
             plan: The metrics.
-            totals: Those of this process.
-            count: Its examples.
-            resumed: Those of them that came from a journal.
-            notes: What it has to say.
-            steps: Its steps, where there are metric objects.
-            plans: Gives the plan for a batch.
+            totals: The totals of this process.
+            count: The number of its examples.
+            resumed: The number of its examples from a journal.
+            notes: Its notes.
+            steps: Its steps, if there are metric objects.
+            plans: Returns the plan for a batch.
         """
         own = {
             "totals": {name: total.export() for name, total in totals.items()},
@@ -151,7 +151,7 @@ class Share:
 
 
 def _is_own(key: str) -> bool:
-    """Return whether processes with data of their own differ in this."""
+    """Return whether a key differs between processes with data of their own."""
     return "content of data" in key or key == "the process"
 
 
@@ -167,9 +167,9 @@ def _refuse_overlap(parts: list[list[Span]]) -> None:
     for one, other in itertools.pairwise(spans):
         if one.stop > other.start:
             raise ShardwiseError(
-                f"two of them hold {other}.",
+                f"two of them have {other}.",
                 where="the journals of the processes",
-                rule="A step is done once.",
+                rule="A step is computed once.",
                 remedy="use another path, or delete the journals to start over.",
             )
 
@@ -194,7 +194,7 @@ def _differ(what: str) -> ShardwiseError:
     return ShardwiseError(
         what,
         where="sw.evaluate on several processes",
-        rule="All processes evaluate the same function and state on the same data; only an "
-        "iterable is each process's own.",
+        rule="All processes evaluate the same function and state on the same data; only iterables "
+        "may differ.",
         remedy="load the same data and the same checkpoint, with the same seeds, everywhere.",
     )

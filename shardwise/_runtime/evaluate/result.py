@@ -1,4 +1,4 @@
-"""What `evaluate` gives back: data first; text, a dictionary and HTML are made from it."""
+"""The result of `evaluate`: data, with text, dictionary and HTML derived from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .reduce.totals import NonFinite
 @public_methods("evaluation")
 @dataclass(frozen=True, eq=False)
 class Evaluation(Mapping[str, Any]):
-    """The outcome of an evaluation: a mapping from metric name to value, and how it came about.
+    """The result of an evaluation: a mapping from metric name to value, with counts and times.
 
     With a single metric, `float(evaluation)` is its value.
 
@@ -28,15 +28,15 @@ class Evaluation(Mapping[str, Any]):
         count: The number of examples.
         weight: For every mean and sum, the total weight: the number of values where no weights were
             given.
-        nonfinite: For every metric that met NaN or infinity, how many examples did and the index of
-            the first; empty if none did.
-        seconds: How long this run took, compiling included.
-        examples_per_second: Examples computed in this run over its seconds.
-        batch: Examples per step. The bits of the result follow it.
+        nonfinite: For every metric with NaN or infinite values, the number of such examples and the
+            index of the first.
+        seconds: The time of this run, including compilation.
+        examples_per_second: Examples computed in this run per second.
+        batch: Examples per step. The bits of the result depend on it.
         devices: The number of devices, of all processes.
         processes: The number of processes.
         resumed: Examples whose results came from the journal.
-        notes: What else there is to know, as sentences.
+        notes: Further remarks, as sentences.
     """
 
     metrics: dict[str, Any]
@@ -75,11 +75,11 @@ class Evaluation(Mapping[str, Any]):
 
     def __float__(self) -> float:
         if len(self.metrics) != 1:
-            raise ArgumentError(f"there are {len(self.metrics)} metrics; choose one by its name")
+            raise ArgumentError(f"there are {len(self.metrics)} metrics; select one by its name")
         return float(next(iter(self.metrics.values())))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain Python values, ready for JSON."""
+        """Return it as plain Python values, ready for JSON."""
         return {
             "metrics": {name: _plain(value) for name, value in self.metrics.items()},
             "count": self.count,
@@ -120,7 +120,7 @@ class Evaluation(Mapping[str, Any]):
         if self.processes > 1:
             devices += f" of {self.processes} processes"
         resumed = f", {self.resumed} of them from the journal" if self.resumed else ""
-        # Where all of them are from the journal, nothing was computed, at no speed.
+        # No speed if all examples are from the journal.
         speed = f"{self.examples_per_second:.3g} examples/s, " * (self.resumed != self.count)
         return (
             f"{self.count} examples{resumed}, {self.seconds:.3g} s, "

@@ -1,9 +1,9 @@
 """`evaluate`: from a function, a state and data to an `Evaluation`.
 
-A run is a list of steps: the gaps that the journal leaves, cut into pieces of `batch` examples and
-numbered from the start of the data, whatever the devices. `_Run` streams them through the compiled
-step, adds what comes back to the totals and writes it to the journal. Running out of memory ends
-the pass, not the run: with a batch of half the size, the steps that are left are cut anew.
+A run is a list of steps of `batch` examples, numbered from the start of the data, without those in
+the journal. They do not depend on the devices. `_Run` streams them through the compiled step, adds
+the outputs to the totals and writes them to the journal. If the device runs out of memory, the
+remaining examples are split into steps of half the size.
 """
 
 from __future__ import annotations
@@ -22,16 +22,11 @@ import jax
 from ..._base.calls import DEVICES, public
 from ..._base.durable import Signals, listen
 from ..._base.errors import (
-    ArgumentError,
-    ShardingError,
     ShardwiseError,
-    UnsupportedError,
-    a_type,
 )
 from ..._base.progress import Progress, Snapshot, choose_view
-from ..._mesh import is_count
 from ..hosts import others
-from .data.kinds import open_source
+from .arguments import check_batch, check_function, names_of, open_data
 from .data.source import Source
 from .data.stream import Unread
 from .fingerprint import fingerprint
@@ -44,7 +39,7 @@ from .result import Evaluation
 from .spans import Span, cut, join
 from .step.memory import choose_batch, is_out_of_memory, largest_useful, too_large
 from .step.program import Compiled, Function, bind, compile_step, plan
-from .step.rounds import compute
+from .step.rounds import compute as run_steps
 from .step.state import place
 
 
@@ -67,39 +62,39 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a function over a data set of any size: exactly, streamed, resumable.
 
-    The result has the same bits for one `batch` on any number of devices and processes, whole or
-    resumed. After `sw.connect()` all processes call it alike; each reads and computes its own part
-    of the data, and all return the same result. SIGINT (Ctrl-C) and SIGTERM end it after the steps
-    under way, which are recorded first.
+    For one `batch` the result has the same bits on any number of devices and processes, whole or
+    resumed. After `sw.connect()` all processes call it with the same arguments; each reads and
+    computes its own part of the data, and all return the same result. SIGINT (Ctrl-C) and SIGTERM
+    end it after the steps in flight, which are recorded first.
 
     Args:
-        fn: `fn(state, batch)` gives per-example values `[batch]` (their mean is taken), a pair
+        fn: `fn(state, batch)` returns per-example values `[batch]` (their mean is taken), a pair
             `(values, weights)`, `sw.Mean`, `sw.Sum`, `sw.Min` or `sw.Max` of those, a metric object
-            with `merge` and `compute`, or a dict of any of these. If it takes a keyword `mask`, it
-            is given which rows are real; the others are padding.
-        state: What `fn` needs: any pytree, Linen variables or an `nnx.Module`, which `fn` is given
-            in evaluation mode. It is placed on the devices once.
+            with `merge` and `compute`, or a dict of any of these. A parameter `mask` gets a boolean
+            array that is false for padding.
+        state: The first argument of `fn`: any pytree, Linen variables or an `nnx.Module`, which is
+            passed in evaluation mode. It is placed on the devices once.
         data: A pytree of arrays of one length (NumPy, `np.memmap`, zarr, h5py, jax), a dataset with
-            `__len__` and `__getitem__`, or an iterable of batches. On several processes arrays and
-            datasets are the same everywhere, while each iterable gives batches of its own.
-        batch: Examples per step on each device. Left out: chosen to fit, and halved if the device
+            `__len__` and `__getitem__`, or an iterable of batches. Of several processes all have
+            the same arrays or dataset, while each iterable yields its own batches.
+        batch: Examples per step on each device. By default chosen to fit, and halved if the device
             runs out of memory.
-        mesh: The devices, those of all processes if left out: a real mesh, or a virtual one
-            (`sw.mesh(data=8)`, `{"data": 8}`). Steps are dealt out along the axis `data`, or the
-            first. A mesh of local devices makes a run of this process alone.
+        mesh: The devices, by default all devices of all processes: a real mesh, or a virtual one
+            (`sw.mesh(data=8)`, `{"data": 8}`). Steps are distributed along the axis `data`, or the
+            first. With a mesh of local devices only this process takes part.
         journal: A file that records finished steps. A run with the same journal resumes from there,
-            after a kill too. What it holds is checked; damaged rows are told and computed again.
-            On several processes it is in a folder that all share, with a file beside it for each.
-        progress: True or None for a bar on a terminal and lines elsewhere, False for nothing, or a
-            function that is given snapshots.
+            also after a kill. Its rows are verified; damaged ones are reported and computed again.
+            Of several processes each has its own file, in a folder that all share.
+        progress: None or True shows a bar on a terminal and lines in a log, False nothing; a
+            function is called with every snapshot.
 
     Returns:
-        The value of every metric by name, and how it came about.
+        The value of every metric by name, with counts, weights and times.
 
     Raises:
-        ShardwiseError: The data, the mesh or what `fn` returns do not fit, or the journal belongs
-            to another run. Errors of `fn` and of the data are raised as they are, with a note that
-            says at which step.
+        ShardwiseError: The data, the mesh or the output of `fn` is invalid, or the journal belongs
+            to another run. Errors of `fn` and of the data are raised unchanged, with a note that
+            names the step.
 
     Example:
         >>> import numpy as np, shardwise as sw
@@ -110,8 +105,8 @@ def evaluate(
         1.0
     """
     began = time.monotonic()
-    _check_function(fn)
-    _check_batch(batch)
+    check_function(fn)
+    check_batch(batch)
     batch = None if batch is None else int(batch)
     with listen("evaluate") as signals, ExitStack() as stack:
         run = None
@@ -120,7 +115,7 @@ def evaluate(
                 lanes = find_lanes(mesh)
                 if lanes.processes > 1:
                     stack.enter_context(others.together("sw.evaluate"))
-                source = _open(data, state)
+                source = open_data(data, state)
                 stack.callback(source.close)
                 share = Share(lanes, indexed=source.length is not None)
                 record = None
@@ -130,20 +125,20 @@ def evaluate(
                 stack.enter_context(jax.disable_jit(False))
                 function = bind(fn, placed, source, lanes)
                 run = _Run(function, source, lanes, record, share, signals)
-                run.prepare(batch, say=progress is not False)
-            run.go(choose_view(progress, "evaluate") if share.index == 0 else None)
+                run.prepare(batch, report=progress is not False)
+            run.compute(choose_view(progress, "evaluate") if share.index == 0 else None)
             return run.result(began)
         except BaseException as error:
             if signals.signum is None or isinstance(error, ShardwiseError):
                 raise
-            signals.end(f"evaluate: {signals.name}: {run.leave() if run else _NOT_BEGUN}")
+            signals.end(f"evaluate: {signals.name}: {run.interrupted() if run else _NOT_STARTED}")
 
 
-_NOT_BEGUN = "ended before the first step. The same call begins again."
+_NOT_STARTED = "ended before the first step. The same call starts again."
 
 
 class _Run:
-    """One evaluation under way."""
+    """A running evaluation."""
 
     def __init__(
         self,
@@ -156,63 +151,74 @@ class _Run:
     ) -> None:
         self._function, self._source, self._lanes, self._journal = function, source, lanes, journal
         self._share, self._signals = share, signals
-        self._sent: list[Step] = []  # what the other processes need of metric objects
+        self._sent: list[Step] = []  # steps with metric objects, for the other processes
         self._plans: dict[int, Plan] = {}
         self._steps: dict[int, Compiled] = {}
         self._totals: dict[str, Total] = {}
         self._done: list[Span] = []
         self._notes: list[str] = []
-        self._known: int | None = None  # how many examples there are, if the journal says so
+        self._known: int | None = None  # the number of examples, if the journal has it
         self._count = self._resumed = self._batch = 0
         self._fixed = False
 
-    def prepare(self, batch: int | None, say: bool) -> None:
-        """Settle the batch, take up what the journal holds, and say how much that is."""
+    def prepare(self, batch: int | None, report: bool) -> None:
+        """Choose the batch and restore the steps in the journal; print a line if there are any."""
+        journal, source, share = self._journal, self._source, self._share
+        first = self._choose_batch(batch, {} if journal is None else journal.meta())
+        self._totals = self._plan(first).totals()
+        if journal or share.shared:
+            facts = fingerprint(self._function, self._plan(first), source, first, self._lanes)
+            facts = share.identify(facts)
+            if journal:
+                journal.claim(facts, names_of(self._function.fn))
+                self._restore(journal)
+        share.deal(self._done, source.length, self._batch)
+        if journal is None:
+            return
+        if source.length is not None:
+            steps = -(-(source.length - self._resumed) // self._batch)
+            journal.reserve(steps, self._plan(self._batch).layout.size)
+        if report and self._resumed:
+            what = f"{self._progress()} are in the journal {str(journal.path)!r}"
+            print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
+
+    def _choose_batch(self, batch: int | None, recorded: dict[str, Any]) -> int:
+        """Set the batch, and return the one that the run began with.
+
+        Args:
+            batch: The argument.
+            recorded: The facts in the journal.
+        """
         self._fixed = batch is not None
         self._source.retains = not self._fixed
-        held = self._journal.meta() if self._journal else {}
-        self._known = held.get("length")
-        first = self._share.agree_on_batch(
-            batch, int(held["fingerprint"]["batch"]) if held else None, self._choose
-        )
+        self._known = recorded.get("length")
+        before = int(recorded["fingerprint"]["batch"]) if recorded else None
+        first = self._share.agree_on_batch(batch, before, self._fitting_batch)
         if self._source.length is not None:
             first = min(first, self._source.length)
-        self._batch = self._share.least(held.get("batch", first))
+        self._batch = self._share.least(recorded.get("batch", first))
         if self._batch != first:
             self._notes.append(f"the journal's run had halved the batch from {first}")
-        self._totals = self._plan(first).totals()
-        if self._journal or self._share.shared:
-            made = fingerprint(self._function, self._plan(first), self._source, first, self._lanes)
-            made = self._share.identify(made)
-            if self._journal:
-                self._journal.claim(made, _names(self._function.fn))
-                self._restore(self._journal)
-        self._share.deal(self._done, self._source.length, self._batch)
-        if self._journal:
-            if self._source.length is not None:
-                left = -(-(self._source.length - self._resumed) // self._batch)
-                self._journal.reserve(left, self._plan(self._batch).layout.size)
-            if say and self._resumed:
-                what = f"{self._amount()} are in the journal {str(self._journal.path)!r}"
-                print(f"evaluate: resumes: {what}", file=sys.stderr, flush=True)
+        return first
 
-    def leave(self) -> str:
-        """Record what is finished; says in one line what is, and how to go on."""
-        if not self._journal:
-            kept = "Nothing is kept: a journal (journal=PATH, --journal PATH) keeps it."
-            return f"ended after {self._amount()}. {kept}"
-        self._journal.flush()
-        return (
-            f"{self._amount()} are in the journal {str(self._journal.path)!r}. "
-            "The same call resumes from there."
-        )
+    def _fitting_batch(self) -> int:
+        """Return the natural batch of an iterable, or else the largest that fits."""
+        if self._source.length is None:
+            assert self._source.chunk is not None
+            return self._source.chunk
+        first = largest_useful(self._source.rows, self._source.length)
+        return choose_batch(first, self._source.rows, self._lanes, self._step)
 
-    def _amount(self) -> str:
+    def _restore(self, journal: Journals) -> None:
         length = self._known if self._source.length is None else self._source.length
-        return f"{self._count}{'' if length is None else f' of {length}'} examples"
+        for span, batch, payload in journal.steps(length):
+            self._add(span, batch, payload)
+        self._resumed = self._count
+        if journal.damaged:
+            self._notes.append(f"{journal.damaged} damaged rows of the journal were computed again")
 
-    def go(self, view: Any) -> None:
-        """Compute what is left."""
+    def compute(self, view: Any) -> None:
+        """Compute the remaining steps."""
         total = self._source.length
         if total is not None:
             total -= sum(span.rows for span in self._share.elsewhere)
@@ -226,8 +232,83 @@ class _Run:
         finally:
             progress.close(finished)
 
+    def _try_pass(self, progress: Progress) -> bool:
+        """Compute the remaining steps; return False if a smaller batch has to be tried."""
+        try:
+            self._pass(progress)
+        except Unread as unread:
+            error = unread.error
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            if self._fixed or self._batch == 1:
+                raise too_large(self._batch, error) from error
+            self._halve()
+            return False
+        else:
+            return True
+        raise error
+
+    def _pass(self, progress: Progress) -> None:
+        spans = cut([*self._done, *self._share.elsewhere], self._source.length, self._batch)
+        first = next(spans, None)
+        if first is None:
+            return
+        self._source.release(first.start)
+        todo = itertools.chain([first], spans)
+        with self._signals.at_once():
+            step = self._step(self._batch)
+        arrays = self._function.state.arrays
+        steps = run_steps(
+            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
+        )
+        with closing(steps):
+            for span, payload in steps:
+                self._share.check()
+                if self._journal and self._known is not None and span.stop > self._known:
+                    raise _other_length(self._journal, self._known, f"{span.stop} or more")
+                self._add(span, self._batch, payload)
+                if self._journal:
+                    self._journal.add(span, self._batch, payload)
+                progress.add(span.rows)
+
+    def _asked_to_end(self) -> bool:
+        return self._signals.signum is not None
+
+    def _add(self, span: Span, batch: int, payload: bytes) -> None:
+        plan = self._plan(batch)
+        records = plan.layout.unpack(payload)
+        if self._share.shared and plan.objects:
+            self._sent.append((span, batch, payload))
+        for name, total in self._totals.items():
+            total.add(records[name], span)
+        self._count += span.rows
+        join(self._done, span)
+
+    def _halve(self) -> None:
+        self._steps.pop(self._batch, None)
+        self._notes.append(
+            f"out of memory: the batch was halved from {self._batch} to {self._batch // 2} after "
+            f"{self._count} examples; the bits of the result follow the batch"
+        )
+        self._batch //= 2
+        if self._journal:
+            self._journal.flush()
+            self._journal.note(batch=self._batch)
+
+    def _plan(self, batch: int) -> Plan:
+        if batch not in self._plans:
+            self._plans[batch] = plan(self._function, batch, self._source.length)
+        return self._plans[batch]
+
+    def _step(self, batch: int) -> Compiled:
+        if batch not in self._steps:
+            made = self._plan(batch)
+            self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
+        return self._steps[batch]
+
     def result(self, began: float) -> Evaluation:
-        """Read the totals."""
+        """Merge the totals of all processes and return the evaluation."""
         if self._source.length is None and self._journal:
             self._settle_length(self._journal)
         if self._share.shared:
@@ -256,52 +337,24 @@ class _Run:
             notes=tuple(self._notes),
         )
 
+    def _settle_length(self, journal: Journals) -> None:
+        """Record the length of the data, which an iterable reveals at its end, in the journal."""
+        seen = self._source.seen()
+        if seen is not None and seen != self._count:
+            raise _other_length(journal, self._count, str(seen))
+        journal.flush()
+        journal.note(length=self._count)
+
     def _remark(self, bad: dict[str, Any]) -> None:
-        """Say why a number may not be what one expects."""
+        """Add notes on metrics without weight and on values that lost digits."""
         for name, total in self._totals.items():
             if total.is_weightless() and not bad[name]:
-                self._notes.append(f"{name}: every weight is zero, so that it has no value")
+                self._notes.append(f"{name}: every weight is zero, so it has no value")
         for label in sorted(self._source.rounded):
             self._notes.append(
                 f"{label}: values of float64 lose digits as float32; "
                 "jax.config.update('jax_enable_x64', True) keeps them"
             )
-
-    def _choose(self) -> int:
-        if self._source.length is None:
-            assert self._source.chunk is not None
-            return self._source.chunk
-        first = largest_useful(self._source.rows, self._source.length)
-        return choose_batch(first, self._source.rows, self._lanes, self._step)
-
-    def _plan(self, batch: int) -> Plan:
-        if batch not in self._plans:
-            self._plans[batch] = plan(self._function, batch, self._source.length)
-        return self._plans[batch]
-
-    def _step(self, batch: int) -> Compiled:
-        if batch not in self._steps:
-            made = self._plan(batch)
-            self._steps[batch] = compile_step(self._function, made, self._lanes, batch)
-        return self._steps[batch]
-
-    def _restore(self, journal: Journals) -> None:
-        length = self._known if self._source.length is None else self._source.length
-        for span, batch, payload in journal.steps(length):
-            self._add(span, batch, payload)
-        self._resumed = self._count
-        if journal.damaged:
-            self._notes.append(f"{journal.damaged} damaged rows of the journal were left out")
-
-    def _add(self, span: Span, batch: int, payload: bytes) -> None:
-        plan = self._plan(batch)
-        records = plan.layout.unpack(payload)
-        if self._share.shared and plan.objects:
-            self._sent.append((span, batch, payload))
-        for name, total in self._totals.items():
-            total.add(records[name], span)
-        self._count += span.rows
-        join(self._done, span)
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -310,119 +363,30 @@ class _Run:
         return values
 
     def _running_sums(self) -> dict[str, Any]:
-        """Return what can be read at any time; what a metric object computes may take long."""
+        """Return the current values, without those of metric objects, which may take long."""
         totals = self._totals.items()
         return {n: t.values(n)[n] for n, t in totals if not isinstance(t, ObjectTotal)}
 
-    def _try_pass(self, progress: Progress) -> bool:
-        """Compute what is left; False if it has to be tried again with a smaller batch."""
-        try:
-            self._pass(progress)
-        except Unread as unread:
-            error = unread.error
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            if self._fixed or self._batch == 1:
-                raise too_large(self._batch, error) from error
-            self._halve()
-            return False
-        else:
-            return True
-        raise error
-
-    def _halve(self) -> None:
-        self._steps.pop(self._batch, None)
-        self._notes.append(
-            f"out of memory: the batch was halved from {self._batch} to {self._batch // 2} after "
-            f"{self._count} examples; the bits of the result follow the batch"
+    def interrupted(self) -> str:
+        """Flush the journal; return one line that reports it and how to resume."""
+        if not self._journal:
+            kept = "Nothing was recorded: journal=PATH (--journal PATH) records finished steps."
+            return f"ended after {self._progress()}. {kept}"
+        self._journal.flush()
+        return (
+            f"{self._progress()} are in the journal {str(self._journal.path)!r}. "
+            "The same call resumes from there."
         )
-        self._batch //= 2
-        if self._journal:
-            self._journal.flush()
-            self._journal.note(batch=self._batch)
 
-    def _pass(self, progress: Progress) -> None:
-        spans = cut([*self._done, *self._share.elsewhere], self._source.length, self._batch)
-        first = next(spans, None)
-        if first is None:
-            return
-        self._source.release(first.start)
-        todo = itertools.chain([first], spans)
-        with self._signals.at_once():
-            step = self._step(self._batch)
-        arrays = self._function.state.arrays
-        steps = compute(
-            step, arrays, self._source, todo, self._batch, self._lanes, self._asked_to_end
-        )
-        with closing(steps):
-            for span, payload in steps:
-                self._share.check()
-                if self._journal and self._known is not None and span.stop > self._known:
-                    raise _other_length(self._journal, self._known, f"{span.stop} or more")
-                self._add(span, self._batch, payload)
-                if self._journal:
-                    self._journal.add(span, self._batch, payload)
-                progress.add(span.rows)
-
-    def _asked_to_end(self) -> bool:
-        return self._signals.signum is not None
-
-    def _settle_length(self, journal: Journals) -> None:
-        """An iterable has told its length only now: the journal must agree, or learn it."""
-        seen = self._source.seen()
-        if seen is not None and seen != self._count:
-            raise _other_length(journal, self._count, str(seen))
-        journal.flush()
-        journal.note(length=self._count)
+    def _progress(self) -> str:
+        length = self._known if self._source.length is None else self._source.length
+        return f"{self._count}{'' if length is None else f' of {length}'} examples"
 
 
-def _other_length(journal: Journals, held: int, found: str) -> ShardwiseError:
+def _other_length(journal: Journals, recorded: int, length: str) -> ShardwiseError:
     return ShardwiseError(
-        f"it has steps of {held} examples, the data of this run has {found}.",
+        f"it has steps of {recorded} examples, the data of this run has {length}.",
         where=f"journal {str(journal.path)!r}",
         rule="Finished steps count only for the same data.",
         remedy="use another path, or delete the file to start over.",
     )
-
-
-def _open(data: Any, state: Any) -> Source:
-    """Return the data; where it is none and the state could be, the error says so."""
-    try:
-        return open_source(data)
-    except (ShardingError, UnsupportedError) as error:
-        shapes = [getattr(leaf, "shape", ()) for leaf in jax.tree.leaves(state)]
-        rows = {shape[0] if shape else None for shape in shapes}
-        if len(shapes) < 2 or len(rows) > 1 or None in rows:
-            raise
-        swapped = (
-            f"Every leaf of the state has {rows.pop()} rows, as data has: are the two swapped? "
-            "The order is sw.evaluate(fn, state, data)."
-        )
-        raise type(error)(f"{error}\n  {swapped}") from None
-
-
-def _check_function(fn: Any) -> None:
-    if not callable(fn):
-        raise ArgumentError(
-            f"fn is {a_type(fn)}",
-            where="sw.evaluate",
-            rule="evaluate takes a function of a state and a batch, then the state, then the data.",
-            remedy="sw.evaluate(lambda params, batch: ..., params, data)",
-        )
-
-
-def _check_batch(batch: int | None) -> None:
-    if batch is not None and (not is_count(batch) or batch < 1):
-        raise ShardingError(
-            f"got {batch!r}.",
-            where="argument 'batch'",
-            rule="It is the number of examples per step, at least 1.",
-            remedy="batch=256, or leave it out to have it chosen.",
-        )
-
-
-def _names(fn: Callable[..., Any]) -> dict[str, str]:
-    module = getattr(fn, "__module__", "")
-    name = getattr(fn, "__qualname__", type(fn).__name__)
-    return {"the name of fn": f"{module}.{name}", "the version of JAX": jax.__version__}

@@ -24,7 +24,7 @@ class Span:
 
 
 def join(done: list[Span], span: Span) -> None:
-    """Note a span as finished; neighbours become one, so that the list stays short."""
+    """Add a finished span; adjacent spans are joined, so that the list stays short."""
     if done and done[-1].stop == span.start:
         done[-1] = Span(done[-1].start, done[-1].rows + span.rows)
     else:
@@ -32,11 +32,11 @@ def join(done: list[Span], span: Span) -> None:
 
 
 def cut(done: list[Span], length: int | None, batch: int) -> Iterator[Span]:
-    """Yield the steps that are left: what `done` leaves out, in pieces of `batch` examples.
+    """Yield the remaining steps of `batch` examples: those not in `done`.
 
     Args:
         done: Finished spans, in any order.
-        length: The number of examples; None for as many as there turn out to be.
+        length: The number of examples; None if it is unknown.
         batch: Examples per step.
     """
     end = _FOREVER if length is None else length

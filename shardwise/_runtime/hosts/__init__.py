@@ -1,4 +1,4 @@
-"""Several processes: joining them, exchanging a few bytes, hearing when one has failed."""
+"""Several processes: joining them, exchanging small values, noticing failures."""
 
 from .connect import Connection as Connection
 from .connect import connect as connect

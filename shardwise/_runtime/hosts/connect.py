@@ -26,17 +26,17 @@ from .find import Seat, find_seat
 
 HEARTBEAT = 10
 TIMEOUT = 300
-_APART = 30.0  # seconds by which clocks may differ without a word
+_APART = 30.0  # seconds by which clocks may differ without a warning
 
 
 @dataclass(frozen=True)
 class Connection:
-    """This process among those of its job.
+    """The place of this process in its job.
 
     Attributes:
         process: Its number, from 0.
         processes: How many there are.
-        how: Who started them: `alone`, `shardwise launch`, `slurm`, `ompi`, `k8s`, ...
+        how: What started them: `alone`, `shardwise launch`, `slurm`, `ompi`, `k8s`, ...
         hosts: The host of each process.
     """
 
@@ -78,21 +78,23 @@ def connect(
 
     Alone it does nothing. Under `shardwise launch`, Slurm (`srun`), Open MPI (`mpirun`) or
     Kubernetes it joins the others with `jax.distributed`, and `sw.evaluate`, `sw.data_parallel` and
-    `sw.fit` then use the devices of all. Process 0 says in one line on standard error who is where.
+    `sw.fit` then use the devices of all. Process 0 prints one line with the processes per host on
+    standard error.
 
     Args:
-        coordinator: `HOST:PORT` of the first process, where nobody else tells it.
-        processes: How many there are; given together with `coordinator` and `process`.
-        process: Which one this is, from 0.
-        heartbeat: Seconds without a sign of life after which a process is taken for dead.
-        timeout: Seconds to wait for the others; 300 if left out, or what `shardwise launch` says.
+        coordinator: `HOST:PORT` of process 0, if no launcher or scheduler sets it.
+        processes: The number of processes; required together with `coordinator` and `process`.
+        process: The number of this process, from 0.
+        heartbeat: Seconds without a heartbeat after which a process counts as dead.
+        timeout: Seconds to wait for the others, by default 300, or the timeout of `shardwise
+            launch`.
 
     Returns:
-        Which process this is, of how many.
+        The number of this process and the number of all processes.
 
     Raises:
-        ShardwiseError: The environment is half set, the port is taken, the others do not come, or
-            they run another version of JAX or another script.
+        ShardwiseError: The environment is incomplete, the port is in use, the others do not join,
+            or they run another version of JAX or another script.
 
     Example:
         >>> import shardwise as sw
@@ -119,7 +121,7 @@ def connect(
         how = seat.how
     _made = _introduce(how)
     _report_failures()
-    # The devices of all processes are counted together: one that began alone would wait here.
+    # Enumerating the devices waits for all processes.
     with others.together("sw.connect"):
         jax.devices()
     if _made.first:
@@ -176,7 +178,7 @@ def _join(seat: Seat, heartbeat: float, limit: int) -> None:
 
 
 def _refuse_taken(seat: Seat) -> None:
-    """JAX's server would share a port with another one, and mix two jobs up."""
+    """Raise if the port is in use: JAX's server would share it with another job."""
     host, _, port = seat.coordinator.rpartition(":")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -193,7 +195,7 @@ def _refuse_taken(seat: Seat) -> None:
 
 
 def _await_coordinator(seat: Seat, limit: int) -> None:
-    """Wait for the first process to listen; say what is wrong while it does not."""
+    """Wait until process 0 listens; report the reason while it does not."""
     host, _, port = seat.coordinator.rpartition(":")
     began = said = time.monotonic()
     while True:
@@ -228,7 +230,7 @@ def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
     late = "DEADLINE_EXCEEDED" in text or "imed out" in text
     twice = "ALREADY_EXISTS" in text or "different incarnation" in text
     what = (
-        f"not all of the {seat.processes} processes came within {limit} s"
+        f"not all of the {seat.processes} processes joined within {limit} s"
         if late
         else f"another process {seat.process} has joined already"
         if twice
@@ -244,7 +246,7 @@ def _not_joined(seat: Seat, limit: int, error: Exception) -> ShardwiseError:
 
 
 def _introduce(how: str) -> Connection:
-    """Tell who this is, and see that all run the same."""
+    """Exchange host, versions and script; raise if the processes differ."""
     own = {
         "host": socket.gethostname(),
         "jax": jax.__version__,
@@ -293,7 +295,7 @@ def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
     hidden = [one for one in found if one.get("address", "").startswith("127.")]
     if hidden and len({one["host"] for one in found}) > 1:
         notes.append(
-            f"the name {hidden[0]['host']} stands for {hidden[0]['address']} on that host, where "
+            f"the name {hidden[0]['host']} resolves to {hidden[0]['address']} on that host, where "
             "others cannot reach it: collectives on CPU will fail. Give it its address in "
             "/etc/hosts"
         )
@@ -301,7 +303,7 @@ def _compare(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _address() -> str:
-    """Return what the name of this host stands for here; gloo tells the others to come there."""
+    """Return the address of this host's name, which gloo announces to the others."""
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -317,7 +319,7 @@ def _script() -> str:
 
 
 def _report_failures() -> None:
-    """An uncaught error is told to the others, and this process does not wait for them."""
+    """Report an uncaught error to the others, and do not wait for them at exit."""
     news, before = others.news(), sys.excepthook
 
     def hook(kind: Any, error: Any, trace: Any) -> None:

@@ -1,4 +1,4 @@
-"""Who started this process, and as which of how many: read from the environment, in words."""
+"""Read from the environment which process of how many this is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..._base.errors import ShardwiseError, warn
 
 LAUNCH = ("SHARDWISE_COORDINATOR", "SHARDWISE_PROCESSES", "SHARDWISE_PROCESS")
 
-# Where a process of several is told how many there are, by those that JAX may not recognise.
+# The variables with the number of processes, of launchers that JAX may not recognise.
 _SIZES = {
     "OMPI_COMM_WORLD_SIZE": "Open MPI",
     "PMI_SIZE": "an MPI with PMI (MPICH, Intel MPI)",
@@ -24,7 +24,7 @@ _SIZES = {
 
 @dataclass(frozen=True)
 class Seat:
-    """A place in a job: where its first process listens, how many there are, which one this is."""
+    """A place in a job: the address of process 0, the number of processes, and of this one."""
 
     how: str
     coordinator: str
@@ -38,7 +38,7 @@ def find_seat(
 ) -> Seat | None:
     """Return the place of this process, or None if it is alone.
 
-    What the caller gives is taken before `shardwise launch`, and that before a scheduler.
+    Arguments take precedence over `shardwise launch`, and that over a scheduler.
     """
     given = {"coordinator": coordinator, "processes": processes, "process": process}
     missing = [name for name, value in given.items() if value is None]
@@ -60,9 +60,9 @@ def find_seat(
 
 
 def require_joined(where: str) -> None:
-    """Refuse to take the devices here for all of them where the launcher started several processes.
+    """Raise if a launcher started several processes and this one has not joined the others.
 
-    A script that never joins the others does the whole work once in every process, without a word.
+    A script that never joins the others would silently do the whole work in every process.
     """
     count = _number(os.environ.get(LAUNCH[1]))
     if count < 2 or jax.distributed.is_initialized():
@@ -121,7 +121,7 @@ def _scheduled(timeout: int) -> Seat | None:
 
 
 def _world() -> str | None:
-    """Return the variable by which an MPI says that there are several processes."""
+    """Return the variable in which an MPI sets the number of several processes."""
     return next((name for name in _SIZES if _number(os.environ.get(name)) > 1), None)
 
 
@@ -130,7 +130,7 @@ def _has_mpi4py() -> bool:
 
 
 def _refuse_unrecognised() -> None:
-    """Several copies that take themselves for one each would each train a model of its own."""
+    """Raise if a launcher that JAX does not recognise started several processes."""
     name = _world()
     if name is not None:
         raise ShardwiseError(

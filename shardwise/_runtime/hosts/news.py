@@ -1,12 +1,13 @@
-"""The news of a job: who has failed, in which words, and who has ended.
+"""The news of a job: which processes have failed, with which error, and which have ended.
 
-A thread in each process reads them once a second. What waits in an exchange raises them. What is
-stuck in a collective cannot be woken, so the process is ended a few seconds after its news were
-printed: its end wakes the others.
+A thread in each process reads the news once a second. An exchange that waits raises them. A
+collective cannot be interrupted, so a process in one is ended a few seconds after it has printed
+the
+news: its end interrupts the others.
 
-A process that has ended its script has failed only if another one waits for it. That is known, not
-guessed: it leaves behind how many steps and sections it has taken part in, and whoever has begun
-one more cannot finish it. Whoever has not may go on alone for as long as it likes.
+The end of a process is a failure only if another one waits for it. To know that, each process
+leaves the number of steps and sections in which it took part: a process that has started one more
+can never finish it. One that has not may continue alone.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ from ..launch import report
 from ..launch.leaving import AGAIN, NOTICE, still_running
 
 EVERY = 1.0
-"""Seconds between two looks at the news."""
+"""Seconds between two reads of the news."""
 
 GRACE = 5.0
 """Seconds for a process to end by itself after another one has failed."""
 
 LATE = 60.0
-"""Seconds for what it does about the error once it was raised, before it is ended all the same."""
+"""Seconds for the cleanup after the error was raised, before the process is ended."""
 
 FAILED = 77
-"""The exit code of a process that was ended because another one had failed."""
+"""The exit code of a process that was ended because another one failed."""
 
 ALONE = 3600.0
-"""Seconds that processes at their end wait for one that still works, before JAX's own limit."""
+"""Seconds that processes at their end wait for one that still runs, before JAX's own limit."""
 
 ROOT = "shardwise"
-"""Where the values of this package are, among those of JAX's coordination service."""
+"""The prefix of this package's keys in JAX's coordination service."""
 
 
 @dataclasses.dataclass
@@ -77,7 +78,7 @@ class End:
 
 
 class News:
-    """What this process has heard of the others; one thread that listens.
+    """The news that this process has received; a thread reads them.
 
     Args:
         client: JAX's client of the coordination service.
@@ -93,7 +94,7 @@ class News:
         self._raised_at: float | None = None
         self._code = 0
         self.left = ""
-        """The process that has ended its script too early, if one has."""
+        """The process that ended its script too early, if one did."""
         self.ends: dict[int, End] = {}
         self.steps = 0
         self.sections = [Section("job")]
@@ -101,7 +102,7 @@ class News:
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="shardwise-news", daemon=True)
         self._thread.start()
-        # After JAX's own, so before them: their end is where all processes meet.
+        # Registered after JAX's handlers, so it runs before them: they wait for all processes.
         atexit.register(self._end)
 
     @property
@@ -110,7 +111,7 @@ class News:
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
-        """Around the start of a step on the devices of all processes; one that fails is none."""
+        """Count the step that the block dispatches, unless it raises."""
         self.check()
         self.steps += 1
         try:
@@ -120,13 +121,13 @@ class News:
             raise
 
     def tell(self, words: str, section: str = "job") -> None:
-        """Let the others know that this process has failed, altogether or in a section."""
+        """Report a failure of this process to the others, in one section or in the whole job."""
         if not self._leaving.is_set():
             with contextlib.suppress(Exception):
                 self._client.key_value_set(f"{ROOT}/news/failed/{section}/{self._own}", words)
 
     def fail(self, words: str, code: int = 1) -> None:
-        """End the part of this process in the job: tell, and do not wait for the others at exit."""
+        """Report the failure of this process, and do not wait for the others at exit."""
         mine = bool(self.left) or not self._heard.is_set()  # others have not heard it yet
         if mine:
             self.tell(words)
@@ -136,22 +137,20 @@ class News:
             self._outlast_others()
 
     def check(self) -> None:
-        """Raise what was heard."""
+        """Raise an error if another process has failed."""
         if self._heard.is_set() and self._is_in(self._scope):
             self._raised_at = time.monotonic()
             raise PeerError(self._words)
 
     def lost(self, error: BaseException) -> PeerError:
-        """Return what to raise for an error that says a connection broke: the words of whoever
-        failed."""
+        """Return the error for a broken connection, with the report of the process that failed."""
         self._heard.wait(3 * EVERY)
         self._raised_at = time.monotonic()
         first = (text_of(error).strip().splitlines() or [type(error).__name__])[0]
         return PeerError(self._words or f"another process is gone: {first}")
 
     def missed(self, of: int, where: str) -> PeerError:
-        """Return what to raise where a process has ended without the value that this one waits
-        for."""
+        """Return the error for a process that ended without the value this one waits for."""
         self.left = self.ends[of].who
         return PeerError(self._early(self.ends[of], where))
 
@@ -159,16 +158,15 @@ class News:
         return any(section.name == scope for section in self.sections)
 
     def _misses(self, taken: int) -> bool:
-        """Return whether this is in a section that a process, which took part in so many, has not
-        seen.
+        """Return whether this process is in a section that another, with this count, never entered.
 
-        One that did take part has left what others need of it with the coordination service, and
-        may end before they have read it.
+        One that took part has left its values in the coordination service, and may end before they
+        are read.
         """
         return len(self.sections) > 1 and self.sections[0].inner > taken
 
     def _waits_in(self, end: End) -> str:
-        """Return where this process waits for one that has ended, and will for ever; or nowhere."""
+        """Return where this process waits in vain for one that has ended; empty if nowhere."""
         if self.steps > end.steps:
             return f"step {end.steps + 1} of data_parallel"
         sections = [*self.sections]
@@ -179,10 +177,10 @@ class News:
         return explain_error(
             f"{end.who} has ended its script, after {taken}, while process {self._own} on "
             f"{socket.gethostname()} waits for it in {where}.",
-            rule="All processes take the same number of steps, and what they do together they all "
-            "do.",
+            rule="All processes take the same number of steps, and take part in everything "
+            "collective.",
             remedy="make their loops equally long: sw.fit does, or stop all of them where the "
-            "shortest data ends and leave out the rest.",
+            "shortest data ends.",
         )
 
     def _listen(self) -> None:
@@ -209,7 +207,7 @@ class News:
                 break
 
     def _hear(self, words: str, scope: str, end: End | None) -> None:
-        """Pass the words on, and see to it that the process leaves what it was in."""
+        """Record and print the news, and end the process if it does not react in time."""
         self._take(words, scope, end)
         heard = time.monotonic()
         while not self._leaving.wait(EVERY / 5):
@@ -228,14 +226,14 @@ class News:
         print(f"shardwise: {words}", file=sys.stderr, flush=True)
 
     def _give_up(self) -> None:
-        """End this process for what was heard."""
+        """End this process because of the news."""
         if self.left:  # nobody else may know
             report.tell(code=FAILED, words=self._words, peer=True, left=self.left)
             self.fail(self._words, FAILED)
         self._leave(FAILED)
 
     def _outlast_others(self) -> None:
-        """With the first process goes the place where the words are kept: it is the last to go."""
+        """Wait for the others to leave: process 0 hosts the coordination service."""
         until = time.monotonic() + GRACE + 2 * EVERY
         while time.monotonic() < until:
             with contextlib.suppress(Exception):
@@ -244,7 +242,7 @@ class News:
             time.sleep(EVERY / 5)
 
     def _leave(self, code: int) -> None:
-        """End this process without JAX's own end, which waits for processes that are gone."""
+        """End this process without JAX's exit handlers, which would wait for dead processes."""
         _flush()
         if self._own:
             with contextlib.suppress(Exception):
@@ -252,7 +250,7 @@ class News:
         os._exit(code)
 
     def _tell_end(self) -> None:
-        """Let the others know that this process takes part in nothing more."""
+        """Report to the others that this process has ended its script."""
         if not self._told_end:
             self._told_end = True
             end = End(self._own, socket.gethostname(), self.sections[0].inner, self.steps)
@@ -261,7 +259,7 @@ class News:
                 self._client.key_value_set(f"{ROOT}/news/ended/job/{self._own}", said)
 
     def _end(self) -> None:
-        """At the end of the interpreter: say so, and stop listening while JAX is still whole."""
+        """Report the end at interpreter exit, and stop the thread before JAX shuts down."""
         if os.getpid() != self._pid:
             return  # a process that the script has forked
         code = self._code or (FAILED if self._heard.is_set() else 0)
@@ -277,7 +275,7 @@ class News:
         self._thread.join(2 * EVERY)
 
     def _await_ends(self) -> None:
-        """Wait until all have ended: one may work on alone for longer than JAX's end would wait."""
+        """Wait until all processes have ended, longer than JAX's own exit would wait."""
         began, notice, pause = time.monotonic(), NOTICE, EVERY / 50
         while (waited := time.monotonic() - began) < ALONE:
             try:

@@ -1,11 +1,11 @@
-"""The other processes of the job: exchanging a few bytes, and hearing when one has failed.
+"""The other processes of the job: exchanges of small values.
 
-JAX's coordination service, in the first process, holds small values by name. Processes meet there
-at the beginning and at the end of an evaluation or a training, never once per step. All of them
-call the same exchanges in the same order, so running numbers name them.
+JAX's coordination service, in process 0, holds small values by name. Processes use it at the start
+and at the end of an evaluation or a training, never once per step. All of them call the same
+exchanges in the same order, so they are numbered.
 
-What waits here raises what the news say: that another process has failed, or has ended its script
-without what this one waits for.
+An exchange that waits raises an error when another process fails, or ends its script without the
+value that this one waits for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def index() -> int:
 
 
 def is_first() -> bool:
-    """Return whether this is the process that speaks for all: logs, progress, files."""
+    """Return whether this is process 0, which writes logs, progress and files."""
     return index() == 0
 
 
@@ -65,10 +65,10 @@ def news() -> News:
 
 @contextlib.contextmanager
 def together(where: str) -> Iterator[None]:
-    """Around what all processes do together: an error in one of them reaches the others in it.
+    """Run the block on all processes: an error in one of them is raised in the others.
 
     Args:
-        where: What it is, for the words: `sw.fit`.
+        where: Its name in messages: `sw.fit`.
     """
     if count() == 1:
         yield
@@ -91,7 +91,7 @@ def together(where: str) -> Iterator[None]:
 
 
 def worded(error: BaseException, where: str = "") -> str:
-    """Return an error of this process as the others are told of it."""
+    """Return the report of an error of this process for the others."""
     place = f" in {where}" if where else ""
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return f"process {index()} on {_host()} was told to end{place}"
@@ -100,8 +100,7 @@ def worded(error: BaseException, where: str = "") -> str:
 
 
 def is_connection_lost(error: BaseException) -> bool:
-    """Return whether this is how JAX says that another process went away in the middle of a
-    collective."""
+    """Return whether this is an error of a collective whose connection to a process broke."""
     text = text_of(error)
     return isinstance(error, jax.errors.JaxRuntimeError | ValueError | RuntimeError) and (
         ("Gloo" in text and ("failed" in text or "closed" in text.lower()))
@@ -123,7 +122,7 @@ def gather(value: bytes, where: str) -> list[bytes]:
 
     Args:
         value: That of this process.
-        where: What it is for, for the words while it waits.
+        where: Its purpose, for messages while it waits.
     """
     parts = collect(value, where)
     joined = None if parts is None else b"".join(len(p).to_bytes(8, "big") + p for p in parts)
@@ -164,12 +163,12 @@ def spread(value: bytes | None, where: str) -> bytes:
 
 
 def dump(value: Any) -> bytes:
-    """As JSON."""
+    """Encode a value as JSON."""
     return json.dumps(value).encode()
 
 
 def load(value: bytes) -> Any:
-    """From JSON."""
+    """Decode JSON."""
     return json.loads(value)
 
 
@@ -207,7 +206,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
     began = said = time.monotonic()
     while True:
         news().check()
-        ended = of in news().ends  # and whatever it had to say was said before
+        ended = of in news().ends  # its values were written before
         try:
             return client.blocking_key_value_get_bytes(key, int(EVERY * 1000))
         except Exception as error:
@@ -227,7 +226,7 @@ def _wait(key: str, of: int, where: str) -> bytes:
 
 
 def report_progress() -> None:
-    """Tell a launcher, if there is one, that something is stored: a failure after it is no loop."""
+    """Report stored progress to the launcher: a failure after it does not count as a crash loop."""
     report.tell()
 
 

@@ -1,4 +1,4 @@
-"""Whether a folder is the same one for all processes."""
+"""Check that a folder is shared by all processes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PATIENCE = 10.0  # a network file system may show a new file late
 
 
 def require_shared(folder: str | os.PathLike[str], where: str) -> None:
-    """Raise, on all processes, if some of them do not see in a folder what the first one writes.
+    """Raise, on all processes, if some do not see the files that process 0 writes in a folder.
 
     Args:
-        folder: The folder; it is made if it is not there.
+        folder: The folder; it is created if missing.
         where: The argument it comes from, for the message.
     """
     if others.count() == 1:
@@ -50,7 +50,7 @@ def require_shared(folder: str | os.PathLike[str], where: str) -> None:
         raise ShardwiseError(
             f"{', '.join(blind)} cannot see what process 0 on {found[0][0]} writes there.",
             where=f"{where} {str(folder)!r}",
-            rule="All processes use one folder, so that a job can go on elsewhere.",
+            rule="All processes use one folder, so that a job can resume on other machines.",
             remedy="name a folder on a file system that all machines share.",
         )
 

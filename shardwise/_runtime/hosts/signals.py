@@ -1,10 +1,10 @@
 """Signals under `jax.distributed`: Ctrl-C while it joins, and SIGTERM once it has.
 
-JAX waits for the others outside Python, where Python answers no Ctrl-C: `interrupted_at_once`.
+JAX waits for the others in C++, where Python does not handle Ctrl-C: `interrupted_at_once`.
 
-JAX's preemption notifier takes SIGTERM over when processes join, and tells nobody who does not
-ask: a script that never asks cannot be ended politely. `keep_notifier` puts it aside and gives the
-signal back; `listening` puts it in place again around a loop that asks at every step.
+JAX's preemption notifier handles SIGTERM once processes have joined, so a script that never queries
+it ignores the signal. `keep_notifier` stores it and restores the previous handler; `listening`
+installs it around a loop that queries it at every step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _heard: int | None = None
 
 
 def keep_notifier(before: Any) -> None:
-    """Put JAX's handler aside, and that which was there before back in place."""
+    """Store JAX's handler, and restore the one before it."""
     global _notifier
     _notifier = _action()
     signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
@@ -29,10 +29,10 @@ def keep_notifier(before: Any) -> None:
 
 @contextlib.contextmanager
 def interrupted_at_once() -> Iterator[None]:
-    """Around a wait outside Python: Ctrl-C ends the process, as SIGTERM does there.
+    """Let Ctrl-C end the process at once while the block waits in C++.
 
-    Python would raise KeyboardInterrupt only after the wait, minutes later. Nothing has begun yet
-    that would have to be saved. A handler of the script's own stays.
+    Python would raise KeyboardInterrupt only after the wait, minutes later. Nothing has to be saved
+    yet. A handler of the script is kept.
     """
     here = threading.current_thread() is threading.main_thread()
     if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
@@ -47,7 +47,7 @@ def interrupted_at_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening() -> Iterator[bool]:
-    """Let JAX hear SIGTERM, and Ctrl-C as well; gives whether it does."""
+    """Let JAX handle SIGTERM and Ctrl-C in the block; yield whether it does."""
     if _notifier is None or threading.current_thread() is not threading.main_thread():
         yield False
         return
@@ -62,27 +62,26 @@ def listening() -> Iterator[bool]:
 
 
 def _interrupt(number: int, _: Any) -> None:
-    """Ctrl-C asks for the same as SIGTERM; only the exit code differs."""
+    """Treat Ctrl-C like SIGTERM, except for the exit code."""
     global _heard
     _heard = number
     signal.raise_signal(signal.SIGTERM)
 
 
 def heard() -> int | None:
-    """Return the signal that this process was sent, if it was Ctrl-C."""
+    """Return the number of SIGINT if this process received it."""
     return _heard
 
 
 def reached(step: int) -> bool:
-    """Return whether some process was told to end, and all of them do so after this step."""
+    """Return whether all processes end after this step, because one received a signal."""
     from jax.experimental import multihost_utils
 
     return _notifier is not None and multihost_utils.reached_preemption_sync_point(step)
 
 
 def _action() -> Any:
-    """Return what the kernel holds for SIGTERM, as opaque bytes: no C handler can be had from
-    Python."""
+    """Return the kernel's sigaction for SIGTERM as opaque bytes: Python cannot read a C handler."""
     held = ctypes.create_string_buffer(512)
     if ctypes.CDLL(None).sigaction(signal.SIGTERM, None, held):
         return None

@@ -11,28 +11,9 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
+from ...._base.pages import COLORS as COLORS
 from ..data import MeshAxis
 from ..facts import Facts
-
-COLORS = {
-    "paper": ("#ffffff", "#15181d"),
-    "ink": ("#1d232b", "#e4e8ee"),
-    "soft": ("#5a6472", "#9ba6b5"),
-    "line": ("#d3d9e0", "#373f4a"),
-    "fill": ("#eef1f4", "#22272f"),
-    "held": ("#3f5f8a", "#7f9fca"),
-    "made": ("#8fa3b8", "#5b6d82"),
-    "rest": ("#c6cfd8", "#424c59"),
-    "warn": ("#a8410b", "#f0a070"),
-    "axis0": ("#0067a6", "#4fa8e0"),
-    "axis1": ("#b24a00", "#f0914a"),
-    "axis2": ("#00765a", "#3fbf98"),
-    "axis3": ("#a0457f", "#de94c4"),
-    "axis4": ("#7a6000", "#e0bd3f"),
-    "axis5": ("#4d5560", "#c3cad3"),
-}
-"""Each colour in the light and in the dark theme. Those of the axes are told apart by people who
-do not see all colours: they differ in brightness too."""
 
 AXES = 6
 """How many axes have a colour of their own; further ones begin again."""

@@ -1,1 +1,1 @@
-"""Reading: where examples come from, and how they get to the devices."""
+"""The data: sources of examples, and their transfer to the devices."""

@@ -1,7 +1,7 @@
-"""Small steps from memory to a CPU device: read and handed over where they are computed.
+"""Small steps from memory on a CPU device: read by the thread that computes them.
 
-To a CPU device there is no way, and an array in memory is not waited for, so threads have nothing
-to overlap; handing a step from one to the next takes longer than computing it, if it is small.
+A CPU device needs no transfer and an array in memory needs no wait, so threads have nothing to
+overlap; passing a small step between threads takes longer than computing it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .source import Source
 from .stream import Staged, Stream
 
 SMALL = 1 << 21
-"""Bytes of a step up to which it is not worth a thread."""
+"""The most bytes of a step that is read without threads."""
 
 
 class Direct(Stream):
@@ -25,11 +25,10 @@ class Direct(Stream):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """There is nothing to end."""
+        """Do nothing: there are no threads."""
 
     def take(self) -> list[Staged]:
-        """Return the next steps, one per lane; fewer in the last round, none after it or on
-        request."""
+        """Return the next steps, one per lane; fewer in the last round, none at the end."""
         round_: list[Staged] = []
         while len(round_) < len(self._lanes) and not self._asked_to_end():
             span = next(self._spans, None)
@@ -39,12 +38,12 @@ class Direct(Stream):
         return round_
 
     def release(self, steps: int) -> None:
-        """No slots are counted: two rounds are under way, and they are small."""
+        """Do nothing: at most two small rounds are in flight."""
 
     def _transfer(self, lane: int, span: Span, host: list[Any]) -> Staged:
         if not self._lanes.alone:
             return super()._transfer(lane, span, host)
-        return Staged(span, [host])  # the compiled step takes them as they are
+        return Staged(span, [host])  # the compiled step takes host arrays
 
 
 def stream(
@@ -54,7 +53,7 @@ def stream(
     lanes: Lanes,
     asked_to_end: Callable[[], bool] = lambda: False,
 ) -> Stream:
-    """Return the way of these steps to these devices: through threads, or none."""
+    """Return the stream for these steps and devices, with threads or without."""
     small = batch * sum(row.size for row in source.rows) <= SMALL
     kind = Direct if small and source.at_hand and lanes.on_host else Stream
     return kind(source, spans, batch, lanes, asked_to_end)

@@ -30,7 +30,7 @@ from .source import (
 _END = object()
 
 ENDLESS = 1 << 48
-"""A length that says that a dataset repeats without end: no run comes to so many examples."""
+"""A dataset of at least this length is taken for one that repeats without end."""
 
 
 class ArraySource(Source):
@@ -91,8 +91,7 @@ class ExampleSource(Source):
         ]
 
     def read(self, start: int, stop: int) -> list[Any]:
-        """Return each example is copied before the next is asked for: it may be in the same
-        memory."""
+        """Read examples; each is copied before the next is read, which may reuse its memory."""
         wanted = range(start, min(stop, self.length or 0))
         found = [
             np.empty((len(wanted), *row.shape), dtype)
@@ -126,16 +125,16 @@ class ExampleSource(Source):
     def _one(self, index: int) -> Any:
         try:
             return self._data[index]
-        except StopIteration as error:  # it would end a loop of ours, and the data with it
+        except StopIteration as error:  # it would silently end the loop over examples
             raise RuntimeError(f"example {index} of {self.label} raised StopIteration") from error
 
 
 class BatchSource(Source):
-    """An iterable of batches of any sizes, cut into steps.
+    """An iterable of batches of any sizes, split into steps.
 
-    Batches are copied as they come, since many an iterator fills the same memory again. They are
-    kept until they are read; or until they are released, where the batch of the run may still be
-    halved, and steps be read again in smaller pieces after the device ran out of memory.
+    Batches are copied as they come, since an iterator may reuse its memory. They are kept until
+    they are read; or, if the batch of the run may still be halved after an out-of-memory error,
+    until they are released.
     """
 
     def __init__(self, data: Iterable[Any]) -> None:
@@ -156,7 +155,7 @@ class BatchSource(Source):
                 if not self._draw():
                     raise empty(self.label)
         self.chunk = self._drawn
-        # Copies: a view would hold the whole batch to the end.
+        # Copies, since a view would keep the whole batch in memory.
         self._first = [leaf[:SAMPLES].copy() for leaf in self._held[0][1]]
 
     def read(self, start: int, stop: int) -> list[Any]:
@@ -187,7 +186,7 @@ class BatchSource(Source):
         return self._drawn if self._ended else None
 
     def close(self) -> None:
-        """Close the iterator, unless it was made, and is still held, by the caller."""
+        """Close the iterator, unless it belongs to the caller."""
         close = getattr(self._batches, "close", None)
         if callable(close) and self._own:
             with contextlib.suppress(ValueError):  # a generator that is stuck cannot be closed
@@ -235,7 +234,7 @@ class BatchSource(Source):
 
 
 def open_source(data: Any) -> Source:
-    """Find out what kind of data this is.
+    """Return the source for this kind of data.
 
     Args:
         data: A pytree of array-likes, a random-access dataset or an iterable of batches.
@@ -253,16 +252,16 @@ def open_source(data: Any) -> Source:
         return BatchSource(data)
     _refuse_what_is_no_array(data)
     raise UnsupportedError(
-        f"got {type(data).__name__}, which is none of the kinds of data.",
+        f"got {type(data).__name__}, which is not a supported kind of data.",
         where="argument 'data'",
         rule="It is a pytree of arrays of one length, a dataset with __len__ and __getitem__, "
         "or an iterable of batches.",
-        remedy="{'x': x, 'y': y} with NumPy arrays, say.",
+        remedy="for example {'x': x, 'y': y} with NumPy arrays.",
     )
 
 
 def _refuse_what_is_no_array(data: Any) -> None:
-    """Name the leaf of a tree that keeps it from being one of arrays, often a list."""
+    """Raise for a leaf of a tree that is not an array, often a list."""
     if isinstance(data, Iterator) or _is_opaque(data):
         return
     for path, leaf in jax.tree.leaves_with_path(data, is_leaf=lambda x: isinstance(x, list)):
@@ -279,8 +278,7 @@ def _refuse_what_is_no_array(data: Any) -> None:
 def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
     kind = type(data)
     return UnsupportedError(
-        f"got {kind.__module__.partition('.')[0]}.{kind.__name__}, a mapping that JAX does not "
-        "look into.",
+        f"got {kind.__module__.partition('.')[0]}.{kind.__name__}, a mapping that is not a pytree.",
         where="argument 'data'",
         rule="A batch has the structure of the data: a dict of arrays, not of files or groups.",
         remedy="name the arrays: {'x': data['x'], 'y': data['y']}; they are read row by row.",
@@ -288,8 +286,7 @@ def _a_mapping(data: Mapping[Any, Any]) -> UnsupportedError:
 
 
 def _open_list(data: list[Any]) -> Source:
-    """Return a list is a dataset of examples; a list of arrays could be two things, and is
-    refused."""
+    """Return a list as a dataset of examples; raise for a list of arrays, which is ambiguous."""
     if not data:
         raise empty("an empty list")
     if getattr(data[0], "shape", ()):
@@ -297,19 +294,19 @@ def _open_list(data: list[Any]) -> Source:
             f"a list of {len(data)} arrays.",
             where="argument 'data'",
             rule="It could be a batch of several leaves or a dataset of examples.",
-            remedy="a tuple of arrays for the one, np.stack(data) for the other, "
+            remedy="a tuple of arrays for a batch, np.stack(data) for examples, "
             "iter(data) if these are batches.",
         )
     return ExampleSource(data)
 
 
 def _is_opaque(data: Any) -> bool:
-    """Not a container of JAX, nor text."""
+    """Return whether this is not a builtin container, text or None."""
     return not isinstance(data, dict | tuple | str | bytes) and data is not None
 
 
 def _readable(leaf: Any, label: str) -> Any:
-    """Return a jax array in the host's memory is read as NumPy: a slice of that is a view."""
+    """Return an array to slice: jax arrays in host memory as NumPy, whose slices are views."""
     refuse_masked(leaf, label)
     if isinstance(leaf, jax.Array) and not (leaf.is_fully_addressable or leaf.is_fully_replicated):
         raise UnsupportedError(
@@ -335,7 +332,7 @@ def _slice(leaf: Any, start: int, stop: int) -> Any:
 
 @functools.partial(jax.jit, static_argnums=2)
 def _gather(leaf: jax.Array, start: int, rows: int) -> jax.Array:
-    """Return rows of an array that is on the devices, without a trip to the host."""
+    """Return rows of an array on the devices, without a copy to the host."""
     return jax.lax.dynamic_slice_in_dim(leaf, start, rows)
 
 
@@ -344,15 +341,15 @@ def _host(leaf: Any) -> Any:
 
 
 def _plain(leaf: Any, where: str, name: str) -> np.ndarray:
-    """Return a leaf as NumPy has it; a mask would be lost on the way."""
+    """Return a leaf as a NumPy array; raise for a masked array."""
     refuse_masked(leaf, where)
     return array_of(leaf, where, name)
 
 
 def _copy(leaf: Any, where: str, name: str) -> np.ndarray:
-    """Return the values of an array as they are now; those of a jax array stay what they are."""
+    """Return a copy of an array; a jax array is immutable and needs none."""
     if not isinstance(leaf, jax.Array):
-        return np.array(_plain(leaf, where, name))  # a tensor of torch's knows nothing of a copy
+        return np.array(_plain(leaf, where, name))  # np.array copies a torch tensor too
     device_dtype(leaf.dtype, "a batch of the data")
     return np.asarray(leaf)
 
@@ -362,14 +359,14 @@ def _endless(length: int, kind: str) -> ShardingError:
         f"its length is {length}: it repeats without end.",
         where=f"argument 'data' ({kind})",
         rule="Every example is evaluated once.",
-        remedy="leave repeat() out, or give it a number: repeat(1).",
+        remedy="remove repeat(), or use repeat(1).",
     )
 
 
 def _bare(what: str, label: str) -> ShardingError:
     return ShardingError(
-        f"{what}, in which there is no array.",
+        f"{what}, without an array.",
         where=label,
         rule="An example is a pytree of numbers and arrays.",
-        remedy="leave such examples out, or put numbers in their place.",
+        remedy="remove such examples, or replace them by numbers.",
     )

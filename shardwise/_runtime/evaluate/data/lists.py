@@ -1,6 +1,6 @@
-"""Lists of numbers in examples and batches: an array each, as Hugging Face datasets have them.
+"""Lists of numbers in examples and batches, as Hugging Face datasets have them: arrays.
 
-To JAX such a list is that many scalars, and a batch of them would come column by column.
+To JAX such a list is a list of scalars, each of them a leaf.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def leaves_of(tree: Any, *, whole: bool = True) -> tuple[list[tuple[Any, Any]], 
 
     Args:
         tree: An example or a batch.
-        whole: Whether it may itself be such a leaf.
+        whole: Whether the tree itself may be such a leaf.
     """
     return jax.tree.flatten_with_path(
         tree, is_leaf=lambda x: (whole or x is not tree) and _is_numbers(x)
@@ -27,16 +27,16 @@ def leaves_of(tree: Any, *, whole: bool = True) -> tuple[list[tuple[Any, Any]], 
 
 
 def _is_numbers(value: Any) -> bool:
-    """Return whether it is a list of numbers, or of lists of them.
+    """Return whether it is a list of numbers, or of lists of numbers.
 
-    One that also has None or empty lists in it was meant as an array, and cannot be one.
+    None and empty lists among them are accepted here, and rejected by `array_of`.
     """
     found = [x for x in _members(value) if x is not None] if type(value) is list else []
     return bool(found) and all(isinstance(x, int | float | complex | np.generic) for x in found)
 
 
 def _members(value: list[Any]) -> Iterator[Any]:
-    """Yield what is in a list and in the lists in it."""
+    """Yield the entries of nested lists."""
     for x in value:
         if type(x) is list:
             yield from _members(x)
@@ -45,7 +45,7 @@ def _members(value: list[Any]) -> Iterator[Any]:
 
 
 def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
-    """Return a leaf as NumPy has it.
+    """Return a leaf as a NumPy array.
 
     Raises:
         ShardingError: It is a list of lists that differ in length, or has None in it.
@@ -56,14 +56,14 @@ def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
         raise ShardingError(
             f"data{name} is a list of numbers with None in it.",
             where=where,
-            rule="A list of numbers is read as an array, with a number in each place.",
-            remedy="put a number there, with a mask that fn uses as weights.",
+            rule="A list of numbers is read as an array, with a number at each position.",
+            remedy="replace it by a number, with a mask that fn uses as weights.",
         )
     try:
         return np.array(leaf)
     except ValueError as error:
         raise ShardingError(
-            f"data{name} is a list whose lists differ in length.",
+            f"data{name} is a list of lists that differ in length.",
             where=where,
             rule="A list of numbers is read as an array, with one length along each dimension.",
             remedy="pad to one length, with a mask that fn uses as weights.",
@@ -71,12 +71,13 @@ def array_of(leaf: Any, where: str, name: str) -> np.ndarray:
 
 
 def refuse_bare(example: Any, where: str) -> None:
-    """Refuse an example that is a list of numbers and nothing else: it could be two things."""
+    """Raise for an example that is a list of numbers, which is ambiguous."""
     if _is_numbers(example):
         raise UnsupportedError(
             f"it is a list of {len(example)}, with numbers in it.",
             where=where,
             rule="It could be one array or several leaves.",
-            remedy="np.asarray(example) for the one, tuple(example) for the other; "
-            "of a dict of lists, each list is an array.",
+            remedy="np.asarray(example) for an array, tuple(example) for leaves; in a dict of "
+            "lists, "
+            "each list is an array.",
         )

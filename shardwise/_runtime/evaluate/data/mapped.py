@@ -1,4 +1,4 @@
-"""Files that are mapped into memory: one that shrinks would kill the process that reads on."""
+"""Memory-mapped files: reading a file that was truncated would kill the process."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ...._base.errors import ShardwiseError
 
 @dataclass(frozen=True)
 class MappedFile:
-    """A file behind an array, and how many bytes of it the array was made of."""
+    """The file behind an array, and the bytes of it that the array uses."""
 
     name: str
     map: mmap.mmap
     size: int
 
     def check(self) -> None:
-        """Raise if the file has become shorter: its missing pages cannot be read, only died of."""
+        """Raise if the file has become shorter: reading its missing pages ends in SIGBUS."""
         now = self.map.size()
         if now < self.size:
             raise ShardwiseError(
@@ -32,7 +32,7 @@ class MappedFile:
 
 
 def mapped_file(array: Any) -> MappedFile | None:
-    """Return the file that an array of NumPy is mapped from, if it is."""
+    """Return the file that a NumPy array is mapped from, or None."""
     name, offset = "", 0
     while isinstance(array, np.ndarray):
         if isinstance(array, np.memmap):

@@ -1,8 +1,8 @@
-"""Where examples come from: one small interface over arrays, datasets and iterables.
+"""A source of examples: one small interface over arrays, datasets and iterables.
 
-A source is read by one thread, step by step, from the first example to the last. `read` gives the
-rows of a step as host arrays; where it can, these are views, so that the first copy of the data is
-the one to the device.
+A source is read by one thread, step by step, from the first example to the last. `read` returns the
+rows of a step as host arrays; where possible these are views, so that the first copy of the data is
+the transfer to the device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Row:
     """One leaf of an example.
 
     Attributes:
-        path: Where it is in the batch, such as `['x']`; empty if the batch is one array.
+        path: Its path in the batch, such as `['x']`; empty if the batch is one array.
         shape: Its shape, without the batch.
         dtype: The dtype it has on the device.
     """
@@ -55,15 +55,15 @@ class Source:
     Attributes:
         structure: The tree structure of a batch.
         rows: Its leaves.
-        length: The number of examples, or None if only reading tells.
-        label: What it is, for messages.
+        length: The number of examples, or None if it is unknown before the end.
+        label: A description, for messages.
         chunk: The natural size of a step, if the source has one.
-        on_devices: Whether reading takes memory of the devices.
-        at_hand: Whether all of it is in ordinary memory, so that reading gives views at once.
-        reading: Held while a thread reads; one that was left behind may still be at it.
-        failure: What reading raised. An iterator that has raised looks as if it had ended.
-        retains: Whether what was read may have to be read again, in smaller pieces.
-        rounded: The leaves whose values lost digits on their way to the devices.
+        on_devices: Whether reading allocates memory on the devices.
+        at_hand: Whether all data is in ordinary memory, so that reading returns views immediately.
+        reading: A lock held while a thread reads; an abandoned thread may still hold it.
+        failure: The error of reading. An iterator that has raised looks as if it had ended.
+        retains: Whether rows may have to be read again, in smaller steps.
+        rounded: The leaves whose values lost digits in the conversion to the device dtype.
     """
 
     structure: Any
@@ -85,17 +85,17 @@ class Source:
         raise NotImplementedError
 
     def seen(self) -> int | None:
-        """Return the number of examples, where reading has come to the end of them."""
+        """Return the number of examples, if reading has reached the end."""
         return self.length
 
     def release(self, start: int) -> None:
-        """Say that nothing before `start` will be read again."""
+        """Drop the rows before `start`, which will not be read again."""
 
     def close(self) -> None:
-        """Let go of what the source holds open."""
+        """Close the source."""
 
     def samples(self) -> list[Any]:
-        """Return a few examples spread over the data, to recognise it by."""
+        """Return a few evenly spread examples, for the fingerprint."""
         assert self.length is not None
         count = min(self.length, SAMPLES)
         spread = [k * (self.length - 1) // max(count - 1, 1) for k in range(count)]
@@ -103,8 +103,7 @@ class Source:
         return [np.concatenate([np.asarray(p) for p in leaf]) for leaf in zip(*parts, strict=True)]
 
     def fingerprint(self) -> dict[str, str]:
-        """Return what identifies the data: length, dtypes, shapes and a hash of some of its
-        content."""
+        """Return length, dtypes, shapes and a hash of some examples, which identify the data."""
         found = {} if self.length is None else {"the length of the data": str(self.length)}
         for row, sample in zip(self.rows, self.samples(), strict=True):
             found[row.label] = str(row)
@@ -115,7 +114,7 @@ class Source:
 
 @contextmanager
 def noted(what: str) -> Iterator[None]:
-    """Say in an exception of the data what was being done."""
+    """Add a note to an exception of the data."""
     try:
         yield
     except Exception as error:
@@ -124,12 +123,12 @@ def noted(what: str) -> Iterator[None]:
 
 
 def refuse_masked(leaf: Any, where: str) -> None:
-    """Refuse an array of `numpy.ma`, whose mask JAX does not know."""
+    """Raise for an array of `numpy.ma`, whose mask JAX would drop."""
     if isinstance(leaf, np.ma.MaskedArray):
         raise UnsupportedError(
             "a masked array of NumPy.",
             where=where,
-            rule="Devices have no masked arrays; what the mask hides would count.",
+            rule="JAX has no masked arrays: the masked values would count.",
             remedy="{'x': x.filled(0), 'kept': ~np.ma.getmaskarray(x)}, and fn returns "
             "(values, batch['kept']): a mask is a weight.",
         )
@@ -146,12 +145,11 @@ def common_length(names: Sequence[str], leaves: Sequence[Any], where: str = "") 
         return int(leaves[0].shape[0])
     found = [f"{name}: {'a scalar' if n is None else f'{n} rows'}" for name, n in lengths.items()]
     raise ShardingError(
-        f"its leaves have no common number of rows:{listed(found) or ' there are none.'}",
+        f"its leaves differ in length:{listed(found) or ' there are none.'}",
         where=head,
         rule="Every leaf has one row per example along its first axis.",
-        remedy="bring the leaves to one length, np.stack(rows) in place of a list of rows; a "
-        "dataset of single examples has to be batched or be given with __len__ and "
-        "__getitem__.",
+        remedy="give all leaves one length, np.stack(rows) instead of a list of rows; a dataset of "
+        "single examples has to be batched or have __len__ and __getitem__.",
     )
 
 
@@ -169,16 +167,18 @@ def unlike(where: str, found: Any, expected: Any) -> ShardingError:
     return ShardingError(
         differs or f"its structure is {found}.",
         where=f"{where} of the data",
-        rule="All have the structure of the first" + ("." if differs else f": {expected}."),
-        remedy="leave such examples out, or give all of them an array there, and have fn "
-        "return (values, weights), with weight 0 where it does not count."
+        rule="All examples have the structure of the first"
+        + ("." if differs else f": {expected}."),
+        remedy="remove such examples, or give all of them an array there and return (values, "
+        "weights) "
+        "from fn, with weight 0 where it does not count."
         if differs
-        else "bring all of them into one form.",
+        else "give all of them one structure.",
     )
 
 
 def _difference(found: Any, expected: Any) -> str | None:
-    """Return the first place that differs, if one does and not only what holds them."""
+    """Return the first leaf that differs, if the trees differ in more than their containers."""
     try:
         have, first = _places(found), _places(expected)
     except Exception:  # a class of somebody's that looks at its arrays
@@ -191,7 +191,7 @@ def _difference(found: Any, expected: Any) -> str | None:
 
 
 def _places(structure: Any) -> dict[str, str]:
-    """Return what is at each place of a structure: an array or None."""
+    """Return what is at each path of a structure: an array or None."""
     tree = jax.tree.unflatten(structure, ["an array"] * structure.num_leaves)
     found = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is None)
     return {jax.tree_util.keystr(path): str(leaf) for path, leaf in found}

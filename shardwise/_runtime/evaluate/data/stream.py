@@ -1,10 +1,10 @@
 """Reading, padding, transfer and compute, side by side.
 
-One thread reads steps in order. Several threads pad them, put them on the device of their lane and
-wait until they are there; several, because one copy from ordinary memory does not fill the bus
+One thread reads steps in order. Several threads pad them and transfer them to the device of their
+lane; several, because one copy from ordinary memory does not fill the bus
 (`benchmarks/evaluate_gpu.py` measures it). The caller's thread takes staged steps in order and
-computes. A step holds a slot from before it is read until its result has been fetched, so memory on
-the host and on the devices is bounded by the number of slots, whichever part is slow.
+computes. A step occupies a slot from before it is read until its result has been fetched, so memory
+on the host and on the devices is bounded by the number of slots, whichever part is slow.
 
 An exception in any thread ends all of them and is raised in the caller's.
 """
@@ -50,14 +50,14 @@ class Staged:
 
 
 class Stream:
-    """Steps on their way to the devices; a context manager, and an iterator over rounds.
+    """Reads steps and transfers them to the devices; a context manager. `take` returns a round.
 
     Args:
         source: Where the examples come from.
         spans: The steps to do, in order; the last may turn out shorter.
         batch: Rows of a step, padding included.
         lanes: The devices.
-        asked_to_end: Whether no more steps are wanted; a source that is slow is not waited for.
+        asked_to_end: Whether to stop; a slow source is then not waited for.
     """
 
     def __init__(
@@ -94,17 +94,16 @@ class Stream:
         thread.start()
 
     def __exit__(self, *_: object) -> None:
-        """End every thread. One that is stuck in the source is left behind after a while."""
+        """End every thread. One that is stuck in the source is abandoned after a while."""
         self._stop(None)
         end = time.monotonic() + (_LEAVE_SECONDS if self._asked_to_end() else _JOIN_SECONDS)
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
         self._staged.clear()
-        self._error = None  # its traceback holds this object, and with it memory on the devices
+        self._error = None  # its traceback keeps this object and its device memory alive
 
     def take(self) -> list[Staged]:
-        """Return the next steps, one per lane; fewer in the last round, none after it or on
-        request."""
+        """Return the next steps, one per lane; fewer in the last round, none at the end."""
         wanted = range(self._taken, self._taken + len(self._lanes))
         with self._changed:
             ready = False
@@ -121,7 +120,7 @@ class Stream:
         return round_
 
     def release(self, steps: int) -> None:
-        """Give the slots of steps back whose results have been fetched."""
+        """Release the slots of steps whose results have been fetched."""
         self._slots.release(steps)
 
     def _is_ready(self, wanted: range) -> bool:
@@ -139,7 +138,7 @@ class Stream:
 
     def _guard(self, work: Callable[[], None]) -> None:
         try:
-            # The setting belongs to a thread, and the copies must have the caller's dtypes.
+            # The setting is thread-local, and the copies must have the caller's dtypes.
             with jax.enable_x64(self._wide):
                 work()
         except BaseException as error:
@@ -176,26 +175,28 @@ class Stream:
                 if self._source.on_devices:
                     raise
                 self._source.failure = error
-                raise Unread(error) from None  # too little memory there is no matter of the batch
+                raise Unread(
+                    error
+                ) from None  # a MemoryError of the reader does not depend on the batch
 
     def _check(self, leaves: list[Any], span: Span) -> None:
-        """An array that is shorter than it says would otherwise end the run early."""
+        """Raise if the rows do not have the declared dtype and shape."""
         for row, leaf in zip(self._source.rows, leaves, strict=True):
             if leaf.dtype != row.dtype and not _fits(leaf.dtype, row):
                 raise ShardingError(
-                    f"it says that it is {row.dtype}, and gives {leaf.dtype}.",
+                    f"its dtype is {row.dtype}, but a slice of it is {leaf.dtype}.",
                     where=row.label,
-                    rule="A slice has the dtype that the whole says: another one would be "
-                    "converted, and what does not fit would be lost.",
-                    remedy=f"let it say {leaf.dtype}, or convert what it gives.",
+                    rule="A slice has the dtype of the whole: another one would be converted, with "
+                    "possible loss.",
+                    remedy=f"set its dtype to {leaf.dtype}, or convert the slices.",
                 )
             short = len(leaf) < span.rows and self._source.length is None
             if tuple(leaf.shape[1:]) != row.shape or (len(leaf) != span.rows and not short):
                 raise ShardingError(
-                    f"{span.rows} rows were asked for, {list(leaf.shape)} was given.",
+                    f"a slice of {span.rows} rows has shape {list(leaf.shape)}.",
                     where=row.label,
-                    rule=f"A slice of it is [rows, ...] with rows of shape {list(row.shape)}.",
-                    remedy="check its shape and what slices of it return.",
+                    rule=f"A slice is [rows, ...] with rows of shape {list(row.shape)}.",
+                    remedy="check its shape and its slices.",
                 )
 
     def _transfer_all(self) -> None:
@@ -227,20 +228,20 @@ def _step_bytes(source: Source, batch: int) -> int:
 
 
 def _fits(dtype: Any, row: Row) -> bool:
-    """Return whether values of a dtype are what a leaf was said to have, or can be without loss."""
+    """Return whether a dtype is that of a leaf, or converts to it without loss."""
     return device_dtype(dtype, row.label) == row.dtype or np.can_cast(dtype, row.dtype, "safe")
 
 
 def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any:
-    """Bring rows to the device's dtype and to a full batch, by repeating the last real row.
+    """Convert rows to the device dtype and pad them to a full batch with the last real row.
 
     A repeated row is as harmless to `fn` as a real one; a row of zeros might divide by zero.
 
     Args:
         leaf: The rows.
-        row: What they are to be on the device.
-        batch: How many there are to be.
-        rounded: Takes note of a leaf whose values lose digits.
+        row: Their shape and dtype on the device.
+        batch: The number of rows of a batch.
+        rounded: A set that a leaf whose values lose digits is added to.
     """
     if leaf.dtype != row.dtype:
         leaf = _converted(leaf, row, set() if rounded is None else rounded)
@@ -255,7 +256,7 @@ def fit(leaf: Any, row: Row, batch: int, rounded: set[str] | None = None) -> Any
 
 
 def _converted(leaf: np.ndarray, row: Row, rounded: set[str]) -> np.ndarray:
-    """Return rows of the device's dtype; what does not fit is refused, what is rounded is noted."""
+    """Convert rows to the device dtype; raise for overflow, record rounding."""
     converted = convert(leaf, row.dtype, row.label)
     unnoted = leaf.dtype.kind == "f" and row.label not in rounded
     if unnoted and np.any((converted != leaf) & np.isfinite(leaf)):

@@ -1,1 +1,1 @@
-"""Remembering: finished steps on disk, for a run that goes on where another stopped."""
+"""The journal: finished steps on disk, from which a run resumes."""

@@ -1,9 +1,9 @@
-"""Finished steps on disk: SQLite, written so that a kill at any moment loses nothing written.
+"""Finished steps on disk, in SQLite, so that a kill at any moment loses nothing written.
 
 One row per step, keyed by its first example, and one transaction per group of steps. A step is in
-the file whole or not at all, and never twice. The file belongs to one run, told by its fingerprint,
-and to one process at a time. What is read back is checked (`rows.py`): a row that was damaged is
-told, and its step computed again.
+the file completely or not at all, and never twice. The file belongs to one run, identified by its
+fingerprint, and to one process at a time. Rows are verified when they are read (`rows.py`): a
+damaged row is reported, and its step computed again.
 """
 
 from __future__ import annotations
@@ -94,14 +94,14 @@ class Journal:
         return f"journal {str(self.path)!r}"
 
     def meta(self) -> dict[str, Any]:
-        """Return what the journal says about its run; empty for a new one."""
+        """Return the facts about the run; empty for a new journal."""
         found, damaged = read_facts(self._read("SELECT key, value, crc FROM meta"))
         if damaged:
             raise ShardwiseError(
                 f"it is damaged: what it says of its run ({', '.join(damaged)}) does not fit "
                 "its checksum.",
                 where=self._where,
-                rule="Finished steps count only if it is known what they are of.",
+                rule="Finished steps count only if their run is known.",
                 remedy="delete the file to start over.",
             )
         if found and found.get("format") != _FORMAT:
@@ -112,24 +112,24 @@ class Journal:
             )
         if found and "fingerprint" not in found:
             raise ShardwiseError(
-                "it is damaged: it does not say which run it belongs to.",
+                "it is damaged: the fingerprint of its run is missing.",
                 where=self._where,
-                rule="Finished steps count only if it is known what they are of.",
+                rule="Finished steps count only if their run is known.",
                 remedy="delete the file to start over.",
             )
         return found
 
     def note(self, **facts: Any) -> None:
-        """Write facts about the run, at once."""
+        """Write facts about the run immediately."""
         rows = [fact_row(key, value) for key, value in facts.items()]
         self._write("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
     def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
-        """Take the journal for a run, or refuse it, naming what differs.
+        """Claim the journal for a run; raise with the differences if it belongs to another.
 
         Args:
-            fingerprint: What the run is recognised by.
-            names: What helps to tell runs apart but may differ, such as the name of `fn`.
+            fingerprint: The fingerprint of the run.
+            names: Facts for messages that may differ, such as the name of `fn`.
         """
         held = self.meta()
         self._ledger.run = json.dumps(fingerprint, sort_keys=True).encode()
@@ -156,14 +156,14 @@ class Journal:
             raise ShardwiseError(
                 f"the disk has {free >> 20} MiB free, the run needs up to {needed >> 20} MiB.",
                 where=self._where,
-                rule="A run that cannot be recorded is not started.",
+                rule="evaluate does not start a run that it cannot record.",
                 remedy="free some space, use another path or a larger batch.",
             )
 
     def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
         """Yield the finished steps, in the order of their examples: span, batch, numbers.
 
-        Rows that are damaged are left out, told, and taken out of the file.
+        Damaged rows are skipped, reported and deleted.
 
         Args:
             length: The number of examples, if it is known.
@@ -176,14 +176,14 @@ class Journal:
             start, why = next(iter(damaged.items()))
             count = "a row is" if len(damaged) == 1 else f"{len(damaged)} rows are"
             warn(
-                f"{self._where}: {count} damaged (from example {start} on: {why}). What is lost "
-                "is computed again",
+                f"{self._where}: {count} damaged (from example {start} on: {why}) and computed "
+                "again",
             )
             self._write("DELETE FROM steps WHERE start = ?", [(start,) for start in damaged])
 
     @property
     def damaged(self) -> int:
-        """How many rows were left out."""
+        """The number of rows that were skipped."""
         return len(self._ledger.damaged)
 
     def _read(self, query: str) -> Iterator[Any]:
@@ -200,7 +200,7 @@ class Journal:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is not written yet, in one transaction."""
+        """Write the pending steps, in one transaction."""
         group, self._group = self._group, []
         self._written = time.monotonic()
         if group:
@@ -208,13 +208,13 @@ class Journal:
             self._write("INSERT INTO steps VALUES (?, ?, ?, ?, ?)", group)
 
     def watch(self) -> None:
-        """Raise if the file has gone away: SQLite would write on, to where nobody looks."""
+        """Raise if the file was deleted or moved: SQLite would continue to write to it."""
         lost = self._identity.lost()
         if lost:
             raise ShardwiseError(
                 f"it {lost} while the run wrote it.",
                 where=self._where,
-                rule="What was recorded went with it.",
+                rule="The recorded steps went with it.",
                 remedy="put it back if it was moved, and run again with the same journal.",
             )
 
@@ -234,14 +234,14 @@ class Journal:
             raise ShardwiseError(
                 f"writing failed: {error}.",
                 where=self._where,
-                rule="Steps written before this are whole and will not be done again.",
+                rule="Steps written before this are safe and will not be computed again.",
                 remedy="make room on the disk and run again with the same journal.",
             ) from error
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
     text = str(error)
-    # A step that is there already was not found when the steps were read: an index is torn.
+    # A duplicate step was not found when the steps were read, so an index is damaged.
     return isinstance(error, sqlite3.IntegrityError) or any(
         word in text for word in ("malformed", "corrupt", "no such", "decode", "other tables")
     )
@@ -253,7 +253,7 @@ def _prepare(database: sqlite3.Connection) -> None:
         raise sqlite3.DatabaseError("not a database of this kind")
     if found and found != _TABLES:
         raise sqlite3.DatabaseError("it has other tables than this version of shardwise writes")
-    # Exclusive locking keeps a second process out, and is let go of by the kernel on kill -9.
+    # Exclusive locking excludes a second process; the kernel releases the lock on kill -9.
     database.execute("PRAGMA locking_mode=EXCLUSIVE")
     database.execute("PRAGMA journal_mode=WAL")
     database.execute("PRAGMA synchronous=NORMAL")

@@ -1,7 +1,7 @@
-"""The journals of an evaluation: one file for each process that ever took part in it.
+"""The journals of an evaluation: one file for each process that has taken part in it.
 
-The first process has the path itself, process 3 the path with `.p3` behind it; no file has two
-writers. A run on fewer processes reads the files of those that are missing, too.
+Process 0 has the path itself, process 3 the path with the suffix `.p3`; no file has two writers. A
+run on fewer processes also reads the files of the missing ones.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Journals:
     """The journal that this process writes, and others that it only reads; a context manager.
 
     Args:
-        path: The path that the caller gave.
-        share: The part of this process.
+        path: The argument `journal`.
+        share: The steps of this process.
     """
 
     def __init__(self, path: str | os.PathLike[str], share: Share) -> None:
@@ -58,19 +58,19 @@ class Journals:
         return [self._own, *self._others]
 
     def meta(self) -> dict[str, Any]:
-        """Return what the journals say about their run; empty if all are new."""
+        """Return the facts about the run; empty if all journals are new."""
         found = [meta for journal in self._all if (meta := journal.meta())]
         batches = [meta["batch"] for meta in found if "batch" in meta]
         return {**found[0], **({"batch": min(batches)} if batches else {})} if found else {}
 
     def claim(self, fingerprint: dict[str, str], names: dict[str, str]) -> None:
-        """Take all of them for a run, or refuse them."""
+        """Claim all of them for a run; raise if one belongs to another."""
         for journal in self._all:
             journal.claim(fingerprint, names)
 
     @property
     def damaged(self) -> int:
-        """How many rows of all of them were left out."""
+        """The number of rows of all of them that were skipped."""
         return sum(journal.damaged for journal in self._all)
 
     def steps(self, length: int | None) -> Iterator[tuple[Span, int, bytes]]:
@@ -83,7 +83,7 @@ class Journals:
                 raise ShardwiseError(
                     f"two of them hold {step[0]}.",
                     where=f"journal {str(self.path)!r} and those beside it",
-                    rule="A step is done once.",
+                    rule="A step is computed once.",
                     remedy="use another path, or delete the journals to start over.",
                 )
             before = step[0]
@@ -100,6 +100,6 @@ def _numbers(base: Path) -> list[int]:
     try:
         names = os.listdir(base.absolute().parent)
     except OSError:
-        return []  # opening the journal says what is wrong
+        return []  # opening the journal raises
     found = filter(None, map(pattern.fullmatch, names))
     return sorted(int(match[1]) for match in found)

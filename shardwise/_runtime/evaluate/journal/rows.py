@@ -1,8 +1,8 @@
-"""The rows of a journal: what one file may hold, and how damage shows.
+"""The rows of a journal, and how they are verified.
 
-A step is a row of first example, number of examples, batch, numbers and a checksum over all of
-them, begun with the fingerprint of the run: a row that was changed, or that came from another run,
-does not fit. Rows that fit are in range and do not overlap, or they are refused all the same.
+A step is a row of first example, number of examples, batch, numbers and a checksum over all of them
+and the fingerprint of the run, so that a row that was changed, or that belongs to another run, does
+not match. Rows must also be in range and not overlap.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Stored = tuple[int, int, int, bytes, int]
 
 @dataclass
 class Ledger:
-    """The rules for the rows of one file.
+    """Writes and verifies the rows of one file.
 
     Attributes:
         run: The fingerprint of the run, as bytes.
         length: The number of examples, if it is known.
-        damaged: What was wrong with rows that were left out, by their key.
+        damaged: Why rows were skipped, by their key.
     """
 
     run: bytes
@@ -35,11 +35,11 @@ class Ledger:
     damaged: dict[Any, str] = field(default_factory=dict)
 
     def row(self, span: Span, batch: int, payload: bytes) -> Stored:
-        """Return a step as it is stored."""
+        """Return the row of a step."""
         return span.start, span.rows, batch, payload, self._sum(span, batch, payload)
 
     def steps(self, stored: Iterable[Any]) -> Iterator[tuple[Span, int, bytes]]:
-        """Yield the steps in rows that are whole: span, batch, numbers. The others are noted."""
+        """Yield the steps of valid rows: span, batch, numbers. Record the others as damaged."""
         stop = 0
         for start, rows, batch, payload, crc in stored:
             why = self._wrong(start, rows, batch, payload, crc) or (
@@ -55,13 +55,13 @@ class Ledger:
     def _wrong(self, start: Any, rows: Any, batch: Any, payload: Any, crc: Any) -> str:
         numbers = start, rows, batch, crc
         if not all(isinstance(x, int) for x in numbers) or not isinstance(payload, bytes):
-            return "it holds values of other types"
+            return "it has values of other types"
         if not (start >= 0 and 0 < rows <= batch):
             return f"it is of {rows} examples from {start} on, at a batch of {batch}"
         if self.length is not None and start + rows > self.length:
             return f"it ends at {start + rows} of {self.length} examples"
         if crc != self._sum(Span(start, rows), batch, payload):
-            return "its checksum does not fit"
+            return "its checksum does not match"
         return ""
 
     def _sum(self, span: Span, batch: int, payload: bytes) -> int:
@@ -69,13 +69,13 @@ class Ledger:
 
 
 def fact_row(key: str, value: Any) -> tuple[str, str, int]:
-    """Return a fact about the run as it is stored: key, value, checksum."""
+    """Return the row of a fact about the run: key, value, checksum."""
     text = json.dumps(value)
     return key, text, checksum(key.encode(), text.encode())
 
 
 def read_facts(stored: Iterable[Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the facts in rows that are whole, and the keys of the others."""
+    """Return the facts in valid rows, and the keys of the others."""
     found, damaged = {}, []
     for key, text, crc in stored:
         whole = isinstance(key, str) and isinstance(text, str)

@@ -1,1 +1,1 @@
-"""Adding up: what `fn` returns, on the device and then on the host, exactly."""
+"""The reduction of the outputs of `fn`: on the device, then exactly on the host."""

@@ -1,9 +1,9 @@
-"""Sums on the host that are exact, whatever the order.
+"""Exact sums on the host, independent of their order.
 
 A finite float is an integer times a power of two. `ExactSum` keeps the running total as one Python
-integer in units of 2^-1074, the smallest float64, so that adding loses nothing: the total does not
-depend on the order, on how many devices shared the work or on where a run was broken off. It is
-rounded once, when it is read.
+integer in units of 2^-1074, the smallest float64, so that no addition rounds: the total does not
+depend on the order, the number of devices or where a run was interrupted. It is rounded once, when
+it is read.
 """
 
 from __future__ import annotations

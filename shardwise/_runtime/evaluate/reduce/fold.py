@@ -1,14 +1,14 @@
-"""Sums on the device that lose next to nothing.
+"""Accurate sums on the device.
 
-A plain float32 sum of a million values is off by about 1e-6. Here every partial sum is a pair of
-floats, the rounded sum and what rounding took away (Knuth's two-sum), so a step is good to about
+A plain float32 sum of a million values has an error of about 1e-6. Here every partial sum is a pair
+of floats, the rounded sum and its rounding error (Knuth's two-sum), so the error of a step is about
 1e-13. Integers are summed in 64 bits made of two 32-bit words, which is exact; where they may be
 larger than 32 bits, as products are, part by part. All of it needs nothing but 32-bit arithmetic:
 it works without `jax_enable_x64` and on any accelerator.
 
 The pairs are combined by slicing an array into sixteen parts and adding those, again and again.
-This is spelled out rather than given to `lax.reduce` as a reducer because XLA may reorder the
-arithmetic inside a reducer, and `(a + b) - a` reordered is just `b`.
+`lax.reduce` is not used because XLA may reorder the arithmetic inside a reducer, and `(a + b) - a`
+reordered is just `b`.
 
 Sources: Dekker 1971 for the product, Knuth TAOCP 4.2.2 for the sum.
 """
@@ -23,7 +23,7 @@ from jax import lax
 
 Pair = tuple[jax.Array, jax.Array]
 Words = dict[int, list[Pair]]
-"""A sum of integers, in parts of 64 bits: by how many bits each is to be shifted to the left."""
+"""A sum of integers in parts of 64 bits, by the number of bits to shift each to the left."""
 
 _WAYS = 16
 
@@ -49,8 +49,8 @@ def _add_integers(a: Pair, b: Pair) -> Pair:
 def _fold(add: Callable[[Pair, Pair], Pair], pair: Pair) -> Pair:
     """Combine the elements of two arrays down to one pair of scalars.
 
-    First along the leading axis, then the rest: flattening at the start would make XLA compute the
-    place of every element anew wherever a mask per row is mixed in, which is ten times slower.
+    First along the leading axis, then the rest: flattening first would make XLA recompute the
+    position of every element where a mask per row is used, which is ten times slower.
     """
     high, low = _fold_leading(add, pair)
     high, low = _fold_leading(add, (high.reshape(-1), low.reshape(-1)))
@@ -79,7 +79,7 @@ def _parts(x: jax.Array, width: int) -> list[jax.Array]:
 
 
 def sum_floats(pair: Pair) -> Pair:
-    """Sum pairs of floats (value, error) to one pair whose exact sum is the answer."""
+    """Sum pairs of floats (value, error) to one such pair."""
     return _fold(_add_floats, pair)
 
 

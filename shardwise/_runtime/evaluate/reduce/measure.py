@@ -1,10 +1,10 @@
-"""What one step hands back: a few numbers per metric, computed on the device.
+"""The record of one step: a few numbers per metric, computed on the device.
 
-Every function here takes a metric with its `[batch, ...]` values and `valid`, which rows are real,
-and gives a small dictionary of scalars. Padding and masked entries are taken out with `where`
-before any arithmetic, so a NaN in them goes nowhere. Non-finite values and weights of real examples
-are taken out as well, and counted: the sum of the others stays exact, and the host decides what
-they make of the answer.
+Every function here takes a metric with `[batch, ...]` values and `valid`, which is false for
+padding, and returns a small dictionary of scalars. Padding and masked entries are removed with
+`where` before any arithmetic, so a NaN in them has no effect. Non-finite values and weights of real
+examples are removed as well, and counted: the sum of the others stays exact, and the host computes
+the result by the rules of IEEE arithmetic.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Record = dict[str, Any]
 
 NAN, PLUS, MINUS = 1, 2, 4
 OF_WEIGHTS = 3
-"""The kinds of weights stand this many bits above those of the values."""
+"""The kinds of weights are shifted by this many bits."""
 
 
 def measure(metric: Any, valid: jax.Array) -> Any:
@@ -124,9 +124,9 @@ def _weight(weights: jax.Array | None, counted: jax.Array) -> Record:
 
 
 def _non_finite(values: jax.Array, counted: jax.Array, weights: jax.Array | None = None) -> Record:
-    """Return how many rows hold a value that is not finite, the first of them, and of which kinds.
+    """Return the number of rows with a non-finite value, the first of them, and the kinds.
 
-    A product with a weight that is not finite is not finite either: it needs no count of its own.
+    A product with a non-finite weight is not finite either, so weights need no count of their own.
     """
     size = values.shape[0]
     kinds = _kinds(values)
@@ -143,6 +143,6 @@ def _non_finite(values: jax.Array, counted: jax.Array, weights: jax.Array | None
 
 
 def _kinds(x: jax.Array) -> jax.Array:
-    """Of every entry: zero if it is finite, else what it is."""
+    """Return for every entry zero if it is finite, else its kind."""
     kinds = jnp.where(jnp.isnan(x), NAN, jnp.where(x > 0, PLUS, MINUS))
     return jnp.where(jnp.isfinite(x), 0, kinds)

@@ -1,6 +1,6 @@
-"""What `fn` may return: per-example values, and how they are to be put together.
+"""What `fn` may return: per-example values, and how to reduce them.
 
-`named` turns whatever `fn` returned into one flat dictionary from metric name to a `Mean`, `Sum`,
+`named` turns the output of `fn` into one flat dictionary from metric name to a `Mean`, `Sum`,
 `Min`, `Max` or a metric object. It is used twice on the same structure, once on shapes to plan the
 run and once on traced values inside the step, so that the two cannot disagree.
 """
@@ -26,8 +26,8 @@ class Mean:
     Attributes:
         values: Per-example values, `[batch]`, or `[batch, ...]` such as one value per token.
         weights: Of the same shape, or of its leading part (`[batch]` for `[batch, tokens]`); a mask
-            is a weight. An entry of weight zero is left out, even if its value is NaN. Left out:
-            every value counts once.
+            is a weight. An entry of weight zero does not count, even if its value is NaN. By
+            default every value has weight one.
     """
 
     values: Any
@@ -112,7 +112,7 @@ def named(output: Any) -> dict[str, Any]:
 
 
 def _check_keys(output: Mapping[Any, Any]) -> None:
-    """Refuse names that have no order: JAX sorts them, and says no more than that it cannot."""
+    """Raise for names that cannot be sorted, as JAX has to."""
     try:
         sorted(output)
     except TypeError:
@@ -121,7 +121,7 @@ def _check_keys(output: Mapping[Any, Any]) -> None:
             f"it returned a dictionary with the names {names}.",
             where="fn",
             rule="The names of metrics are strings.",
-            remedy="str(name) for those that are none.",
+            remedy="str(name) for the others.",
         ) from None
 
 
@@ -129,7 +129,7 @@ def _twice(name: str) -> ShardingError:
     return ShardingError(
         f"it returned two metrics of the name {name!r}.",
         where="fn",
-        rule="A dictionary in a dictionary gives names with a slash.",
+        rule="Names of nested dictionaries are joined with a slash.",
         remedy="rename one of them.",
     )
 
@@ -146,7 +146,7 @@ def _one(value: Any) -> Any:
     raise ShardingError(
         f"it returned {_describe(value)}.",
         where="fn",
-        rule="evaluate puts per-example values together; it cannot tell what this is.",
+        rule="evaluate reduces per-example values.",
         remedy=_REMEDY,
     )
 
@@ -163,16 +163,16 @@ def _describe(value: Any) -> str:
     if isinstance(value, Reduction):
         return f"sw.{type(value).__name__} of {_describe(value.values)}"
     if is_metric_object(value):
-        return f"{a_type(value)}, which has merge and compute but is no pytree"
+        return f"{a_type(value)}, which has merge and compute but is not a pytree"
     return f"{a_type(value)}"
 
 
 def check_shapes(metrics: dict[str, Any], batch: int) -> None:
-    """Raise if a metric is not per example, with every metric at fault in one message.
+    """Raise if a metric is not per example; the message lists all such metrics.
 
     Args:
-        metrics: What `named` gave, on shapes.
-        batch: The number of rows `fn` was given.
+        metrics: The result of `named`, on shapes.
+        batch: The number of rows of the batch.
     """
     wrong = [
         f"{name!r}: {problem}"
@@ -183,8 +183,9 @@ def check_shapes(metrics: dict[str, Any], batch: int) -> None:
         raise ShardingError(
             "it did not return per-example values:\n    - " + "\n    - ".join(wrong),
             where="fn",
-            rule="The last step is padded. Values kept per example can be told from padding; "
-            "a mean or a sum already taken over the batch cannot.",
+            rule="The last step is padded. Padding can be removed from values per example, but "
+            "not from "
+            "a mean or a sum over the batch.",
             remedy=_REMEDY,
         )
 
@@ -193,7 +194,7 @@ def check_rows(once: dict[str, Any], twice: dict[str, Any], batch: int) -> None:
     """Raise if the values of an example grow with the batch.
 
     Args:
-        once: What `named` gave for a batch, on shapes.
+        once: The result of `named` for a batch, on shapes.
         twice: The same for twice the batch.
         batch: The number of rows of the first.
     """
@@ -206,8 +207,9 @@ def check_rows(once: dict[str, Any], twice: dict[str, Any], batch: int) -> None:
             raise ShardingError(
                 f"{name!r} has shape {shapes[0]} for {batch} rows and {shapes[1]} for {2 * batch}.",
                 where="fn",
-                rule="What is returned for one example must not depend on how many are with "
-                "it in a step. The usual cause is [rows, 1] - [rows], which is [rows, rows].",
+                rule="The values of an example must not depend on the number of examples in a "
+                "step. "
+                "The usual cause is [rows, 1] - [rows], which is [rows, rows].",
                 remedy="give both the same shape: predictions[:, 0] - targets, or "
                 "targets[:, None].",
             )
@@ -220,7 +222,7 @@ def _problem(metric: Reduction, batch: int) -> str:
     if values.shape[0] != batch:
         return f"values of shape {list(values.shape)} for a batch of {batch}"
     if 0 in values.shape:
-        return f"values of shape {list(values.shape)}, which hold nothing"
+        return f"values of shape {list(values.shape)}, which are empty"
     if not _is_real(values.dtype):
         return f"values of dtype {values.dtype}, expected real numbers"
     if weights is None:

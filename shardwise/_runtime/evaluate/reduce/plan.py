@@ -1,8 +1,8 @@
-"""The plan of a run: which metrics there are, and how a step's numbers travel to the host.
+"""The plan of a run: its metrics, and how a step's numbers are transferred to the host.
 
-All numbers of a step travel as one short row of bytes: one small copy from the device whatever the
-number of metrics, and exactly what the journal stores. `Layout` packs on the device and unpacks on
-the host.
+All numbers of a step are transferred as one short row of bytes: one small copy from the device for
+any number of metrics, and exactly what the journal stores. `Layout` packs on the device and unpacks
+on the host.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Plan:
 
     Attributes:
         metrics: Every metric by name, as shapes.
-        layout: How a step's numbers travel.
+        layout: The layout of a step's numbers as bytes.
     """
 
     metrics: dict[str, Any]
@@ -104,7 +104,7 @@ class Plan:
 
 
 _MANY = 8
-"""So many metrics of one kind and shape are measured as one: compiling each takes its time."""
+"""From this many metrics of one kind and shape on, they are computed as one array."""
 
 
 def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _measured(metrics: dict[str, Any], valid: jax.Array) -> dict[str, Any]:
 
 
 def _kind(name: str, metric: Any) -> Any:
-    """Return what metrics have to share to be measured together."""
+    """Return a key that is equal for metrics that can be computed as one array."""
     if not isinstance(metric, Reduction):
         return name
     leaves = jax.tree.leaves(metric)

@@ -1,8 +1,9 @@
-"""What the host makes of the steps: one total per metric, fed step by step, read at any time.
+"""The totals on the host: one per metric, updated step by step, read at any time.
 
 Sums are exact (`exact.py`), so steps may come in any order. Metric objects of other libraries are
-merged with their own `merge`, which rounds; they are therefore merged pairwise, in the order of the
-examples, whatever order the steps come in. Both give the same bits for the same steps.
+merged with their own `merge`, which rounds; they are therefore merged pairwise in the order of the
+examples, independently of the order in which steps arrive. Both give the same bits for the same
+steps.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Total(Protocol):
 
 
 class _Watched:
-    """Keeps track of values, and of weights, that are not finite."""
+    """Counts values and weights that are not finite."""
 
     def __init__(self) -> None:
         self._bad = 0
@@ -86,12 +87,11 @@ class _Watched:
             self.watch(record, Span(offset, 0))
 
     def spoilt(self) -> float | None:
-        """Return what a sum with these values in it is, by IEEE arithmetic; None if all are
-        finite."""
+        """Return a sum with these values, by IEEE arithmetic; None if all are finite."""
         return _spoilt(self._kinds & (NAN | PLUS | MINUS))
 
     def spoilt_weight(self) -> float | None:
-        """Return the same of the sum of the weights."""
+        """Return the same for the sum of the weights."""
         return _spoilt(self._kinds >> OF_WEIGHTS)
 
 
@@ -191,8 +191,8 @@ class ExtremeTotal(_Watched):
 class ObjectTotal:
     """The total of a metric object: its own `merge`, pairwise, in the order of the examples.
 
-    Leaves are widened to 64 bits first, and JAX is told to keep them so: a float32 total loses
-    digits and an int32 count wraps.
+    Leaves are converted to 64 bits first, under `enable_x64`: a float32 total loses digits and an
+    int32 count wraps.
     """
 
     def __init__(self, structure: Any, alone: bool) -> None:
@@ -235,12 +235,13 @@ class ObjectTotal:
         return None
 
     def export(self) -> None:
-        """Its steps are sent one by one: `merge` rounds, so it needs them in their order."""
+        """Return nothing: its steps are sent one by one, since `merge` rounds and needs their
+        order."""
 
     def absorb(self, exported: Any, offset: int) -> None: ...
 
     def is_weightless(self) -> bool:
-        return False  # what it counts is its own matter
+        return False  # unknown
 
 
 def _add_sum(total: ExactSum, found: Any, integer: bool, span: Span) -> None:
@@ -273,7 +274,7 @@ def _widened(leaf: np.ndarray) -> np.ndarray:
 
 
 def _computed(name: str, value: Any, alone: bool) -> dict[str, Any]:
-    """Flatten what `compute` gave: a number, an array or, for a collection, a mapping."""
+    """Flatten the result of `compute`: a number, an array or, for a collection, a mapping."""
     if isinstance(value, Mapping):
         found: dict[str, Any] = {}
         for key, inner in value.items():

@@ -1,1 +1,1 @@
-"""Computing: the step as one compiled program, its state, its memory, its rounds."""
+"""The step as one compiled program: its state, its memory, its calls."""

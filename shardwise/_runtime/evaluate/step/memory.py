@@ -1,10 +1,10 @@
-"""Choosing a batch that fits, and knowing when one does not.
+"""Choose a batch that fits, and recognise out-of-memory errors.
 
-With `batch=None` the step is as large as is of use: up to 64 MiB of each array, since they are
-copied one by one and a copy of more is not faster, 128 MiB in all, and small enough that all but
-small data makes 16 steps, so that transfer and compute overlap. It is compiled, and if the compiled
-program's own figures say that it does not fit, it is made as much smaller as they say. None of this
-looks at the number of devices, since the bits of the result follow the batch.
+With `batch=None` a step has up to 64 MiB of each array, since larger copies are not faster, and 128
+MiB in all, and is small enough that all but small data has 16 steps, so that transfer and compute
+overlap. It is compiled, and if the memory analysis of the compiled program says that it does not
+fit, it is reduced accordingly. The choice does not depend on the number of devices, since the bits
+of the result depend on the batch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _SHARE = 0.7  # of the free memory; the rest is for fragmentation and the compil
 
 
 def largest_useful(rows: list[Row], length: int) -> int:
-    """Return the largest batch worth having: a multiple of 64 if it is large, or all of small
-    data."""
+    """Return the largest useful batch: a multiple of 64 if it is large, or all of small data."""
     most = _LEAF_BYTES // max(1, *(row.size for row in rows))
     useful = min(_EXAMPLES, most, _INPUT_BYTES // max(1, sum(row.size for row in rows)))
     return min(_even(useful), max(_floor(max(1, length // _STEPS)), min(_LEAST, length)))
@@ -62,8 +61,7 @@ def _needed(compiled: Any, rows: list[Row], batch: int, lanes: Lanes) -> float:
 
 
 def free_memory(lanes: Lanes) -> float:
-    """Return free bytes on the fullest device; for a CPU device its part of the free host
-    memory."""
+    """Return the free bytes on the fullest device; for a CPU device its part of the host memory."""
     free = []
     for device in lanes.mesh.devices.flat:
         stats = device.memory_stats()
@@ -90,15 +88,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def too_large(batch: int, error: BaseException) -> ShardwiseError:
-    """Return what to say when a step does not fit and may not be made smaller."""
+    """Return the error about a step that does not fit and must not be made smaller."""
     least = batch == 1
     return ShardwiseError(
         f"a step of {batch} example{'s' * (not least)} does not fit: {_first_line(error)}",
         where="argument 'batch'",
-        rule="" if least else "The batch was given, and the bits of the result follow it.",
+        rule="" if least else "batch= is kept, since the bits of the result depend on it.",
         remedy="split the state over a mesh with a model axis."
         if least
-        else f"batch={batch // 2}, or batch=None to have it chosen.",
+        else f"batch={batch // 2}, or batch=None to choose it automatically.",
     )
 
 

@@ -1,10 +1,10 @@
-"""The step: `fn` and the reduction of what it returns, as one compiled program for all lanes.
+"""The step: `fn` and the reduction of its output, as one compiled program for all lanes.
 
 The program is a `shard_map` over the data axis without a single collective: each lane runs the
 same code on a batch of the same shape. One compile therefore serves every lane and every step, and
 a lane computes the same bits whether it has neighbours or not. (`jit` called once per device would
-compile once per device.) The varying-axes check is off: nothing here is ever reduced over the axis,
-and with it on, an ordinary `scan` inside `fn` would have to be annotated.
+compile once per device.) `check_vma` is off: nothing is reduced over the axis, and with it on, an
+ordinary `scan` inside `fn` would need a `pcast`.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Compiled = Any
 
 @dataclass(frozen=True)
 class Function:
-    """`fn` with all that does not change during a run.
+    """`fn` with everything that does not change during a run.
 
     Attributes:
-        call: From the state's arrays, a batch's leaves and which rows are real, to metrics.
+        call: A function of the state's arrays, a batch's leaves and the mask, returning metrics.
         structure: The tree structure of a batch.
         fn: The caller's function.
-        state: The state it is given.
+        state: The state.
         rows: The leaves of an example.
         masked: Whether `fn` takes `mask`.
         mesh: The mesh that `fn` is traced for.
@@ -55,7 +55,7 @@ class Function:
     mesh: Mesh
 
     def checked(self, arrays: list[Any], leaves: list[Any], valid: Any) -> Any:
-        """Return what `call` gives, refused before JAX sees it if it is nothing to evaluate."""
+        """Return the result of `call`; raise if it cannot be reduced."""
         output = self.call(arrays, leaves, valid)
         named(output)
         return output
@@ -96,9 +96,9 @@ def plan(function: Function, batch: int, length: int | None) -> Plan:
         raise ShardingError(
             f"it returns metric objects ({', '.join(made.objects)}) and takes no mask.",
             where="fn",
-            rule="The last step is padded, and only fn can keep the padding out of an object "
-            "it builds itself.",
-            remedy="def fn(state, batch, mask): ... and give mask on to the metric.",
+            rule="The last step is padded, and only fn can exclude padding from its metric "
+            "objects.",
+            remedy="def fn(state, batch, mask): ... and pass mask to the metric.",
         )
     return made
 
@@ -115,8 +115,7 @@ def _trace(function: Function, batch: int, drawn: bool) -> Plan:
             dict.fromkeys(more),
             error,
             given=f"({', '.join(['state', 'batch', *more])})",
-            rule="evaluate calls it with the state and a batch; where there is no state, with "
-            "None and a batch.",
+            rule="evaluate calls it with the state, which may be None, and a batch.",
             remedy="def fn(state, batch): ...",
         )
         if told is not None:
@@ -137,27 +136,27 @@ def _trace(function: Function, batch: int, drawn: bool) -> Plan:
 
 
 def _refuse_examples(function: Function, metrics: dict[str, Any]) -> None:
-    """Refuse an iterable of single examples, where that is what it must be.
+    """Raise for an iterable of single examples.
 
-    An example of vectors alone looks like a batch of numbers; `fn`, made for a batch, has one axis
-    too few and gives one number where a batch has many.
+    Single examples that are vectors look like a batch of numbers; `fn`, written for a batch, then
+    returns one number.
     """
     if any(row.shape for row in function.rows):
         return
     if all(isinstance(m, Reduction) and not m.values.shape for m in metrics.values()):
         listed = ", ".join(row.label for row in function.rows)
         raise ShardingError(
-            f"its arrays ({listed}) have one axis, and fn makes a single number of all rows: "
-            "the data seems not to be batched.",
+            f"its arrays ({listed}) have one axis, and fn returns a single number: the data seems "
+            "not to be batched.",
             where="argument 'data'",
-            rule="An iterable gives batches: the first axis of every array counts examples.",
+            rule="An iterable yields batches: the first axis of every array is the batch.",
             remedy="batch the data, dataset.batch(64) in Grain, or give a dataset with __len__ "
             "and __getitem__. If it is batched, fn has to return a value for each row.",
         )
 
 
 def _hint(error: Exception, function: Function) -> str:
-    """Return what `fn` was given, where it seems to have taken it for something else."""
+    """Return a hint where `fn` seems to expect another structure of its arguments."""
     text, whole = text_of(error), jax.tree.unflatten(function.structure, function.rows)
     if isinstance(error, TypeError) and _BY_NAME.search(text) and not isinstance(whole, dict):
         found = "one array" if isinstance(whole, Row) else a_type(whole)
@@ -180,8 +179,7 @@ def _hint(error: Exception, function: Function) -> str:
     failed = isinstance(error, TypeError | AttributeError) and "NoneType" in text
     if failed and _is_nothing(function.state):
         return (
-            "the state is None: none was given. It is the second argument, on the command line "
-            "--state MODULE:NAME"
+            "the state is None. It is the second argument, on the command line --state MODULE:NAME"
         )
     return ""
 
@@ -191,14 +189,13 @@ def _is_nothing(state: State) -> bool:
 
 
 _BY_NAME = re.compile(r"string indexing|indices must be integers or slices, not str")
-"""How arrays, tuples and lists answer to a name."""
+"""The errors of indexing arrays, tuples and lists by name."""
 
 
 def _metrics_of_twice(function: Function, batch: int) -> dict[str, Any]:
-    """Return what `fn` returns for twice the batch, to tell `[batch]` from a length that happens to
-    agree.
+    """Return the metrics for twice the batch, to distinguish `[batch]` from a fixed length.
 
-    A function that takes one size only is not held to it.
+    A function that accepts one size only is not checked.
     """
     try:
         with jax.set_mesh(function.mesh):
@@ -218,10 +215,10 @@ _memory: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDiction
 
 
 def _remembered(function: Function, key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """Return what an earlier call made for the same `fn` and the same shapes, or make it.
+    """Return the cached result for the same `fn` and shapes, or compute it.
 
-    As with `jax.jit`, a function is known by its identity: one that reads a changed global is not
-    traced again. What was made goes when the function goes.
+    As with `jax.jit`, the function is compared by identity: one that reads a changed global is not
+    traced again. The cache is dropped with the function.
     """
     whole = (*key, function.state.static, *_types(function), _settings())
     try:

@@ -1,7 +1,7 @@
-"""Computing staged steps: a round is one call of the program, with one step in every lane.
+"""Run staged steps: a round is one call of the program, with one step in every lane.
 
-Results are fetched late. A round is started as soon as its steps are on the devices, its copy to
-the host is started with it, and it is waited for only when two further rounds are under way.
+A round is dispatched as soon as its steps are on the devices, together with the copy of its results
+to the host; the host waits for it only when two further rounds are in flight.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def compute(
     lanes: Lanes,
     asked_to_end: Callable[[], bool],
 ) -> Generator[tuple[Span, bytes], None, None]:
-    """Run the steps; gives each with its numbers as bytes, in order.
+    """Run the steps; yield each with its numbers as bytes, in order.
 
     Args:
         step: The compiled program.
@@ -42,7 +42,7 @@ def compute(
         spans: The steps, in order.
         batch: Rows of a step, padding included.
         lanes: The devices.
-        asked_to_end: Whether to begin no more steps; those under way are finished.
+        asked_to_end: Whether to start no further steps; those in flight are finished.
     """
     rows = _Rows(lanes)
     fetching: deque[tuple[list[Span], jax.Array]] = deque()
@@ -57,7 +57,7 @@ def compute(
 
 
 class _Rows:
-    """How many rows of each lane are real, on the devices; kept, since it is nearly always full."""
+    """The number of real rows of each lane, on the devices; cached, since nearly all are full."""
 
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
@@ -81,10 +81,10 @@ def _start(
 ) -> tuple[list[Span], jax.Array]:
     spans = [s.span for s in staged]
     parts = [s.copies for s in staged]
-    for devices in lanes.devices[len(parts) :]:  # lanes with nothing left to do repeat a step
+    for devices in lanes.devices[len(parts) :]:  # idle lanes repeat a step
         parts.append([jax.device_put(parts[0][0], device) for device in devices])
     guard: Any = nullcontext()
-    if isinstance(parts[0][0][0], np.ndarray):  # not put anywhere yet, and there is one place
+    if isinstance(parts[0][0][0], np.ndarray):  # still on the host: there is only one device
         leaves = parts[0][0]
         guard = jax.transfer_guard_host_to_device("allow")  # as explicit as `device_put`
     else:
@@ -103,7 +103,7 @@ def _start(
 
 @contextmanager
 def _noted(spans: list[Span], source: Source, batch: int) -> Iterator[None]:
-    """Say in an exception which steps it came from."""
+    """Add the steps to an exception as a note."""
     try:
         yield
     except Exception as error:

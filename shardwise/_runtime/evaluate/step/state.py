@@ -1,8 +1,8 @@
-"""The state that `fn` is given: taken apart once, placed once, passed as an argument.
+"""The state of `fn`: flattened once, placed once, passed as an argument.
 
-Any pytree will do, Linen variables among them. NNX modules are split into their arrays and the
-rest; inside the step they are put together again and switched to evaluation, which leaves the
-caller's own modules as they were.
+It may be any pytree, such as Linen variables. NNX modules are split into arrays and graph; inside
+the step they are merged and switched to evaluation mode, which does not change the caller's
+modules.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class State:
 
     Attributes:
         arrays: Its arrays.
-        rebuild: From those arrays, or traced ones, to what `fn` is given.
-        static: What else it consists of, to recognise it again; hashable where the state is.
+        rebuild: A function from those arrays, or traced ones, to the argument of `fn`.
+        static: The rest of it, as a key of a cache; hashable if the state is.
     """
 
     arrays: list[jax.Array]
@@ -45,7 +45,7 @@ class State:
 
 
 def place(state: Any, lanes: Lanes) -> State:
-    """Take a state apart and put its arrays on every device, keeping a placement it may have."""
+    """Flatten a state and put its arrays on every device; keep an existing sharding."""
     graph = None
     _refuse_boxes(state, lanes)
     modules = _has_modules(state)
@@ -56,9 +56,10 @@ def place(state: Any, lanes: Lanes) -> State:
     leaves, structure = jax.tree.flatten(state)
     if any(map(_jax.is_traced, leaves)):
         raise ShardwiseError(
-            "it holds values of a function that is being traced.",
+            "it has tracers: evaluate was called inside a traced function.",
             where="argument 'state'",
-            rule="evaluate compiles its own step and reads data as it goes: it cannot be part "
+            rule="evaluate compiles its own step and reads data while it runs, so it cannot be "
+            "part "
             "of a jitted function.",
             remedy="call it outside jax.jit.",
         )
@@ -80,12 +81,12 @@ def place(state: Any, lanes: Lanes) -> State:
         tree = jax.tree.unflatten(structure, [filled[k] for k in range(len(leaves))])
         return _merge_modules(graph, tree) if modules else tree
 
-    # The text as well: structures of different dataclasses can compare as equal.
+    # Also as text: structures of different dataclasses can compare as equal.
     return State(arrays, rebuild, (structure, str(structure), graph, tuple(rest.items())))
 
 
 def _refuse_boxes(state: Any, lanes: Lanes) -> None:
-    """Raise for a variable of Linen's that is to be split over what no lane is split over."""
+    """Raise if a Linen variable is partitioned over an axis that the lanes do not have."""
     free = set(lanes.mesh.axis_names) - {lanes.axis}
     for path, names in boxes(state):
         if not free.issuperset(jax.tree.leaves(names)):
@@ -93,9 +94,9 @@ def _refuse_boxes(state: Any, lanes: Lanes) -> None:
             raise ShardingError(
                 f"{path} is in a box that splits it by {names}",
                 where="argument 'state'",
-                rule=f"The mesh deals steps out along {lanes.axis!r}, each with the whole "
-                f"state, which can be split over {others}.",
-                remedy="sw.evaluate(fn, nn.unbox(state), data): the model takes it as it is.",
+                rule=f"Steps are distributed along {lanes.axis!r}, and the state can be split "
+                f"over {others}.",
+                remedy="sw.evaluate(fn, nn.unbox(state), data)",
             )
 
 
@@ -125,7 +126,7 @@ def _merge_modules(graph: Any, state: Any) -> Any:
 
 
 def _local(leaf: Any, sharding: NamedSharding) -> Any:
-    """Return what this process holds of an array, where that is all it needs of it."""
+    """Return the part of an array on this process; raise if it needs other parts."""
     if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable:
         return leaf
     parts = {shard.device: shard.data for shard in leaf.addressable_shards}
@@ -144,7 +145,8 @@ def _local(leaf: Any, sharding: NamedSharding) -> Any:
 
 
 def _sharding(leaf: Any, lanes: Lanes) -> NamedSharding:
-    """Replicated; or as it is, if it is already split over other axes of the same mesh."""
+    """Return a replicated sharding, or that of an array already split over other axes of the
+    mesh."""
     held = getattr(leaf, "sharding", None)
     mesh = lanes.mesh
     if (
