@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("numpy>=2.0", "rich>=13", "typer>=0.15", "jinja2>=3.1")
+PACKAGES = ("numpy>=2.0", "rich>=13", "markdown-it-py>=3", "typer>=0.15", "jinja2>=3.1")
 
 # By its path: importing the package would compare the names, and raise the error, at once.
 COMPARE = """

@@ -179,7 +179,9 @@ class CallbackView:
         pass
 
 
-def choose_view(progress: bool | Callable[[Snapshot], Any] | None, title: str) -> ProgressView | None:
+def choose_view(
+    progress: bool | Callable[[Snapshot], Any] | None, title: str
+) -> ProgressView | None:
     """Return the view for the argument `progress`: none for False, a bar or lines for None or
     True."""
     refuse_progress(progress, "snapshots")

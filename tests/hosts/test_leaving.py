@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import queue
 import re
 import signal
 import sys
+import types
 
 import pytest
 
 from shardwise._runtime.hosts.news import End, News, Section
-from shardwise._runtime.launch import leaving
+from shardwise._runtime.launch import lead, leaving
 from shardwise._runtime.launch.events import Ended, Exited, Reported
-from shardwise._runtime.launch.failure import first_failure
+from shardwise._runtime.launch.failure import Failure, first_failure
+from shardwise._runtime.launch.job import Job
 from shardwise._runtime.launch.output import Output
 
 from ..optional import because
@@ -139,6 +143,41 @@ def test_the_frames_of_a_native_stack_trace_do_not_displace_the_error():
     for _ in range(50):
         output.line(1, b"    @     0xffffa38d4d50  absl::LogMessage::Flush()\n", error=True)
     assert output.tail(1) == "INTERNAL: Shutdown barrier has failed."
+
+
+@pytest.mark.parametrize(
+    "order",
+    list(itertools.permutations(["ended", "first", "second"])),
+    ids=lambda order: " ".join(order),
+)
+def test_who_left_is_named_in_whatever_order_the_ends_are_heard(order, monkeypatch, tmp_path):
+    """Both processes abort; only one says why; that one has ended its script is heard last."""
+    monkeypatch.setattr(lead, "SETTLE", 0.01)
+    events: queue.SimpleQueue = queue.SimpleQueue()
+    heard = {
+        "ended": Ended(1, "b"),
+        "first": Exited(0, "a", -signal.SIGABRT, "another process was lost"),
+        "second": Exited(1, "b", -signal.SIGABRT, "INTERNAL: Shutdown barrier has failed."),
+    }
+    for name in order:
+        events.put(heard[name])
+    crew = types.SimpleNamespace(start=lambda **_: None, stop=lambda: None)
+    job = Job(("x.py",), processes=2)
+    leading = lead.Lead(job, crew, events, Output(None, 2))  # pyright: ignore[reportArgumentType]
+    failure = leading._attempt(0)
+    assert failure is not None
+    assert failure.code == 1
+    assert failure.who == "process 1 on b"
+
+
+def test_what_a_process_failed_with_is_kept_before_the_stacks_of_its_threads():
+    output = Output(None, 2)
+    output.open(1, 0)
+    output.line(1, b"INTERNAL: Shutdown barrier has failed.\n", error=True)
+    for _ in range(100):
+        output.line(1, b'  File "x.py", line 3 in f\n', error=True)
+    assert "Shutdown barrier" in output.tail(1)
+    assert len(str(Failure("a", "b", output.tail(1), 1)).splitlines()) == 21
 
 
 def in_step(steps: int, *sections: Section) -> News:

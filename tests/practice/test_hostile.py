@@ -384,7 +384,7 @@ def test_no_mutation_of_an_answer_raises_in_the_judge():
 
 
 def exported(function):
-    mesh = Mesh(np.array(jax.devices()[:1]), ("data",))
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     sharded = functools.partial(jax.shard_map, mesh=mesh, in_specs=P("data"))
     made = jax.export.export(jax.jit(lambda x: function(sharded, x), keep_unused=True))
     return made(jnp.ones(4)).mlir_module()
@@ -398,11 +398,15 @@ def used_in(text):
 
 
 def test_only_what_the_result_depends_on_counts_as_used():
-    total = lambda y: jax.lax.psum(y.sum(), "data")
+    def total(y):
+        return jax.lax.psum(y.sum(), "data")
+
+    def in_a_loop(y):
+        return jax.lax.fori_loop(0, 3, lambda _, c: jax.lax.psum(c, "data") / 2, total(y))
+
     assert used_in(exported(lambda sharded, x: sharded(total, out_specs=P())(x))) == [
         (["data"], {"psum"})
     ]
-    in_a_loop = lambda y: jax.lax.fori_loop(0, 3, lambda _, c: jax.lax.psum(c, "data"), total(y))
     assert used_in(exported(lambda sharded, x: sharded(in_a_loop, out_specs=P())(x))) == [
         (["data"], {"psum"})
     ]

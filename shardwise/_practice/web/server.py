@@ -17,12 +17,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from markdown_it import MarkdownIt
+
 from ..._base.pages import environment
 from ..._base.version import __version__
 from ..exercise import Exercise
 from ..folder import about_hints
 from ..workshop import Workshop
-from .markdown import to_html
 
 BEAT = 0.25
 KEEP = 15.0
@@ -33,6 +34,9 @@ POLICY = (
     "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
 )
+
+
+MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
 class Live:
@@ -132,10 +136,10 @@ class Live:
             "topic": one.topic,
             "file": one.file_name,
             "path": f"{folder.path.name}/{one.file_name}",
-            "statement": to_html(one.statement),
+            "statement": MARKDOWN.render(one.statement),
             "source": _code(folder.text(one), one),
             "solved": one.name in folder.solved,
-            "hints": [to_html(hint) for hint in one.hints[:count]],
+            "hints": [MARKDOWN.render(hint) for hint in one.hints[:count]],
             "about_hints": about_hints(one),
             "more_hints": count < len(one.hints),
             "solution": one.solution if one.name in folder.solved else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -44,6 +45,8 @@ class Crew:
         self._host = socket.gethostname()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._lock = threading.Lock()
+        self._lines: collections.Counter[int] = collections.Counter()
+        """Lines that were read of each process."""
         self._watchers: list[threading.Thread] = []
 
     def start(self, attempt: int, coordinator: str, total: int, first: int) -> None:
@@ -135,6 +138,7 @@ class Crew:
         lost = False
         with stream:
             for line in stream:
+                self._lines[number] += 1
                 try:
                     self._output.line(number, line, error)
                 except (OSError, ValueError) as why:
@@ -160,9 +164,17 @@ class Crew:
             del self._running[number]
         self._keeper.remove(process.pid)
         for reader in readers:
-            reader.join(2.0)
+            self._drain(number, reader)
         self._output.close(number)
         self._events.put(Exited(number, self._host, code, self._output.tail(number)))
+
+    def _drain(self, number: int, reader: threading.Thread) -> None:
+        """Wait until all that a process wrote is read, but not for others that hold its pipe."""
+        for _ in range(10):
+            before = self._lines[number]
+            reader.join(2.0)
+            if not reader.is_alive() or self._lines[number] == before:
+                return
 
     def _await_end(self, number: int, pid: int) -> None:
         """Wait until a process has ended, without reaping it; report when it is stopped."""

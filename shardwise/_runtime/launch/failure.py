@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from .events import Exited, Lost, Reported, describe_exit, exit_code
 
 _BROKEN = ("Connection closed by peer", "Connection reset by peer", "ncclRemoteError")
+_SHOWN = 20
+"""Lines of a process's standard error that are shown, at most."""
 _PEER = 77  # how a process exits that was ended because another one had failed
 
 
@@ -37,13 +39,15 @@ class Failure:
     outside: bool = False
 
     def __str__(self) -> str:
-        head = f"{self.who} failed first: {self.how}"
-        return head + "".join(f"\n    {line}" for line in self.words.splitlines())
+        return self._with_lines(_SHOWN)
 
     @property
     def brief(self) -> str:
         """With no more than its last words."""
-        last = self.words.rstrip().splitlines()[-4:]
+        return self._with_lines(4)
+
+    def _with_lines(self, most: int) -> str:
+        last = self.words.rstrip().splitlines()[-most:]
         return f"{self.who} failed first: {self.how}" + "".join(f"\n    {line}" for line in last)
 
     @property

@@ -31,7 +31,7 @@ from .wire import Wire, shown
 SETTLE = 0.7
 """Seconds after the first bad news in which its cause may still come in."""
 
-PATIENCE = 5.0
+PATIENCE = 15.0
 """Seconds in which it may come in, as long as all that was heard follows from something else."""
 
 LOOP = 3
@@ -125,13 +125,14 @@ class Lead:
                 self._crew.start(**order)
             first += self._sizes[node]
         leavers = Leavers(total)
-        evidence = self._watch(set(range(total)), leavers)
+        running = set(range(total))
+        evidence = self._watch(running, leavers)
         if self._signal is not None:
             self._stop()
             return Failure("the launcher", "signalled", "", 128 + self._signal, True)
         if not evidence:
             return None
-        self._settle(evidence, leavers)
+        self._settle(evidence, leavers, running)
         failure = leavers.blamed(evidence) or first_failure(evidence, self._paused)
         self._output.say(str(failure))
         self._stop()
@@ -163,19 +164,27 @@ class Lead:
                 return [event]
         return []
 
-    def _settle(self, evidence: list[Evidence], leavers: Leavers) -> None:
-        """Add to the evidence what comes in soon; longer, while it holds only consequences."""
+    def _settle(self, evidence: list[Evidence], leavers: Leavers, running: set[int]) -> None:
+        """Add to the evidence what comes in soon; longer, while it holds only consequences.
+
+        Nothing more comes once no process is `running`.
+        """
         began = time.monotonic()
         while (waited := time.monotonic() - began) < PATIENCE:
             if waited >= SETTLE and (
-                self._paused or is_known(evidence) or leavers.blamed(evidence)
+                not running or self._paused or is_known(evidence) or leavers.blamed(evidence)
             ):
                 return
             event = self._next(SETTLE / 4)
-            if isinstance(event, Signalled):
+            if isinstance(event, Ended):
+                leavers.add(event)
+            elif isinstance(event, Signalled):
                 self._signal = event.number
-            elif isinstance(event, Reported | Lost) or (isinstance(event, Exited) and event.code):
+            elif isinstance(event, Reported | Lost):
                 evidence.append(event)
+            elif isinstance(event, Exited):
+                running.discard(event.process)
+                evidence += [event] * bool(event.code)
 
     def _pass_on(self, number: int) -> None:
         self._signal = number

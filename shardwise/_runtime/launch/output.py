@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import IO, Any
 
 _COLOURS = (36, 33, 35, 32, 34, 96, 93, 95)
-_TAIL = 20
+_TAIL = 200
+"""Lines of standard error that are kept of a process: what it failed with may be far from the end,
+before the stacks of its threads."""
 _WIDTH = 2000
 """Characters of a line that are repeated when its process has failed."""
 _FRAME = "    @  "
