@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import html
 
 import jax
 import jax.numpy as jnp
@@ -248,3 +249,21 @@ def test_costs_pages_and_traces_take_the_rows(tmp_path):
     for name in ("step.html", "step.json", "step.trace.json", "step.txt"):
         assert timed.save(tmp_path / name).stat().st_size > 500
     assert "compiler" in (tmp_path / "step.html").read_text()
+
+
+def test_the_layers_of_a_model_are_one_row():
+    def step(layers, x):
+        for layer in layers:
+            x = jnp.tanh(x @ layer["w"])
+        return x
+
+    layers = [{"w": shaped(16, 16)} for _ in range(3)]
+    specs = ([{"w": P("data")}] * 3, P("data"))
+    report = sw.explain(step, layers, shaped(64, 16), mesh=sw.mesh(data=4), in_specs=specs)
+    assert [use.of for use in report.collectives] == [f"layers[{i}]['w']" for i in range(3)]
+    assert str(report).count("because the product needs more of") == 1
+    assert "f32[4, 16] × 3" in str(report)
+    assert "of layers[*]['w']" in str(report)
+    page = html.unescape(report._repr_html_())
+    assert page.count("because the product needs more of") == 3
+    assert "of <code>layers[2]['w']</code>" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,10 @@ from .facts import Facts
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Collectives of one line of the program that differ only in their arrays."""
+    """Collectives of one line of the program that differ only in their arrays.
+
+    The layers of a model that is a list of layers run the same line: they are one row.
+    """
 
     report: Facts
     places: tuple[int, ...]
@@ -35,6 +39,19 @@ class Row:
         types = {units.array(use.shape, use.dtype) for use in self.uses}
         times = f" × {len(self.places)}" if len(self.places) > 1 else ""
         return types.pop() + times if len(types) == 1 else f"{len(self.places)} arrays"
+
+    @property
+    def of(self) -> str:
+        """The argument that is sent; `params[*]['w']` for one of each layer."""
+        return self._common([use.of for use in self.uses])
+
+    @property
+    def module(self) -> str:
+        """The module that sends it, as `of`."""
+        return self._common([use.module for use in self.uses])
+
+    def _common(self, paths: list[str]) -> str:
+        return paths[0] if len(set(paths)) == 1 else _any_layer(paths[0])
 
     @property
     def holds(self) -> list[str]:
@@ -72,6 +89,11 @@ class Row:
         return self.seconds if self.report.cost else self.bytes
 
 
+def _any_layer(path: str) -> str:
+    """Return a path without the numbers of layers: `layers[3]`, `block_3`."""
+    return re.sub(r"\[\d+\]|(?<=_)\d+\b", lambda m: "[*]" if m[0][0] == "[" else "*", path)
+
+
 def rows_of(report: Facts) -> list[Row]:
     """The collectives by the line they come from, in program order."""
     rows: dict[Any, list[int]] = {}
@@ -83,9 +105,9 @@ def rows_of(report: Facts) -> list[Row]:
             use.count,
             use.direction,
             use.counted,
-            use.module,
+            _any_layer(use.module),
             use.by,
-            use.of,
+            _any_layer(use.of),
         )
         rows.setdefault((*key, use.group_size, where.file, where.line), []).append(place)
     return [Row(report, tuple(places)) for places in rows.values()]

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from . import units
 from .advice import advice
-from .data import CollectiveUse, Cost, Held, Traffic
+from .data import Cost, Held, Traffic
 from .facts import Facts
 from .rows import Row, dearest_in_words, rows_of
 
@@ -163,7 +163,7 @@ def _collectives(report: Facts) -> Iterator[RenderableType]:
         text = Text(_line(line, widths), no_wrap=True, overflow="ellipsis")
         text.stylize(_color(report, row.first.axes), 0, widths[0])
         yield text
-        yield Text(f"    {_source(row.first)}", style="dim", no_wrap=True, overflow="ellipsis")
+        yield Text(f"    {_source(row)}", style="dim", no_wrap=True, overflow="ellipsis")
         for why in row.reasons[:WAYS]:
             yield Text(f"    because {why}", style="dim italic")
         for holds in row.holds[:WAYS]:
@@ -215,14 +215,15 @@ def _cells(row: Row) -> dict[str, str]:
     return {name: cell for name, cell in cells.items() if shown.get(name, True)}
 
 
-def _source(use: CollectiveUse) -> str:
+def _source(row: Row) -> str:
     """Where a collective stands: its line, the module, the text of the line."""
-    module = f" in {use.module}" if use.module else ""
-    if use.of and not use.where.file:
-        return f"the argument {use.of}"
-    of = f" of {use.of}" if use.of else ""
-    text = f": {use.where.text}" if use.where.text else ""
-    return f"{use.where}{module}{of}{text}"
+    where, argument = row.first.where, row.of
+    if argument and not where.file:
+        return f"the argument {argument}"
+    module = f" in {row.module}" if row.module else ""
+    of = f" of {argument}" if argument else ""
+    text = f": {where.text}" if where.text else ""
+    return f"{where}{module}{of}{text}"
 
 
 def _bars(report: Facts) -> Iterator[RenderableType]:
