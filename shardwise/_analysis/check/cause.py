@@ -227,44 +227,26 @@ class Misuse:
     """For shares that are returned, the multiple of the result that their sum is, if known."""
 
     @property
-    def op(self) -> Op:
-        """The operation that uses the share."""
-        return self.mistake.op
-
-    @property
-    def axes(self) -> tuple[Axis, ...]:
-        """The axes over which it is a share."""
-        return self.mistake.axes
-
-    @property
     def over(self) -> str:
         """The same as written in a collective."""
-        return names(self.axes)
-
-    @property
-    def reason(self) -> str:
-        """Why the share cannot be used."""
-        return self.mistake.reason
-
-    @property
-    def extreme(self) -> bool:
-        """Whether it is a maximum or minimum."""
-        return self.mistake.extreme
+        return names(self.mistake.axes)
 
     @property
     def returned(self) -> bool:
         """Whether the share is returned."""
-        return isinstance(self.op, Join)
+        return isinstance(self.mistake.op, Join)
 
     @property
     def same(self) -> bool:
         """Whether it is returned as the same on all devices."""
-        return isinstance(self.op, Join) and set(self.axes) <= set(self.op.replicated)
+        return isinstance(self.mistake.op, Join) and set(self.mistake.axes) <= set(
+            self.mistake.op.replicated
+        )
 
     @functools.cached_property
     def where(self) -> Where:
         """The line that makes the share."""
-        born, op = self.mistake.born, self.op
+        born, op = self.mistake.born, self.mistake.op
         where = line_of(born or op)
         gradient = born is not None and born.backward
         apart = where.function != op.where.function and not self.returned
@@ -274,7 +256,7 @@ class Misuse:
     @property
     def line(self) -> Where:
         """The line that uses it."""
-        return line_of(self.op)
+        return line_of(self.mistake.op)
 
     @property
     def joins_parts(self) -> bool:
@@ -287,18 +269,18 @@ class Misuse:
     def gradient(self) -> Op | None:
         """The operation that makes the share, if both are in a backward pass."""
         born = self.mistake.born
-        return born if self.op.backward and born is not None and born.backward else None
+        return born if self.mistake.op.backward and born is not None and born.backward else None
 
     @property
     def divides_whole(self) -> bool:
         """Whether what is divided by the share is no share itself."""
-        divides = isinstance(self.op, Leaf) and self.op.name == "div"
-        return divides and not self.mistake.owed[0] & {*self.axes}
+        divides = isinstance(self.mistake.op, Leaf) and self.mistake.op.name == "div"
+        return divides and not self.mistake.owed[0] & {*self.mistake.axes}
 
     @property
     def variance(self) -> tuple[str, str] | None:
         """For `(x - mean(x)) ** 2`, the arguments of the two means that it takes instead."""
-        apart, total, op = self.mistake.maker, self.mistake.born, self.op
+        apart, total, op = self.mistake.maker, self.mistake.born, self.mistake.op
         if not (isinstance(apart, Leaf) and isinstance(total, Leaf) and isinstance(op, Leaf)):
             return None
         squares = op.name == "mul" and op.ins[0] is op.ins[1]
@@ -343,13 +325,3 @@ class Unrelated:
     def name(self) -> str:
         """The operation that has no rule."""
         return self.gap.stray.name if isinstance(self.gap.stray, Leaf | Collective) else ""
-
-    @property
-    def filled(self) -> tuple[int, int] | None:
-        """The rows that an argument has and is filled up to, where it does not divide."""
-        return self.gap.filled
-
-    @property
-    def long(self) -> bool:
-        """Whether the two were too long to take apart."""
-        return self.gap.long

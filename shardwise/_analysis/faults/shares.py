@@ -37,12 +37,12 @@ class ShareReturned(Fault):
         if not m.returned:
             return None
         over, ratio = m.over, m.ratio
-        if not m.same and not m.extreme and m.joins_parts:
+        if not m.same and not m.mistake.extreme and m.joins_parts:
             return ShareUsed.used(m, m.mistake.maker, "parts of an array meet it")
-        count = math.prod(axis.size for axis in m.axes)
+        count = math.prod(axis.size for axis in m.mistake.axes)
         if m.same and ratio not in (None, 1, count):
             return Differs.from_meaning(m)  # no sum of them is the result
-        if m.same and ratio is None and not m.extreme:
+        if m.same and ratio is None and not m.mistake.extreme:
             return cls.found(
                 f"is made with only the first device's share of a sum over {over}",
                 m.where,
@@ -51,7 +51,7 @@ class ShareReturned(Fault):
             )
         reduce, what = "psum", f"share of a sum over {over}"
         remedy = "add the shares up before they are returned"
-        if m.extreme:
+        if m.mistake.extreme:
             reduce, what = "pmax", f"own maximum or minimum, not that over {over}"
             remedy = "combine them before they are returned, with pmax or pmin"
         elif ratio == count:
@@ -133,16 +133,16 @@ class ShareUsed(Fault):
     def from_meaning(cls, m: Any) -> Finding | None:
         """Say where a share is used and what has to come first, from a `Misuse`."""
         over = m.over
-        if m.extreme:
+        if m.mistake.extreme:
             return cls.found(
                 f"uses each device's own maximum or minimum over {over} as if it were the whole: "
-                f"{m.reason}",
+                f"{m.mistake.reason}",
                 m.where,
                 _combined(over, m.mistake.exponent),
             )
         if m.gradient is not None:
             line = m.gradient.where
-            used = f", at {m.op.where}" if m.op.where.line != line.line else ""
+            used = f", at {m.mistake.op.where}" if m.mistake.op.where.line != line.line else ""
             return cls.found(
                 f"is made with a gradient that is each device's share of a sum over {over}: that "
                 f"of what goes in here, which the backward pass uses as if it were the whole{used}",
@@ -163,7 +163,7 @@ class ShareUsed(Fault):
                 "The mean of the devices' own variances leaves out how far their means are apart.",
             )
         remedy = ""
-        if m.reason.startswith("division by"):
+        if m.mistake.reason.startswith("division by"):
             remedy = (
                 f"sum only what it is divided by: x / jax.lax.psum(..., {over}), or pmean if it is "
                 "a mean. What is divided is no share of a sum, and stays as it is."
@@ -171,7 +171,7 @@ class ShareUsed(Fault):
                 else "sum numerator and denominator separately, and divide once: "
                 f"jax.lax.psum(total, {over}) / jax.lax.psum(count, {over})."
             )
-        return cls.used(m, m.op, m.reason, remedy)
+        return cls.used(m, m.mistake.op, m.mistake.reason, remedy)
 
     @classmethod
     def used(cls, m: Any, by: Any, reason: str, remedy: str = "") -> Finding:
@@ -305,8 +305,8 @@ class NotFollowed(Fault):
     @classmethod
     def from_meaning(cls, m: Any) -> Finding | None:
         """Say what could not be followed."""
-        if m.filled is not None:
-            rows, filled = m.filled
+        if m.gap.filled is not None:
+            rows, filled = m.gap.filled
             return cls.found(
                 f"could not be related to what it is on one device: {rows} rows do not divide over "
                 f"{m.mesh}, so they are filled up to {filled}, and no rule leaves out again what "
@@ -316,8 +316,10 @@ class NotFollowed(Fault):
             )
         if m.reason:
             return cls.found(f"could not be followed: {m.reason}", m.where)
-        why = "it is too long to take apart" if m.long else "no rule leads from one to the other"
-        if m.name and not m.long:
+        why = (
+            "it is too long to take apart" if m.gap.long else "no rule leads from one to the other"
+        )
+        if m.name and not m.gap.long:
             why = f"no rule says what {m.name} gives here"
         return cls.found(
             f"could not be related to what it is on one device: {why}",
