@@ -37,7 +37,7 @@ class Snapshot:
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate of the time left, where there is one."""
+        """Estimate the time left, if possible."""
         if self.total is None or not self.rate:
             return None
         return (self.total - self.done) / self.rate
