@@ -52,7 +52,7 @@ def for_leaves(in_specs: Any, args: tuple[Any, ...]) -> list[Spec]:
                 where=WHERE,
                 rule="There is one spec for each argument or for each array in it, or one spec "
                 "that serves all of them.",
-                remedy="in_specs=(P('data'), None) says how the first of two arguments lies.",
+                remedy="in_specs=(P('data'), None) is a spec for the first of two arguments.",
             )
         ) from error
     return [
@@ -87,7 +87,7 @@ class ArgumentSpecs:
     ):
         self.mesh = _mesh(specs, mesh)
         self.explicit = explicit_axes(self.mesh)
-        # With devices at hand, arrays lie as they do for JAX.
+        # On a real mesh, arrays have shardings of JAX.
         self.virtual = not isinstance(mesh, Mesh)
         self.specs: list[PartitionSpec | None] = []
         for number, (leaf, spec) in enumerate(zip(flat, specs, strict=True)):
@@ -107,7 +107,8 @@ class ArgumentSpecs:
         ):
             raise ShardingError(
                 explain_error(
-                    f"array {number} lies as {existing}, and in_specs say {requested}",
+                    f"array {number} is sharded as {existing}, and its spec in in_specs is "
+                    f"{requested}",
                     where=WHERE,
                     rule="An array that has a sharding keeps it.",
                     remedy="leave its spec out (None), or reshard the array.",
@@ -127,11 +128,11 @@ class ArgumentSpecs:
         for name in names:
             if name not in self.mesh.shape:
                 what = f"{spec} names axis {name!r}, and the mesh has {list(self.mesh.shape)}"
-                rule = "Arguments lie on the mesh that the program runs on."
+                rule = "Arguments are sharded over the mesh that the program runs on."
                 remedy = near(name, self.mesh.shape) or (
                     "name one of these axes."
                     if where == WHERE
-                    else "run it on a mesh with the axes that the array lies along, or reshard it."
+                    else "run it on a mesh with the axes of the array's sharding, or reshard it."
                 )
         if len(rows) > len(shape):
             what = f"{spec} has {len(rows)} entries, and the array {len(shape)} dimensions"
@@ -186,7 +187,7 @@ class ArgumentSpecs:
 
     def _type(self, leaf: Any, spec: PartitionSpec | None) -> Any:
         aval = jax.typeof(leaf)
-        # A spec without entries is false, also where it says what is owed.
+        # A spec without entries is false, even if it has `unreduced` axes.
         requested = self._typed(PartitionSpec() if spec is None else spec, len(aval.shape))
         mesh = types.mesh_of(aval)
         here = mesh == self.mesh or (_is_plain(requested) and (mesh is None or mesh.empty))
@@ -252,26 +253,26 @@ def rejected_specs(error: Exception, names: Sequence[str]) -> ShardingError:
         explain_error(
             str(error),
             where="the types of arrays on a mesh with Explicit axes",
-            rule=f"How {_listed(names)} on the mesh is part of the type, and was not said.",
+            rule=f"How {_listed(names)} is part of the type, and no spec was given.",
             remedy="in_specs=(P('data'), P()), one spec for each argument.",
         )
     )
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names)} lie{'s' if len(names) == 1 else ''}"
+    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} sharded"
 
 
 def missing_specs(names: Sequence[str]) -> ShardingError:
     """Return the error for arguments whose spec the program needs and that is not given."""
     return ShardingError(
         explain_error(
-            f"how {_listed(names)} on the mesh is not said",
+            f"how {_listed(names)} over the mesh is unknown",
             where="a shard_map without in_specs",
             rule="On a mesh with Explicit axes it takes its specs from the types of its arguments; "
             "an array on one device has none.",
-            remedy="say it: in_specs=(P('data'), P()), one spec for each argument; P() is the same "
-            "on every device. Arrays that have a sharding keep it.",
+            remedy="give it: in_specs=(P('data'), P()), one spec for each argument; P() is the "
+            "same on every device. Arrays that have a sharding keep it.",
         )
     )
 

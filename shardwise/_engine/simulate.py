@@ -36,7 +36,7 @@ def simulate(
     static_argnums: int | Iterable[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
 ) -> Simulated:
-    """Give the function that computes on one device what `f` returns on a mesh.
+    """Return a function that computes on one device what `f` returns on a mesh.
 
     `f` is any JAX function with `jax.shard_map` somewhere inside: under `jit`, `grad`, `vmap`,
     in a library, over a virtual or a real mesh. The result can itself be jitted, differentiated

@@ -309,7 +309,7 @@ class Tracing:
             for other in ways:
                 try:
                     (tried, _, _), _ = self._trace_with_specs(flat_f, flat, other)
-                except Exception:  # It cannot lie that way.
+                except Exception:  # It cannot be sharded that way.
                     continue
                 if _jax.specs_in(tried.jaxpr) != taken:
                     raise missing_specs([names[i]])

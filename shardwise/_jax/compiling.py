@@ -191,7 +191,7 @@ def _spec(sharding: Any) -> PartitionSpec | None:
 
 
 def meshes_in(jaxpr: Any) -> list[Mesh | AbstractMesh]:
-    """The meshes of shardings that a program names, each once, those with devices first."""
+    """Return the meshes of all shardings in a program, each once, those with devices first."""
     found = dict.fromkeys(_meshes(open_jaxpr(jaxpr)))
     return sorted(found, key=lambda mesh: isinstance(mesh, AbstractMesh))
 

@@ -170,7 +170,7 @@ def _refuse_other_mesh(used: Mesh | AbstractMesh, seen: TraceNotes) -> None:
         raise RefusedError(
             f"this shard_map runs on a mesh of its own, {dict(used.shape)}, and not on the one "
             f"that the program is to run on, {dict(seen.mesh.shape)}",
-            "A program is handed the mesh that it runs on.",
+            "A program gets the mesh that it runs on as an argument.",
             "jax.shard_map(body, mesh=mesh, ...), with the mesh that is passed; or, for a program "
             "on a mesh of its own, leave mesh= out (simulate, explain and inspect do without).",
         )
@@ -219,7 +219,7 @@ def _refuse_other_size(name: Any, count: int) -> None:
     """Raise for a `pmap` over an axis that the ambient mesh has with another size."""
     around = jax.sharding.get_abstract_mesh()
     size = around.shape.get(name, count)
-    if size != count and AxisType.Manual not in around.axis_types:  # in another one: told below
+    if size != count and AxisType.Manual not in around.axis_types:  # nested: an error below
         raise RefusedError(
             f"this pmap maps over {count} parts along {name!r}, and the mesh has {size} devices "
             "along it",

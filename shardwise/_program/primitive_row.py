@@ -129,10 +129,11 @@ class Primitive:
 
     @property
     def pointwise(self) -> bool:
-        """Whether each element of the result depends on the elements at the same place alone."""
+        """Return whether each element of the result depends only on the elements at the same
+        place."""
         return self.acts == "pointwise"
 
     @property
     def identity(self) -> bool:
-        """Whether the result is the operand itself."""
+        """Return whether the result is the operand itself."""
         return self.acts in ("types", "annotates", "places")

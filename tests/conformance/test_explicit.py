@@ -270,7 +270,7 @@ def shares(x):
 
 
 def test_a_layout_that_matters_is_asked_for():
-    with pytest.raises(sw.ShardingError, match="how x lies on the mesh is not said"):
+    with pytest.raises(sw.ShardingError, match="how x is sharded over the mesh is unknown"):
         sw.simulate(shares, mesh=explicit(x=4))(X)
     with pytest.raises(sw.ShardingError, match="in_specs="):
         sw.check(shares, X, mesh=explicit(x=4))
@@ -280,7 +280,7 @@ def test_a_layout_that_matters_is_asked_for():
 
 def test_a_mesh_of_the_programs_own():
     own = jax.shard_map(lambda part: part[:1], mesh=explicit(x=4), out_specs=P("x"))
-    with pytest.raises(sw.ShardingError, match="is not said"):
+    with pytest.raises(sw.ShardingError, match="is unknown"):
         sw.simulate(own)(X)
     got = sw.simulate(own, in_specs=NamedSharding(explicit(x=4), P("x")))(X)
     assert_same(got, X[::2])
@@ -308,7 +308,7 @@ def test_specs_that_differ_are_refused_as_on_devices():
     def f(x):
         return smap(lambda x: lax.psum(x, "x"), in_specs=P("x"), out_specs=P())(x)
 
-    with pytest.raises(sw.ShardingError, match="the argument lies as P\\(None, None\\)"):
+    with pytest.raises(sw.ShardingError, match="the argument is sharded as P\\(None, None\\)"):
         sw.simulate(f, mesh=explicit(x=4), in_specs=P())(X)
 
 

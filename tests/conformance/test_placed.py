@@ -204,7 +204,7 @@ def test_the_same_everywhere_is_said_too():
         want = jax.device_get(jax.jit(shares)(x))
     assert_same(sw.simulate(shares, mesh=virtual(4))(x), want)
     assert sw.inspect(shares, x, mesh=virtual(4)).steps[-1].shape == want.shape
-    with pytest.raises(sw.ShardingError, match="in_specs say"):
+    with pytest.raises(sw.ShardingError, match="its spec in in_specs is"):
         sw.inspect(shares, x, mesh=virtual(4), in_specs=P("a"))
 
 
@@ -293,7 +293,7 @@ def test_axes_that_the_mesh_lacks():
     x = on(real(), X, P("a"))
     with pytest.raises(sw.ShardingError, match=r"an argument: .* names axis 'a'") as told:
         sw.check(lambda x: x * 2, x, mesh={"data": 4})
-    assert "with the axes that the array lies along" in str(told.value)
+    assert "with the axes of the array's sharding" in str(told.value)
 
 
 def test_an_array_that_is_closed_over():

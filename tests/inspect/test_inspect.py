@@ -247,7 +247,7 @@ def test_specs_and_static_arguments(how, static):
 
 
 def test_specs_and_static_arguments_are_asked_for():
-    with pytest.raises(sw.ShardingError, match="how x lies on the mesh is not said") as told:
+    with pytest.raises(sw.ShardingError, match="how x is sharded over the mesh is unknown") as told:
         sw.inspect(reduced, normal(8), "sum", mesh=EXPLICIT, static_argnums=1)
     assert "in_specs=(P('data'), P())" in str(told.value)
     with pytest.raises(sw.ArgumentError, match="how is a str"):

@@ -95,7 +95,7 @@ def _escaped(text: str) -> str:
 
 
 def unused(path: Path) -> Path:
-    """The path, or with a number behind it if there is such a file already."""
+    """Return the path, with a number appended if such a file exists."""
     found, number = path, 1
     while os.path.lexists(found):
         number += 1

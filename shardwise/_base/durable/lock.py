@@ -125,7 +125,7 @@ def _described(content: bytes) -> str:
 
 
 def holder(path: Path) -> str:
-    """Which process of this machine holds a POSIX lock on a file, where Linux tells."""
+    """Return which process of this machine holds a POSIX lock on a file, on Linux."""
     try:
         inode = str(path.stat().st_ino)
         with open("/proc/locks", encoding="ascii") as file:

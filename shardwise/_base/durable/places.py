@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def hindrance(path: Path) -> str | None:
-    """What keeps a file from being written there, as a sentence; None if nothing is seen."""
+    """Return what prevents a file from being written there, as a sentence; None if nothing does."""
     if path.is_dir():
         return "this is a folder."
     if not path.parent.exists():

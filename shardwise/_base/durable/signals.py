@@ -120,7 +120,7 @@ class Signals:
 
 
 def _is_swallowing(frame: Any) -> bool:
-    """Whether what is raised here would not arrive.
+    """Return whether an exception raised here would be lost.
 
     Python prints it and goes on, as in a callback that JAX has, or an extension that is being
     loaded makes another error of it, as NumPy's do.
@@ -140,7 +140,8 @@ _WEAK = ("weakref", "_weakrefset")  # where the callbacks of weak containers are
 
 
 def is_compiling(frame: Any) -> bool:
-    """Whether Python waits for XLA in this frame, the innermost: JAX calls it from one module.
+    """Return whether Python waits for XLA in this frame, the innermost: JAX calls it from one
+    module.
 
     By its name: nothing here may import JAX, which this has to answer for while JAX starts.
     """
@@ -288,7 +289,7 @@ def stand_in(signals: Signals) -> Iterator[None]:
 
 
 def _is_pythons(number: int, handler: Any) -> bool:
-    """Whether a handler is the one that Python, or a library in C, begins with."""
+    """Return whether a handler is the default one of Python, or of a library in C."""
     if number == signal.SIGINT:
         return handler is signal.default_int_handler or handler == _patience.handle
     return handler is signal.SIG_DFL or handler is None

@@ -14,7 +14,7 @@ SEAL = "crc"
 
 
 def checksum(*parts: Any) -> int:
-    """The checksum of bytes, or of contiguous buffers, one after another."""
+    """Return the checksum of bytes, or of contiguous buffers, one after another."""
     found = 0
     for part in parts:
         found = zlib.crc32(part, found)

@@ -210,7 +210,7 @@ def trace(f: Callable[..., Any], *args: Any) -> tuple[SimulatedProgram, list[Any
     return program, consts
 
 
-def _without_refs(jaxpr: Any, **handed: Any) -> tuple[SimulatedProgram, list[Any]]:
+def _without_refs(jaxpr: Any, **stack_axes: Any) -> tuple[SimulatedProgram, list[Any]]:
     """Return the program of a jaxpr without refs, and the constants to call it with."""
     try:
         pure, refs = _jax.without_refs(jaxpr)
@@ -225,7 +225,7 @@ def _without_refs(jaxpr: Any, **handed: Any) -> tuple[SimulatedProgram, list[Any
         ) from error
     consts = list(_jax.open_jaxpr(pure).consts)
     consts += [] if pure is jaxpr else list(_jax.open_jaxpr(jaxpr).consts)
-    return SimulatedProgram(pure, refs=refs, **handed), consts
+    return SimulatedProgram(pure, refs=refs, **stack_axes), consts
 
 
 def derive(
@@ -251,7 +251,7 @@ def derive(
             jaxpr = jax.make_jaxpr(f)(*avals)
             if any(map(_jax.is_traced, jaxpr.consts)):
                 # A rule of the user's own (`custom_vjp`) closes over a value of the body. What is
-                # dead need not be told; a function of another identity is traced anew.
+                # dead can be dropped; a function of another identity is traced anew.
                 program.drop_dead()
                 jaxpr = jax.make_jaxpr(lambda *args: f(*args))(*avals)
                 _refuse_closed_over(jaxpr.consts)

@@ -68,9 +68,9 @@ def _stage(*args: Any, program: SimulatedProgram, pace: Pace) -> list[Any]:
             raise error
         return np.int32(0)
 
-    told = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *trouble)
+    checked = io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), *trouble)
     # No result leaves before the callback has had its say.
-    *outs, _ = lax.optimization_barrier((*outs, told))
+    *outs, _ = lax.optimization_barrier((*outs, checked))
     return list(outs)
 
 
@@ -143,12 +143,12 @@ def _jvp_in_two_calls(
     own = len(smooth)
     primals, directions = args[: len(moving)], args[len(moving) :]
     made, consts, tree = _forward(program, moving, primals)
-    handed = made.kept[own:]
+    residual_axes = made.kept[own:]
     results = call(made, pace, [*consts, *primals])
     outs, residuals = results[:own], results[own:]
 
     def linear(*args: Any) -> list[Any]:
-        residuals, directions = args[: len(handed)], args[len(handed) :]
+        residuals, directions = args[: len(residual_axes)], args[len(residual_axes) :]
         out = jax.tree.unflatten(tree, residuals)(*directions)
         return _select(out, smooth)
 
@@ -158,7 +158,7 @@ def _jvp_in_two_calls(
         linear,
         [*residuals, *directions],
         [*made.results[own:], *_tangents(program, moving)],
-        [*handed, *_select(program.given, moving)],
+        [*residual_axes, *_select(program.given, moving)],
         lambda _: _select(program.kept, smooth),
     )
     return [*outs, *call(made, pace, [*consts, *residuals, *directions])]

@@ -103,7 +103,7 @@ def _leaf(
 
 
 def _like(atom: Atom, order: Sequence[int]) -> Var:
-    """A new value of this type, with its dimensions in another order."""
+    """Return a new value of this type, with its dimensions in another order."""
     out = like(atom)
     out.shape, out.axes = tuple(out.shape[d] for d in order), atom.axes
     return out

@@ -114,7 +114,7 @@ PASSES = (
         "share_repeats",
         "any",
         "unrolled layers are traced and lowered once",
-        "compile_times",
+        "passes unrolled",
     ),
 )
 """All passes, rewrites first."""

@@ -95,7 +95,7 @@ class _SplitLoop:
             for inner in op.body.ops:
                 if self.axis in inner.meets or any(atom in late for atom in inner.ins):
                     late.update(inner.outs)
-            late.update(given for given, handed in carried if handed in late)
+            late.update(given for given, output in carried if output in late)
             if len(late) == before:
                 return late
 
@@ -225,7 +225,7 @@ def _part(
     makers = {var: inner for inner in ops for var in inner.outs}
     place = {var: index for index, var in enumerate(op.body.ins)}
     carried = range(op.consts, op.consts + op.carry)
-    kept, handed, made = set(carries), dict[Var, Var](), set[int]()
+    kept, inputs, computed = set(carries), dict[Var, Var](), set[int]()
     todo = [*(op.body.outs[i] for i in carries), *(atom for atom, _ in ys)]
     seen: set[Atom] = set()
     while todo:
@@ -237,12 +237,12 @@ def _part(
         if index is not None and index not in carried:
             continue
         if (stack := hand(atom)) is not None:
-            handed[atom] = stack
+            inputs[atom] = stack
         elif index is not None:
             kept.add(index - op.consts)
             todo.append(op.body.outs[index - op.consts])
         else:
-            made.add(id(makers[atom]))
+            computed.add(id(makers[atom]))
             todo += makers[atom].ins
     order = sorted(kept)
     consts = [var for var in op.body.ins[: op.consts] if var in seen]
@@ -250,13 +250,13 @@ def _part(
     xs = [var for var in op.body.ins[op.consts + op.carry :] if var in seen]
     outer = dict(zip(op.body.ins, op.ins, strict=True))
     body = Body(
-        [*consts, *state, *xs, *handed],
-        [inner for inner in ops if id(inner) in made],
+        [*consts, *state, *xs, *inputs],
+        [inner for inner in ops if id(inner) in computed],
         [*(op.body.outs[i] for i in order), *(atom for atom, _ in ys)],
     )
     return dataclasses.replace(
         op,
-        ins=[*(outer[var] for var in [*consts, *state, *xs]), *handed.values()],
+        ins=[*(outer[var] for var in [*consts, *state, *xs]), *inputs.values()],
         outs=[*(op.outs[i] if i in carries else twin(op.outs[i]) for i in order)]
         + [out for _, out in ys],
         body=body,

@@ -1,4 +1,4 @@
-"""JAX's errors about meshes and specs, told with the place, the rule and the remedy."""
+"""Translate JAX's errors about meshes and specs: add the line, the rule and the remedy."""
 
 from .results import refuse_not_run, refuse_results
 from .translate import reading_errors

@@ -25,10 +25,10 @@ SENTENCES = (
     ),
     (
         _jax.FOREIGN_MESH,
-        "an array {type} that the program closes over lies on a mesh of its own ({sizes}), which "
-        "is not the one it runs on",
-        "Along Explicit axes the mesh is part of an array's type. Of an argument its spec is taken "
-        "over to the mesh that the program runs on; what is closed over stays where it is.",
+        "an array {type} that the program closes over is sharded over another mesh ({sizes}) than "
+        "the one it runs on",
+        "Along Explicit axes the mesh is part of an array's type. The spec of an argument is "
+        "applied to the mesh that the program runs on; a closed-over array keeps its mesh.",
         "pass it to the program as an argument.",
     ),
     (
@@ -39,17 +39,17 @@ SENTENCES = (
     ),
     (
         _jax.SPEC_MISMATCH,
-        "in_specs of this shard_map say {said}, and the argument lies as {found} ({arg})",
-        "On a mesh with Explicit axes an argument has to lie as the spec says; JAX moves nothing "
-        "by itself.",
-        "say how the arguments of the program lie: sw.simulate(f, mesh=mesh, in_specs=...); or "
-        "move this one: jax.reshard(x, {said}).",
+        "in_specs of this shard_map have {said}, and the argument is sharded as {found} ({arg})",
+        "On a mesh with Explicit axes an argument must be sharded as in its spec; JAX does not "
+        "reshard it.",
+        "give the specs of the program's arguments: sw.simulate(f, mesh=mesh, in_specs=...); or "
+        "reshard this argument: jax.reshard(x, {said}).",
     ),
     (
         _jax.UNTYPED_AXIS,
         "{name} is given {spec}, and axis '{axis}' is {kind} here",
-        "How an array lies is part of its type along Explicit axes alone, and out_sharding= and "
-        "jax.reshard are about types.",
+        "The sharding of an array is part of its type along Explicit axes alone, and out_sharding= "
+        "and jax.reshard change types.",
         "along Auto axes, jax.lax.with_sharding_constraint(x, {spec}); along Manual ones, inside "
         "a shard_map, leave it out: each device holds its own part.",
     ),

@@ -237,7 +237,7 @@ class _Translator(ErrorPath):
         return explain_error(
             f"{first['path']}{name} is {first['shape']}, of {rank} dimension{'s' * (rank != 1)}, "
             f"and its spec {first['spec']} is for {first['length']} or more"
-            + (f" (and {more} more likewise)" if more else ""),
+            + (f" (and {more} more)" if more else ""),
             where=self.where,
             rule="A spec has at most one entry for each dimension. To JAX a list or a tuple of "
             "numbers is that many scalars."
@@ -348,7 +348,7 @@ class _Translator(ErrorPath):
         return explain_error(
             "a PartitionSpec is given here, and there is no mesh around",
             where=self.where,
-            rule="A spec names axes of the mesh around it. A function that takes mesh= is handed "
+            rule="A spec names axes of the mesh around it. A function that takes mesh= gets "
             "its mesh, and has none around it unless it sets one.",
             remedy="jax.NamedSharding(mesh, spec) in place of the spec, or with "
             "jax.set_mesh(mesh): around this.",
