@@ -39,7 +39,7 @@ def test_a_multiple_is_seen_in_few_numbers_of_few_bits(dtype, width):
 def test_results_of_few_bits(dtype):
     x = jax.random.normal(jax.random.key(0), (16, 40)) * 3
     assert sw.check(mean(dtype, lax.pmean, into=dtype), x, mesh=MESH)
-    assert not sw.check(mean(dtype, lax.psum, into=dtype), x, mesh=MESH)
+    assert not sw.check(mean(dtype, lax.psum, into=dtype), x, mesh=MESH, fix=False)
 
 
 def gradients(reduce):
@@ -65,7 +65,7 @@ def test_tangents_of_whole_numbers_are_results_like_others():
         warnings.simplefilter("error")
         assert sw.check(right, PARAMS, X, mesh=MESH)
         assert sw.check(right, PARAMS, X, mesh=MESH, reference=alone)
-        assert not sw.check(wrong, PARAMS, X, mesh=MESH, reference=alone)
+        assert not sw.check(wrong, PARAMS, X, mesh=MESH, reference=alone, fix=False)
         (finding,) = sw.check(wrong, PARAMS, X, mesh=MESH).findings
         assert sw.prove(right, PARAMS, X, mesh=MESH)
         assert "REFUTED" in str(sw.prove(wrong, PARAMS, X, mesh=MESH))

@@ -53,7 +53,7 @@ def test_a_coarse_type_on_a_side_path_into_the_result_loosens_little():
         aside = x.astype("bfloat16").astype("float32") * 1e-3
         return total(x**2 + aside) * slip(0.002)
 
-    assert not sw.check(split(body), normal(64), mesh=MESH)
+    assert not sw.check(split(body), normal(64), mesh=MESH, fix=False)
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
@@ -61,7 +61,7 @@ def test_a_small_entry_beside_a_large_one(at):
     sizes = jnp.array([1e6, 1.0, 1e-3, 1e-6])
     program = split(lambda x: plant(total(x) * sizes, at, 0.01))
     x = normal(64, 1) * np.ones(4, "f")
-    assert not sw.check(program, x, mesh=MESH)
+    assert not sw.check(program, x, mesh=MESH, fix=False)
     (finding,) = sw.check(program, x, mesh=MESH, reference=lambda x: x.sum(0) * sizes).findings
     assert f"1 of 4 entries, the worst [{at}]: " in finding.message
 
@@ -72,7 +72,9 @@ def test_one_entry_of_one_row_of_a_gradient():
         return plant(jax.grad(loss)(w), (5, 7), 0.01)
 
     step = split(body, in_specs=(P(), P("data")))
-    assert not sw.check(step, normal(8, 16), normal(64, 8) * 2.0 ** -np.arange(8.0), mesh=MESH)
+    assert not sw.check(
+        step, normal(8, 16), normal(64, 8) * 2.0 ** -np.arange(8.0), mesh=MESH, fix=False
+    )
 
 
 def test_the_accuracy_beside_the_loss():
@@ -80,14 +82,14 @@ def test_the_accuracy_beside_the_loss():
         hits = lax.pmean((x > 0).mean(), "data")
         return jnp.stack([1e4 * total(x**2), hits * slip(0.01)])
 
-    assert not sw.check(split(body), normal(64), mesh=MESH)
+    assert not sw.check(split(body), normal(64), mesh=MESH, fix=False)
 
 
 @pytest.mark.parametrize("make", [normal, lambda n: abs(normal(n))])
 def test_a_long_sum_wrong_by_a_thousandth(make):
     x = make(1 << 18)
     assert sw.check(split(total), x, mesh=MESH)
-    assert not sw.check(split(lambda x: total(x) * slip(0.001)), x, mesh=MESH)
+    assert not sw.check(split(lambda x: total(x) * slip(0.001)), x, mesh=MESH, fix=False)
 
 
 @pytest.mark.parametrize("by", [0.01, 0.01j])
@@ -96,7 +98,7 @@ def test_complex_numbers(by):
         return plant(jnp.fft.fft(total(x).astype("complex64")), 1, by)
 
     assert sw.check(split(lambda x: body(x, 0)), normal(8, 16), mesh=MESH)
-    assert not sw.check(split(lambda x: body(x, by)), normal(8, 16), mesh=MESH)
+    assert not sw.check(split(lambda x: body(x, by)), normal(8, 16), mesh=MESH, fix=False)
 
 
 @pytest.mark.parametrize("by", [0.001, 0.1])
@@ -104,10 +106,12 @@ def test_one_part_of_a_complex_number_beside_a_large_one(by):
     x = (normal(64, 4) + 1j * normal(64, 4)[::-1]).astype("complex64")
     unlike = [lambda t: (t.real * 1e6, t.imag * slip(by)), lambda t: (t.real * slip(by), t.imag)]
     for parts in unlike:
-        assert not sw.check(split(lambda x, f=parts: lax.complex(*f(total(x)))), x, mesh=MESH)
+        assert not sw.check(
+            split(lambda x, f=parts: lax.complex(*f(total(x)))), x, mesh=MESH, fix=False
+        )
         # A product with a real number mixes nothing.
         scaled = split(lambda x, f=parts: 2.5 * lax.complex(*f(total(x))))
-        assert not sw.check(scaled, x, mesh=MESH)
+        assert not sw.check(scaled, x, mesh=MESH, fix=False)
     one = split(lambda x: lax.complex(*unlike[0](total(x))))
     assert sw.check(one, x, mesh=MESH, rtol=0.001), "a given tolerance is one of |z|"
 
@@ -272,7 +276,7 @@ def test_a_running_sum_that_rounds_most_on_one_device_is_not_faulted():
     x = jnp.asarray(normal(256, 4, seed=2), "bfloat16")
     mesh = {"data": [1, 4, 8]}
     assert sw.check(split(body, P("data")), x, mesh=mesh)
-    assert not sw.check(split(lambda x: body(x, wrong=True), P("data")), x, mesh=mesh)
+    assert not sw.check(split(lambda x: body(x, wrong=True), P("data")), x, mesh=mesh, fix=False)
 
 
 def looked_up(table, ids, y):
@@ -287,7 +291,7 @@ def test_what_a_scatter_rounds_term_by_term_is_not_faulted():
     step = split(looked_up, in_specs=(P(), P("data"), P("data")))
     assert sw.check(step, table, ids, y, mesh=MESH)
     wrong = split(lambda *a: looked_up(*a) * slip(0.5), in_specs=(P(), P("data"), P("data")))
-    assert not sw.check(wrong, table, ids, y, mesh=MESH)
+    assert not sw.check(wrong, table, ids, y, mesh=MESH, fix=False)
     parts = split(lambda y, i: lax.psum(jnp.zeros(4, y.dtype).at[i].subtract(y[:, 0]), "data"))
     assert sw.check(parts, abs(y), ids, mesh=MESH)
 
@@ -296,9 +300,11 @@ def test_what_a_scatter_rounds_term_by_term_is_not_faulted():
 def test_what_is_sent_and_wrong_is_faulted(dtype):
     x = normal(16, 1024)
     reference = lambda x: jnp.sum(x, 0)  # noqa: E731
-    assert not sw.check(sent_as(dtype, 0.9), x, mesh={"data": [1, 2]}, reference=reference)
+    assert not sw.check(
+        sent_as(dtype, 0.9), x, mesh={"data": [1, 2]}, reference=reference, fix=False
+    )
     wrong = sent_as(dtype, jnp.ones(1024).at[np.argmax(x.sum(0))].set(8.0))
-    assert not sw.check(wrong, x, mesh={"data": [1, 2]}, reference=reference)
+    assert not sw.check(wrong, x, mesh={"data": [1, 2]}, reference=reference, fix=False)
 
 
 @pytest.mark.parametrize("make", [np.float32, np.float16], ids=["float32", "float16"])
@@ -371,7 +377,7 @@ def test_a_decision_that_is_plain_is_faulted(name):
         return found + found // 50 if found.ndim == 0 else found.at[(5, 1)[: found.ndim]].add(5)
 
     x, w = in_bfloat16()
-    assert not sw.check(scored(DECISIONS[name], wrong), x, w, mesh=MESH)
+    assert not sw.check(scored(DECISIONS[name], wrong), x, w, mesh=MESH, fix=False)
 
 
 def test_a_mean_of_whole_numbers_that_is_zero_but_for_rounding():
@@ -400,7 +406,7 @@ def test_large_whole_numbers_that_float64_cannot_tell_apart():
 
     with jax.enable_x64(True):
         x = jnp.asarray([2**60 + 4] * 8)
-        assert not sw.check(split(body), x, mesh=MESH)
+        assert not sw.check(split(body), x, mesh=MESH, fix=False)
 
 
 def test_products_are_in_full_precision():
