@@ -1,6 +1,6 @@
 """How many wrong programs get a fix, and whether the fixes are right on real devices.
 
-    python -m tests.check.fixes [--workers N] [--mutants N] [FILE.py ...]
+    python -m tests.check.fixes [--workers N] [--mutants N] [--journal FILE] [FILE.py ...]
 
 Programs: the corpus, N mutants of the gallery, and the cases of the files named. A fix is applied
 to a copy of the source, the copy is executed, and its results on real (virtual CPU) devices are
@@ -17,6 +17,7 @@ import copy
 import dataclasses
 import functools
 import importlib.util
+import json
 import multiprocessing
 import sys
 import tempfile
@@ -197,7 +198,7 @@ def load(file: Path) -> types.ModuleType:
 Job = tuple[Callable[[Any], Outcome], Any]
 
 
-def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, Outcome]]:
+def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, Any, Outcome]]:
     """Yield what becomes of each program; one that ends its process does not cost the others."""
     left = dict(enumerate(jobs))
     for _ in range(ATTEMPTS):
@@ -216,14 +217,25 @@ def _outcomes(jobs: Sequence[Job], workers: int) -> Iterator[tuple[str, Outcome]
                     text = str(error).splitlines()[0][:99] if str(error) else ""
                     one = Outcome(f"{given} ({type(error).__name__}: {text})")
                 del left[at]
-                yield judge.__name__, one
+                yield judge.__name__, given, one
         if not left:
             return
     for judge, given in left.values():
-        yield judge.__name__, Outcome(f"{given} (its process ended)")
+        yield judge.__name__, given, Outcome(f"{given} (its process ended)")
 
 
 ATTEMPTS = 4
+
+
+def _journal(file: str | None) -> dict[str, tuple[str, Outcome]]:
+    """Return the outcomes that a file has."""
+    kept = {}
+    path = Path(file) if file else None
+    for line in path.read_text().splitlines() if path and path.exists() else ():
+        row = json.loads(line)
+        judge, given = row.pop("judge"), row.pop("given")
+        kept[f"{judge} {given}"] = judge, Outcome(**{**row, "seconds": tuple(row["seconds"])})
+    return kept
 
 
 def main() -> int:
@@ -233,6 +245,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2, help="processes (2)")
     parser.add_argument("--mutants", type=int, default=50, help="mutants that change a result (50)")
     parser.add_argument("--no-corpus", action="store_true", help="leave the corpus out")
+    parser.add_argument("--journal", help="outcomes are kept here; those in it are not repeated")
     asked = parser.parse_args()
     request_devices(DEVICES)
     from .corpus import pairs
@@ -243,8 +256,17 @@ def main() -> int:
     step = max(1, len(all_mutants()) // max(1, 3 * asked.mutants))
     if asked.mutants:
         jobs += [(of_mutant, number) for number in range(0, len(all_mutants()), step)]
+    kept = _journal(asked.journal)
+    jobs = [(judge, given) for judge, given in jobs if f"{judge.__name__} {given}" not in kept]
     sums: dict[str, list[Outcome]] = {}
-    for judge, one in _outcomes(jobs, asked.workers):
+    for judge, one in [*kept.values()]:
+        if not one.name.endswith(")"):
+            sums.setdefault(judge, []).append(one)
+    for judge, given, one in _outcomes(jobs, asked.workers):
+        if asked.journal:
+            row = {"judge": judge, "given": given, **dataclasses.asdict(one)}
+            with Path(asked.journal).open("a") as file:
+                file.write(json.dumps(row) + "\n")
         if not one.name.endswith(")"):
             sums.setdefault(judge, []).append(one)
         verdict = "" if not one.verified else "right" if one.right else "WRONG"

@@ -294,6 +294,70 @@ def test_several_shares_are_reduced_where_they_are_made():
     assert 'pmean(x.mean(0), "data"), jax.lax.pmean((x**2).mean(0), "data")' in fix.diff
 
 
+STATISTICS = {
+    "norm": (lambda x: x / jnp.linalg.norm(x), 'jnp.sqrt(jax.lax.psum(jnp.sum(x**2), "data"))'),
+    "mean and variance": (
+        lambda x: (x - jnp.mean(x, 0)) / jnp.sqrt(jnp.var(x, axis=0) + 1e-5),
+        'x - jax.lax.pmean(jnp.mean(x, 0), "data")) / jnp.sqrt(jax.lax.pmean(((x - ',
+    ),
+    "mean of what counts": (
+        lambda x: x - jnp.mean(x, where=x > 0),
+        'jax.lax.psum(jnp.sum(x, where=x > 0), "data") / jax.lax.psum(jnp.sum(x > 0), "data")',
+    ),
+    "weighted average": (
+        lambda x: x - jnp.average(x, weights=x**2, axis=0),
+        'jax.lax.psum(jnp.sum((x) * (x**2), axis=0), "data") / jax.lax.psum(jnp.sum(x**2, axis=0)',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_statistics_of_a_part_become_those_of_the_whole(name):
+    body, text = STATISTICS[name]
+
+    def step(x, *, mesh):
+        return jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(x)
+
+    fix = fix_of(sw.check(step, X, mesh=DATA))
+    assert fix.verified == "proved"
+    assert text in fix.diff
+
+
+AXIS = "data"
+
+
+def sum_of_all(tree):
+    return jax.tree.map(functools.partial(jax.lax.psum, axis_name=AXIS), tree)
+
+
+def summed_by_autodiff_too(w, x, y):
+    return sum_of_all(jax.grad(loss)(w, x, y))
+
+
+def test_a_gradient_that_is_summed_by_autodiff_and_by_the_program():
+    def step(w, x, y, *, mesh):
+        shard = jax.shard_map(summed_by_autodiff_too, mesh=mesh, in_specs=SPECS, out_specs=P())
+        return shard(w, x, y)
+
+    fix = fix_of(sw.check(step, W, X, Y, mesh=DATA))
+    assert fix.verified == "proved"
+    assert "functools.partial(jax.lax.pmean, axis_name=AXIS)" in fix.diff
+    assert 'jax.grad(loss)(jax.lax.pcast(w, "data", to="varying"), x, y)' in fix.diff
+
+
+def test_a_program_with_its_checks_on_keeps_the_options_of_others():
+    text = OUTSIDE.format(
+        constants="OTHERS = dict(check_vma=False)",
+        program="""
+def mean(w, x):
+    body = lambda w, x: jax.lax.pmean(jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), "data")
+    return jax.shard_map(body, in_specs=(P(), P("data")), out_specs=P())(w, x)
+""",
+    )
+    fix = fix_of(sw.check(program_from(text, "<ipython-input-others>"), W, X, mesh=DATA))
+    assert "OTHERS = dict(check_vma=False)\n" in fix.after
+
+
 def dropped(x, key, per_device, mesh):
     def body(x, key):
         if per_device:

@@ -24,6 +24,8 @@ class Candidate:
     """What the edits do, as an instruction: "sum `h @ w` over 'model'"."""
     rank: float
     """Candidates with a low rank are tried first."""
+    alone: Candidate | None = None
+    """The part of the edits that may be enough: tried if all of them are right."""
 
     @property
     def text(self) -> str:
@@ -98,8 +100,18 @@ class Writer:
         )
         return f"({text})" if loose and tight else text
 
+    def grouped(self, instead_of: ast.expr, text: str) -> str:
+        """Put text in parentheses where it, and the place of an expression, need them."""
+        around = self.source.parents.get(instead_of)
+        tight = isinstance(around, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript)
+        return f"({text})" if tight and isinstance(_parsed(text), LOOSE) else text
+
 
 LOOSE = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Lambda, ast.Tuple)
+
+
+def _parsed(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
 
 
 def _name_of(names: Mapping[str, Any], module: Any) -> str | None:

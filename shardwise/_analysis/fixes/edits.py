@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from .candidate import Candidate, Writer, shown
-from .sites import GRADIENTS, Sites, called
-from .source import Edit, Source
+from .sites import GRADIENTS, SPECS, Sites, called
+from .source import Edit
 
 WORDS = {
     "psum": "sum",
@@ -50,6 +50,8 @@ class Request:
     """The expressions that give each device's own share of something, in program order."""
     unsummed: bool = False
     """Whether a gradient is each device's own share."""
+    unchecked: bool = False
+    """Whether the program has a `shard_map` with `check_vma=False`."""
     is_open: bool = False
     """Whether meaning cannot say what is wrong: places and counts are then the likelier cause."""
     misplaced: bool = False
@@ -80,7 +82,7 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
     usual = ("pmean", "psum") if r.ratio is not None and r.ratio > 1 else ("psum", "pmean")
     nodes = [*r.sites.named, *r.sites.others]
     for at, node in enumerate(dict.fromkeys(nodes)):
-        if not _is_value(node, source.parents.get(node)):
+        if not is_value(node, source.parents.get(node)):
             continue
         near = 0.25 * at if at < len(r.sites.named) else 6 + 0.25 * (at - len(r.sites.named))
         names = BY_FUNCTION.get(called(node), usual)
@@ -93,24 +95,6 @@ def reduce_value(r: Request) -> Iterator[Candidate]:
                 edit = source.replace(node, write.call(name, value, axes))
                 late = 2 if r.is_open else 0
                 yield r.make([edit], described, 3 + late + near + 0.4 * nth + 0.1 * extra)
-
-
-def reduce_shares(r: Request) -> Iterator[Candidate]:
-    """Reduce every share where it is made, if there are several."""
-    write, source = r.writer, r.sites.source
-    nodes = [node for node in r.shares if _is_value(node, source.parents.get(node))]
-    spans = [source.span(node) for node in nodes]
-    nested = any(a[0] < b[1] and b[0] < a[1] for a, b in itertools.combinations(spans, 2))
-    if len(nodes) < 2 or nested:
-        return
-    for nth, (axes, usual) in enumerate(itertools.product(r.axes, ("psum", "pmean"))):
-        edits, done = [], []
-        for node in nodes:
-            name = BY_FUNCTION.get(called(node), (usual,))[0]
-            text = source.text_of(node)
-            edits.append(source.replace(node, write.call(name, text, axes)))
-            done.append(f"{WORDS[name]} {shown(text)}")
-        yield r.make(edits, f"{'; '.join(done)} over {write.axes(axes)}", 2.7 + 0.4 * nth)
 
 
 def reduce_gradient(r: Request) -> Iterator[Candidate]:
@@ -134,7 +118,7 @@ def divide_by_size(r: Request) -> Iterator[Candidate]:
     for at, node in enumerate(r.sites.calls({"psum", "psum_scatter", "all_to_all", "all_gather"})):
         for axes in r.axes:
             size = f"{write.lax('axis_size')}({write.axes(axes)})"
-            text = _grouped(source, node, f"{source.text_of(node)} / {size}")
+            text = write.grouped(node, f"{source.text_of(node)} / {size}")
             described = f"divide the {called(node)} by the number of devices along "
             rank = 2.6 + 0.5 * at
             yield r.make([source.replace(node, text)], described + write.axes(axes), rank)
@@ -153,16 +137,19 @@ def remove_reduction(r: Request) -> Iterator[Candidate]:
 
 def replace_reduction(r: Request) -> Iterator[Candidate]:
     """Sum instead of averaging, or average instead of summing."""
-    source, write = r.sites.source, r.writer
     for at, node in enumerate(r.sites.calls({*REDUCTIONS})):
         for nth, name in enumerate(one for one in REDUCTIONS if one != called(node)):
-            start, end = source.span(node.func)
-            if isinstance(node.func, ast.Attribute):
-                edit = Edit(end - len(node.func.attr), end, name)
-            else:
-                edit = Edit(start, end, write.lax(name))
+            edit = _renamed(r, node.func, name)
             text = f"use {name} instead of {called(node)}"
             yield r.make([edit], text, 2.1 + 0.5 * at + nth + (0 if r.ratio is not None else 1.5))
+
+
+def _renamed(r: Request, function: ast.expr, name: str) -> Edit:
+    """Return the edit that calls another function of `jax.lax` in the place of one."""
+    text = r.sites.source.text_of(function)
+    whole = isinstance(function, ast.Attribute)
+    text = text.removesuffix(called(function)) + name if whole else r.writer.lax(name)
+    return r.sites.source.replace(function, text)
 
 
 def change_axes(r: Request) -> Iterator[Candidate]:
@@ -184,8 +171,12 @@ def change_axes(r: Request) -> Iterator[Candidate]:
 
 
 def vary_before_grad(r: Request) -> Iterator[Candidate]:
-    """Make the parameters vary over devices before the gradient: autodiff then does not sum it."""
+    """Make the parameters vary over devices before the gradient: autodiff then does not sum it.
+
+    Where a gradient is summed by autodiff and by the program, the sum is to be a mean as well.
+    """
     source, write = r.sites.source, r.writer
+    sums = _uses(r.sites, "psum") if (r.ratio or 0) > 1 else []
     for node in _gradient_calls(r.sites):
         for nth, axes in enumerate(r.axes):
             for argument in _differentiated(node):
@@ -195,7 +186,20 @@ def vary_before_grad(r: Request) -> Iterator[Candidate]:
                     f"let {name} vary over {write.axes(axes)} before the gradient, so that "
                     "autodiff does not sum it over devices"
                 )
-                yield r.make([source.replace(argument, value)], text, 2.2 + 0.4 * nth)
+                edit = source.replace(argument, value)
+                yield r.make([edit], text, 2.55 + 0.4 * nth)
+                for at, used in enumerate(sums):
+                    edits = [edit, _renamed(r, used, "pmean")]
+                    both = f"{text}, and use pmean instead of psum"
+                    yield r.make(edits, both, 2.9 + 0.4 * nth + 0.2 * at)
+
+
+def _uses(sites: Sites, name: str) -> list[ast.expr]:
+    """Return where a function is called or passed on, those first that are named."""
+    calls = [node.func for node in sites.calls({name})]
+    names = [node for node in sites.nodes() if isinstance(node, ast.Name | ast.Attribute)]
+    passed = [node for node in names if called(node) == name]
+    return list(dict.fromkeys([*calls, *passed]))
 
 
 def _to_varying(write: Writer) -> str:
@@ -227,16 +231,15 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
     for keyword in inner.keywords if inner else ():
         if keyword.arg == "argnums" and isinstance(keyword.value, ast.Constant):
             number = keyword.value.value
-            return (
-                [node.args[number]] if isinstance(number, int) and number < len(node.args) else []
-            )
+            known = isinstance(number, int) and number < len(node.args)
+            return [node.args[number]] if known else []
     return [node.args[0]]
 
 
 def keep_checks(r: Request) -> Iterator[Candidate]:
     """Drop `check_vma=False`: with the check on, autodiff knows what differs between devices."""
     source = r.sites.source
-    for keyword in r.sites.keywords():
+    for keyword in r.sites.keywords() if r.unchecked else ():
         off = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
         if keyword.arg in ("check_vma", "check_rep") and off:
             edit = _without(source.data, *source.span(keyword))
@@ -278,20 +281,13 @@ def add_after_reduction(r: Request) -> Iterator[Candidate]:
                 (start, end), (first, last) = source.span(node), source.span(inner)
                 before, after = source.data[start:first].decode(), source.data[last:end].decode()
                 call = f"{before}{source.text_of(kept)}{after}"
-                edits = [source.replace(node, _grouped(source, node, f"{call} {sign} {term}"))]
+                edits = [source.replace(node, write.grouped(node, f"{call} {sign} {term}"))]
             else:
                 edits = [
                     source.replace(inner, source.text_of(kept)),
-                    source.replace(node, _grouped(source, node, f"{whole} {sign} {term}")),
+                    source.replace(node, write.grouped(node, f"{whole} {sign} {term}")),
                 ]
             yield r.make(edits, text, 2.4 + 0.5 * at)
-
-
-def _grouped(source: Source, node: ast.expr, text: str) -> str:
-    """Put a sum in parentheses where its place needs them."""
-    around = source.parents.get(node)
-    tight = isinstance(around, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript)
-    return f"({text})" if tight else text
 
 
 def _sum_behind(sites: Sites, node: ast.expr) -> tuple[ast.BinOp | None, ast.expr | None]:
@@ -370,12 +366,21 @@ def axis_of(node: ast.Call) -> ast.expr | None:
     return node.args[1] if len(node.args) > 1 else None
 
 
-def _is_value(node: ast.expr, parent: ast.AST | None) -> bool:
+def is_value(node: ast.expr, parent: ast.AST | None) -> bool:
     """Whether a reduction can stand around an expression."""
     if isinstance(node, ast.Constant | ast.Starred | ast.Lambda | ast.Slice | ast.Tuple):
         return False
+    if called(node) in SPECS:
+        return False
     called_itself = isinstance(parent, ast.Call) and parent.func is node
     return not called_itself and not isinstance(parent, ast.keyword | ast.Attribute)
+
+
+def is_module(node: ast.expr) -> bool:
+    """Whether a name is that of a module: `jnp` of `jnp.mean`, `jnp.linalg` of its `norm`."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax", "optax")
 
 
 Generator = Callable[[Request], Iterator[Candidate]]
@@ -385,7 +390,6 @@ CATALOGUE: tuple[Generator, ...] = (
     replace_reduction,
     vary_before_grad,
     add_after_reduction,
-    reduce_shares,
     reduce_gradient,
     divide_by_size,
     change_axes,

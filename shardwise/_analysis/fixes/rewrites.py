@@ -11,11 +11,10 @@ import math
 from collections.abc import Iterator
 
 from .candidate import Candidate, shown
-from .edits import Request, assigned, axis_of
+from .edits import Request, assigned, axis_of, is_module
 from .sites import called
 from .source import Edit
 
-MOMENTS = {"var": "", "std": "sqrt"}
 DRAWS = {
     "bernoulli": 2,
     "normal": 1,
@@ -230,57 +229,6 @@ def global_positions(r: Request) -> Iterator[Candidate]:
             yield r.make([source.replace(node, offset)], described, 4.2 + 0.3 * at)
 
 
-def variance(r: Request) -> Iterator[Candidate]:
-    """Take the variance around the mean of all devices."""
-    source, write = r.sites.source, r.writer
-    for node in r.sites.calls(set(MOMENTS)):
-        method = isinstance(node.func, ast.Attribute) and not _is_module(node.func.value)
-        if not method and not node.args:
-            continue
-        value = node.func.value if method and isinstance(node.func, ast.Attribute) else node.args[0]
-        rest = node.args if method else node.args[1:]
-        options = [source.text_of(one) for one in rest]
-        options += [f"{k.arg}={source.text_of(k.value)}" for k in node.keywords if k.arg != "ddof"]
-        x = source.text_of(value)
-        x = f"({x})" if isinstance(value, ast.BinOp) else x
-        given = ", ".join(options)
-        kept = ", ".join([*(o for o in options if not o.startswith("keepdims")), "keepdims=True"])
-        for axes in r.axes:
-            mean = write.call("pmean", f"{x}.mean({kept})", axes)
-            text = write.call("pmean", f"(({x} - {mean}) ** 2).mean({given})", axes)
-            root = f"{write.jnp}.sqrt({text})" if MOMENTS[called(node)] else text
-            described = f"take the {called(node)} around the mean of all devices"
-            yield r.make([source.replace(node, root)], described, 4)
-            for call in r.sites.calls({"pmean", "psum"}):
-                if call.args and call.args[0] is node:
-                    yield r.make([source.replace(call, root)], described, 3.8)
-
-
-def softmax(r: Request) -> Iterator[Candidate]:
-    """Normalise over all devices, with a logarithm of sums that is gathered."""
-    source, write = r.sites.source, r.writer
-    for node in r.sites.calls({"softmax", "log_softmax", "logsumexp"}):
-        if not node.args:
-            continue
-        x = source.text_of(node.args[0])
-        options = [source.text_of(one) for one in node.args[1:]]
-        options += [f"{k.arg}={source.text_of(k.value)}" for k in node.keywords]
-        if called(node) == "logsumexp":
-            given = ", ".join(["", *options])
-        else:
-            given = ", ".join(["", *(options or ["axis=-1"]), "keepdims=True"])
-        for axes in r.axes:
-            local = f"{write.nn}.logsumexp({x}{given})"
-            total = f"{write.nn}.logsumexp({write.call('all_gather', local, axes)}, axis=0)"
-            text = {
-                "logsumexp": total,
-                "softmax": f"{write.jnp}.exp({x} - {total})",
-                "log_softmax": f"({x} - {total})",
-            }[called(node)]
-            described = f"take the {called(node)} over all devices along {write.axes(axes)}"
-            yield r.make([source.replace(node, text)], described, 4.4)
-
-
 def nudge(r: Request) -> Iterator[Candidate]:
     """Correct an index, a bound or a direction by one."""
     source, write = r.sites.source, r.writer
@@ -351,13 +299,9 @@ def _in_permutation(r: Request, node: ast.Tuple) -> bool:
     )
 
 
-def _is_module(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in ("jnp", "np", "numpy", "jax")
-
-
 def _is_function(node: ast.Name, parent: ast.AST | None) -> bool:
     called_itself = isinstance(parent, ast.Call) and parent.func is node
-    return called_itself or _is_module(node) or node.id in ("lax", "optax")
+    return called_itself or is_module(node) or node.id in ("lax", "optax")
 
 
 REWRITES = (
@@ -368,8 +312,6 @@ REWRITES = (
     draw_for_all,
     one_key,
     global_positions,
-    variance,
-    softmax,
     change_specs,
     nudge,
 )

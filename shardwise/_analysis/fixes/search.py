@@ -21,7 +21,7 @@ from ..._base.errors import warn
 from ..._engine.static import Static
 from ..._meaning import Gap
 from ..._mesh import AbstractMesh
-from ..._program import Op, walk
+from ..._program import Join, Op, walk
 from ..check import Examined, Finding, Fix, Verdict
 from .candidate import Candidate, import_edits
 from .edits import CATALOGUE, Request, keep_checks
@@ -30,6 +30,7 @@ from .program import Program, is_open
 from .rewrites import REWRITES
 from .sites import Sources, sites_of, values_of
 from .source import Source, shown_path, unified_diff
+from .statistics import STATISTICS
 
 MOST = 24
 """How many candidates are tried on a mesh or two; half as many more for each further mesh.
@@ -164,10 +165,10 @@ class Search:
                 tried = self.attempt(candidate)
                 if tried is None:
                     continue
-                if len(tried.right) == len(tried.gaps) and self._with(
-                    candidate, self.program.proved
-                ):
-                    return candidate, "proved"
+                if self._is_proved(tried):
+                    alone = candidate.alone and self.attempt(candidate.alone)
+                    smaller = alone is not None and self._is_proved(alone)
+                    return (alone if smaller else tried).candidate, "proved"
                 if tried.is_open:
                     open_ones.append(tried)
                 elif tried.is_better(better or now):
@@ -178,6 +179,11 @@ class Search:
                 break
             best, now = better.candidate, better
         return self._checked(open_ones)
+
+    def _is_proved(self, tried: Tried) -> bool:
+        """Whether every result is proved on every mesh."""
+        whole = len(tried.right) == len(tried.gaps)
+        return whole and bool(self._with(tried.candidate, self.program.proved))
 
     def _gaps_at_first(self) -> list[list[Gap]]:
         program = self.program
@@ -222,12 +228,13 @@ class Search:
         on = [*keep_checks(request)]
         yield from on
         lines = self._differentiated(request.sites.source) if on else set()
-        for make in (*CATALOGUE, *REWRITES):
+        for make in (*CATALOGUE, *STATISTICS, *REWRITES):
             for one in make(request):
                 inside = bool(lines) and lines >= one.lines
                 if lines and all(_together(one, check) for check in on):
                     both = functools.reduce(Candidate.joined, on, one)
-                    yield dataclasses.replace(both, rank=one.rank + (0 if inside else 1))
+                    rank = one.rank + (0 if inside else 1)
+                    yield dataclasses.replace(both, rank=rank, alone=one)
                 yield dataclasses.replace(one, rank=one.rank + (1 if inside else 0))
 
     def _differentiated(self, source: Source) -> set[int]:
@@ -241,10 +248,12 @@ class Search:
         }
 
     def _distance(self, candidate: Candidate) -> float:
-        """Rank edits at the line of a finding before others."""
+        """Rank edits at the line of the first finding before those of others, and of none."""
         file = candidate.source.file
-        named = {one.where.line for one in self.findings if one.certain and one.where.file == file}
-        return 0.0 if candidate.lines & named or not named else 1.0
+        named = [one.where.line for one in self.findings if one.certain and one.where.file == file]
+        if not named or named[0] in candidate.lines:
+            return 0.0
+        return 0.25 if candidate.lines & {*named} else 1.25
 
     def _requests(self, gaps: list[list[Gap]]) -> Iterator[Request]:
         flat = [gap for own in gaps for gap in own]
@@ -267,6 +276,9 @@ class Search:
                 ratio=ratios[0] if ratios else None,
                 shares=self._shares(flat, sites.source),
                 unsummed=any(op.backward for op in ops),
+                unchecked=any(
+                    isinstance(op, Join) and not op.checked for op in walk(self.body.ops)
+                ),
                 is_open=is_open(gaps),
                 sizes=sizes,
                 misplaced=any(gap.kind in ("moved", "first") for gap in flat),

@@ -11,6 +11,7 @@ from ..._program import Atom, Body, Join, Op, Split, Var, is_user_file, live, wa
 from .live import outside_functions
 from .source import Source
 
+SPECS = {"P", "PartitionSpec"}
 GRADIENTS = {"grad", "value_and_grad", "vjp", "jacrev"}
 
 
@@ -68,7 +69,7 @@ class Sites:
         return [
             node
             for node in self.nodes(outside=True)
-            if isinstance(node, ast.Call) and called(node) in ("P", "PartitionSpec")
+            if isinstance(node, ast.Call) and called(node) in SPECS
         ]
 
     def calls(self, names: set[str]) -> list[ast.Call]:
