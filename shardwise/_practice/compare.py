@@ -111,7 +111,7 @@ def shown(value: Any, beside: Any = None) -> str:
 
 
 def shapes(found: Any, expected: Any, part: str = "") -> tuple[str, str] | None:
-    """The shapes that were expected and found, in words, where these are what is different."""
+    """Return the expected and the found shape as text, where the shapes differ."""
     if difference(found, expected) != "shape":
         return None
     if isinstance(expected, Mapping):

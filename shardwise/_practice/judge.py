@@ -138,17 +138,19 @@ class _Making:
         self.cpu = sum(one.cpu for one in self.ran)
         for error in map(_error, self.ran):
             if error.get("type") == "Missing":
-                return self._said(NOT_RUN, (), reason=error["message"])
+                return self._judgement(NOT_RUN, (), reason=error["message"])
             if error.get("type") == "NotPython":
                 reason = f"It is not Python: {error['message']}."
-                return self._said(NOT_RUN, (), reason=reason, line=self._line(error.get("line", 0)))
+                return self._judgement(
+                    NOT_RUN, (), reason=reason, line=self._line(error.get("line", 0))
+                )
         self.values = [(one.data or {}).get("value") for one in self.ran]
         runs = tuple(map(self._run, self.cases, self.ran, self.values))
         name, reason, line = self._pitfall(runs)
         if not name and self.judge.confirming != "never":
             name, reason = self._unconfirmed()
         if not name:
-            return self._said(RIGHT, runs)
+            return self._judgement(RIGHT, runs)
         return self._wrong(runs, name, reason, line)
 
     def _unconfirmed(self) -> tuple[str, str]:
@@ -167,8 +169,8 @@ class _Making:
         error = _error(ran)
         if error:
             first, *_ = error["message"].splitlines() or [""]
-            said = f"{error['type']}: {first}".rstrip(": ")
-            return Run(case.sizes, unit, False, error=said, seconds=ran.seconds)
+            message = f"{error['type']}: {first}".rstrip(": ")
+            return Run(case.sizes, unit, False, error=message, seconds=ran.seconds)
         if ended := diagnose.of_ending(ran):
             return Run(case.sizes, unit, False, error=ended[1], seconds=ran.seconds)
         ok = compare.same(value, case.expected)
@@ -251,7 +253,7 @@ class _Making:
             line, on, held = seen_at(looked, number)
         elif self.exercise.form == "shards" and len(self.ran) > 1 and _facts(self.ran[1]):
             on, held = seen_in_loop(_facts(self.ran[1]), self.cases[1].sizes)
-        return self._said(
+        return self._judgement(
             WRONG,
             runs,
             pitfall=pitfall,
@@ -298,9 +300,9 @@ class _Making:
             f"The judge failed on this file ({type(error).__name__}: {visible(str(error)[:300])}). "
             "That is a defect of shardwise: please report it, with the file."
         )
-        return self._said(NOT_RUN, (), reason=reason)
+        return self._judgement(NOT_RUN, (), reason=reason)
 
-    def _said(self, status: str, runs: tuple[Run, ...], **more: Any) -> Judgement:
+    def _judgement(self, status: str, runs: tuple[Run, ...], **more: Any) -> Judgement:
         printed = next((one.printed for one in getattr(self, "ran", ()) if one.printed), "")
         return Judgement(
             exercise=self.exercise.name,

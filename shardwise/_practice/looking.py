@@ -12,7 +12,7 @@ VALUES, ROWS = 3, 8
 
 
 def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held, ...]]:
-    """The line in question, the mesh in words, and what the devices held at that line."""
+    """Return the line in question, the mesh as text, and what the devices held at that line."""
     inspection = looked.get("inspection") or {}
     steps = [s for s in inspection.get("steps", ()) if s["kind"] != "result"]
     line = line or _blamed(looked, steps)
@@ -26,7 +26,7 @@ def seen_at(looked: Mapping[str, Any], line: int) -> tuple[int, str, tuple[Held,
 
 
 def fix_in(looked: Mapping[str, Any] | None) -> str:
-    """What an edit does that was verified to make the program right, if one was found."""
+    """Return the description of a verified fix, if one was found."""
     fixes = (one["fix"] for one in (looked or {}).get("findings", ()) if "fix" in one)
     found = next((str(fix["description"]) for fix in fixes), "")
     return f"{found[:1].upper()}{found[1:]}." if found else ""
@@ -35,7 +35,7 @@ def fix_in(looked: Mapping[str, Any] | None) -> str:
 def seen_in_loop(
     facts: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[str, tuple[Held, ...]]:
-    """For a loop in place of devices: which rows the model was shown, call by call."""
+    """Return the rows that the model saw in each call, for a loop in place of devices."""
     on = ", ".join(f"{size} {name}" for name, size in sizes.items())
     rows = [(f"init, line {int(one['line'])}", str(one["shape"])) for one in facts["inits"]]
     rows += [(f"call, line {int(one['line'])}", str(one["shape"])) for one in facts["calls"]]
@@ -44,19 +44,19 @@ def seen_in_loop(
 
 
 def _blamed(looked: Mapping[str, Any], steps: Sequence[Mapping[str, Any]]) -> int:
-    """The line that `check` names; failing that, the last meeting or the last line of the body."""
+    """Return the line that `check` names; else of the last collective, or of the last value."""
     own = {s["where"]["line"] for s in steps}
     for finding in sorted(looked.get("findings", ()), key=lambda one: not one["certain"]):
         if finding["where"]["line"] in own or finding["where"]["line"]:
             return int(finding["where"]["line"])
-    meets = [s for s in steps if s["kind"] == "collective" and not s["backward"]]
+    collectives = [s for s in steps if s["kind"] == "collective" and not s["backward"]]
     inside = [s for s in steps if s["kind"] in ("value", "collective")]
-    last = (meets or inside or [None])[-1]
+    last = (collectives or inside or [None])[-1]
     return int(last["where"]["line"]) if last else 0
 
 
 def _chosen(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The values of a line worth showing: before a meeting and after it, and the named ones."""
+    """Return the values of a line to show: around a collective, and those with a name."""
     keep = [
         s
         for i, s in enumerate(steps)

@@ -188,7 +188,7 @@ COMMON = _common(
     ),
     (
         "not-an-int",
-        "A float where a whole number is needed",
+        "A float where an integer is needed",
         "Seeds and counts come in as floats here. A range, a shape and a random key need Python "
         "integers.",
         "`int(num_shards)` first, then count with it.",

@@ -38,7 +38,7 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Where it ran, in words: `4 devices`, `data 2 x model 2`, `8 shards`."""
+        """Where it ran, as text: `4 devices`, `data 2 x model 2`, `8 shards`."""
         if self.unit == "answer":
             return "your answer"
         if len(self.sizes) > 1:

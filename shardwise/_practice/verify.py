@@ -44,7 +44,7 @@ class Proof:
 
 
 def verify(
-    exercises: Sequence[Exercise], judge: Judge, told: Callable[[Proof], None] = lambda _: None
+    exercises: Sequence[Exercise], judge: Judge, report: Callable[[Proof], None] = lambda _: None
 ) -> list[Proof]:
     """Judge the start, the solution and every wrong solution of each exercise."""
     proofs = []
@@ -55,10 +55,10 @@ def verify(
         for file, (source, expected) in files.items():
             proof = _prove(exercise, file, source, expected, judge)
             proofs.append(proof)
-            told(proof)
+            report(proof)
         proof = _start(exercise, judge)
         proofs.append(proof)
-        told(proof)
+        report(proof)
     return proofs
 
 

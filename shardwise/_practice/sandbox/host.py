@@ -271,14 +271,14 @@ class Sandbox:
             if any(stream.full for stream in one.streams) and not one.stopped:
                 one.stopped = True
                 self._stop(one)
-        told = []
+        lines = []
         if self._talk in ready or b"\n" in self._rest:
             while (line := self._line(0.0)) is not None:
-                told.append(line)
-            gone = not told
+                lines.append(line)
+            gone = not lines
         else:
             gone = self._process is None or self._process.poll() is not None
-        for line in told:
+        for line in lines:
             one = going.pop(int(line.get("run", -1)), None)
             if one is not None:
                 found[one.index] = one.finish(line, self.limits)
@@ -294,7 +294,7 @@ class Sandbox:
 
 @contextlib.contextmanager
 def _proc() -> Any:
-    """Open /proc, which tells a process how much memory it has; -1 where there is none."""
+    """Open /proc, from which a process reads how much memory it has; -1 where there is none."""
     try:
         file = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:

@@ -12,7 +12,7 @@ from ..._base.errors import text_of
 from . import hooks
 
 FINDINGS, STEPS = 6, 400
-"""How much is handed back, at most."""
+"""How many of each are returned, at most."""
 
 
 def look(

@@ -121,12 +121,12 @@ class Nursery:
             if known is not None:
                 _kill(pid)
                 shutil.rmtree(known["folder"], ignore_errors=True)
-                self._tell(known, status, used)
+                self._report(known, status, used)
         if not self.running:
             _clear(self.base)
 
-    def _tell(self, known: dict[str, Any], status: int, used: Any) -> None:
-        told = {
+    def _report(self, known: dict[str, Any], status: int, used: Any) -> None:
+        message = {
             "run": known["run"],
             "late": known["late"],
             "code": os.waitstatus_to_exitcode(status),
@@ -134,7 +134,7 @@ class Nursery:
             "memory": used.ru_maxrss * 1024,
         }
         with contextlib.suppress(OSError):
-            self.talk.sendall(json.dumps(told).encode() + b"\n")
+            self.talk.sendall(json.dumps(message).encode() + b"\n")
 
 
 def _fork() -> int:
@@ -193,8 +193,8 @@ def main() -> None:
     for name in HEAVY:
         importlib.import_module(name)
     walls = confinement.walls if confinement else None
-    told = {"namespaces": "", "landlock": 0, "seccomp": False} if walls is None else vars(walls)
-    talk.sendall(json.dumps({"walls": told}).encode() + b"\n")
+    standing = {} if walls is None else vars(walls)
+    talk.sendall(json.dumps({"walls": standing}).encode() + b"\n")
     Nursery(talk, base, confinement, settings["proc"]).serve()
 
 

@@ -40,7 +40,7 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False})
 
 
 class Live:
-    """The workshop behind the page: looks at the folder, judges, and tells who listens."""
+    """The workshop behind the page: looks at the folder, judges, and notifies the open pages."""
 
     def __init__(self, shop: Workshop):
         self.shop = shop
@@ -70,13 +70,13 @@ class Live:
             except Exception as error:  # a folder may be damaged for a while: look again
                 self.problem = f"The folder cannot be read: {error}"
             if self.problem != before:
-                self.tell({"kind": "problem", "name": ""})
+                self.notify({"kind": "problem", "name": ""})
 
     def ask(self, exercise: Exercise) -> None:
         """Have an exercise judged."""
         self.waiting.append(exercise.name)
         self.todo.put(exercise)
-        self.tell({"kind": "saved", "name": exercise.name})
+        self.notify({"kind": "saved", "name": exercise.name})
 
     def _judge(self) -> None:
         while not self.over.is_set():
@@ -84,13 +84,13 @@ class Live:
                 exercise = self.todo.get(timeout=0.5)
             except queue.Empty:
                 continue
-            self.tell({"kind": "judging", "name": exercise.name})
+            self.notify({"kind": "judging", "name": exercise.name})
             _, first = self.shop.run(exercise)  # whatever the file does, this returns a verdict
             self.waiting.remove(exercise.name)
-            self.tell({"kind": "judged", "name": exercise.name, "first": first})
+            self.notify({"kind": "judged", "name": exercise.name, "first": first})
 
-    def tell(self, event: dict[str, Any]) -> None:
-        """Tell every page that is open."""
+    def notify(self, event: dict[str, Any]) -> None:
+        """Send an event to every open page."""
         with self.lock:
             for one in self.listeners:
                 one.put(json.dumps(event))

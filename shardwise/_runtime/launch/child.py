@@ -87,7 +87,7 @@ def _first_words(error: BaseException) -> str:
 
 
 def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
-    """Tell the launcher, and the other processes, at once."""
+    """Report to the launcher, and to the other processes, at once."""
     peer = type(error).__name__ == "PeerError" or _has_heard()
     report.tell(code=code, words=words, peer=peer, left=_left_early() if peer else "")
     others = sys.modules.get("shardwise._runtime.hosts.others")
@@ -96,7 +96,7 @@ def _fail(words: str, error: BaseException | None, code: int = 1) -> None:
 
 
 def _end(own: int) -> None:
-    """Tell the launcher that the script has ended; not if it has forked, and this is the copy."""
+    """Report to the launcher that the script has ended; not from a forked copy of this process."""
     if os.getpid() == own:
         report.tell(ended=True)
 

@@ -188,11 +188,11 @@ class Crew:
             self._events.put(Paused(number, self._host, continued))
 
 
-def _event(number: int, host: str, said: dict[str, Any]) -> Any:
-    """What a process says through its pipe."""
-    if not said:
+def _event(number: int, host: str, report: dict[str, Any]) -> Any:
+    """Return the report of a process as an event."""
+    if not report:
         return Progressed()
-    return Ended(number, host) if "ended" in said else Reported(number, host, **said)
+    return Ended(number, host) if "ended" in report else Reported(number, host, **report)
 
 
 def _kill_group(group: int, number: int) -> None:

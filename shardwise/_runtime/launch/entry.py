@@ -1,4 +1,4 @@
-"""The port of the first launcher: who may come in, and what is said of those who may not."""
+"""The port of the first launcher: admit launchers of this job, report and reject all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launchers tell each other, and their own threads tell them."""
+"""Events: what launchers report to each other, and their threads to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Exited:
 class Reported:
     """A process says why it fails, and how it will exit; `peer`: because another one did.
 
-    `left` is the process that it waits for in vain, because that one has ended its script.
+    `left` is the process that it waits for although that process has ended its script.
     """
 
     process: int
@@ -52,7 +52,7 @@ class Paused:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A process has stored something: the attempt was not in vain."""
+    """A process has stored something: the attempt made progress."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Lost:
 
 
 @dataclass(frozen=True)
-class Told:
+class Message:
     """A message from another launcher."""
 
     node: int
@@ -124,7 +124,7 @@ def from_message(message: dict[str, Any]) -> Any:
 
 
 def describe_exit(code: int) -> str:
-    """An exit code in words."""
+    """Return a description of an exit code."""
     if code in _ENDED:
         return f"it was ended by {signal.Signals(code - 128).name} (exit code {code})"
     if code >= 0:

@@ -3,7 +3,7 @@
 The first exit that a launcher sees need not be the cause: a process that raises takes a moment to
 end, and one that lost its connection to it may be gone before. What a process says of itself, and
 a signal that nobody here sent, come before what follows from them. One that has ended well is the
-cause, too, where another one says that it waits for it in vain.
+cause, too, where another process reports that it still waits for it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Failure:
 
     Attributes:
         who: The process and its host.
-        how: How it ended, in words.
-        words: What it said at the end.
+        how: How it ended, as a clause.
+        words: The last lines of its standard error.
         code: The exit code that the launcher ends with.
         outside: Whether somebody outside the program ended it.
     """
@@ -103,13 +103,13 @@ def is_known(evidence: list[Evidence]) -> bool:
 
 
 def causes(evidence: list[Evidence]) -> list[Evidence]:
-    """All but the ends of processes that have said why before they ended so."""
-    said = {(one.process, one.code) for one in evidence if isinstance(one, Reported)}
-    return [e for e in evidence if not (isinstance(e, Exited) and (e.process, e.code) in said)]
+    """Return the evidence without the exits of processes that reported the reason before."""
+    reported = {(one.process, one.code) for one in evidence if isinstance(one, Reported)}
+    return [e for e in evidence if not (isinstance(e, Exited) and (e.process, e.code) in reported)]
 
 
 def rank(one: Evidence) -> int:
-    """How near this is to the cause: the smallest is, and from `FOLLOWS` on it need not be."""
+    """Return the distance from the cause: 0 is the cause, `FOLLOWS` or more a consequence."""
     if isinstance(one, Lost):
         return 1
     if isinstance(one, Reported):

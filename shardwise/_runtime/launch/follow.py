@@ -7,7 +7,7 @@ from typing import Any
 
 from ..._base.errors import ShardwiseError, explain_error
 from .crew import Crew
-from .events import Ended, Exited, Lost, Paused, Reported, Signalled, Told, to_message
+from .events import Ended, Exited, Lost, Message, Paused, Reported, Signalled, to_message
 from .handshake import RejectedError, join
 from .job import Job
 from .output import Output
@@ -20,7 +20,7 @@ class Follower:
     Args:
         job: What to run.
         crew: The processes of this machine.
-        events: What happens here, and what is said.
+        events: What happens here, and what the first launcher orders.
         output: Where to say so.
     """
 
@@ -31,7 +31,7 @@ class Follower:
         self._signal: int | None = None
 
     def run(self) -> int:
-        """Do what is said until the end; gives the exit code."""
+        """Follow orders until the end; return the exit code."""
         while True:
             wire = self._join()
             if wire is None:
@@ -56,7 +56,7 @@ class Follower:
             )
         self._shake_hands(found)
         found.listen(
-            lambda message: self._events.put(Told(0, message)),
+            lambda message: self._events.put(Message(0, message)),
             lambda why: self._events.put(Lost(0, found, why)),
         )
         return found
@@ -96,7 +96,7 @@ class Follower:
         """Until the end, or until the connection is lost: then None."""
         while True:
             event = self._events.get()
-            if isinstance(event, Told):
+            if isinstance(event, Message):
                 code = self._obey(event.message, wire)
                 if code is not None:
                     return code

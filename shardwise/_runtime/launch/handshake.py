@@ -4,8 +4,8 @@ The first launcher sends a number drawn at random; the other one answers with wh
 number of its own, and a proof, an HMAC of both numbers and its words under the secret. The first
 launcher proves itself in the same way. Both derive the key of the connection from the two numbers.
 
-Without a secret the same is done with an empty one: strangers are told from launchers, but whoever
-speaks this protocol and can reach the port is let in.
+Without a secret the same is done with an empty one: that keeps out strangers by accident, but
+whoever speaks this protocol and can reach the port is let in.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def join(wire: Wire, secret: bytes, hello: dict[str, Any]) -> None:
         if greeting.get("protocol") != PROTOCOL:
             raise RejectedError(_other_version(greeting.get("protocol")))
         nonce = secrets.token_hex(16)
-        told = {**hello, "protocol": PROTOCOL, "nonce": nonce}
-        wire.send(**told, proof=_mac(secret, "follow", greeting["nonce"] + _canonical(told)))
+        answer = {**hello, "protocol": PROTOCOL, "nonce": nonce}
+        wire.send(**answer, proof=_mac(secret, "follow", greeting["nonce"] + _canonical(answer)))
         verdict = wire.receive()
     except ValueError as error:
         raise RejectedError(str(error)) from None
@@ -134,8 +134,8 @@ def _other_version(protocol: Any) -> str:
 
 
 def _unproved(secret: bytes, answer: dict[str, Any], nonce: str) -> str:
-    told = {name: value for name, value in answer.items() if name != "proof"}
-    right = _mac(secret, "follow", nonce + _canonical(told))
+    signed = {name: value for name, value in answer.items() if name != "proof"}
+    right = _mac(secret, "follow", nonce + _canonical(signed))
     if _same(answer["proof"], right):
         return ""
     given = "" if secret else f"; the launcher of machine 0 has none (--secret-file, {VARIABLE})"

@@ -15,11 +15,11 @@ from .events import (
     Exited,
     Joined,
     Lost,
+    Message,
     Paused,
     Progressed,
     Reported,
     Signalled,
-    Told,
     from_message,
 )
 from .failure import Evidence, Failure, first_failure, is_known
@@ -92,7 +92,7 @@ class Lead:
                         f"starting again after an attempt of {seconds:.0f} s, {left} "
                         f"restart{'s' * (left > 1)} left"
                     )
-                elif self._output.interrupted:  # it was told already, and should be read last
+                elif self._output.interrupted:  # repeat the failure: it should be read last
                     self._output.say(failure.brief)
             return code
         finally:
@@ -200,7 +200,7 @@ class Lead:
         waiting, until = set(self._wires), time.monotonic() + FAILED_GRACE + 10
         while (waiting & set(self._wires)) and (left := until - time.monotonic()) > 0:
             event = self._next(left)
-            if isinstance(event, Told) and event.message.get("say") == "stopped":
+            if isinstance(event, Message) and event.message.get("say") == "stopped":
                 waiting.discard(event.node)
         while self._next(0) is not None:  # the ends of processes that were stopped
             pass
@@ -223,7 +223,7 @@ class Lead:
             self._progressed = True
         elif isinstance(event, Paused):
             self._note_paused(event)
-        elif isinstance(event, Told):
+        elif isinstance(event, Message):
             event = self._translated(event)
             if isinstance(event, Paused):
                 self._note_paused(event)
@@ -238,21 +238,21 @@ class Lead:
             self._paused[event.process] = event.host
             self._output.say(f"{who} was stopped by a signal; the others wait for it")
 
-    def _translated(self, told: Told) -> Any:
-        """Return what another launcher says as the event that it is there."""
+    def _translated(self, received: Message) -> Any:
+        """Return a message of another launcher as the event that it reports."""
         try:
-            event = from_message(told.message)
+            event = from_message(received.message)
         except ValueError as error:
-            wire = self._wires.pop(told.node, None)
+            wire = self._wires.pop(received.node, None)
             if wire is not None:
                 wire.close()
-            return Lost(told.node, wire, str(error))
-        return told if event is None else event
+            return Lost(received.node, wire, str(error))
+        return received if event is None else event
 
     def _await_nodes(self) -> None:
         """Until the launchers of all machines have joined."""
         until = time.monotonic() + self._job.timeout
-        told = False
+        reported = False
         while len(self._wires) < self._job.nodes - 1 and self._signal is None:
             missing = [k for k in range(1, self._job.nodes) if k not in self._wires]
             names = ", ".join(map(str, missing))
@@ -266,8 +266,8 @@ class Lead:
                         "firewalls; --timeout waits longer.",
                     )
                 )
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 self._output.say(f"waiting for machine {names}")
             event = self._next(0.5)
             if isinstance(event, Signalled):
@@ -293,7 +293,7 @@ class Lead:
         self._wires[joined.node] = joined.wire
         self._sizes[joined.node] = hello["processes"]
         joined.wire.listen(
-            lambda message: self._events.put(Told(joined.node, message)),
+            lambda message: self._events.put(Message(joined.node, message)),
             lambda why: self._events.put(Lost(joined.node, joined.wire, why)),
         )
 

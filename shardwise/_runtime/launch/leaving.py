@@ -15,10 +15,10 @@ from .events import Ended, Exited
 from .failure import Evidence, Failure, is_known
 
 NOTICE = 30.0
-"""Seconds after the first end in which nothing is said."""
+"""Seconds after the first end before a notice."""
 
 AGAIN = 4.0
-"""So many times as long until it is said once more."""
+"""Factor by which the time to the next notice grows."""
 
 _BARRIER = "Shutdown barrier has failed"
 
@@ -36,13 +36,13 @@ class Leavers:
         self._began, self._notice = 0.0, NOTICE
 
     def add(self, event: Ended) -> None:
-        """One more has."""
+        """Record that a process has ended its script."""
         if not self._hosts:
             self._began = time.monotonic()
         self._hosts[event.process] = event.host
 
     def notice(self, alive: set[int]) -> str | None:
-        """Who waits for whom, if it is time to say so."""
+        """Return a line on who waits for whom, if a notice is due."""
         waited = time.monotonic() - self._began
         waiting, running = alive & self._hosts.keys(), alive - self._hosts.keys()
         if not waiting or not running or waited < self._notice:
@@ -51,7 +51,7 @@ class Leavers:
         return still_running(waiting, running, waited)
 
     def blamed(self, evidence: list[Evidence]) -> Failure | None:
-        """The failure, if it is that JAX has waited at the end for as long as it does."""
+        """Return the failure if JAX gave up waiting at the end of the script; None otherwise."""
         late = set(range(self._total)) - self._hosts.keys()
         gave_up = any(isinstance(e, Exited) and _BARRIER in e.words for e in evidence)
         if not (gave_up and late and self._hosts) or is_known(evidence):

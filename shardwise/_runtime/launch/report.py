@@ -1,4 +1,4 @@
-"""What a process says to its launcher, through a pipe that only the two of them hold."""
+"""Reports of a process to its launcher, through a pipe that only the two of them hold."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 
 def is_heard() -> bool:
-    """Whether there is a launcher."""
+    """Return whether there is a launcher."""
     return os.environ.get("SHARDWISE_REPORT", "").isdigit()
 
 
-def tell(**said: Any) -> None:
-    """Say something, if there is a launcher; nothing at all says that something is stored."""
+def tell(**message: Any) -> None:
+    """Send a report, if there is a launcher; an empty one means that something was stored."""
     if is_heard():
         with contextlib.suppress(OSError):
-            os.write(int(os.environ["SHARDWISE_REPORT"]), (json.dumps(said) + "\n").encode())
+            os.write(int(os.environ["SHARDWISE_REPORT"]), (json.dumps(message) + "\n").encode())

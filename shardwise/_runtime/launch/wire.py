@@ -60,13 +60,15 @@ class Wire:
             if message:
                 return message
 
-    def listen(self, told: Callable[[dict[str, Any]], None], lost: Callable[[str], None]) -> None:
+    def listen(
+        self, received: Callable[[dict[str, Any]], None], lost: Callable[[str], None]
+    ) -> None:
         """Pass messages on, in a thread, until the connection is gone; send signs of life."""
 
         def read() -> None:
             try:
                 while True:
-                    told(self.receive())
+                    received(self.receive())
             except TimeoutError:
                 lost(f"no sign of life for {SILENCE:g} s")
             except (OSError, ValueError) as error:
