@@ -30,7 +30,7 @@ HOW = """import shardwise as sw
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A case and the file that declares it; without a case, why the file could not be imported."""
+    """A case and its file; or, without a case, the error of importing the file."""
 
     file: Path
     case: Case | None = None
@@ -38,7 +38,7 @@ class Found:
 
     @property
     def name(self) -> str:
-        """What the case is called: `train.py:training_step`."""
+        """The name of the case: `train.py:training_step`."""
         return f"{shown(self.file)}:{self.case.name}" if self.case else shown(self.file)
 
     @property
@@ -66,7 +66,7 @@ def find_cases(targets: list[str]) -> list[Found]:
 
 
 def shown(file: Path | str) -> str:
-    """Return a path as people read it: from here, if it is below here."""
+    """Return a path relative to the working directory, if it is below it."""
     path = Path(file)
     try:
         return str(path.relative_to(Path.cwd())) if path.is_absolute() else str(path)
@@ -91,7 +91,7 @@ def _cases_of(target: str) -> list[Found]:
 
 
 def split_target(target: str) -> tuple[str, str]:
-    """Return a file and the name of a case; `::` as pytest has it is understood as well."""
+    """Split a target into a file and the name of a case; `::` as in pytest works too."""
     found = re.fullmatch(r"(.+\.py)::?([^:]+)", target)
     return (found[1], found[2]) if found else (target, "")
 
@@ -105,7 +105,7 @@ def _named(found: list[Found], name: str, target: str) -> list[Found]:
         near = difflib.get_close_matches(name, names, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"name one of {', '.join(names)}."
         raise _wrong(target, f"there is no case {name!r} in this file.", remedy=hint)
-    # A case whose name was taken belongs to the one that took it.
+    # Include the error about a second case of that name.
     return chosen + [one for one in found if one.error and repr(name) in str(one.error)]
 
 
@@ -118,23 +118,23 @@ def _cases_below(folder: Path) -> list[Found]:
 
 
 def python_files(folder: Path) -> Iterator[Path]:
-    """Yield the user's own Python files below a folder."""
+    """Yield the Python files below a folder, without installed packages."""
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _skipped(Path(root, name))]
         yield from (Path(root, name) for name in files if name.endswith(".py"))
 
 
 def _skipped(folder: Path) -> bool:
-    """Hidden folders, virtual environments and installed packages are not the user's."""
+    """Return whether a folder is hidden, a virtual environment or has installed packages."""
     foreign = folder.name in {"__pycache__", "node_modules", "site-packages"}
     return foreign or folder.name.startswith(".") or (folder / "pyvenv.cfg").exists()
 
 
 def declaring(files: Sequence[Path]) -> list[Path]:
-    """Return the files that declare cases, read off their text: a file without any is not imported.
+    """Return the files that declare cases, judged by their text: others are not imported.
 
-    One that names `sw.case` does, and one that decorates with what such a file shares:
-    `from helpers import case`, whatever it is called there.
+    A file declares cases if it uses `sw.case`, or a decorator imported from such a file: `from
+    helpers import case`.
     """
     found = {file for file in files if declares_cases(file)}
     rest = {file: tree for file in files if file not in found and (tree := _parsed(file))}
@@ -149,7 +149,7 @@ def declares_cases(file: Path) -> bool:
     if "shardwise" not in text or not re.search(r"\bcase\b", text):
         return False
     tree = _parsed(file)
-    # Importing a file that cannot be read says what is wrong with it.
+    # Importing a file that cannot be parsed raises its error.
     return tree is None or any(map(_names_case, ast.walk(tree)))
 
 
@@ -167,8 +167,7 @@ def _names_case(node: ast.AST) -> bool:
 
 
 def _decorates(tree: ast.AST, sharing: Collection[Path]) -> bool:
-    """Return whether a file decorates a function with something that it imports from one of
-    those."""
+    """Return whether a file decorates a function with a name imported from one of those files."""
     modules = {one.parent.name if one.stem == "__init__" else one.stem for one in sharing}
     nodes = list(ast.walk(tree))
     taken: set[str] = set()
@@ -197,19 +196,19 @@ def _cases_in(file: Path) -> list[Found]:
 
 
 def _held(module: ModuleType) -> list[Case]:
-    """Return the cases that a module has by name, each once; also those that it imports."""
+    """Return the cases among the names of a module, each once; also imported ones."""
     from .._analysis.check import Case
 
     return list({id(x): x for x in vars(module).values() if isinstance(x, Case)}.values())
 
 
 def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
-    """Cases that nobody can reach by a name of the module."""
+    """Yield errors for cases that no name of the module refers to."""
     from .._analysis.check import DECLARED
 
     lines, reached = {case.name: case.line for case in own}, {id(case) for case in own}
     for case in DECLARED:
-        # A module that is imported once more has cases of its own.
+        # A module that is imported again declares its cases again.
         before = getattr(case.make, "__globals__", vars(module)) is not vars(module)
         if case.module != module.__name__ or before or id(case) in reached:
             continue
@@ -221,8 +220,8 @@ def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
             remedy = "give them two names."
         else:
             what = (
-                f"case {case.name!r} in line {case.line} stands inside a class or a function, or "
-                "its name stands for something else at the end of the file."
+                f"case {case.name!r} in line {case.line} is inside a class or a function, or its "
+                "name is reassigned later in the file."
             )
             rule = "A case is found by its name in the file."
             remedy = "declare it at the top level, and keep its name."
@@ -231,20 +230,20 @@ def _hidden(file: Path, module: ModuleType, own: list[Case]) -> Iterator[Found]:
 
 
 def _load(file: Path) -> ModuleType:
-    """Import a file under the name that others import it by, with its folder on the path."""
+    """Import a file under its usual module name, with its folder on the path."""
     root, name = _module_name(file)
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     if "." in name:
         importlib.import_module(name.rpartition(".")[0])
-    # Another file of this name may be there already.
+    # Another module of this name may be imported already.
     for free in (name, re.sub(r"\W", "_", str(file))):
         known = sys.modules.get(free)
         if known is None:
             return _execute(file, free)
         if getattr(known, "__file__", None) == str(file):
             return known
-    raise ImportError(f"a module named {name!r} is there already")
+    raise ImportError(f"a module named {name!r} is imported already")
 
 
 def _execute(file: Path, name: str) -> ModuleType:
@@ -277,7 +276,7 @@ def _module_name(file: Path) -> tuple[Path, str]:
 def program_of(
     case: Case, other: Callable[[], Any] | None = None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Return what a case (or what it has to be explained) returns: a function and its arguments."""
+    """Return the function and the arguments of a case, or of its `explain=`."""
     if case.refused is not None:
         raise case.refused
     where = f"{_place(case)}: case {case.name!r}" + (", explain" if other else "")
@@ -286,7 +285,7 @@ def program_of(
         raise ArgumentError(
             f"{name_of(make)}() cannot be called without arguments: {refusal}",
             where=where,
-            rule="A case takes none: it makes the arguments of the program, and returns them.",
+            rule="A case takes no arguments: it returns the program and its arguments.",
             remedy=f"def {case.name}(): return f, (x,)",
         )
     made: Any = make()
@@ -316,7 +315,7 @@ def _wrong(target: str, what: str, remedy: str = "") -> ShardwiseError:
 
 def _no_cases(target: str, homes: Sequence[str] = ()) -> ShardwiseError:
     if homes:
-        what = f"no cases of its own; those that it imports are declared in {', '.join(homes)}."
+        what = f"it only imports cases, which are declared in {', '.join(homes)}."
         return _wrong(target, what, "name the file that declares them.")
     return ShardwiseError(
         "no cases found.",

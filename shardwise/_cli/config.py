@@ -1,7 +1,7 @@
-"""What a project sets once, under `[tool.shardwise]` in its `pyproject.toml`.
+"""The settings of a project: `[tool.shardwise]` in its `pyproject.toml`.
 
 The nearest `pyproject.toml` counts, from the working directory upwards. Options on the command line
-go before it. A setting that does not exist, or is of another kind, is told and nothing is run.
+have precedence. An unknown or invalid setting is an error.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ TABLE = "[tool.shardwise]"
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The settings of a project; those left out are as if there were no file."""
+    """The settings of a project, with defaults."""
 
     paths: tuple[str, ...] = ()
-    """Files and folders to look for cases in, where none is named; relative to the file."""
+    """Default files and folders of the cases; relative to the file."""
     ignore: tuple[str, ...] = ()
     """Codes that are silenced everywhere."""
     devices: int | None = None
-    """With how many virtual CPU devices JAX is started."""
+    """The number of virtual CPU devices to start JAX with."""
     hardware: str | None = None
-    """The machine for the seconds of `explain`."""
+    """The machine of `explain`, for its estimates of seconds."""
     expect: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What `explain` fails beyond: `{bytes_sent = {data = 1e6}, all_gather = 0}`."""
+    """The bounds of `explain`: `{bytes_sent = {data = 1e6}, all_gather = 0}`."""
     all_meshes: bool = False
     """Whether `check` runs on smaller meshes too where a larger one is wrong."""
     file: Path | None = dataclasses.field(default=None, compare=False)
-    """Where they come from."""
+    """The file of the settings."""
 
     def refuse_missing_paths(self) -> None:
-        """Say of a path that is not there that this file names it."""
+        """Raise for a missing path, naming the file that sets it."""
         for path in self.paths:
             if self.file is not None and not Path(split_target(path)[0]).exists():
                 named = os.path.relpath(path, self.file.parent)
@@ -49,7 +49,7 @@ class Settings:
                 raise _wrong(self.file, what, "paths are relative to the folder of this file.")
 
     def refuse_unknown_hardware(self) -> None:
-        """Say of a machine that there is not that this file names it. Imports JAX."""
+        """Raise for an unknown machine, naming the file that sets it. Imports JAX."""
         if self.hardware is None or self.file is None:
             return
         from .._analysis.explain import Hardware
@@ -61,7 +61,7 @@ class Settings:
 
 
 def load(folder: Path | None = None) -> Settings:
-    """Return the settings for a folder: those of the nearest `pyproject.toml`."""
+    """Return the settings of the nearest `pyproject.toml`."""
     start = (folder or Path.cwd()).absolute()
     for parent in (start, *start.parents):
         file = parent / "pyproject.toml"

@@ -95,12 +95,12 @@ EVALUATING = (
     "it is called with the state and a batch of the data, padded to the size of a step and traced: "
     "jax.jit(f)(state, batch) in Python does the same"
 )
-"""How to see by hand what raised."""
+"""How to reproduce the error."""
 
 
 @contextlib.contextmanager
 def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
-    """Say where the user's code raised; what nothing of theirs was on the way to is not hidden."""
+    """Raise errors of the user's code with their line; errors without such a line unchanged."""
     try:
         yield
     except ShardwiseError:
@@ -118,7 +118,7 @@ def _told(name: str, doing: str, alone: str, verbose: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts(journal: Path | None) -> Iterator[None]:
-    """Say what an interrupt leaves behind, unless the run has said it already."""
+    """Report what an interrupt leaves behind, unless the run has done so."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -132,7 +132,7 @@ def _interrupts(journal: Path | None) -> Iterator[None]:
 
 
 def load_data(options: list[str]) -> Any:
-    """Return the data that the options name: one array, a tuple or a dict, all memory-mapped."""
+    """Return the memory-mapped data of the options: one array, a tuple or a dict."""
     pairs = [_split(option) for option in options]
     names = [name for name, _ in pairs]
     if any(names) and not all(names):
@@ -149,9 +149,9 @@ def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str 
     """Return the object that `package.module:name` or `file.py:name` stands for.
 
     Args:
-        name: What was typed.
-        wanted: Whether an object may be meant, where there is none of this name.
-        option: The option that it was typed after, with a space; nothing for the function.
+        name: The argument.
+        wanted: Whether an object may be suggested, if there is none of this name.
+        option: The option before it, with a space; empty for the function.
     """
     place, _, attribute = name.rpartition(":")
     typed = f"{option}{name}"
@@ -167,7 +167,7 @@ def find(name: str, wanted: Callable[[Any], bool] = lambda _: True, option: str 
 
 
 def _meant(module: ModuleType, wanted: Callable[[Any], bool]) -> list[str]:
-    """Return the names that may be meant; a module that it imports is none."""
+    """Return names to suggest, without imported modules."""
     every = vars(module).items()
     return [name for name, x in every if wanted(x) and not isinstance(x, ModuleType)]
 
@@ -197,12 +197,12 @@ def _load_file(path: Path, name: str) -> ModuleType:
 
 
 def _makes_state(held: Any) -> bool:
-    """Return a function makes the state; a module of Flax can be called as well, but is one."""
+    """Return whether it is a function that returns the state; a Flax module is callable too."""
     return callable(held) and (hasattr(held, "__code__") or isinstance(held, type))
 
 
 def _strict(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for both."""
+    """Return data for strict JSON: NaN and infinities become null."""
     if isinstance(value, dict):
         return {key: _strict(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -241,7 +241,7 @@ def _load(path: str) -> Any:
 def _no_file(path: str) -> ShardingError:
     folder = Path(path).parent
     there = sorted(one.name for one in folder.glob("*.npy")) if folder.is_dir() else []
-    stems = [name.removesuffix(".npy") for name in there]  # what all names share is no likeness
+    stems = [name.removesuffix(".npy") for name in there]  # without the suffix that all share
     near = difflib.get_close_matches(Path(path).name.removesuffix(".npy"), stems, n=1)
     remedy = "name a .npy file that is there, as np.save writes it."
     if there:

@@ -1,4 +1,4 @@
-"""`shardwise explain`: what the cases of a file send, hold and cost."""
+"""`shardwise explain`: what the cases of a file send, store and cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Mesh = Mapping[str, int]
 
 MACHINE = "h200-node"
-"""The machine of a trace where none is named."""
+"""The default machine of a trace."""
 
 
 def explain(
@@ -125,20 +125,20 @@ def explain(
 
 
 def one_case_for_files(verb: str, cases: Sequence[Found], *paths: Path | None) -> None:
-    """Refuse to write several cases into one file."""
+    """Raise if several cases would be written into one file."""
     if len(cases) > 1 and any(paths):
         names = ", ".join(one.name for one in cases)
         raise ShardwiseError(
             f"there are {len(cases)} cases: {names}",
             where=str(next(path for path in paths if path)),
-            rule="A file holds one case.",
+            rule="A file has one case.",
             remedy=f"name it: shardwise {verb} {cases[0].name}",
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What is asked of each case."""
+    """The options for each case."""
 
     mesh: Mesh | None
     other: Mesh | None
@@ -179,13 +179,13 @@ def _number(text: str) -> float | None:
 
 @dataclasses.dataclass(frozen=True)
 class Explained:
-    """A case with its report, and a second one beside it if asked for; or with an error."""
+    """A case with its report and optionally a second one, or with an error."""
 
     outcome: Outcome
     report: Report | None = None
     beside: Report | None = None
     changes: Any = None
-    """What changed since an earlier report, if it was asked for."""
+    """The changes since an earlier report, if requested."""
     excesses: Sequence[Any] = ()
     """The bounds that are exceeded."""
 
@@ -217,7 +217,7 @@ class Explained:
 
 
 def _command(targets: Sequence[str], told: Mapping[str, Any]) -> str:
-    """Return the command as one would type it."""
+    """Return the command line."""
     given = [part for name, value in told.items() if value is not None for part in (name, value)]
     return shlex.join(["shardwise", "explain", *targets, *map(str, given)])
 
@@ -264,14 +264,13 @@ def _report(f: Any, args: Sequence[Any], mesh: Mesh, wanted: Wanted, in_specs: A
 
 
 def _judged(report: Report, f: Any, args: Sequence[Any], mesh: Mesh) -> Report:
-    """Return the report with what a proof of the same program finds; as it is where there is
-    none."""
+    """Return the report with the findings of a proof, or unchanged if that fails."""
     from .._analysis.prove import prove
     from .._mesh import mesh as make_mesh
 
     try:
         return report.beside(prove(f, *args, mesh=make_mesh(mesh), run=False))
-    except Exception:  # it is the report that was asked for
+    except Exception:  # the report itself is complete
         return report
 
 
@@ -286,7 +285,7 @@ def largest(sizes: Any) -> Mesh:
 
 
 def _write(report: Report, page: Path | None, trace: Path | None) -> None:
-    """The files that were asked for, whatever they are called."""
+    """Write the requested files."""
     from .._analysis.explain import save_page, save_trace
 
     if page is not None:

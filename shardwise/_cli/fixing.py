@@ -82,6 +82,6 @@ def _content(file: Path) -> str | None:
 
 
 def _is_named(file: Path, targets: Sequence[str]) -> bool:
-    """Return whether a file is one of the targets, or below one of them."""
+    """Return whether a file is a target or below one."""
     paths = [Path(split_target(target)[0]).resolve() for target in targets]
     return any(file.resolve().is_relative_to(path) for path in paths)

@@ -1,4 +1,4 @@
-"""`shardwise inspect`: every value of the cases of a file, as each device holds it."""
+"""`shardwise inspect`: every value of the cases of a file, on each device."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Inspected = tuple[Outcome, Inspection | None]
 
 MOST = 64
-"""The most devices that are looked at where the case has a smaller mesh too and none is given."""
+"""The most devices of the default mesh, if the case has one of this size."""
 
 
 def inspect(
@@ -98,8 +98,7 @@ def _inspect(found: Found, mesh: dict[str, int] | None) -> Inspected:
 
 
 def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Inspected]:
-    """Return what was asked for of each case; one that has no such value is left out, if another
-    has."""
+    """Return the values selected in each case, without cases that have none if another has."""
     if line is None and where is None:
         return found
     kept: list[Inspected] = []
@@ -119,7 +118,7 @@ def _at(found: list[Inspected], line: str | None, where: str | None) -> list[Ins
 def _chosen(sizes: Any) -> tuple[dict[str, int], str]:
     """Return the largest mesh of a case that is not too large, and a note if it has a larger one.
 
-    Never a mesh that the case does not have: its program need not fit any other.
+    Only a mesh of the case: its program need not fit any other.
     """
     from .._analysis.check.options import expand, words
 

@@ -1,4 +1,4 @@
-"""What `check` and `prove` share: find the cases, judge each, print as it goes, exit."""
+"""What `check` and `prove` share: find the cases, judge each, print, exit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Judge = Callable[[Any, Callable[..., Any], tuple[Any, ...]], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """What the command line asks for, the same for every judge."""
+    """The options of the command line."""
 
     targets: list[str]
     select: str | None
@@ -38,7 +38,7 @@ class Asked:
     verbose: bool
     ignore: tuple[str, ...]
     explained: bool = False
-    """Whether to take what a case has to be explained, where it has that."""
+    """Whether to use the arguments of `explain=`, if a case has them."""
     apply: bool = False
     """Whether to apply the fixes, and to judge again."""
 
@@ -118,7 +118,7 @@ def _run(found: Found, judge: Judge, asked: Asked) -> Outcome:
 
 
 def _printer(asked: Asked) -> Callable[[Outcome], None]:
-    """Return what to do with each outcome as it comes."""
+    """Return the function that prints each outcome."""
     if asked.output in (Format.JSON, Format.SARIF, Format.DIFF):
         return lambda outcome: None
     if asked.output is Format.GITHUB:
@@ -135,7 +135,7 @@ def _echo_all(lines: Iterable[str]) -> None:
 
 
 def _finish(outcomes: list[Outcome], unused: list[Unused], asked: Asked) -> NoReturn:
-    """Print what belongs to the end, and exit."""
+    """Print the summary, and exit."""
     code = _exit_code(outcomes)
     if asked.output is Format.JSON:
         typer.echo(as_json(outcomes, [one.to_dict() for one in unused]))
@@ -158,7 +158,7 @@ COLORS = {ExitCode.OK: "bold green", ExitCode.UNKNOWN: "bold yellow"}
 
 
 def _exit_code(outcomes: list[Outcome]) -> ExitCode:
-    """Return one wrong case answers the question, whatever could not be run."""
+    """Return the exit code: wrong takes precedence over not run, and that over unknown."""
     if any(one.wrong for one in outcomes):
         return ExitCode.WRONG
     if any(one.error for one in outcomes):

@@ -1,4 +1,4 @@
-"""The options that several commands have, defined once: what they are called and what they say."""
+"""The options that several commands share: names and help texts."""
 
 from __future__ import annotations
 
@@ -89,27 +89,27 @@ def page(help_text: str) -> Any:
 
 
 def one_mesh(text: str, option: str = "--mesh") -> Mesh:
-    """Return the mesh that `data=8,model=2` asks for."""
+    """Parse one mesh: `data=8,model=2`."""
     sizes = parse_mesh(text, option)
     for name, column in sizes.items():
         if len(column) != 1:
             raise ShardwiseError(
                 f"axis {name!r} has {len(column)} sizes",
                 where=f"{option} {text}",
-                rule="One mesh is looked at, with one size for each axis.",
+                rule="The command takes one mesh, with one size for each axis.",
                 remedy=f"{option} {name}={max(column)}",
             )
     return {name: column[0] for name, column in sizes.items()}
 
 
 def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], config.Settings]:
-    """Return the targets and the settings of the project; JAX is started as both of them ask."""
+    """Return the targets and the settings of the project; start JAX with the devices they set."""
     settings = config.load()
     chosen = targets or list(settings.paths)
     if not chosen:
         raise ShardwiseError(
             "no file or folder is named.",
-            rule="Cases are looked for in files and folders: FILE.py, FILE.py:NAME or DIR.",
+            rule="Cases are declared in files: FILE.py, FILE.py:NAME or DIR.",
             remedy=f'name one, or set {config.TABLE} paths = ["src"] in pyproject.toml.',
         )
     if not targets:
@@ -121,6 +121,6 @@ def prepare(targets: list[str] | None, devices: int | None) -> tuple[list[str], 
 
 
 def refuse_both(quiet: bool, verbose: bool) -> None:
-    """`-q` and `-v` ask for opposite things."""
+    """Raise if both `-q` and `-v` are given."""
     if quiet and verbose:
         raise typer.BadParameter("--quiet and --verbose exclude each other.")

@@ -1,4 +1,4 @@
-"""What is printed: in any encoding, and in words where it cannot be printed at all."""
+"""Standard output: encodings, and errors of writing to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .._base.errors import ShardwiseError, explain_error
 from .status import ExitCode
 
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""What a file without room answers to being written to."""
+"""The errors of writing to a full disk."""
 
 PRINTERS = (
     *(__name__, "shardwise._analysis.explain.text", "shardwise._practice.watch"),
@@ -25,7 +25,7 @@ PRINTERS = (
 
 
 def in_any_encoding() -> None:
-    """Have a sign that the terminal cannot show printed as `?`, which keeps tables straight."""
+    """Print characters that the terminal cannot encode as `?`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
             stream.reconfigure(errors="replace")
@@ -33,7 +33,7 @@ def in_any_encoding() -> None:
 
 @contextlib.contextmanager
 def printing() -> Iterator[None]:
-    """Inside, a command runs; where nothing more can be printed, that is one line and code 2."""
+    """Run a command; if standard output cannot be written, print one line and exit with 2."""
     try:
         try:
             yield
@@ -54,8 +54,7 @@ def printing() -> Iterator[None]:
 
 
 def _is_of_printing(error: OSError) -> bool:
-    """Return whether it came from writing to standard output: a file that is read may be as
-    broken."""
+    """Return whether an error came from writing to standard output."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -64,16 +63,16 @@ def _is_of_printing(error: OSError) -> bool:
 
 
 def _flush() -> None:
-    """Print what is held back, while there are words for what may come of it."""
+    """Flush standard output, where errors are still reported."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:  # the reader has seen enough, as `head` has
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         drop_the_rest()
 
 
 def drop_the_rest() -> None:
-    """What is left to print goes nowhere: Python would try again when it ends, and fail."""
+    """Discard further output: Python would flush again at exit, and fail."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

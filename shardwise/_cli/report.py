@@ -1,4 +1,4 @@
-"""What `shardwise check` prints: data first; text, JSON and GitHub's commands are made from it."""
+"""The output of `shardwise check`: outcomes as data, and as text, JSON or GitHub commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A case with its verdict, or with the error that kept it from being run."""
+    """A case with its verdict, or with the error of running it."""
 
     found: Found
     verdict: Verdict | Proof | None = None
@@ -31,29 +31,29 @@ class Outcome:
     program: Any = None
     """The function that was judged."""
     taken: str = ""
-    """Where its arguments are from, if not from the case itself: `explain=large`."""
+    """The source of its arguments, if not the case itself: `explain=large`."""
 
     @property
     def wrong(self) -> bool:
-        """Whether it was run and found wrong, in a way that is not silenced."""
+        """Whether it is wrong and not silenced."""
         if self.verdict is None or self.verdict.ok or self.unknown:
             return False
         return any(finding.certain for finding in self.findings) or not self.silenced
 
     @property
     def unknown(self) -> bool:
-        """Whether a proof was neither found nor excluded, and that is not silenced."""
+        """Whether the proof is unknown and not silenced."""
         unknown = getattr(self.verdict, "status", "") == "unknown"
         return unknown and bool(self.findings or not self.silenced)
 
     @property
     def silenced(self) -> tuple[Finding, ...]:
-        """What was found and is silenced."""
+        """The silenced findings."""
         return () if self.verdict is None else self.verdict.silenced
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found, if it was run."""
+        """The findings."""
         return () if self.verdict is None else self.verdict.findings
 
     @property
@@ -92,7 +92,7 @@ class Outcome:
 
 
 def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
-    """Return all in one line: `3 cases, 1 wrong`."""
+    """Return the summary: `3 cases, 1 wrong`."""
     wrong = sum(one.wrong for one in outcomes)
     not_run = sum(one.error is not None for one in outcomes)
     maybe = sum(not finding.certain for one in outcomes for finding in one.findings)
@@ -111,7 +111,7 @@ def summary(outcomes: Sequence[Outcome], unused: int = 0) -> str:
 
 
 def as_json(outcomes: Sequence[Outcome], unused: Sequence[Any] = ()) -> str:
-    """Return everything, for programs."""
+    """Return everything as JSON."""
     data = {
         "ok": not any(one.wrong or one.error or one.unknown for one in outcomes),
         "wrong": sum(one.wrong for one in outcomes),
@@ -136,7 +136,7 @@ def github_commands(outcome: Outcome) -> Iterator[str]:
 
 
 def advised(finding: Finding) -> str:
-    """Return what to do about a finding, on lines of its own."""
+    """Return the advice for a finding, on new lines."""
     from .._analysis.check import advice
 
     label, text = advice(finding) or ("", "")
@@ -178,7 +178,7 @@ def place(finding: Finding, found: Found) -> tuple[str, int, int]:
 
 
 def full_text(outcome: Outcome, verbose: bool) -> Text:
-    """Return a case for people: a headline, then the findings or the error."""
+    """Return the text of a case: a headline, then the findings or the error."""
     from rich.text import Text
 
     name = outcome.found.name
@@ -242,7 +242,7 @@ def _finding(finding: Finding) -> Text:
 
 
 def _advice(finding: Finding) -> Text:
-    """Return the fix as a coloured diff, or what may help."""
+    """Return the fix as a coloured diff, or the advice."""
     from rich.text import Text
 
     from .._analysis.check import advice

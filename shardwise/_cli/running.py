@@ -1,4 +1,4 @@
-"""What the commands that run cases share: import path, devices, where to print."""
+"""What the commands that run cases share: import path, devices, console."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def start_devices(count: int) -> None:
-    """Have JAX start with that many virtual CPU devices; it reads the flags when it starts."""
+    """Start JAX with that many virtual CPU devices; it reads the flags at startup."""
     flag = "--xla_force_host_platform_device_count"
     others = re.sub(rf"{flag}=\S*", "", os.environ.get("XLA_FLAGS", ""))
     os.environ["XLA_FLAGS"] = f"{others} {flag}={count}".strip()
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ.pop("JAX_NUM_CPU_DEVICES", None)  # it goes before the flag, and the option before it
+    os.environ.pop("JAX_NUM_CPU_DEVICES", None)  # it has precedence over the flag
     import jax
 
     if jax.device_count() != count:
@@ -35,7 +35,7 @@ def start_devices(count: int) -> None:
 
 @contextlib.contextmanager
 def path_as_it_was() -> Iterator[None]:
-    """Cases are imported from their folders, which stay on the path until all have run."""
+    """Restore `sys.path` after all cases have run: importing them adds their folders."""
     path = sys.path[:]
     try:
         yield
@@ -44,7 +44,7 @@ def path_as_it_was() -> Iterator[None]:
 
 
 def console() -> Console:
-    """Return colour only on a terminal, and none with NO_COLOR; lines are never broken."""
+    """Return a console that uses colour only on a terminal and never wraps lines."""
     from rich.console import Console
 
     return Console(highlight=False, soft_wrap=True)

@@ -114,13 +114,13 @@ def _meshes(outcome: Outcome) -> dict[str, list[str]]:
 
 
 def _silencer(finding: Finding, outcome: Outcome) -> str:
-    """Return whether a comment silences it, or the settings of the project."""
+    """Return whether a comment or the settings silence a finding."""
     by_comment = {code for _, _, code in outcome.silencers()}
     return "inSource" if finding.code in by_comment else "external"
 
 
 def _location(file: str, line: int, column: int = 1) -> dict[str, Any]:
-    """Return a path from here is relative, as code scanning wants it; any other one is a URI."""
+    """Return a location: a path below the working directory is relative, any other a URI."""
     path = Path(file)
     uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
     region = {"startLine": line, "startColumn": max(1, column)}

@@ -1,4 +1,4 @@
-"""What the options of `shardwise check` select: the meshes of `--mesh`, the cases of `-k`."""
+"""Parse the options `--mesh` and `-k` of `shardwise check`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ Matches = Callable[[str], bool]
 
 
 def parse_mesh(text: str, option: str = "--mesh") -> dict[str, list[int]]:
-    """Return the meshes that `data=1,2,4,8,model=2` asks for: sizes belong to the name before
-    them."""
+    """Parse `data=1,2,4,8,model=2`: sizes belong to the name before them."""
     sizes: dict[str, list[int]] = {}
     name = ""
     for item in text.split(","):
@@ -47,8 +46,7 @@ def _bad_mesh(where: str, what: str, remedy: str = "--mesh data=1,2,4,8,model=2"
 
 
 def parse_expression(text: str) -> Matches:
-    """Return what `-k` selects: words that a name contains, with `and`, `or`, `not` and
-    parentheses."""
+    """Parse `-k`: words that a name contains, with `and`, `or`, `not` and parentheses."""
     tokens = re.findall(r"[()]|[^\s()]+", text)
     try:
         matches = _any_of(tokens)

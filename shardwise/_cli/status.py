@@ -6,11 +6,10 @@ import enum
 
 
 class ExitCode(enum.IntEnum):
-    """0 and 1 answer the question that was asked; 2 and 3 say that it could not be answered.
+    """0 and 1 are answers; 2 and 3 mean that there is none.
 
     A command that a signal ended has 128 + its number, as in a shell: 130 for Ctrl-C, 143 for
-    SIGTERM, 141 where nobody reads what it
-    prints any more, as behind `| head -1`.
+    SIGTERM, 141 for a closed pipe, as behind `| head -1`.
     """
 
     OK = 0

@@ -19,11 +19,11 @@ from .cases import python_files
 from .options import Format
 
 BEAT = 0.3
-"""Seconds between two looks at the files."""
+"""Seconds between two scans of the files."""
 
 
 def watch_and_check(targets: list[str], flags: Mapping[str, Any], output: Format) -> NoReturn:
-    """Check, wait until a file changes, and so on until Ctrl-C."""
+    """Check each time a file changes, until Ctrl-C."""
     command = [sys.executable, "-m", "shardwise", "check", *targets, *_words(flags, output)]
     folders = [_folder(target) for target in targets]
     for number, changed in enumerate(_changes(folders)):
@@ -46,14 +46,13 @@ def _words(flags: Mapping[str, Any], output: Format) -> Iterator[str]:
 
 
 def _folder(target: str) -> Path:
-    """Return what to watch for a target: the folder itself, or that of the file, for what it
-    imports."""
+    """Return the folder to watch for a target."""
     path = Path(target.partition(".py:")[0] + ".py" if ".py:" in target else target)
     return path if path.is_dir() else path.parent
 
 
 def _changes(folders: list[Path]) -> Iterator[list[str]]:
-    """Yield nothing at first, then each time the names of the files that changed."""
+    """Yield an empty list, then the names of the changed files each time."""
     before = _seen(folders)
     yield []
     while True:
@@ -73,6 +72,6 @@ def _seen(folders: list[Path]) -> dict[str, tuple[int, int]]:
             try:
                 state = file.stat()
             except OSError:
-                continue  # it went away while we looked
+                continue  # it was deleted meanwhile
             found[str(file)] = (state.st_mtime_ns, state.st_size)
     return found

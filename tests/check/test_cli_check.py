@@ -336,7 +336,7 @@ def test_a_case_inside_something_is_told(here, around):
     result = run("steps.py")
     assert result.exit_code == ExitCode.NOT_RUN
     assert "case 'inner' in line" in result.stdout
-    assert "stands inside a class or a function" in result.stdout
+    assert "is inside a class or a function" in result.stdout
     assert "steps.py:right: right on 2 meshes" in result.stdout
 
 
@@ -352,7 +352,7 @@ def test_a_file_that_only_imports_cases(here, monkeypatch):
     (here / "others.py").write_text("from steps import right\nimport shardwise as sw\nsw.case\n")
     result = run("others.py")
     assert result.exit_code == ExitCode.NOT_RUN
-    assert "those that it imports are declared in steps" in result.stderr
+    assert "it only imports cases, which are declared in steps" in result.stderr
 
 
 @pytest.mark.parametrize(

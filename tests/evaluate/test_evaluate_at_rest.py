@@ -39,14 +39,14 @@ class TestDamage:
         ("change", "words"),
         [
             ("rows = -5", "it is of -5 examples"),
-            ("rows = 9", "checksum does not fit"),
+            ("rows = 9", "checksum does not match"),
             ("rows = 'x'", "values of other types"),
             ("batch = 0", "at a batch of 0"),
-            ("payload = zeroblob(length(payload))", "checksum does not fit"),
+            ("payload = zeroblob(length(payload))", "checksum does not match"),
             ("payload = 3", "values of other types"),
-            ("start = 5", "checksum does not fit"),
+            ("start = 5", "checksum does not match"),
             ("start = 995", "it ends at 1005 of 1000 examples"),
-            ("crc = 0", "checksum does not fit"),
+            ("crc = 0", "checksum does not match"),
         ],
     )
     def test_a_damaged_row_is_told_and_computed_again(self, path, change, words):
@@ -95,7 +95,7 @@ class TestDamage:
             database.execute("DELETE FROM steps WHERE start = 50")
             database.execute("INSERT INTO steps SELECT * FROM other.steps WHERE start = 50")
         database.close()
-        with pytest.warns(UserWarning, match="from example 50 on: its checksum does not fit"):
+        with pytest.warns(UserWarning, match="from example 50 on: its checksum does not match"):
             got = evaluate(identity, None, np.ones(100, np.float32), batch=10, journal=path)
         assert got["mean"] == 1.0
 

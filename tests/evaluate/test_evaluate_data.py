@@ -266,12 +266,12 @@ class TestListsOfNumbers:
     def test_ragged_lists(self):
         with pytest.raises(ShardingError, match=r"example 0 of .*: data\['x'\] is a list of lis"):
             self.first([{"x": [[1.0, 2.0], [3.0]]}])
-        with pytest.raises(ShardingError, match=r"batch 1: data\['x'\] is a list of lists dif"):
+        with pytest.raises(ShardingError, match=r"batch 1: data\['x'\] is a list of lists that"):
             self.first(iter([{"x": [[1.0]]}, {"x": [[1.0, 2.0], [3.0]]}]))
 
     @pytest.mark.parametrize("ragged", [[[1.0], []], [[], [1.0]], [1.0, []], [[np.int8(1)], []]])
     def test_lists_of_which_some_are_empty(self, ragged):
-        with pytest.raises(ShardingError, match=r"data\['x'\] is a list of lists differ"):
+        with pytest.raises(ShardingError, match=r"data\['x'\] is a list of lists that differ"):
             self.first([{"x": ragged}] * 4)
 
     @pytest.mark.parametrize("broken", [[1.0, None], [[1.0, 2.0], [None, 3.0]], [[1.0], None]])

@@ -66,7 +66,7 @@ class Seen:
         self.at: dict[Any, Value] = {}
         self.order: list[One] = []
         for one in self.recorder._seen:
-            self.at[one.op.outs[one.out], one.around.turn] = one.value
+            self.at[one.op.outs[one.out], one.around.iteration] = one.value
             self.order.append(one)
         self.turns: dict[Var, list[Any]] = {}
         for var, turn in self.at:
@@ -108,7 +108,7 @@ class Seen:
     def before(self, op: Op, turn: Any) -> Iterator[Value]:
         """Values that were there before an operation, in the same turn or outside the loop."""
         for one in self.order:
-            if one.op is op and one.around.turn == turn:
+            if one.op is op and one.around.iteration == turn:
                 return
             yield one.value
         yield from ()

@@ -101,23 +101,23 @@ def test_names_of_several_are_whole():
         looked.at(line=9999)
 
 
-def test_a_loop_is_shown_turn_by_turn():
+def test_a_loop_is_shown_iteration_by_iteration():
     found = sw.inspect(ring, X, mesh=sw.mesh(data=4))
     moved = [one for one in found if one.name == "moved"]
-    assert [one.turn for one in moved] == [(0,), (1,), (2,), (3,), (11,)]
+    assert [one.iteration for one in moved] == [(0,), (1,), (2,), (3,), (11,)]
     parts = np.split(X, 4)
     for one in moved:
         for device in range(4):
             np.testing.assert_array_equal(
-                one.at(data=device), parts[(device - one.turn[0] - 1) % 4]
+                one.at(data=device), parts[(device - one.iteration[0] - 1) % 4]
             )
-    assert "only the first 4 and the last turns of this loop are shown" in str(found)
+    assert "only the first 4 and the last iterations of this loop are shown" in str(found)
 
 
 def test_a_while_loop_is_followed():
     found = sw.inspect(counts_down, X, mesh=sw.mesh(data=2))
     halved = [one for one in found if one.name == "halved"]
-    assert [one.turn for one in halved] == [(0,), (1,), (2,)]
+    assert [one.iteration for one in halved] == [(0,), (1,), (2,)]
     np.testing.assert_allclose(halved[-1].at(data=1), X[4:] / 8)
 
 
@@ -296,7 +296,7 @@ class TestMeaning:
         shares = [float(squares.at(data=i)) for i in range(4)]
         np.testing.assert_allclose(sum(shares), ((x * w) ** 2).sum(), rtol=1e-5)
 
-    def test_in_a_loop_it_holds_at_every_turn(self):
+    def test_in_a_loop_it_holds_at_every_iteration(self):
         found = sw.inspect(ring, normal(8, 2), mesh=sw.mesh(data=4))
         assert {step.meaning for step in found.at(where="moved")} == {
             "a value of its own along data"

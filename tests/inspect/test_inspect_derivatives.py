@@ -154,9 +154,9 @@ class TestResults:
         right = jax.grad(lambda w: jnp.mean((X @ w) ** 2))(normal(3))
         np.testing.assert_allclose(slope.at(), 4 * right, rtol=1e-5)
 
-    def test_each_turn_of_a_loop_has_its_own(self):
+    def test_each_iteration_of_a_loop_has_its_own(self):
         found = sw.inspect(learns_in_a_loop, normal(3), X, mesh=MESH)
-        asked = [(step.name, step.turn) for step in found if step.kind == "derivative"]
+        asked = [(step.name, step.iteration) for step in found if step.kind == "derivative"]
         assert asked == [(name, (turn,)) for turn in range(3) for name in ("value", "slope")]
         assert {step.name for step in found} >= {"value", "slope"}
         assert "value, slope" not in {step.name for step in found}
@@ -194,7 +194,7 @@ class TestResults:
         ws = normal(2, 4, 4)
         found = sw.inspect(scanned, ws, normal(8, 4), mesh=MESH)
         stops = [stop for stop in found.stops if stop.where.line == line_of(scanned, "layer")]
-        passes = [(stop.mark, stop.turn) for stop in stops]
+        passes = [(stop.mark, stop.iteration) for stop in stops]
         assert passes == [(mark, (turn,)) for mark in ("", "backward pass") for turn in (0, 1)]
         named = [step for step in found if step.name == "out"]
         assert {(step.operation, step.direction) for step in named} == {("tanh", "forward")}

@@ -1,4 +1,4 @@
-"""`inspect`: every value of a sharded program, line by line, as each device holds it."""
+"""`inspect`: every value of a sharded program, line by line, on each device."""
 
 from .data import Step as Step
 from .inspect import inspect as inspect

@@ -1,4 +1,4 @@
-"""What an inspection found, as data. Text and pages look at these classes, and only so."""
+"""The data of an inspection, from which text and pages are made."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..._base.errors import ArgumentError, ShardwiseError, a_type, explain_error
 from ..._program import Where
 
 WHOLE = 64
-"""Up to how many numbers of an array are kept one by one; a larger one is kept by its range."""
+"""The most elements of an array that are kept whole; a larger one is kept as its range."""
 
 
 EDGES = ("input", "result")
@@ -22,31 +22,31 @@ EDGES = ("input", "result")
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What one device holds of a value: all of a small array, the range of a large one."""
+    """The part of a value on one device: all of a small array, the range of a large one."""
 
     shape: tuple[int, ...]
     dtype: str
     numbers: np.ndarray
-    """The array itself, or the first few numbers of a large one."""
+    """The array itself, or the first few elements of a large one."""
     least: float | int | None = None
     most: float | int | None = None
     mean: float | None = None
     mark: int | None = None
-    """Of a large one, a number made of all its numbers and their places."""
+    """A hash of all elements of a large one."""
 
     @property
     def whole(self) -> bool:
-        """Whether all numbers are there."""
+        """Whether all elements are kept."""
         return self.least is None
 
     def same(self, other: Part) -> bool:
-        """Return whether two devices hold the same."""
+        """Return whether two parts are equal."""
         return self.mark == other.mark and bool(
             np.array_equal(self.numbers, other.numbers, equal_nan=_inexact(self.numbers))
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the part as plain data; numbers that JSON has no word for are strings."""
+        """Return the part as plain data; NaN and infinities are strings."""
         if self.whole:
             return {"values": plain(self.numbers)}
         return {
@@ -59,7 +59,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Devices that hold the same part: their coordinates, and the part."""
+    """Devices with equal parts: their coordinates, and the part."""
 
     at: tuple[dict[str, int], ...]
     part: Part
@@ -67,38 +67,38 @@ class Device:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One value of a program: where it is made, and what each device holds of it."""
+    """One value of a program: where it is computed, and its part on each device."""
 
     number: int
     operation: str
-    """What makes it: a primitive of JAX, or a collective with its axes."""
+    """What computes it: a primitive of JAX, or a collective with its axes."""
     kind: str
-    """`input`, `value`, `collective` (devices meet here), `loop`, `derivative` or `result`.
+    """`input`, `value`, `collective` (devices communicate), `loop`, `derivative` or `result`.
 
-    A `derivative` is what `grad` or `value_and_grad` gives, at the line that asks for it.
+    A `derivative` is a result of `grad` or `value_and_grad`, at the line of that call.
     """
     where: Where
     name: str
-    """The name it is given in the source, where it has one."""
+    """Its name in the source, if it has one."""
     shape: tuple[int, ...]
-    """Of one device's part."""
+    """The shape of the part of one device."""
     dtype: str
     over: tuple[str, ...]
-    """The mesh axes along which the devices hold different parts; none, if all hold the same."""
+    """The mesh axes along which the parts of the devices may differ; empty if all are equal."""
     parts: Mapping[tuple[int, ...], Part] = dataclasses.field(repr=False)
     """A part for each coordinate along `over`."""
-    turn: tuple[int, ...] = ()
-    """In loops, the turn of each loop around it, from 0."""
+    iteration: tuple[int, ...] = ()
+    """In loops, the iteration of each loop around it, from 0."""
     direction: str = "forward"
-    """The pass it belongs to: `forward`, `backward` or `update`, what is made of gradients."""
+    """Its pass: `forward`, `backward` or `update`, which is computed from gradients."""
     saved: bool = False
-    """Whether only the backward pass needs it: no name in the source stands for it."""
+    """Whether only the backward pass uses it: it has no name in the source."""
     only: tuple[dict[str, int], ...] | None = None
-    """In a branch that only some devices take: those devices."""
+    """The devices that take the branch it is in, if not all do."""
     meaning: str | None = None
-    """What the value is of the whole, where that is known."""
+    """What the value is of the global array, if known."""
     leaf: str = ""
-    """Of a result, and of values of the update, the leaf of the result that it becomes."""
+    """The leaf of the result that a result, or a value of the update, becomes."""
 
     @property
     def backward(self) -> bool:
@@ -107,7 +107,7 @@ class Step:
 
     @property
     def title(self) -> str:
-        """What it is, in words: `total = psum over data`, `x, as in_specs split it`."""
+        """A description: `total = psum over data`, `x, as in_specs split it`."""
         if self.kind == "input":
             how = "as in_specs split it" if self.operation == "in_specs" else "whole on each device"
             return f"{self.name or 'an input'}, {how}"
@@ -118,17 +118,16 @@ class Step:
 
     @property
     def meets(self) -> bool:
-        """Whether devices exchange something here."""
+        """Whether devices communicate here."""
         return self.kind == "collective"
 
     @property
     def array(self) -> str:
-        """Its type and shape as people write them: `f32[2,3]`."""
+        """Its dtype and shape in short: `f32[2,3]`."""
         return f"{short(self.dtype)}[{','.join(map(str, self.shape))}]"
 
     def groups(self) -> list[Device]:
-        """Return the different parts, each with the devices that hold it, in order of the
-        devices."""
+        """Return the distinct parts, each with its devices, in order of the devices."""
         found: list[tuple[list[dict[str, int]], Part]] = []
         for at, part in self.parts.items():
             coordinate = dict(zip(self.over, at, strict=True))
@@ -143,8 +142,8 @@ class Step:
         return [Device(tuple(devices), part) for devices, part in found]
 
     def at(self, **coordinates: int) -> np.ndarray:
-        """Return what the device at these coordinates holds; of a large array, its first
-        numbers."""
+        """Return the part of the device at these coordinates; the first elements of a large
+        array."""
         key = tuple(coordinates.get(name, 0) for name in self.over)
         if key not in self.parts:
             raise ShardwiseError(
@@ -165,7 +164,7 @@ class Step:
             "shape": list(self.shape),
             "dtype": self.dtype,
             "differs_over": list(self.over),
-            "turn": list(self.turn),
+            "iteration": list(self.iteration),
             "pass": self.direction,
             "backward": self.backward,
             "saved": self.saved,
@@ -180,15 +179,15 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Consecutive values of one line, in one pass and one turn of the loops around it."""
+    """Consecutive values of one line, in one pass and one iteration of the loops around it."""
 
     where: Where
-    turn: tuple[int, ...]
+    iteration: tuple[int, ...]
     steps: tuple[Step, ...]
 
     @property
     def mark(self) -> str:
-        """The pass to name beside the line; none where it is forward, or asks for a derivative."""
+        """The name of the pass to show beside the line; empty for forward."""
         if _goes_back(self.steps[0]):
             return "backward pass"
         own = (s for s in self.steps if s.kind not in EDGES)
@@ -196,9 +195,9 @@ class Stop:
 
     @property
     def shown(self) -> tuple[Step, ...]:
-        """The values worth showing first: named ones, meetings, inputs, and the line's last.
+        """The values to show by default: named ones, collectives, inputs, and the last of the line.
 
-        There may be none: what is kept for the backward pass alone is not worth it.
+        There may be none: values that only the backward pass uses are left out.
         """
         own = [s for s in self.steps if not s.saved and not (s.backward and _handed(s))]
         return tuple(s for s in own if s.name or s.kind != "value" or s is own[-1])
@@ -208,7 +207,8 @@ class Stop:
 class Facts:
     """A whole inspection: every value of a sharded program in program order.
 
-    All that prints, draws or saves one takes these; `Inspection` has them as methods.
+    Functions that print, draw or save an inspection take this class; `Inspection` has them as
+    methods.
     """
 
     name: str
@@ -217,7 +217,7 @@ class Facts:
     """Axis names and sizes."""
     steps: tuple[Step, ...]
     notes: tuple[str, ...] = ()
-    """What is not shown, and why."""
+    """Notes on what is not shown, and why."""
     deadlock: str = ""
     """The deadlock that ends the program, if there is one."""
 
@@ -231,16 +231,16 @@ class Facts:
     def stops(self) -> list[Stop]:
         """The steps grouped by line, in program order."""
         grouped = itertools.groupby(
-            self.steps, lambda s: (s.where.file, s.where.line, s.turn, _goes_back(s))
+            self.steps, lambda s: (s.where.file, s.where.line, s.iteration, _goes_back(s))
         )
         groups = [(key, tuple(steps)) for key, steps in grouped]
         return [Stop(steps[-1].where, key[2], steps) for key, steps in groups]
 
     def at(self, line: int | str | None = None, where: str | None = None) -> Self:
-        """Return one place only: a line (`12`, `"train.py:12"`), or a word.
+        """Return the values of a line (`12`, `"train.py:12"`) or that match a word.
 
-        A word is the name of a value, an operation (`"psum"`) or a function; where it is none of
-        these, a piece of the source line.
+        A word is the name of a value, an operation (`"psum"`) or a function; if there is none, a
+        part of the source line.
         """
         if where is not None and not isinstance(where, str):
             raise ArgumentError(
@@ -268,14 +268,13 @@ class Facts:
 
 
 def _handed(step: Step) -> bool:
-    """Return whether it is only handed on: into a `shard_map`, or past a barrier of
+    """Return whether it is only passed on: into a `shard_map`, or past a barrier of
     `jax.checkpoint`."""
     return step.kind == "input" or step.operation == "optimization_barrier"
 
 
 def _goes_back(step: Step) -> bool:
-    """Return whether it is a value of the backward pass; not one that the line of a `grad`
-    gives."""
+    """Return whether it is a value of the backward pass, other than the result of a `grad`."""
     return step.backward and step.kind != "derivative"
 
 
@@ -337,13 +336,13 @@ SHORT = {
 
 
 def short(dtype: str) -> str:
-    """Return a type as people write it: `f32`."""
+    """Return a dtype in short: `f32`."""
     head = dtype.rstrip("0123456789")
     return SHORT.get(head, head) + dtype[len(head) :]
 
 
 def plain(value: Any) -> Any:
-    """Return numbers as JSON knows them; NaN and infinities as strings."""
+    """Return numbers for JSON; NaN and infinities as strings."""
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""The results of `grad` and `value_and_grad`, shown at the line that asks for them.
+"""The results of `grad` and `value_and_grad`, shown at the line of the call.
 
-The loss and the gradients are made on other lines: those of the function that is differentiated.
-They are what the operations made for a derivative hand on to the rest of the program.
+The loss and the gradients are computed on other lines: those of the differentiated function. They
+are the values of a derivative's operations that the rest of the program uses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .seen import Asked, Seen, Uses
 
 
 def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
-    """Return what was seen, and after each derivative its results."""
+    """Return the recorded values, with the results of each derivative inserted after it."""
     within = _Within(body)
     added: dict[int, list[Seen]] = {}
     moved: set[int] = set()
@@ -33,7 +33,7 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
                 )
                 for i in results
             )
-            # What already stands at that line is named there, and not shown twice.
+            # A value that is already shown at that line is not shown twice.
             moved |= {i for i in results if _at(seen[i], asked) and isinstance(seen[i].op, Join)}
     return [
         one
@@ -43,7 +43,7 @@ def with_results(seen: Sequence[Seen], body: Body, uses: Uses) -> list[Seen]:
 
 
 class _Within:
-    """The derivatives that each operation is made for."""
+    """The derivatives that each operation belongs to."""
 
     def __init__(self, body: Body):
         self.own: dict[int, dict[Asked, None]] = {}
@@ -57,8 +57,8 @@ class _Within:
     def _walk(self, body: Body, around: dict[Asked, None]) -> None:
         for op in body.ops:
             found = [one for source in (op.source, *op.calls) for one in derivatives_of(source)]
-            # The backward pass of a derivative goes through the derivatives inside it, but it is
-            # nothing that these give.
+            # The backward pass of a derivative goes through inner derivatives, but is not a result
+            # of them.
             found = found[-1:] if op.back_through_all else found
             self.inherited[id(op)] = around
             self.own[id(op)] = {**around, **dict.fromkeys(itertools.starmap(Asked, found))}
@@ -66,20 +66,19 @@ class _Within:
                 self._walk(inner, self.own[id(op)])
 
     def calls(self, seen: Sequence[Seen], asked: Asked) -> Iterator[list[int]]:
-        """Yield the runs of what was seen that belong to one call each."""
+        """Yield the consecutive values of each call."""
         inside = [asked in self.own.get(id(one.op), ()) for one in seen]
         for mine, group in itertools.groupby(range(len(seen)), inside.__getitem__):
             run = list(group) if mine else []
-            depth = min((len(seen[i].around.turn) for i in run), default=0)
-            for _, part in itertools.groupby(run, lambda i, d=depth: seen[i].around.turn[:d]):
+            depth = min((len(seen[i].around.iteration) for i in run), default=0)
+            for _, part in itertools.groupby(run, lambda i, d=depth: seen[i].around.iteration[:d]):
                 yield list(part)
 
 
 def _results(
     seen: Sequence[Seen], part: Sequence[int], asked: Asked, within: _Within, uses: Uses
 ) -> list[int]:
-    """Return the values of a derivative that leave it: first those of the function, then
-    gradients."""
+    """Return the results of a derivative: first those of the function, then gradients."""
     found = []
     for i in part:
         if asked not in within.inherited[id(seen[i].op)]:
@@ -94,10 +93,10 @@ def _at(one: Seen, asked: Asked) -> bool:
 
 
 def _name(asked: Asked, gradient: bool, beside: bool) -> str:
-    """Return what the line that asks calls a result.
+    """Return the name of a result on the line of the call.
 
-    Where it has two names, one is the gradient's: `value_and_grad` gives that last, and `grad`
-    first if it gives anything `beside`. If not, they are names of several gradients.
+    Of two names, one is that of the gradient: the last for `value_and_grad`, the first for `grad`
+    with a result `beside` it. Otherwise they are names of several gradients.
     """
     statement = statement_of(asked.where)
     value = getattr(statement, "value", None)
@@ -113,7 +112,7 @@ def _name(asked: Asked, gradient: bool, beside: bool) -> str:
 
 
 def _same(call: ast.Call, asked: Asked) -> bool:
-    """Return whether a call of the source is the one that asks for the derivative."""
+    """Return whether a call in the source is that of the derivative."""
     where = asked.where
     place = call.lineno, call.col_offset, call.end_col_offset
     return place == (where.line, where.column, where.end_column)

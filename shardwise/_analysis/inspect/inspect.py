@@ -1,4 +1,4 @@
-"""`inspect`: run a program on all devices of a mesh at once and keep what each one holds."""
+"""`inspect`: run a program on all devices of a mesh and keep every value on each device."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ def inspect(
     static_argnames: str | Iterable[str] | None = None,
     progress: Telling = None,
 ) -> Inspection:
-    """Return every value of a sharded program in program order, as each device holds it.
+    """Return every value of a sharded program in program order, with its part on each device.
 
     The program is run once, simulated on all devices of the mesh. Small arrays are kept whole,
-    large ones as their range and first numbers. A program that would deadlock is shown up to the
-    place where its devices part.
+    large ones as their range and first elements. A program that would deadlock is shown up to the
+    deadlock.
 
     Args:
         f: The function, with `jax.shard_map` somewhere inside. If it takes a keyword `mesh`, it is
-            given it; otherwise it runs under it as the ambient mesh.
-        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are left as they are.
-        mesh: The mesh: `sw.mesh(data=4)`, or `{"data": 4}`. Left out, `f` has its own mesh.
+            called with it; otherwise it runs under it as the ambient mesh.
+        *args: Its arguments: pytrees of arrays, Flax NNX objects. They are not changed.
+        mesh: The mesh: `sw.mesh(data=4)`, or `{"data": 4}`. By default, `f` has its own mesh.
         line: Only this line: `12`, or `"train.py:12"`.
-        where: Only values with this name, operation or function; where there is none, whose line
-            has this text.
-        in_specs: How the arguments lie on a mesh with Explicit axes, as in `sw.simulate`.
+        where: Only values with this name, operation or function; if there are none, those whose
+            line contains this text.
+        in_specs: The sharding of the arguments on a mesh with Explicit axes, as in `sw.simulate`.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
-        progress: What is going on, while it takes long: None is a line on a terminal that goes away
-            by itself and nothing elsewhere, True also lines where there is no terminal, False
-            nothing. A function is given the words: `progress=print`.
+        progress: None shows a status line on a terminal only, True also prints lines where there is
+            no terminal, False shows nothing. A function is called with each report:
+            `progress=print`.
 
     Returns:
         The inspection: `print` it, show it in a notebook, `save("page.html")` it to step through.
@@ -80,9 +80,9 @@ def inspect(
         raise ArgumentError(
             "an argument is a jax.ShapeDtypeStruct, which has no values",
             where="sw.inspect",
-            rule="inspect runs the program, and shows what each device holds.",
-            remedy="give an array: jnp.ones(x.shape, x.dtype). sw.check draws values for "
-            "shapes; sw.prove and sw.explain need none.",
+            rule="inspect runs the program, so it needs values.",
+            remedy="pass an array: jnp.ones(x.shape, x.dtype). sw.check draws values for shapes; "
+            "sw.prove and sw.explain need none.",
         )
     with telling(f"inspecting {name_of(f)}", progress):
         doing("tracing")
@@ -105,7 +105,7 @@ def inspect(
 
 
 def _followed(traced: Traced, program: SimulatedProgram) -> tuple[Kept | None, list[str]]:
-    """Return what the values mean; where that is unknown, a note says so."""
+    """Return the meanings of the values, and a note if the analysis failed."""
     try:
         return keep(program.body, traced.constants, traced.argument_paths), []
     except Exception as error:  # what a value means must not cost the user its numbers
@@ -113,7 +113,7 @@ def _followed(traced: Traced, program: SimulatedProgram) -> tuple[Kept | None, l
 
 
 def _not_sharded(mesh: Mesh | AbstractMesh | None, traced: Traced) -> list[str]:
-    """Say so where there is nothing to see of devices."""
+    """Return a note if the program does not use the mesh."""
     if mesh is None or mesh.size == 1 or is_sharded(traced.program.body):
         return []
     if not traced.program.body.outs:

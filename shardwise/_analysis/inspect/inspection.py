@@ -1,4 +1,4 @@
-"""The inspection as `sw.inspect` gives it: the data, with all that can be made of it as methods."""
+"""The inspection that `sw.inspect` returns: the data, with methods to print and save it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .text import text
 @public_methods("inspection")
 @dataclasses.dataclass(frozen=True, repr=False)
 class Inspection(Facts):
-    """Every value of a sharded program in program order, as each device holds it.
+    """Every value of a sharded program in program order, with its part on each device.
 
     `print` shows it line by line, a notebook shows it as a table, and `save("page.html")` writes a
     page to step through. Iterating gives the steps.
@@ -35,12 +35,11 @@ class Inspection(Facts):
         return str(self)
 
     def html(self) -> str:
-        """Return one page that needs nothing else: the program, the devices, and buttons to
-        step."""
+        """Return one self-contained page: the program, the devices, and buttons to step."""
         return html(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write it to `page.html`, `data.json` or `text.txt`; give the path."""
+        """Write it to `page.html`, `data.json` or `text.txt`; return the path."""
         path = path_of(path, "inspection.save")
         match path.suffix:
             case ".html":

@@ -1,8 +1,8 @@
-"""Which leaf of the result a value becomes: names for gradients and the state of an optimizer.
+"""The leaf of the result that a value becomes: names for gradients and optimizer state.
 
-A gradient has no name of its own in the source, where one variable stands for a whole tree. What it
-becomes has one: the new parameter and the moments made of it end in the same key. A value that ends
-up in leaves of different keys, as all gradients do where they are clipped together, has none.
+A gradient has no name of its own in the source, where one variable is a whole tree. The results
+computed from it have: the new parameter and its moments end in the same key. A value that enters
+leaves with different keys, as all gradients do if they are clipped together, has no name.
 """
 
 from __future__ import annotations

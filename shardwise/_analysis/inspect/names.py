@@ -132,4 +132,4 @@ def names(seen: Sequence[Seen], uses: Uses) -> list[str]:
 
 def _statement(one: Seen, uses: Uses) -> tuple[ast.stmt | None, tuple[int, ...]]:
     quiet = uses.backward(one.op) or isinstance(one.op, Split)
-    return None if quiet else statement_of(one.op.where), one.around.turn
+    return None if quiet else statement_of(one.op.where), one.around.iteration

@@ -1,7 +1,7 @@
-"""An inspection as one HTML page that needs nothing else, and as a piece for notebooks.
+"""An inspection as one self-contained HTML page, and as a fragment for notebooks.
 
-The page holds the inspection as JSON and a small script that shows one stop at a time. The piece
-for notebooks has no script: notebooks take scripts out of outputs they do not trust.
+The page has the inspection as JSON and a small script that shows one stop at a time. The fragment
+for notebooks has no script: notebooks remove scripts from untrusted outputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .data import Facts
 from .text import rows
 
 BESIDE = 4
-"""How many lines of source around those that make values are shown."""
+"""The number of source lines shown around those that compute values."""
 
 TINTS = (
     ("#d5e8f5", "#15405c"),
@@ -33,13 +33,13 @@ TINTS = (
     ("#dcdff5", "#2d3166"),
     ("#f5d9d9", "#5e2828"),
 )
-"""The background of what a device holds, light and dark: one for each different part."""
+"""The background colour of a part, light and dark: one for each distinct part."""
 
 EXACT = (1 << 53) - 1
-"""Up to which whole number a script tells each from the next."""
+"""The largest integer that JavaScript represents exactly with its neighbours."""
 
 LIMIT = 60
-"""How many values the piece for notebooks has, at most."""
+"""The most values in the fragment for notebooks."""
 
 
 def html(found: Facts) -> str:
@@ -51,8 +51,7 @@ def html(found: Facts) -> str:
 
 
 def _for_script(data: Any) -> Any:
-    """Return data as a script reads it right: whole numbers that a double does not hold are
-    strings."""
+    """Return data for a script: integers that a double cannot represent become strings."""
     match data:
         case dict():
             return {key: _for_script(one) for key, one in data.items()}
@@ -64,7 +63,7 @@ def _for_script(data: Any) -> Any:
 
 
 def notebook(found: Facts) -> str:
-    """Return the piece that a notebook shows."""
+    """Return the fragment that a notebook shows."""
     return (
         environment()
         .get_template("notebook.html.j2")
@@ -74,7 +73,7 @@ def notebook(found: Facts) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """Return the templates, and what they ask for."""
+    """Return the environment of the templates."""
     tints = {f"tint{k}": pair for k, pair in enumerate(TINTS)}
     templates = pages.environment(Path(__file__).parent / "templates", tints)
     templates.globals["rows"] = rows
@@ -82,7 +81,7 @@ def environment() -> Environment:
 
 
 def page_data(found: Facts) -> dict[str, Any]:
-    """Return what the script of the page needs: steps, stops and lines of source."""
+    """Return the data for the script of the page: steps, stops and lines of source."""
     stops = found.stops
     number = {id(step): index for index, step in enumerate(found.steps)}
     return {
@@ -93,7 +92,7 @@ def page_data(found: Facts) -> dict[str, Any]:
             {
                 "file": stop.where.file,
                 "line": stop.where.line,
-                "turn": list(stop.turn),
+                "iteration": list(stop.iteration),
                 "mark": stop.mark,
                 "steps": [number[id(step)] for step in stop.steps],
                 "shown": [number[id(step)] for step in stop.shown],

@@ -1,8 +1,8 @@
 """Run a program for all devices and keep every value.
 
-One compiled call gives all values of a list of operations, each as the engine holds it for all
-devices. What stands inside a loop or a branch is then run again with the inputs that it was seen
-to have: a loop turn by turn, a branch for the devices that take it.
+One compiled call returns all values of a list of operations, each stacked for all devices. The body
+of a loop or a branch is then run again with its recorded inputs: a loop iteration by iteration, a
+branch for the devices that take it.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from .names import names
 from .seen import Around, Seen, Uses
 
 ALL = Pace(1 << 30)
-"""All devices at once: programs that are looked at are small."""
+"""All devices at once: inspected programs are small."""
 
 FIRST, MOST = 4, 512
-"""Of a loop the first turns and the last are kept; a longer one is not followed to its end."""
+"""Of a loop the first iterations and the last are kept; a longer one is not followed to its end."""
 
 MANY = 1 << 12
-"""Of an array with more numbers than this only the range leaves the compiled program."""
+"""Of an array with more elements than this only the range leaves the compiled program."""
 
 
 class Recorder:
-    """Runs a program and turns what it sees into steps."""
+    """Runs a program and converts what it sees into steps."""
 
     def __init__(
         self, program: SimulatedProgram, kept: Kept | None = None, results: Sequence[str] = ()
@@ -77,7 +77,7 @@ class Recorder:
     # --- running
 
     def _list(self, body: Body, ins: Sequence[Value], around: Around, watch: Watch) -> list[Value]:
-        """Run a list of operations and note all it makes, what is nested in it too."""
+        """Run a list of operations and record all values, also of nested bodies."""
         made, trouble = self._run(body, watch)(list(ins))
         end = len(body.ops)
         if trouble is not None and int(trouble.site) and not self.deadlock:
@@ -122,12 +122,14 @@ class Recorder:
     def _scan(self, op: Scan, ins: list[Value], around: Around, watch: Watch) -> None:
         second = op.consts + op.carry
         consts, carry, xs = ins[: op.consts], ins[op.consts : second], ins[second:]
-        turns = range(op.length)[:: -1 if op.reverse else 1]
-        for count, turn in enumerate(turns):
+        iterations = range(op.length)[:: -1 if op.reverse else 1]
+        for count, iteration in enumerate(iterations):
             if self._too_long(op, count, op.length):
                 return
-            now = [_row(value, turn) for value in xs]
-            outs = self._turn(op.body, [*consts, *carry, *now], around, count, op.length, watch)
+            now = [_row(value, iteration) for value in xs]
+            outs = self._iteration(
+                op.body, [*consts, *carry, *now], around, count, op.length, watch
+            )
             if not outs:
                 return
             carry = outs[: op.carry]
@@ -144,16 +146,16 @@ class Recorder:
                 return
             if go.dims and not np.asarray(go.array).all():
                 self.notes.append(
-                    f"{op.where}: devices leave this loop at different turns; the "
-                    "turns after the first one leaves are not shown."
+                    f"{op.where}: devices leave this loop at different iterations; the "
+                    "iterations after the first one leaves are not shown."
                 )
                 return
-            carry = self._turn(op.body, [*body_consts, *carry], around, count, None, watch)
+            carry = self._iteration(op.body, [*body_consts, *carry], around, count, None, watch)
             if not carry:
                 return
             count += 1
 
-    def _turn(
+    def _iteration(
         self,
         body: Body,
         ins: list[Value],
@@ -162,9 +164,9 @@ class Recorder:
         length: int | None,
         watch: Watch,
     ) -> list[Value]:
-        """Return one turn of a loop: run, and kept if it is among the first or is the last."""
+        """Run one iteration of a loop, and keep it if it is among the first or the last."""
         mark = len(self._seen)
-        inside = dataclasses.replace(around, turn=(*around.turn, count))
+        inside = dataclasses.replace(around, iteration=(*around.iteration, count))
         outs = self._list(body, ins, inside, watch)
         if count >= FIRST and count + 1 != length and not self.deadlock:
             del self._seen[mark:]
@@ -173,7 +175,7 @@ class Recorder:
     def _too_long(self, op: Op, count: int, length: int | None) -> bool:
         if count == FIRST and length != FIRST + 1:
             last = " and the last" if length is not None and length <= MOST else ""
-            shown = f"only the first {FIRST}{last} turns of this loop are shown."
+            shown = f"only the first {FIRST}{last} iterations of this loop are shown."
             self.notes.append(f"{op.where}: {shown}")
         return count >= (MOST if length is None or length <= MOST else FIRST)
 
@@ -190,7 +192,7 @@ class Recorder:
                 )
             self._list(op.branches[way], operands, dataclasses.replace(around, only=only), watch)
 
-    # --- telling
+    # --- steps
 
     def _steps(self) -> list[Step]:
         body = self.program.body
@@ -224,7 +226,7 @@ class Recorder:
             dtype=var.kind,
             over=tuple(axis.name for axis in over),
             parts=_parts(value, one.value.dims, over, var),
-            turn=one.around.turn,
+            iteration=one.around.iteration,
             direction=uses.passes.of(op),
             saved=var in uses.kept,
             only=one.around.only,
@@ -268,7 +270,7 @@ def operation(op: Op) -> str:
         case Join():
             return "out_specs"
         case Scan():
-            return f"scan of {op.length} turns"
+            return f"scan of {op.length} iterations"
         case While():
             return "while_loop"
         case Cond():
@@ -296,23 +298,23 @@ def _jax_array(value: Any) -> Any:
 
 
 def _strong(value: Value, var: Var) -> Value:
-    """Return a value that a loop can be given again: with the type that it has in the program."""
+    """Return a value with the dtype that it has in the program, for a loop."""
     array = jnp.asarray(value.array)
     if array.dtype != var.dtype:
         array = array.astype(var.dtype)
     return Value(array, value.dims)
 
 
-def _row(value: Value, turn: int) -> Value:
-    """Return one turn's part of a stacked input: the first dimension that no mesh axis has."""
+def _row(value: Value, iteration: int) -> Value:
+    """Return the slice of a stacked input for one iteration, along the first local dimension."""
     rank = np.ndim(value.array)
     dim = next(d for d in range(rank) if d not in value.dims.values())
-    array = jax.lax.index_in_dim(value.array, turn, dim, keepdims=False)
+    array = jax.lax.index_in_dim(value.array, iteration, dim, keepdims=False)
     return Value(array, {axis: d - (d > dim) for axis, d in value.dims.items()})
 
 
 def _small(value: Value) -> tuple[Any, ...]:
-    """Return what leaves the device: the array, with mesh axes in front, or its range if it is
+    """Return what is transferred: the array, with mesh axes in front, or its range if it is
     large."""
     array = value.array
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
@@ -329,11 +331,10 @@ def _small(value: Value) -> tuple[Any, ...]:
 
 
 def _mark(flat: jax.Array) -> jax.Array:
-    """Return a number made of all the last dimension's numbers and their places: unlike ones
-    differ."""
+    """Return a hash of the elements along the last dimension and their positions."""
     if flat.dtype.itemsize < 4:
         flat = flat.astype(jnp.float32)
-    if jnp.issubdtype(flat.dtype, jnp.floating):  # zeros are alike, and so are NaNs
+    if jnp.issubdtype(flat.dtype, jnp.floating):  # all zeros are equal, and so are NaNs
         flat = jnp.where(flat == 0, 0, jnp.where(jnp.isnan(flat), jnp.nan, flat))
     bits = jax.lax.bitcast_convert_type(flat, jnp.uint32).reshape((*flat.shape[:-1], -1))
     place = jnp.arange(bits.shape[-1], dtype=jnp.uint32) * jnp.uint32(0x9E3779B1)
@@ -367,7 +368,7 @@ def _part(found: list[np.ndarray], var: Var) -> Part:
     if numbers.size <= WHOLE or numbers.dtype.kind not in "iuf":
         return Part(*kind, numbers)
     alike = numbers
-    if numbers.dtype.kind == "f":  # zeros are alike, and so are NaNs
+    if numbers.dtype.kind == "f":  # all zeros are equal, and so are NaNs
         alike = np.where(numbers == 0, 0, np.where(np.isnan(numbers), np.nan, numbers))
     return Part(
         *kind,
@@ -380,9 +381,9 @@ def _part(found: list[np.ndarray], var: Var) -> Part:
 
 
 def _widened(array: np.ndarray) -> np.ndarray:
-    """bfloat16 and float8 as float32, which NumPy can print; the others as they are.
+    """Return bfloat16 and float8 as float32, which NumPy can print; other arrays unchanged.
 
-    Tangents of whole numbers (`float0`) have no values, and are false.
+    Tangents of integers (`float0`) have no values, and become false.
     """
     if array.dtype == jax.dtypes.float0:
         return np.zeros(array.shape, np.bool_)

@@ -1,4 +1,4 @@
-"""What a run has seen, and what becomes of each value in the program."""
+"""The recorded values of a run, and the uses of each value in the program."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..._program import Body, Op, Passes, Var, Where, kept_for_backward, walk
 class Around:
     """The loops and branches around a list of operations."""
 
-    turn: tuple[int, ...] = ()
+    iteration: tuple[int, ...] = ()
     only: tuple[dict[str, int], ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A derivative: the function of JAX that was called for it, and the line."""
+    """A call of `grad` or a similar function: its name and its line."""
 
     function: str
     where: Where
@@ -27,16 +27,16 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One result of an operation, as the engine holds it for all devices."""
+    """One result of an operation, stacked for all devices."""
 
     op: Op
     out: int
     value: Value
     around: Around
     asked: Asked | None = None
-    """The derivative that it is a result of, for one that is shown at the line that asked."""
+    """The derivative that it is a result of, if it is shown at the line of that call."""
     name: str = ""
-    """What that line calls it."""
+    """Its name on that line."""
 
     @property
     def var(self) -> Var:
@@ -45,13 +45,13 @@ class Seen:
 
 
 class Uses:
-    """Who needs each value of a program."""
+    """The uses of each value of a program."""
 
     def __init__(self, body: Body):
         self.passes = Passes(body)
         self.kept = kept_for_backward(body, self.passes)
         self.results: dict[Var, int] = {}
-        """What a body gives, and which of its results it is."""
+        """The results of each body, with their index."""
         self._readers: dict[Var, list[Op]] = {}
         self._order: dict[int, int] = {}
         ops = list(walk(body.ops))
@@ -68,18 +68,16 @@ class Uses:
         return self.passes.of(op) == "backward"
 
     def needed(self, var: Var, inside: Container[int]) -> bool:
-        """Return whether the program needs a value beyond these operations and the backward
-        pass."""
+        """Return whether a value is used outside these operations and the backward pass."""
         if var in self.results:
             return True
         readers = (op for op in self._readers.get(var, ()) if not self.backward(op))
         return any(id(op) not in inside and not self.kept.issuperset(op.outs) for op in readers)
 
     def leaves(self, var: Var, inside: Container[int]) -> tuple[int, int] | None:
-        """Return where the program first needs a value beyond these operations; None where it does
-        not.
+        """Return where a value is first used outside these operations; None if nowhere.
 
-        A derivative around them goes back through what they made: that does not count.
+        Uses by the backward pass of an enclosing derivative do not count.
         """
         readers = (op for op in self._readers.get(var, ()) if not op.back_through_all)
         outside = [self._order[id(op)] for op in readers if id(op) not in inside]

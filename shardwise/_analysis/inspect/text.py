@@ -11,17 +11,17 @@ import numpy as np
 from .data import Device, Facts, Part, Step, Stop
 
 ROWS = 8
-"""How many different parts of a value are shown, at most."""
+"""The most distinct parts of a value that are shown."""
 
 DIGITS = range(6, 18, 2)
-"""How many decimals are shown of parts that look alike with four: the first that tells them."""
+"""The numbers of decimals to try for parts that look equal with four."""
 
 INPUTS = 12
-"""How many arguments that each device has whole are shown, at most."""
+"""The most replicated arguments that are shown."""
 
 
 def text(found: Facts, every: bool) -> str:
-    """Return the whole of it."""
+    """Return the text of an inspection."""
     mesh = "{" + ", ".join(f"{name}: {size}" for name, size in found.mesh.items()) + "}"
     count = len(found.steps)
     lines = [f"{found.name} on {mesh}: {count} value{'s' * (count != 1)}"]
@@ -51,14 +51,16 @@ def text(found: Facts, every: bool) -> str:
 
 
 def _fewer(steps: Sequence[Step]) -> list[Step]:
-    """Of many arguments that each device has whole, such as parameters, the first."""
+    """Return the steps without further replicated arguments, such as parameters."""
     whole = [s for s in steps if s.kind == "input" and not s.over]
     return [s for s in steps if s not in whole[INPUTS:]]
 
 
 def _head(stop: Stop) -> str:
-    turn = f"turn {', '.join(str(t + 1) for t in stop.turn)}" if stop.turn else ""
-    about = ", ".join(filter(None, [stop.mark, turn]))
+    iteration = (
+        f"iteration {', '.join(str(t + 1) for t in stop.iteration)}" if stop.iteration else ""
+    )
+    about = ", ".join(filter(None, [stop.mark, iteration]))
     where = f"{stop.where.file.rpartition('/')[2]}:{stop.where.line}" if stop.where.file else "?"
     return f"{where} | {stop.where.text}{f'  ({about})' if about else ''}"
 
@@ -81,8 +83,8 @@ def _step(step: Step) -> list[str]:
 
 
 def rows(step: Step, groups: Sequence[Device]) -> list[tuple[str, str]]:
-    """Return the devices of each group and its numbers, with digits enough to tell the groups
-    apart."""
+    """Return the devices and numbers of each group, with enough digits to distinguish the
+    groups."""
     first = [numbers(group.part) for group in groups]
     more = ([numbers(group.part, digits) for group in groups] for digits in DIGITS)
     apart = next(
@@ -93,7 +95,7 @@ def rows(step: Step, groups: Sequence[Device]) -> list[tuple[str, str]]:
 
 
 def place(over: Sequence[str], at: Sequence[Mapping[str, int]]) -> str:
-    """Return coordinates in words: `data 0`, `data 0..3`, `data 1, model 0`."""
+    """Return coordinates as text: `data 0`, `data 0..3`, `data 1, model 0`."""
     columns = {name: sorted({one[name] for one in at}) for name in over}
     if len(at) == np.prod([len(column) for column in columns.values()], dtype=int):
         return ", ".join(f"{name} {_ranges(column)}" for name, column in columns.items())

@@ -224,8 +224,8 @@
   };
   var tell = function (box, stop, number) {
     var place = stop.file ? stop.file.split("/").pop() + ":" + stop.line : "an unknown line";
-    var turn = stop.turn.length ? ", turn " + stop.turn.map(function (t) { return t + 1; }).join(", ") : "";
-    var top = make("p", (number + 1) + " of " + stops.length + ": " + place + turn, "soft");
+    var iteration = stop.iteration.length ? ", iteration " + stop.iteration.map(function (t) { return t + 1; }).join(", ") : "";
+    var top = make("p", (number + 1) + " of " + stops.length + ": " + place + iteration, "soft");
     if (stop.mark) top.appendChild(make("span", stop.mark, "pass"));
     box.appendChild(top);
     box.appendChild(make("div", data.steps[stop.steps[0]].where.text, "line"));
