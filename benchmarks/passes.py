@@ -102,7 +102,7 @@ def unrolled() -> tuple[Callable[..., Any], Any]:
 
 def lowered(make: Callable[[int], Any], at_once: int, args: Any) -> tuple[Any, float]:
     """Trace and lower a program; return it, and the least CPU seconds of a few counts."""
-    times = []
+    times, program = [], None
     for _ in range(ROUNDS):
         step = make(at_once)
         gc.collect()
