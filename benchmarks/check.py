@@ -170,6 +170,7 @@ def main() -> None:
             what = f"{name}, {'right' if right else 'wrong, with the line'}"
             ratio = took.cpu / one.cpu
             rows.append([what, str(one), str(took), f"{ratio:.2f} ({took.wall / one.wall:.2f})"])
+            print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
             limit = RIGHT if right else WRONG
             targets.append(Target(f"check, {what} / compile and run", ratio, limit))
     if asked.only in (None, "cold"):
