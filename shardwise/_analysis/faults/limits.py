@@ -184,9 +184,8 @@ class HiddenByZeros(Limit):
             def body(x, gain):
                 return x + gain * (x - x.mean(0)) / x.std(0)  # of each device's own rows
 
-            return jax.shard_map(body, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"))(
-                x, gain
-            )
+            specs = P("data"), P()
+            return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=P("data"))(x, gain)
 
 
         rows = jnp.arange(32.0).reshape(16, 2) ** 2

@@ -92,12 +92,11 @@ PAGES = {
 
 
         def prove(body, out_specs=P()):
-            specs = (P(), P(None, "model"), P("model"), P())
+            ins = (P(), P(None, "model"), P("model"), P())
 
             def layer(*args, mesh):
-                return jax.shard_map(
-                    body, mesh=mesh, in_specs=specs, out_specs=out_specs, check_vma=False
-                )(*args)
+                specs = {"in_specs": ins, "out_specs": out_specs}
+                return jax.shard_map(body, mesh=mesh, check_vma=False, **specs)(*args)
 
             print(sw.prove(layer, *shapes, mesh=sw.mesh(model=4), run=False))
         """,
