@@ -42,7 +42,8 @@ def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None)
         for c, t in summands:
             if t in total and coef * c * total[t] < 0 and not_finite(t):
                 return full((1, make("literal", "nan", (), ())), shape)
-            if t in total and vanishes(t):
+            if vanishes(t):
+                total[t] = 1
                 continue
             total[t] = tidy(total.get(t, 0) + coef * c)
             if lost is not None and coef * c and not total[t]:
@@ -52,10 +53,12 @@ def add(parts: Iterable[Scaled], shape: Shape, lost: list[Scaled] | None = None)
         return zero(shape)
     if len(terms) == 1:
         return total[terms[0]], terms[0]
-    lead = total[terms[0]]
+    lead = next((total[t] for t in terms if not vanishes(t)), 1)
     long = length(lead)
     spend(sum(long * length(total[t]) - 1 for t in terms))
-    return _hoisted("sum", (), [(over(total[t], lead), t) for t in terms], shape, lead)
+    return _hoisted(
+        "sum", (), [(1 if vanishes(t) else over(total[t], lead), t) for t in terms], shape, lead
+    )
 
 
 NOTHING = make("nothing", (), (), ())
