@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -43,12 +44,21 @@ def test_a_process_that_was_killed_is_named_and_replaced(monkeypatch):
         worker, "send", lambda *_: (os.kill(first.pid, signal.SIGKILL), first.wait())
     )
     with pytest.raises(
-        sw.ShardwiseError, match=r"was killed, most likely for memory[\s\S]*smaller mesh"
+        sw.ShardwiseError, match=r"ended for lack of memory, most likely[\s\S]*smaller mesh"
     ):
         explained()
     monkeypatch.undo()
     assert explained().collectives
     assert process().pid != first.pid
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has prlimit")
+def test_a_process_without_memory_says_so():
+    explained()
+    resource.prlimit(process().pid, resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    with pytest.raises(sw.ShardwiseError, match=r"lack of memory[\s\S]*smaller mesh"):
+        sw.explain(lambda x: x.sum(), shaped(512), mesh=sw.mesh(data=512), in_specs=P("data"))
+    assert explained().collectives
 
 
 def test_time_is_bounded(monkeypatch):

@@ -140,6 +140,19 @@ def test_serial_and_overlapped_are_the_two_ends():
     assert cost.bound == "latency"
 
 
+def test_nodes_wait_for_each_other_with_each_doubling():
+    waits = dataclasses.replace(MACHINE, node=2, waiting=0.1)
+    report = explained(lambda x: psum(x @ x), shaped(32, 4), out_specs=P(), mesh=sw.mesh(data=8))
+    cost, before = report.on(waits).cost, report.on(dataclasses.replace(waits, waiting=0.0)).cost
+    assert before.waiting == 0
+    assert cost.waiting == pytest.approx(0.2 * cost.serial)  # 4 nodes
+    assert (cost.serial, cost.overlapped) == (before.serial, before.overlapped)
+    for point, other in zip(cost.scaling[0].points, before.scaling[0].points, strict=True):
+        doublings = max(0, np.log2(point.size / 2))
+        assert point.efficiency == pytest.approx(other.efficiency / (1 + 0.1 * doublings))
+    assert f"{units.duration(cost.waiting)} waiting" in str(report.on(waits)).replace("\n", " ")
+
+
 def test_whether_it_fits():
     report = explained(lambda x: x @ x, shaped(16, 4))
     assert report.on(MACHINE).cost.fits
@@ -228,6 +241,8 @@ class TestMesh65536:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
+        ("waiting", -0.1),
+        ("waiting", 1.1),
         ("utilisation", 7),
         ("utilisation", 0),
         ("node", 2.5),

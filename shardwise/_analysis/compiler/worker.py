@@ -25,6 +25,12 @@ SECONDS = "SHARDWISE_COMPILE_SECONDS"
 
 DEFAULT_SECONDS = 900.0
 
+NO_MEMORY = ("bad_alloc", "ut of memory", "annot allocate memory", "pthread_create() failed")
+"""What a process without memory logs: the allocator, XLA, the kernel, the creation of a thread."""
+
+WIDTH = 300
+"""How much of a logged line an error shows."""
+
 
 class CompileError(ShardwiseError):
     """The compiler did not compile a program: it failed, took too long, or ran out of memory."""
@@ -67,7 +73,7 @@ class Worker:
                 raise _too_slow(seconds)
             return receive(stdout)
         except (EOFError, BrokenPipeError):
-            raise self._ended() from None
+            raise self._ended(Path(request.folder, "log")) from None
 
     def end(self) -> None:
         """End the process and wait for it, so that none is left behind."""
@@ -81,12 +87,15 @@ class Worker:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
-    def _ended(self) -> CompileError:
+    def _ended(self, log: Path) -> CompileError:
+        """Return the error of a process that is gone, with the last lines that it logged."""
         code = self.process.wait()
         self.errors.seek(0)
-        last = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
-        killed = code == -signal.SIGKILL or "bad_alloc" in " ".join(last)
-        why = "was killed, most likely for memory" if killed else f"ended with {_how(code)}"
+        text = self.errors.read() + (log.read_bytes() if log.exists() else b"")
+        lines = [line.strip() for line in text.decode(errors="replace").splitlines()]
+        last = [line[:WIDTH] for line in lines if line and line[0] != "@"][-3:]  # no stack
+        killed = code == -signal.SIGKILL or any(sign in "".join(lines) for sign in NO_MEMORY)
+        why = "ended for lack of memory, most likely" if killed else f"ended with {_how(code)}"
         return CompileError(
             explain_error(
                 "\n".join([f"the process that compiles {why}", *last]),
