@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ROUNDS, ROUND = 8, "SHARDWISE_FIX_ROUND"
 """How often files are fixed and checked again at most, and the variable that counts it."""
 
+BYTE_ORDER_MARK = "\ufeff"
+
 
 def fixes_of(outcomes: Sequence[Outcome]) -> list[Fix]:
     """Return the fixes of all cases, each once."""
@@ -38,7 +40,25 @@ def patches(outcomes: Sequence[Outcome]) -> Iterator[str]:
             )
         else:
             first[fix.file] = fix
-    yield from (fix.diff.removesuffix("\n") for fix in first.values())
+    yield from (_patch(fix).removesuffix("\n") for fix in first.values())
+
+
+def _patch(fix: Fix) -> str:
+    """Return the diff of a fix with the line endings of its file: without them none applies."""
+    from .._analysis.fixes.source import shown_path, unified_diff
+
+    kept = _content(Path(fix.file)) or ""
+    if _as_in(kept, fix.before) == fix.before:
+        return fix.diff
+    texts = (_as_in(kept, text) for text in (fix.before, fix.after))
+    return unified_diff(shown_path(fix.file), *texts)
+
+
+def _as_in(kept: str, text: str) -> str:
+    """Return text with the line endings, the last of them too, and the mark of a file."""
+    mark = BYTE_ORDER_MARK if kept.startswith(BYTE_ORDER_MARK) else ""
+    text = text if kept.endswith("\n") else text.removesuffix("\n")
+    return mark + (text.replace("\n", "\r\n") if "\r\n" in kept else text)
 
 
 def apply_fixes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> int:
@@ -50,11 +70,10 @@ def apply_fixes(outcomes: Sequence[Outcome], targets: Sequence[str]) -> int:
             continue
         if not _is_named(file, targets):
             typer.echo(f"{shown(file)}: not fixed, it is not below {', '.join(targets)}", err=True)
-        elif not (kept := _content(file)) or kept.replace("\r\n", "\n") != fix.before:
+        elif not (kept := _content(file)) or kept != _as_in(kept, fix.before):
             typer.echo(f"{shown(file)}: not fixed, it has changed since it was checked", err=True)
         else:
-            after = fix.after.replace("\n", "\r\n") if "\r\n" in kept else fix.after
-            write_file(file, after)
+            write_file(file, _as_in(kept, fix.after))
             typer.echo(f"{shown(file)}: fixed ({fix.verified}): {fix.description}")
             done.add(fix.file)
             count += 1

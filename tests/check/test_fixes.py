@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
 import linecache
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -397,60 +393,3 @@ def test_fixes_are_right_on_real_devices(name):
     outcome = of_corpus(name)
     assert outcome.verified == "proved", outcome
     assert outcome.right, outcome
-
-
-# --- the command line
-
-
-def shardwise(*words, cwd):
-    command = [sys.executable, "-m", "shardwise", "check", *words]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "mean.py"
-    path.write_text(textwrap.dedent(PROGRAM).lstrip())
-    return path
-
-
-def test_diff_prints_a_patch_and_fix_applies_it(file):
-    printed = shardwise("mean.py", "--diff", cwd=file.parent)
-    assert printed.returncode == 1, printed.stderr
-    assert printed.stdout.startswith("--- mean.py\n+++ mean.py\n@@ ")
-    assert "psum" in file.read_text()
-    applied = shardwise("mean.py", "--fix", cwd=file.parent)
-    assert applied.returncode == 0, applied.stdout + applied.stderr
-    assert "mean.py: fixed (proved): use pmean instead of psum" in applied.stdout
-    assert "1 case, right" in applied.stdout
-    assert "pmean(x.mean()" in file.read_text()
-
-
-def test_sarif_carries_the_fix(file):
-    printed = shardwise("mean.py", "--format", "sarif", cwd=file.parent)
-    result = json.loads(printed.stdout)["runs"][0]["results"][0]
-    (fix,) = result["fixes"]
-    assert fix["description"]["text"] == "use pmean instead of psum"
-    (change,) = fix["artifactChanges"]
-    assert change["artifactLocation"]["uri"] == "mean.py"
-    assert any("pmean" in one["insertedContent"]["text"] for one in change["replacements"])
-
-
-def test_only_files_that_are_named_and_unchanged_are_fixed(tmp_path, capsys):
-    from types import SimpleNamespace
-
-    from shardwise._cli.fixing import apply_fixes
-
-    inside, outside = tmp_path / "inside", tmp_path / "outside"
-    for folder in (inside, outside):
-        folder.mkdir()
-        (folder / "a.py").write_text("old\n")
-    (inside / "b.py").write_text("edited meanwhile\n")
-    files = [inside / "a.py", inside / "b.py", outside / "a.py"]
-    fixes = [sw.Fix("", "a change", "proved", str(file), "old\n", "new\n") for file in files]
-    outcomes = [SimpleNamespace(findings=[SimpleNamespace(fix=fix)]) for fix in fixes]
-    assert apply_fixes(outcomes, [str(inside)]) == 1  # pyright: ignore
-    assert [file.read_text() for file in files] == ["new\n", "edited meanwhile\n", "old\n"]
-    messages = capsys.readouterr().err
-    assert "b.py: not fixed, it has changed since it was checked" in messages
-    assert "not fixed, it is not below" in messages

@@ -231,8 +231,9 @@ def _differentiated(node: ast.Call) -> list[ast.expr]:
     for keyword in inner.keywords if inner else ():
         if keyword.arg == "argnums" and isinstance(keyword.value, ast.Constant):
             number = keyword.value.value
-            known = isinstance(number, int) and number < len(node.args)
-            return [node.args[number]] if known else []
+            if isinstance(number, int) and number < len(node.args):
+                return [node.args[number]]
+            return []
     return [node.args[0]]
 
 

@@ -167,8 +167,8 @@ class Search:
                     continue
                 if self._is_proved(tried):
                     alone = candidate.alone and self.attempt(candidate.alone)
-                    smaller = alone is not None and self._is_proved(alone)
-                    return (alone if smaller else tried).candidate, "proved"
+                    enough = alone if alone and self._is_proved(alone) else tried
+                    return enough.candidate, "proved"
                 if tried.is_open:
                     open_ones.append(tried)
                 elif tried.is_better(better or now):
