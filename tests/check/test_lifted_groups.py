@@ -79,7 +79,7 @@ def doubled(x):
 
 
 def spd(w, x):
-    return total(x.T @ x) + jnp.eye(4)
+    return total(x.T @ x) + jnp.eye(4, dtype=x.dtype)
 
 
 BRANCHES = [jnp.sin, lambda x: x, lambda x: (x * 2).astype("bfloat16").astype(x.dtype)]
@@ -109,7 +109,7 @@ PROGRAMS = {
     ),
     "factors": lambda w, x: jnp.linalg.cholesky(spd(w, x)) + jnp.linalg.inv(spd(w, x)),
     "complex numbers": lambda w, x: jnp.abs(jnp.fft.fft(total(jnp.exp(1j * x)).sum(0))),
-    "dropout": lambda w, x: total(x.sum(0)) * jax.random.bernoulli(jax.random.key(1), 0.5, (4,)),
+    "dropout": lambda w, x: total(x.sum(0)) * (1 + jax.random.bernoulli(jax.random.key(1), 0.5)),
     "integers of 4 bits": lambda w, x: total((x * 3).astype("int4").astype("float32").sum(0)),
     "float4": lambda w, x: total(x.astype("float4_e2m1fn").astype("float32").sum(0)),
     "float8_e3m4": lambda w, x: total(x.astype("float8_e3m4").astype("float32").sum(0)),
