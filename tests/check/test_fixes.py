@@ -264,6 +264,32 @@ def test_a_statement_that_does_more_than_define_is_not_executed_again():
     assert len(mean.__globals__["made"]) == 1
 
 
+KEEPS_A_RECORD = {
+    "a list": "made = []\ndef keep(f):\n    made.append(f)\n    return f",
+    "a global": "made = ()\ndef keep(f):\n    global made\n    made += (f,)\n    return f",
+    "an object": "made = []\nclass Book:\n    keep = made.append\ndef keep(f):\n"
+    "    Book.keep(f)\n    return f",
+    "a method": "made = []\ndef keep(f, add=made.append):\n    add(f)\n    return f",
+    "a function of a function": "made = []\ndef add(f):\n    made.append(f)\n"
+    "def keep(f):\n    add(f)\n    return f",
+}
+
+
+@pytest.mark.parametrize("name", KEEPS_A_RECORD)
+def test_what_a_decorator_records_is_recorded_once(name):
+    text = OUTSIDE.format(
+        constants='OUT = P(None, "data")\n' + KEEPS_A_RECORD[name],
+        program=MODULES["constant"][0][1].replace(
+            "mapped = jax.shard_map(body", "mapped = keep(jax.shard_map)(body"
+        ),
+    )
+    mean = program_from(text, f"<ipython-input-recorded-{name}>")
+    count = len(mean.__globals__["made"])
+    assert count == 1
+    assert not sw.check(mean, W, X, mesh=DATA).findings[0].fix
+    assert len(mean.__globals__["made"]) == count
+
+
 def test_names_that_are_imported_bare_are_written_bare():
     text = OUTSIDE.format(
         constants="",

@@ -25,13 +25,11 @@ from typing import Any
 import jax
 
 from ..._program import is_user_file
+from .definitions import only_defines
 from .source import FUNCTIONS, Edit, Source, within_body
 
 Key = tuple[str, int, int]
 """A function in a file: its qualified name, first line, and number among those that share both."""
-
-DEFINES = (ast.Assign, ast.AnnAssign, ast.FunctionDef)
-"""The statements outside functions that may be executed once more."""
 
 
 def functions_of(file: str) -> list[FunctionType]:
@@ -196,7 +194,10 @@ class Live:
         names: set[str] = set()
         for statement in self.source.tree.body:
             if statement in outside or names & read_by(statement):
-                if not isinstance(statement, DEFINES):
+                if not all(
+                    only_defines(statement, module, outside_functions(statement))
+                    for module in self.globals
+                ):
                     return None
                 plan.append(statement)
                 names |= bound_by(statement)
