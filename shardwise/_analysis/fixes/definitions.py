@@ -93,8 +93,8 @@ def _resolve(node: ast.expr, names: Mapping[str, Any]) -> Any:
 def _is_pure(target: Any, seen: tuple[Any, ...] = ()) -> bool:
     if isinstance(target, FunctionType) and not _in_library(target):
         return target in seen or _changes_nothing(target, (*seen, target))
-    if isinstance(target, MethodType) or isinstance(getattr(target, "__self__", None), np.ndarray):
-        return isinstance(target.__self__, type | np.ndarray) and _in_library(target)
+    if isinstance(target, MethodType):
+        return isinstance(target.__self__, type) and _in_library(target)
     if getattr(target, "__module__", None) == "builtins":
         return target.__name__ not in ACTS
     return callable(target) and _in_library(target)
