@@ -11,7 +11,9 @@ from .term import Scaled, Shape, Term
 
 Factors = Counter[Term]
 
-LARGEST = ("max", "reduce_max", "min", "reduce_min")
+LARGEST = T.operations(
+    lambda p: p.combines in ("max", "min") and (p.pointwise or p.acts == "reduces")
+)
 """A largest or smallest score."""
 
 

@@ -142,7 +142,7 @@ def campaign(
     from shardwise._base import progress as _progress
     from shardwise._runtime.evaluate.journal import journal
 
-    _progress.Call.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
+    _progress.CallbackView.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
     rng = random.Random(seed)
     places = sites(folder, kinds)
     counts = {site.name: Counter() for site in places}

@@ -196,7 +196,7 @@ def campaign(
     from shardwise._base import progress as _progress
     from shardwise._runtime.evaluate.journal import journal
 
-    _progress.Call.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
+    _progress.CallbackView.every = journal._GROUP_SECONDS = 0.0  # break off where it is asked for
     rng = random.Random(seed)
     folder.chmod(0o755)
     places = [prepare(kind, folder) for kind in kinds if kind in ("arrays", "plain", "nnx")]

@@ -10,14 +10,14 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._engine.lower import block, passes, run
+from shardwise._engine.lower import block_sums, passes, run
 
 from ..support import normal, real_mesh
 
 
 @pytest.fixture(autouse=True)
 def accelerator(monkeypatch):
-    for module in (run, block, passes):
+    for module in (run, block_sums, passes):
         monkeypatch.setattr(module, "on_host", lambda: False)
 
 

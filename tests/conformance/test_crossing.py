@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import shardwise as sw
-from shardwise._engine.lower import crossing
+from shardwise._engine.lower import recompute
 
 from ..support import assert_same, normal, real_mesh
 from ..test_examples import load
@@ -27,7 +27,7 @@ def at_once(request):
 @pytest.fixture
 def eager(monkeypatch):
     """Arrays of any size are worth it."""
-    monkeypatch.setattr(crossing, "SMALL", -1)
+    monkeypatch.setattr(recompute, "SMALL", -1)
 
 
 def activations(x):

@@ -103,7 +103,7 @@ class TestDamage:
         from shardwise._base import progress as _progress
         from shardwise._runtime.evaluate.journal import journal
 
-        monkeypatch.setattr(_progress.Call, "every", 0.0)
+        monkeypatch.setattr(_progress.CallbackView, "every", 0.0)
         monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)
 
         def remove(snapshot):
@@ -118,7 +118,7 @@ class TestSignals:
     def interrupted(self, data, path, signum, capsys, monkeypatch):
         from shardwise._base import progress as _progress
 
-        monkeypatch.setattr(_progress.Call, "every", 0.0)
+        monkeypatch.setattr(_progress.CallbackView, "every", 0.0)
         end = KeyboardInterrupt if signum == signal.SIGINT else SystemExit
         sent = []
 

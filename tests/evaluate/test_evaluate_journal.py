@@ -68,7 +68,7 @@ def eager(monkeypatch):
     from shardwise._base import progress as progress
     from shardwise._runtime.evaluate.journal import journal
 
-    monkeypatch.setattr(progress.Call, "every", 0.0)
+    monkeypatch.setattr(progress.CallbackView, "every", 0.0)
     monkeypatch.setattr(journal, "_GROUP_SECONDS", 0.0)
 
 

@@ -101,7 +101,7 @@ class TestProgress:
         assert progress.clock(3723) == "1:02:03"
 
     def test_a_function_is_given_snapshots(self, monkeypatch):
-        monkeypatch.setattr(progress.Call, "every", 0.0)
+        monkeypatch.setattr(progress.CallbackView, "every", 0.0)
         seen = []
         _evaluate.evaluate(two, None, normal(100), batch=10, mesh=devices(1), progress=seen.append)
         assert [s.done for s in seen] == [*range(10, 101, 10), 100]

@@ -160,7 +160,7 @@ def test_processes_that_run_something_else():
     ]
     assert "the clocks of b and a are 95 s apart" in found["notes"][0]
     found = _compare([one, {**one, "host": "b", "address": "127.0.1.1"}])
-    assert "the name b stands for 127.0.1.1 on that host" in found["notes"][0]
+    assert "the name b resolves to 127.0.1.1 on that host" in found["notes"][0]
     found = _compare([one, {**one, "script": "t.py 2"}])
     assert "has the script t.py 1, process 1 on a has t.py 2" in found["wrong"][0]
 

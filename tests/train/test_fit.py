@@ -397,7 +397,7 @@ def test_a_log_of_another_kind(tmp_path):
 def test_progress_can_be_listened_to(monkeypatch):
     from shardwise._base import progress as _progress
 
-    monkeypatch.setattr(_progress.Call, "every", 0.0)
+    monkeypatch.setattr(_progress.CallbackView, "every", 0.0)
     seen = []
     fit(progress=seen.append, every=5)
     assert seen[-1].done == seen[-1].total == STEPS
@@ -410,7 +410,7 @@ def test_compiling_does_not_count_for_the_time_left(monkeypatch):
 
     now, seen = [100.0], []
     monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
-    view = _progress.Call(seen.append)
+    view = _progress.CallbackView(seen.append)
     view.every = 0.0
     bar = _progress.Progress(view, 1000, 400, dict, unit="steps")
     now[0] += 60  # the first step is compiled
@@ -475,7 +475,7 @@ def test_the_end_is_one_line_with_metrics_and_paths(tmp_path, capsys):
 def test_what_was_evaluated_is_shown_from_then_on(monkeypatch):
     from shardwise._base import progress as _progress
 
-    monkeypatch.setattr(_progress.Call, "every", 0.0)
+    monkeypatch.setattr(_progress.CallbackView, "every", 0.0)
     seen = []
     fit(progress=seen.append, every=2, steps=5, evaluate={"test": lambda state: {"hits": 0.5}})
     assert list(seen[-1].metrics) == ["loss", "test/hits"]
