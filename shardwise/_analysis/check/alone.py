@@ -1,9 +1,9 @@
-"""What each device does with its own part alone, where the whole was meant.
+"""Find operations that each device applies to its own part, where the whole array was meant.
 
-In-batch negatives, a median, a running sum: an operation that takes the elements of a dimension
-together gives something else for a part of it. No rule says what that is, so no proof says that it
-is wrong. But where the numbers are, and devices meet in nothing but sums on the way to the result,
-nothing has put the parts together.
+In-batch negatives, a median, a running sum: an operation that combines the elements of a dimension
+gives another result for a part of it. The analysis has no rule for the difference and so cannot
+prove that it is wrong. But if the numbers are wrong, and the devices communicate by nothing but
+reductions on the way to the result, then no exchange has made up for the missing parts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PRODUCT = "dot_general"
 
 
 def alone(op: Op | None, one: Wrong) -> Finding | None:
-    """Return the finding for an operation since which a wrong result is not what one device has."""
+    """Return the finding for an operation that was applied to parts, if it explains the result."""
     if not isinstance(op, Leaf) or not op.where.file or not one.comes_from(op):
         return None
     given = [atom.axes for atom in op.ins if isinstance(atom, Var)]
@@ -55,7 +55,7 @@ def _rows(op: Leaf, over: str) -> str:
 
 
 def _are_exchanged(one: Wrong, axes: Sequence[Axis]) -> bool:
-    """Whether devices exchange, otherwise than by a reduction, something that the result is of."""
+    """Return whether a result depends on a collective over `axes` that is not a reduction."""
     body = one.run.body
     made_by = ancestors(body, body.outs[one.index])
     return any(_exchanges(op, axes) for op in walk(made_by))

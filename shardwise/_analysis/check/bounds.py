@@ -1,4 +1,4 @@
-"""Which numbers the arguments of a program may hold, read off their uses."""
+"""Infer from their uses which numbers the arguments of a program may hold."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ KEEPS = primitives.names(
         or (p.acts == "moves" and p.moves in ("reorder", "part", "repeat", "join"))
     )
 )
-"""What passes numbers on as they are."""
+"""Operations that pass numbers on unchanged."""
 
 PASSES = KEEPS | primitives.names(
     lambda p: (p.pointwise and (p.selects or p.bounded or p.linear == "all")) or p.moves == "pad"
 )
-"""What may stand between an argument and its use as an index, offsets and wrapping included."""
+"""Operations allowed between an argument and its use as an index: offsets, wrapping."""
 
 CARRIES_NAN = KEEPS | primitives.names(
     lambda p: (
@@ -34,20 +34,20 @@ CARRIES_NAN = KEEPS | primitives.names(
         or p.acts == "contracts"
     )
 )
-"""What may stand between an argument and the question where it makes a NaN."""
+"""Operations allowed between an argument and a test for NaN."""
 
 HUGE = 1 << 30
-"""A number that others are compared with so that they stay below it, not to tell them apart."""
+"""Limits this large are bounds to stay below, not values to tell apart."""
 
 T = TypeVar("T")
 
 Sources = dict[Var, frozenset[Var]]
 Reader = Callable[[Op], Iterator[tuple[Atom, Any]]]
-"""What an operation says about its operands."""
+"""What an operation implies for its operands."""
 
 
 def bounds(body: Body) -> dict[Var, int]:
-    """For each input that is used as an index, one more than the largest it may be."""
+    """Return the exclusive upper bound of each input that is used as an index."""
     found: dict[Var, int] = {}
     for var, limit in _uses(body, _inputs(body, jnp.integer), PASSES, _limits_in):
         found[var] = min(found.get(var, limit), limit)
@@ -55,24 +55,24 @@ def bounds(body: Body) -> dict[Var, int]:
 
 
 def marks(body: Body) -> dict[Var, frozenset[float]]:
-    """For each input that is asked where it equals a number, as in `labels != -100`, those."""
+    """Return the numbers that each input is tested for equality with, as in `labels != -100`."""
     return _gathered(_uses(body, _inputs(body, jnp.integer), KEEPS, _compared(_marks)))
 
 
 def sides(body: Body) -> dict[Var, frozenset[float]]:
-    """For each input that is held against numbers, those, and such on both sides of them.
+    """Return the numbers that each input is ordered against, and one on either side of them.
 
-    As -1, 0 and 1 for `labels >= 0`. That an index is compared with 0 to count it from the end is
-    no such use.
+    For example -1, 0 and 1 for `labels >= 0`. Comparing an index with 0 to count it from the end
+    does not count.
     """
     inputs = _inputs(body, jnp.integer) | _inputs(body, jnp.floating)
     return _gathered(_uses(body, inputs, KEEPS, _compared(_sides)))
 
 
 def missing(body: Body) -> set[Var]:
-    """The inputs that are split, and of whose elements it is asked where they make a NaN.
+    """Return the split inputs whose elements are tested for NaN.
 
-    As labels are that are missing here and there, and left out by `nanmean`.
+    For example labels that are missing here and there, and left out by `nanmean`.
     """
     parts = {
         op.outs[0]: frozenset({op.ins[0]})
@@ -85,7 +85,7 @@ def missing(body: Body) -> set[Var]:
 def _asked_for_nan(op: Op) -> Iterator[tuple[Atom, bool]]:
     if isinstance(op, Leaf) and op.name in ("eq", "ne"):
         one, other = op.ins
-        if one is other and isinstance(one, Var) and one.shape:  # of a number, it is for safety
+        if one is other and isinstance(one, Var) and one.shape:  # a scalar test is a safeguard
             yield one, True
 
 
@@ -97,10 +97,10 @@ def _gathered(found: Iterator[tuple[Var, T]]) -> dict[Var, frozenset[T]]:
 
 
 def met(body: Body) -> dict[Var, Var]:
-    """For each input that is asked where it equals a value of the program, that value.
+    """Return for each input a value of the program that it is tested for equality with.
 
-    As labels are that are counted where a prediction is right. A value that is made of the input
-    itself is none.
+    For example the predictions that labels are compared with. Values that depend on the input
+    itself are left out.
     """
     there = {out for op in body.ops for out in op.outs}
     found = _uses(body, _inputs(body, jnp.integer), KEEPS, lambda _: _equals)
@@ -119,16 +119,16 @@ def _depends(body: Body, value: Var, on: Var) -> bool:
 
 
 def _inputs(body: Body, kind: Any) -> Sources:
-    """The inputs that hold numbers of a kind."""
+    """Return the inputs that hold numbers of a kind."""
     return {var: frozenset({var}) for var in body.ins if jnp.issubdtype(var.dtype, kind)}
 
 
 def _uses(
     body: Body, sources: Sources, passes: frozenset[str], reader: Callable[[Body], Reader]
 ) -> Generator[tuple[Var, Any], None, list[frozenset[Var]]]:
-    """What operations say of the inputs that their operands hold; returns those in the results.
+    """Yield what `reader` says of inputs in operands; return the inputs that reach the results.
 
-    What a loop carries is followed through it once.
+    Loop bodies are followed once.
     """
     read = reader(body)
     for op in body.ops:
@@ -173,7 +173,7 @@ def _limits_in(body: Body) -> Reader:
 
 
 def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
-    """Numbers counted from 0, in whatever shape, and those of places in an array."""
+    """Track the exclusive upper bound of integers that count from 0 or are positions."""
     if not isinstance(op, Leaf):
         return
     shape = op.ins[0].shape if op.ins and isinstance(op.ins[0], Var) else ()
@@ -194,7 +194,7 @@ def _follow_range(op: Op, ranges: dict[Var, int]) -> None:
 
 
 def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
-    """The operands that are indices, each with the bound that this use of it sets."""
+    """Yield the operands that are indices, each with the bound that this use sets."""
     if isinstance(op, Cond):
         yield op.ins[0], len(op.branches)
     if not isinstance(op, Leaf) or not op.ins or not isinstance(op.ins[0], Var):
@@ -219,7 +219,7 @@ def _limits(op: Op, ranges: dict[Var, int]) -> Iterator[tuple[Atom, int]]:
 
 
 Says = Callable[[str, float], Iterator[float]]
-"""What a comparison says, by its name and the number that something is compared with."""
+"""Numbers that follow from a comparison with a number, by the name of the comparison."""
 
 
 def _compared(says: Says) -> Callable[[Body], Reader]:
@@ -231,14 +231,14 @@ def _comparisons(body: Body, says: Says) -> Reader:
     chosen = {op.ins[0]: op for op in body.ops if isinstance(op, Leaf) and op.name == "select_n"}
 
     def wraps(op: Op, one: Atom) -> bool:
-        """Whether the comparison serves to count an index from the end."""
+        """Return whether the comparison serves to count an index from the end."""
         select = chosen.get(op.outs[0])
         cases = select.ins[1:] if select else ()
         adding = [made[case] for case in cases if isinstance(case, Var) and case in made]
         return any(one in add.ins for add in adding if isinstance(add, Leaf) and add.name == "add")
 
     def written(atom: Atom) -> float | None:
-        """The number that the program has here, if it is written in it."""
+        """Return the literal that a value stands for, if it is one."""
         while isinstance(atom, Var):
             op = made.get(atom)
             if not isinstance(op, Leaf) or op.name not in KEEPS or len(op.ins) != 1:
@@ -263,12 +263,12 @@ def _comparisons(body: Body, says: Says) -> Reader:
 
 
 def _marks(comparison: str, number: float) -> Iterator[float]:
-    """The number that an equality singles out."""
+    """Yield the number that an equality singles out."""
     if comparison in ("eq", "ne"):
         yield number
 
 
 def _sides(comparison: str, number: float) -> Iterator[float]:
-    """A number that others are held against, and those on both sides of it."""
+    """Yield a number that others are ordered against, and one on either side of it."""
     if comparison not in ("eq", "ne"):
         yield from (number, math.ceil(number) - 1, math.floor(number) + 1)

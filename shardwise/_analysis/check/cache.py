@@ -1,4 +1,4 @@
-"""Compiled programs, kept for the next case that lowers to the same one."""
+"""A cache of compiled programs, shared by cases that lower to the same program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 MOST = 64
-"""How many compiled programs are kept, the latest used ones."""
+"""The number of compiled programs kept; the least recently used is dropped."""
 
 _kept: collections.OrderedDict[Any, Callable[..., Any]] = collections.OrderedDict()
 
@@ -18,13 +18,13 @@ _kept: collections.OrderedDict[Any, Callable[..., Any]] = collections.OrderedDic
 def compiled(lowered: Any, options: dict[str, Any]) -> Callable[..., Any]:
     """Compile a lowered program, unless the same one was compiled before.
 
-    Cases of one command differ in their data and in the meshes of which one is the mesh of ones;
-    a fix that is tried often leaves the program on one device as it is.
+    The cases of one command often differ only in data or in meshes, and trying a fix often leaves
+    the program on one device unchanged.
     """
     text = hashlib.blake2b(lowered.as_text().encode()).digest()
-    config: Any = jax.config  # its attributes are made as JAX starts
+    config: Any = jax.config  # its attributes are defined dynamically
     device = config.jax_default_device or jax.devices()[0]
-    # The text does not name arguments that the program does not use; a call is checked for them.
+    # The text omits unused arguments, but the compiled function checks for them.
     given = tuple((aval.shape, aval.dtype) for aval in jax.tree.leaves(lowered.in_avals))
     key = text, given, lowered.in_tree, lowered.out_tree, device, *sorted(options.items())
     if key not in _kept:

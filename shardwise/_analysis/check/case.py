@@ -23,13 +23,13 @@ class Case:
     mesh: Sizes
     options: Mapping[str, Any]
     explain: Callable[[], tuple[Callable[..., Any], Sequence[Any]]] | None = None
-    """Returns what to explain, at the size at which it will run; else what is checked is."""
+    """Returns the program to explain, at full size; by default the checked program is explained."""
     explain_mesh: Mapping[str, int] | None = None
     refused: ShardwiseError | None = None
-    """What is wrong with how it is declared, if somebody collects cases and not errors."""
+    """The error in the declaration, kept instead of raised while cases are collected."""
 
     __shardwise_case__ = True
-    """Refused where a program is wanted."""
+    """Marks a case, so that it is rejected where a program is expected."""
 
     @property
     def name(self) -> str:
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def line(self) -> int:
-        """Where it is declared."""
+        """The line of the declaration."""
         code = getattr(self.make, "__code__", None)
         return code.co_firstlineno if code else 1
 
@@ -52,7 +52,7 @@ class Case:
 
 
 DECLARED: list[Case] = []
-"""All cases, those too whose name in the module a later one has taken."""
+"""All cases, including those whose name a later one in the same module took over."""
 
 
 @public("sw.case")
@@ -126,7 +126,7 @@ _collecting: ContextVar[bool] = ContextVar("collecting", default=False)
 
 @contextlib.contextmanager
 def collecting() -> Iterator[None]:
-    """Inside, a case that is declared wrongly says so when it is its turn: the others run."""
+    """Store errors in declarations on the cases instead of raising, so that the others run."""
     token = _collecting.set(True)
     try:
         yield
@@ -135,7 +135,7 @@ def collecting() -> Iterator[None]:
 
 
 def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
-    """Say what stands in the place of the mesh."""
+    """Raise an error that says what was passed instead of a mesh."""
     if misplaced or not isinstance(mesh, Mapping) or not mesh:
         bare = bool(misplaced) and callable(misplaced[0])
         raise ShardwiseError(
@@ -162,12 +162,12 @@ def _refuse_no_mesh(misplaced: Sequence[Any], mesh: Any) -> None:
 
 
 def _where() -> str:
-    """A file has many cases: which one it is, by its line."""
+    """Return the line of the caller: one file may declare many cases."""
     return ": ".join(filter(None, (caller(), "sw.case")))
 
 
 def _refuse_no_function(make: Any) -> None:
-    """A case is made by a function that has a name; a second `@sw.case` above it has none."""
+    """Raise unless the decorated object is a function with a name, and not a case already."""
     if not callable(make) or not hasattr(make, "__name__"):
         again = isinstance(make, Case)
         raise ShardwiseError(
@@ -190,11 +190,11 @@ OPTIONS = (
     "static_argnums",
     "static_argnames",
 )
-"""What a case hands on to `check`."""
+"""The options that a case passes to `check`."""
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
-    """Say at its declaration that `check` would not take what a case hands on."""
+    """Raise at the declaration for options that `check` does not accept."""
     unknown = [name for name in options if name not in OPTIONS]
     if unknown:
         near = difflib.get_close_matches(unknown[0], [*OPTIONS, "explain", "explain_mesh"], n=1)
@@ -212,7 +212,7 @@ def _refuse_unknown(options: Mapping[str, Any]) -> None:
 
 
 def _refuse_wrong(explain: Any, mesh: Any) -> None:
-    """Say it where the case is declared, not when somebody explains it."""
+    """Raise at the declaration, not only at `shardwise explain`, if `explain` is invalid."""
     if explain is not None and not callable(explain):
         raise ArgumentError(
             explain_error(

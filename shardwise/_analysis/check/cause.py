@@ -1,4 +1,4 @@
-"""What the meanings of values show: the place where two programs part, as evidence of a fault."""
+"""Turn a difference that the symbolic analysis found into a finding."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from .two_ways import two_ways
 
 
 def names(axes: Sequence[Axis]) -> str:
-    """Return axes as one writes them in a collective: `'data'` or `('data', 'model')`."""
+    """Return axes as written in a collective: `'data'` or `('data', 'model')`."""
     listed = [axis.name for axis in axes]
     return repr(listed[0]) if len(listed) == 1 else repr(tuple(listed))
 
 
 def cause(gap: Gap, leaf: str, axes: Sequence[Axis], mesh: str, seen: Seen = ()) -> Finding:
-    """Return the finding for one place where a result parts from what it should be.
+    """Return the finding for one place where a result starts to differ from one device.
 
     `seen` has the factor at this place on every mesh that was read (`ratios`).
     """
@@ -65,9 +65,9 @@ def _found(gap: Gap, axes: tuple[Axis, ...], mesh: str, seen: Seen) -> Finding:
 
 
 def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
-    """Return the factor at one place on each mesh, from where the result parts there.
+    """Return the factor at one place on each mesh.
 
-    Where the result parts further up on a mesh, it is not known there.
+    A mesh on which the result differs already at a later operation is left out.
     """
     found: list[tuple[Sizes, Fraction]] = []
     for sizes, gaps in known:
@@ -80,35 +80,35 @@ def ratios(gap: Gap, known: Iterable[tuple[Sizes, Sequence[Gap]]]) -> Seen:
 
 
 class Multiple:
-    """A value that is a multiple of what it is on one device, and what happened on the way."""
+    """A value that is a multiple of that on one device, and the steps that led to it."""
 
     def __init__(self, gap: Gap, axes: tuple[Axis, ...], seen: Seen):
         self.gap, self.ratio = gap, Fraction(gap.ratio or 0)
         self._counted = [step for step in gap.steps if step.kind == "counted"]
         self._fitting = powers({axis.name: axis.size for axis in axes}, self.ratio, seen)
         self.powers = self._most_likely()
-        """How often each axis is in the factor."""
+        """The power of each axis size in the factor."""
         self._axes = tuple(axis for axis in axes if axis.name in self.powers)
         clear = self.powers and (len(self._fitting) == 1 or self._explained(self.powers))
         large = clear and plain_product(self.powers)
         small = clear and plain_product(self.powers, -1)
         self.direction = 1 if large else -1 if small else 0
-        """Whether it is a plain product of sizes (1), one over it (-1), or neither (0)."""
+        """1 for a plain product of axis sizes, -1 for its inverse, 0 for neither."""
 
     def _most_likely(self) -> Powers:
-        """Of several axes that fit, those over which something is known to have happened."""
+        """Of several powers that fit, prefer those whose axes have a known step."""
         last = self._counted[-1] if self._counted else None
         by_count = (one for one in self._fitting if last and _is_in(last, one))
         by_step = filter(self._explained, self._fitting)
         return next(by_count, None) or next(by_step, None) or next(iter(self._fitting), {})
 
     def _explained(self, one: Powers) -> bool:
-        """Whether something is known to have happened over each of these axes."""
+        """Return whether there is a known step over each of these axes."""
         return one.keys() <= {step.axis.name for step in self.gap.steps if step.axis is not None}
 
     @property
     def counted(self) -> Step | None:
-        """Where a whole value was added to a share, if that explains the factor."""
+        """The step at which a whole value was added to a share, if that explains the factor."""
         last = self._counted[-1] if self._counted else None
         return last if last and (not self._fitting or _is_in(last, self.powers)) else None
 
@@ -119,32 +119,32 @@ class Multiple:
 
     @property
     def made_of(self) -> str:
-        """New params are not n times what they should be: the gradient in them is."""
+        """The text for a difference inside a result: not new params are off, but their gradient."""
         return "" if self.gap.whole else "is made from a value that "
 
     @property
     def number(self) -> str:
-        """The factor."""
+        """The factor as text."""
         return _number(self.ratio)
 
     @property
     def inverse(self) -> str:
-        """One over the factor."""
+        """The inverse of the factor as text."""
         return _number(1 / self.ratio)
 
     def steps(self, kind: str, everywhere: bool = False) -> list[Step]:
-        """Return what happened of one kind, over the axes of the factor or `everywhere`."""
+        """Return the steps of one kind, over the axes of the factor or `everywhere`."""
         here = [step for step in self.gap.steps if step.kind == kind]
         return [step for step in here if everywhere or step.axis in self._axes]
 
     @property
     def paid(self) -> list[Step]:
-        """The sums over devices; where each has a single element, nothing is added up."""
+        """The sums over devices; with one element per device there are none, only the blocks."""
         return self.steps("paid") or self.steps("blocks")
 
     @property
     def by_hand(self) -> list[Step]:
-        """Where it is multiplied by a number that the devices change, other than in a mean."""
+        """The steps that scale by a number which depends on the devices, other than in a mean."""
         return [s for s in self.steps("scaled", everywhere=True) if not self.is_mean(s)]
 
     @property
@@ -158,7 +158,7 @@ class Multiple:
         return self.gap.steps[-1].op.where if self.gap.steps else nowhere()
 
     def unclear(self) -> tuple[str, Where, str]:
-        """Return message, place and remedy where the factor is no plain product of sizes."""
+        """Return message, line and remedy for a factor that is no plain product of axis sizes."""
         why = f": {', or '.join(map(size_words, self._fitting))}" if self._fitting else ""
         scaled = self.by_hand if not self._fitting else []
         if scaled:
@@ -174,31 +174,31 @@ class Multiple:
 
     @staticmethod
     def is_mean(step: Step) -> bool:
-        """Whether a step is part of a `pmean`."""
+        """Return whether a step is part of a `pmean`."""
         return within(step.op.source, "pmean")
 
     @staticmethod
     def line(step: Step) -> Where:
-        """Return the line of a step; for one that autodiff made, that of the `grad`."""
+        """Return the line of a step; for one made by autodiff, the line of the `grad`."""
         return line_of(step.op)
 
     def gradient_remedy(self, step: Step) -> str:
-        """Say how to write a gradient that autodiff has summed already."""
+        """Return how to write a gradient that autodiff has already summed."""
         return two_ways(step.op, self.over)
 
     @staticmethod
     def counts(step: Step) -> bool:
-        """Whether what is summed is of an integer dtype."""
+        """Return whether the summed value has an integer dtype."""
         return jnp.issubdtype(step.op.outs[0].dtype, jnp.integer)
 
     @staticmethod
     def is_integer(coef: Coef) -> bool:
-        """Whether a coefficient is an integer."""
+        """Return whether a coefficient is an integer."""
         return Fraction(coef).denominator == 1
 
     @staticmethod
     def divides(step: Step, number: Fraction) -> bool:
-        """Whether a step divides by this very number, or multiplies by one over it."""
+        """Return whether a step divides by this number, or multiplies by its inverse."""
         op = step.op
         if not isinstance(op, Leaf) or op.name not in ("div", "mul") or len(op.ins) != 2:
             return False
@@ -220,15 +220,15 @@ def _number(ratio: Fraction) -> str:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Misuse:
-    """An operation that takes a share of a sum, or of a maximum, for the whole."""
+    """An operation that uses a share of a sum or of a maximum as the whole."""
 
     mistake: Mistake
     ratio: Coef | None
-    """For shares that are returned, the multiple of the result that their sum is, if known."""
+    """For returned shares, the multiple of the result that their sum is, if known."""
 
     @property
     def over(self) -> str:
-        """The same as written in a collective."""
+        """The axes of the share, as written in a collective."""
         return names(self.mistake.axes)
 
     @property
@@ -245,22 +245,22 @@ class Misuse:
 
     @functools.cached_property
     def where(self) -> Where:
-        """The line that makes the share."""
+        """The line that computes the share."""
         born, op = self.mistake.born, self.mistake.op
         where = line_of(born or op)
         gradient = born is not None and born.backward
         apart = where.function != op.where.function and not self.returned
-        # The line of the loss says nothing of who takes its gradient.
+        # The line of the loss does not show where its gradient is taken.
         return op.where if gradient and apart and not op.differentiated else where
 
     @property
     def line(self) -> Where:
-        """The line that uses it."""
+        """The line that uses the share."""
         return line_of(self.mistake.op)
 
     @property
     def joins_parts(self) -> bool:
-        """Whether a share was made by combining one with something else."""
+        """Whether the share was made by combining two arrays."""
         maker = self.mistake.maker
         arrays = isinstance(maker, Leaf) and [a for a in maker.ins if not isinstance(a, Lit)]
         return bool(arrays) and len(arrays) == 2
@@ -273,13 +273,13 @@ class Misuse:
 
     @property
     def divides_whole(self) -> bool:
-        """Whether what is divided by the share is no share itself."""
+        """Whether the dividend of a division by the share is not a share itself."""
         divides = isinstance(self.mistake.op, Leaf) and self.mistake.op.name == "div"
         return divides and not self.mistake.owed[0] & {*self.mistake.axes}
 
     @property
     def variance(self) -> tuple[str, str] | None:
-        """For `(x - mean(x)) ** 2`, the arguments of the two means that it takes instead."""
+        """For `(x - mean(x)) ** 2`, the arguments of the two means to use instead."""
         apart, total, op = self.mistake.maker, self.mistake.born, self.mistake.op
         if not (isinstance(apart, Leaf) and isinstance(total, Leaf) and isinstance(op, Leaf)):
             return None
@@ -295,7 +295,7 @@ class Misuse:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Unrelated:
-    """A place that no rule relates to one device's, or a result that is put together wrongly."""
+    """A place where no rule relates the value to one device, or a result that is joined wrongly."""
 
     gap: Gap
     mesh: str
@@ -312,16 +312,16 @@ class Unrelated:
 
     @property
     def where(self) -> Where:
-        """The line since which no rule relates the two."""
+        """The line from which on no rule relates the two."""
         op = self.gap.mistake.op if self.gap.mistake is not None else self.gap.stray
         return op.where if op is not None else nowhere()
 
     @property
     def reason(self) -> str:
-        """Why an operation could not be followed."""
+        """The reason why an operation could not be followed."""
         return self.gap.mistake.reason if self.gap.mistake is not None else ""
 
     @property
     def name(self) -> str:
-        """The operation that has no rule."""
+        """The name of the operation that has no rule."""
         return self.gap.stray.name if isinstance(self.gap.stray, Leaf | Collective) else ""

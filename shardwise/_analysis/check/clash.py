@@ -1,4 +1,4 @@
-"""Shapes that clash behind a `shard_map`, because `out_specs` change the shape of a result."""
+"""Explain shape errors after a `shard_map` whose `out_specs` change the shape of a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .running import Run
 
 
 def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
-    """Trace a program on a mesh, as it was on one device; an error names `out_specs` if need be."""
+    """Trace a program on a mesh; if it fails on shapes, raise an error that names `out_specs`."""
     try:
         return Run(tracing, args)
     except (TypeError, ValueError) as error:
@@ -24,10 +24,10 @@ def run_on(tracing: Tracing, args: tuple[Any, ...], base: Tracing) -> Run:
 
 
 def suspected(error: Exception, base: Tracing, there: Tracing) -> ShardingError | None:
-    """Return the error that names `out_specs`, where a result has another shape on one device.
+    """Return an error that names `out_specs`, if a result has another shape on one device.
 
-    A program that runs on one device and fails on a mesh with shapes that do not fit each other may
-    have failed far behind the cause, in a library.
+    A program that runs on one device and fails on a mesh with incompatible shapes may fail far from
+    the cause, in a library.
     """
     mesh = there.around
     if mesh is None or not isinstance(error, TypeError | ValueError):
@@ -63,7 +63,7 @@ def _clash(
 
 
 def _remedy(mesh: AbstractMesh, whole: tuple[int, ...], part: tuple[int, ...]) -> str:
-    """Say which spec gives the whole: the axis of that size, at the dimension that differs."""
+    """Suggest a spec: the axis whose size fits, at the dimension that differs."""
     for dim, (large, small) in enumerate(zip(whole, part, strict=True)):
         names = [name for name, size in mesh.shape.items() if small * size == large]
         if large > small and names:

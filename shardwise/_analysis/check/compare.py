@@ -1,18 +1,18 @@
-"""When are two results the same, and if they are not, how do they differ.
+"""Decide when two results agree, and measure how they differ.
 
-Programs are evaluated in float64, whatever dtypes they declare (`_lift`). The rule, for each
-element of a floating-point result: it agrees when it differs from what it should be by at most a
-millionth of itself (1e-10 if it is declared float64 or complex128), or by no more than it changes
-when the arguments change by 1e-13 of themselves. The second half is for what cancels to nothing but
-rounding, and for decisions at a tie.
+Programs are evaluated in float64, whatever dtypes they declare (`lift`). An element of a
+floating-point result agrees when it differs from what it should be by at most a millionth of
+itself (1e-10 if declared float64 or complex128), or by no more than it changes when the arguments
+are perturbed by 1e-13 of themselves. The second rule covers cancellation, which leaves nothing but
+rounding, and decisions at ties.
 
-Integers, booleans and keys agree when they are equal, or where they change with such a change of
-the arguments. NaN and infinity agree with themselves. What comes after an operation that runs in
-its declared dtype (a bit cast, an FFI call), or is compared with a reference that JAX cannot trace,
-has the accuracy of that dtype: four units of it, or 64 of float32. With `rtol` or `atol` given, an
-element agrees when it differs by at most `atol + rtol * |reference|`, and that is all.
+Integers, booleans and keys agree when they are equal, or when they change under such a
+perturbation. NaN and infinity agree with themselves. Values after an operation that runs in its
+declared dtype (a bit cast, an FFI call), or compared with a reference that JAX cannot trace, have
+the accuracy of that dtype: four units of it, or 64 of float32. With `rtol` or `atol` given, only
+`atol + rtol * |reference|` counts.
 
-The search for a cause compares values on the way by their norms: `agree`.
+The search for a cause compares intermediate values by their norms: `agree`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ import jax.numpy as jnp
 import numpy as np
 
 RTOL = 1e-6
-"""The part of itself by which an element is never called wrong."""
+"""The relative difference up to which an element always agrees."""
 
 RTOL64 = 1e-10
-"""The same of what is declared float64: a thousand times what rounding does to it."""
+"""The same for results declared float64: a thousand times typical rounding errors."""
 
 CHANGE = 2.0**-43
-"""By which part of themselves the arguments are changed, to see what changes with them."""
+"""The relative perturbation of the arguments that tests the sensitivity of results."""
 
 TIMES = 8
-"""How many times further than it was seen to change an element may be off."""
+"""How many times the observed change an element may differ by."""
 
 NOTHING = 1e-9
-"""The part of the largest number around below which a difference may be rounding."""
+"""Differences below this part of the largest number of the program may be rounding."""
 
 EPS32 = float(np.finfo(np.float32).eps)
 
@@ -49,9 +49,9 @@ class Tolerance:
     rtol: float | None = None
     atol: float | None = None
     eps: float = 0.0
-    """The spacing of the dtype that a result has the accuracy of; 0 for float64."""
+    """The spacing of the dtype that limits the accuracy of the result; 0 for float64."""
     wide: bool = False
-    """Whether a result is declared float64 or complex128."""
+    """Whether the result is declared float64 or complex128."""
 
     @property
     def given(self) -> bool:
@@ -60,49 +60,49 @@ class Tolerance:
 
     @property
     def own(self) -> float:
-        """The part of itself by which an element may differ."""
+        """The relative difference that an element may have."""
         if self.eps:
             return max(RTOL, 4 * self.eps, 64 * EPS32)
         return RTOL64 if self.wide else RTOL
 
     @property
     def norm(self) -> float:
-        """Relative to the norm, where values on the way are compared."""
+        """The relative difference of norms, for intermediate values."""
         if self.given:
             return self.rtol or 0.0
         return self.own if self.eps else NOTHING
 
     @property
     def change(self) -> float:
-        """By which part of themselves arguments are changed to see what changes with them."""
+        """The relative perturbation of the arguments that tests sensitivity."""
         return max(CHANGE, self.eps)
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What becomes of a result when the arguments change by next to nothing."""
+    """How a result changes when the arguments are perturbed slightly."""
 
     moved: np.ndarray | float = 0.0
-    """How far each floating-point element moves, as `in_parts` has them."""
+    """How far each floating-point element moves, in the layout of `in_parts`."""
     seen: tuple[np.ndarray, ...] = ()
-    """What integers, booleans and keys become."""
+    """The values that integers, booleans and keys take."""
     turned: np.ndarray | bool = False
-    """Which of these become another one."""
+    """Which of these take another value."""
 
     def __or__(self, other: Change) -> Change:
         moved = np.maximum(self.moved, other.moved)
         return Change(moved, self.seen + other.seen, self.turned | other.turned)
 
     def allowing(self, scale: float) -> Change:
-        """Return the change with what is below `scale`, which is rounding, taken `TIMES` as far.
+        """Return the change with movements up to `scale` multiplied by `TIMES`: those are rounding.
 
-        Beyond that it is a jump at a tie, and no further than it was seen.
+        Larger movements are jumps at a tie, and only their observed size is allowed.
         """
         far = np.where(TIMES * self.moved <= scale, TIMES * self.moved, (1 + RTOL) * self.moved)
         return dataclasses.replace(self, moved=far)
 
     def explains(self, got: np.ndarray) -> Any:
-        """Return which integers become another one, and are one that they become."""
+        """Return which integers of `got` are explained by a value they take when perturbed."""
         found: Any = np.False_
         for sample in self.seen:
             found = found | (sample == got)
@@ -120,7 +120,7 @@ def change_of(sample: np.ndarray, value: np.ndarray) -> Change:
 
 
 def off(got: Any, want: Any, limit: Tolerance, change: Change = Change()) -> np.ndarray:
-    """Return which elements of a result are not what they should be."""
+    """Return which elements of a result are wrong."""
     got, want = np.asarray(got), np.asarray(want)
     if not is_inexact(want):
         return (got != want) & ~change.explains(got)
@@ -135,7 +135,7 @@ def off(got: Any, want: Any, limit: Tolerance, change: Change = Change()) -> np.
 
 
 def _gaps(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How far each element is off, how large it should be, and whether it is that to the bit."""
+    """Return how far each element is off, how large it should be, and where both are equal."""
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(all="ignore"):
         gap, size = np.abs(got - want), np.abs(want)
@@ -144,13 +144,13 @@ def _gaps(got: np.ndarray, want: np.ndarray) -> tuple[np.ndarray, np.ndarray, np
 
 
 def gaps(got: Any, want: Any) -> np.ndarray:
-    """Return how far each element differs: infinitely, if only one of the two is finite."""
+    """Return how far each element differs: infinity if only one of the two is finite."""
     gap, _, same = _gaps(in_parts(got), in_parts(want))
     return np.where(same, 0.0, np.where(np.isnan(gap), np.inf, gap))
 
 
 def difference(got: np.ndarray, want: np.ndarray) -> float:
-    """The relative difference of two arrays of one shape; infinite where only one is finite."""
+    """Return the relative difference of two arrays of one shape; infinite if only one is finite."""
     got, want = wide(got), wide(want)
     same = (got == want) | (np.isnan(got) & np.isnan(want))
     with np.errstate(all="ignore"):
@@ -163,7 +163,7 @@ def difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def agree(got: Any, want: Any, limit: Tolerance) -> bool:
-    """Whether two arrays of one shape are about the same, by their norms."""
+    """Return whether two arrays of one shape are approximately equal by their norms."""
     got, want = np.asarray(got), np.asarray(want)
     if not is_inexact(want) and not is_inexact(got):
         return bool(np.array_equal(got, want))
@@ -175,7 +175,7 @@ def agree(got: Any, want: Any, limit: Tolerance) -> bool:
 
 
 def factor(got: np.ndarray, want: np.ndarray, limit: Tolerance) -> float | None:
-    """The number by which `got` is too large, if it is one number for the whole array."""
+    """Return the factor by which `got` is too large, if one factor fits the whole array."""
     got, want = wide(np.asarray(got)).ravel(), wide(np.asarray(want)).ravel()
     power = float(np.vdot(want, want).real)
     if not power or not np.isfinite(got).all() or not np.isfinite(want).all():
@@ -191,13 +191,13 @@ def is_inexact(x: np.ndarray) -> bool:
 
 
 def wide(x: Any) -> np.ndarray:
-    """As float64, or complex128: no difference is lost in narrow numbers."""
+    """Convert to float64 or complex128, so that no difference is lost to a narrow dtype."""
     x = np.asarray(x)
     complex_ = jnp.issubdtype(x.dtype, jnp.complexfloating)
     return x.astype(np.complex128 if complex_ else np.float64)
 
 
 def in_parts(x: Any) -> np.ndarray:
-    """The same with the parts of complex numbers as elements, in a last dimension of two."""
+    """Convert like `wide`, with real and imaginary parts in a last dimension of size two."""
     x = wide(x)
     return np.stack([x.real, x.imag], -1) if np.iscomplexobj(x) else x

@@ -1,12 +1,13 @@
-"""Where a wrong result comes from.
+"""Locate the operation that makes a result wrong.
 
-The program on the mesh in question and on the mesh of ones are the same list of operations with
-other sizes, so that most values have a twin. A value that is right, or is a share that only has to
-be reduced, is not to blame, nor is anything before it. What is left leads from the mistake to the
-wrong result. If a value among these is the same on all devices, the first such one is where the
-program starts to depend on their number. If all of them differ between the devices, it is a share
-that was used without being reduced; failing that, the first operation that makes right values off.
-Values that have no twin stand between those that have one: a loop over devices takes more turns.
+The program on the failing mesh and the program on one device are the same list of operations with
+other sizes, so most values have a *twin*: the same value of the program on one device. A value that
+is right, or that is a share which only lacks a reduction, is not to blame, and neither is anything
+before it. What remains leads from the mistake to the wrong result. If one of these values is the
+same on all devices, the first such value is where the program starts to depend on the number of
+devices. If all of them differ between devices, the cause is a share that was used without being
+reduced; failing that, the first operation that turns right values into wrong ones. Values without
+a twin lie between values that have one: a loop over devices has more iterations on a mesh.
 """
 
 from __future__ import annotations
@@ -38,26 +39,26 @@ from .flow import ancestors, carried, deciding, felt, needed
 from .relate import OFF, REDUCE, RIGHT, UNLIKE, Agree, Held, Relation, relate
 
 Beside = Mapping[Var, tuple[Held, np.ndarray]]
-"""Values as the devices hold them, each with its twin on one device."""
+"""Values on the mesh, each with its twin on one device."""
 
 Known = Mapping[Var, Relation]
-"""What values are to their twins."""
+"""How values relate to their twins."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The operation to blame, and the reduction that its value lacks, if that is all."""
+    """The operation to blame, and the missing reduction, if a missing reduction is all."""
 
     op: Op
     lacks: Relation = OFF
     same: bool = False
-    """Whether its value is the same on every device, and yet depends on how many there are."""
+    """Whether the value is the same on every device but depends on the number of devices."""
 
 
 def relations(
     body: Body, target: Var, beside: Beside, twins: Mapping[Var, Var], agree: Agree
 ) -> Known:
-    """What each value on the way to a result is to its twin, as far as that is known."""
+    """Return how each value on the way to a result relates to its twin, where that is known."""
     ops = ancestors(body, target)
     used = {target, *(atom for op in ops for atom in op.ins if isinstance(atom, Var))}
     known = {
@@ -66,25 +67,25 @@ def relations(
         for var in felt(op, used)
         if var in beside
     }
-    # One value on one device may be several on the mesh, as they become it: the last one counts.
+    # One value on one device may have several counterparts on the mesh: the last one counts.
     last = {twins[var]: var for var in known}
     return {var: one for var, one in known.items() if one is not OFF or last[twins[var]] is var}
 
 
 def origin(body: Body, target: Var, known: Known) -> Origin | None:
-    """The operation from which a wrong result starts to depend on the number of devices."""
+    """Return the operation from which a wrong result starts to depend on the number of devices."""
     ops = ancestors(body, target)
     constant = _constants(body)
     blamed = _blamed(ops, target, known)
-    # A device's own number is what it should be.
+    # The index of a device differs between devices by design.
     path = [op for op in blamed if not _apart_from(op, constant) and not isinstance(op, AxisIndex)]
     same = (op for op in path if any(known.get(v) is OFF for v in _the_same(op)))
-    # What no value on one device is beside may mend what came before it.
+    # A value without a twin may correct what came before it.
     surely = _blamed(ops, target, known, (OFF, UNLIKE)) if known.get(target) is OFF else ()
     own = {*path}
     off = (op for op in [*surely, *path] if op in own and _is_off(op, known))
     if op := next(same, None):
-        # What is computed outside from the parts of a wrong array is not to blame: the parts are.
+        # If a value computed from a wrong array is wrong, the parts of that array are to blame.
         before = blamed[: blamed.index(op)]
         joined = (one for one in before if isinstance(one, Join) and _split_and_off(one, known))
         parts = next((one.ins[0] for one in joined), None)
@@ -104,19 +105,19 @@ def origin(body: Body, target: Var, known: Known) -> Origin | None:
 
 
 def _the_same(op: Op) -> list[Var]:
-    """What an operation gives that is the same on all devices, or on all that it meets."""
+    """Return the results that are the same on all devices, or on all in the reduced group."""
     if isinstance(op, Collective) and RULES[op.name].agrees:
         return [var for var in op.outs if not var.axes & {*op.axes}]
     return [var for var in op.outs if not var.axes]
 
 
 def leads_to(body: Body, target: Var, known: Known, cause: Op) -> bool:
-    """Whether what an operation gives can be what makes a result wrong.
+    """Return whether the result of an operation can be what makes `target` wrong.
 
-    It is not where every way from it to the result goes through values that are right.
+    It cannot if every path from it to `target` passes through values that are right.
     """
     if not any(op is cause for op in walk(body.ops)):
-        return True  # it was read in another form than it is run in
+        return True  # what runs is a rewritten form of the program that was read
     open_ = {target}
     for op in reversed(body.ops):
         if any(out in open_ and known.get(out) is not RIGHT for out in op.outs):
@@ -131,11 +132,11 @@ def _split_and_off(join: Join, known: Known) -> bool:
 
 
 def _in_loop(op: Op, known: Known) -> Op:
-    """Of a loop that makes right values wrong, the operation at whose value that begins.
+    """Return the operation inside a loop at which its values become wrong, else the loop itself.
 
-    After the last turn what is carried is what the last turn gave. If one wrong value among those
-    carried needs no other wrong one, it is the first; but where it decides on another turn, there
-    may be too many of them, or too few.
+    After the last iteration a carry holds what that iteration computed. If exactly one wrong carry
+    depends on no other wrong one, it is the first. But if it decides whether the loop continues,
+    the number of iterations itself may be wrong.
     """
     if not isinstance(op, Scan | While):
         return op
@@ -152,7 +153,7 @@ def _in_loop(op: Op, known: Known) -> Op:
 
 
 def _reductions(op: Op, var: Var) -> tuple[str, ...]:
-    """What may be missing. That one number of several is the right one may be chance."""
+    """Return the reductions that may be missing; for a single number, pmax would fit by chance."""
     compares = isinstance(op, Leaf) and op.name in {"reduce_max", "reduce_min"}
     return tuple(REDUCE) if compares or math.prod(var.shape) > 1 else ("psum", "pmean")
 
@@ -162,7 +163,7 @@ def _apart_from(op: Op, constant: set[Var]) -> bool:
 
 
 def _share(var: Var, makers: dict[Var, Op], known: Known) -> Origin:
-    """A share that is used as if it were the whole: where it was made, or differentiated."""
+    """Return the origin of a share that is used as the whole: where it arose, or its gradient."""
     chain = [makers[var]]
     while not chain[-1].backward:
         before = [a for a in chain[-1].ins if isinstance(a, Var) and known.get(a, RIGHT).share]
@@ -173,7 +174,7 @@ def _share(var: Var, makers: dict[Var, Op], known: Known) -> Origin:
 
 
 def _made(var: Var, makers: dict[Var, Op], known: Known) -> Var:
-    """Along sums, multiples and other shapes of a share back to where it was made."""
+    """Follow a share back, through sums, multiples and reshapes, to where it was made."""
     while True:
         same = [
             a
@@ -186,7 +187,7 @@ def _made(var: Var, makers: dict[Var, Op], known: Known) -> Var:
 
 
 def _inside(op: Op, makers: dict[Var, Op]) -> Op:
-    """What made a result, where `op` only puts its parts together."""
+    """Return the operation that made a result, if `op` only joins its parts."""
     while isinstance(op, Join) and op.ins[0] in makers:
         op = makers[op.ins[0]]
     return op
@@ -198,7 +199,7 @@ def _blamed(
     known: Known,
     guilty: Sequence[Relation | None] = (None, OFF, UNLIKE),
 ) -> list[Op]:
-    """The operations between the mistake and the target, in program order."""
+    """Return the operations between the mistake and the target, in program order."""
     open_ = {target}
     found = []
     for op in reversed(ops):
@@ -213,7 +214,7 @@ def _is_off(op: Op, known: Known) -> bool:
 
 
 def _constants(body: Body) -> set[Var]:
-    """Values made of nothing but numbers in the program: a local size may be one of them."""
+    """Return the values computed from literals alone: a local size may be one of them."""
     found: set[Var] = set()
     for op in body.ops:
         if isinstance(op, Leaf) and all(not isinstance(a, Var) or a in found for a in op.ins):
@@ -222,26 +223,26 @@ def _constants(body: Body) -> set[Var]:
 
 
 def place(op: Op, body: Body) -> Where:
-    """The line to name for an operation, or for the next one that has a line."""
+    """Return the line to report for an operation: its own, or that of a later one that has one."""
     line = line_of(op)
     return line if line.file else _later(op, body)
 
 
 def line_of(op: Op) -> Where:
-    """The line of an operation: for one that autodiff made, the line of the `grad`."""
+    """Return the line of an operation; for one made by autodiff, the line of the `grad`."""
     around = (op.source, *op.calls) if op.backward else ()
     asked = (line for source in around for _, line in derivatives_of(source))
     return next(asked, op.where)
 
 
 def gradient_before(body: Body, target: Atom) -> Op | None:
-    """The last operation of the gradient that a value is made from, if it is from one."""
+    """Return the last operation of a backward pass that a value depends on, if there is one."""
     backward = [op for op in ancestors(body, target) if op.backward]
     return backward[-1] if backward else None
 
 
 def _later(op: Op, body: Body) -> Where:
-    """The line of the first operation with a known one that uses what `op` gives."""
+    """Return the line of the first operation with a known line that uses a result of `op`."""
     reached = set(op.outs)
     for other in body.ops:
         if any(isinstance(atom, Var) and atom in reached for atom in other.ins):
@@ -252,7 +253,7 @@ def _later(op: Op, body: Body) -> Where:
 
 
 def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
-    """A random number drawn in a shape, or with a key, that the mesh decides on."""
+    """Return the first random draw whose shape or key depends on the mesh, if there is one."""
     there = [op for op in walk(ancestors(body, target)) if _draws(op)]
     shapes = {var.shape for op in walk(ones.ops) if _draws(op) for var in op.outs}
     for op in there:
@@ -262,13 +263,13 @@ def follows_sharding(body: Body, ones: Body, target: Atom) -> Op | None:
 
 
 def _draws(op: Op) -> bool:
-    """Return whether an operation draws random numbers; making keys is none."""
+    """Return whether an operation draws random numbers; making keys does not count."""
     row = of(op.name) if isinstance(op, Leaf) else UNKNOWN
     return row.random and not row.keys
 
 
 def mean_of_means(body: Body, op: Op, beside: Beside, agree: Agree) -> bool:
-    """Whether a sum over devices has a quotient in it that is right once both sides are summed."""
+    """Return whether a `psum` adds quotients that are right only as a quotient of two sums."""
     if not isinstance(op, Collective) or op.name != "psum":
         return False
     division = _division_under(body, op)
@@ -282,7 +283,7 @@ def mean_of_means(body: Body, op: Op, beside: Beside, agree: Agree) -> bool:
 
 
 def _division_under(body: Body, op: Collective) -> Leaf | None:
-    """A division by something that differs between the devices, a few steps before a sum."""
+    """Return a division by a value that differs between devices, a few steps before a sum."""
     makers = {out: maker for maker in body.ops for out in maker.outs}
     atom = op.ins[0]
     for _ in range(8):

@@ -1,11 +1,11 @@
-"""Values for arguments of which only the shapes are given.
+"""Draw values for arguments that are given as shapes.
 
-Where an argument is a `jax.ShapeDtypeStruct`, also inside a pytree or an abstract NNX object
-(`nnx.eval_shape`), values are drawn for it, from a seed. Numbers are normal, and smaller for larger
-matrices, so that products keep their size. Whole numbers stay within what they are used for, and
-some are those that mark an element, like the -100 of labels that do not count, or what the program
-holds them against, like labels that are predicted: all that is read off the program (`bounds`).
-What is marked, met, or true, is not so equally often in the parts that devices have. Keys are keys.
+Values are drawn, from a seed, for each `jax.ShapeDtypeStruct`, including those inside a pytree or
+an abstract NNX object (`nnx.eval_shape`). Floats are normal, and smaller for larger matrices, so
+that products keep their magnitude. Integers stay within their use as indices. Some are special
+values of the program: masks such as the -100 of ignored labels, or values that the program compares
+them with, such as predicted labels; all this is read off the program (`bounds`). Masked, matching
+or true elements are drawn in unequal numbers for each device. Keys are keys.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from .bounds import bounds, marks, met, missing, sides
 from .running import Run
 
 SOME, WIDE = 10, 100_000
-"""Below which whole numbers are drawn where no use of them tells more: most of them, and some."""
+"""Upper bounds of integers whose use sets none: for most of them, and for some."""
 
 RARELY = 0.25
-"""How often a number is one of a few that the program asks for, or a large one."""
+"""The fraction of numbers that are special values of the program, or large."""
 
 FEW = 4
-"""Of how many marks it is looked at that they are not everywhere alike."""
+"""The number of special values whose uneven distribution is ensured."""
 
 TRIES = 100
-"""How often values are drawn until they count differently in different parts."""
+"""How often to draw again until the parts of an array have different counts."""
 
 
 @dataclasses.dataclass(frozen=True)
 class How:
-    """How values are drawn."""
+    """The options for drawing values."""
 
     marks: bool = True
-    """Whether some numbers are those that the program asks for."""
+    """Whether to include special values of the program."""
     wide: bool = True
-    """Whether some whole numbers are large."""
+    """Whether to include large integers."""
     signs: bool = True
     zero: bool = True
-    """Whether 0 is among whole numbers."""
+    """Whether integers may be 0."""
     unit: bool = False
-    """Whether numbers are between 0 and 1."""
+    """Whether floats lie between 0 and 1."""
     odd: bool = False
-    """Whether one element of each array that is split is NaN."""
+    """Whether to put one NaN into each array that is split."""
 
 
 _WAYS = (How(), How(signs=False), How(signs=False, zero=False), How(unit=True, zero=False))
@@ -64,18 +64,18 @@ WAYS = (
     *(dataclasses.replace(how, wide=False) for how in _WAYS),
     *(dataclasses.replace(how, wide=False, marks=False) for how in _WAYS),
 )
-"""The ways to draw values, one after the other until all results are finite."""
+"""The ways to draw values, tried in order until all results are finite."""
 
 
 def run_drawn(
     tracing: Tracing, args: tuple[Any, ...], seed: int, like: Run | None = None, odd: bool = False
 ) -> tuple[Run, tuple[Any, ...]]:
-    """A run with values for all shapes, and the arguments with them; `like` another one.
+    """Run with values for all shapes, and return the run and the arguments; `like` is reused.
 
     With `odd`, one element of each array that is split is NaN, whatever the results are then.
 
-    Where a result is not finite, as with the root of a negative variance or a division by a length
-    of 0, the numbers are drawn again in another way; in the first one where none is of any use.
+    If a result is not finite, as for the root of a negative variance or a division by zero, the
+    values are drawn again in another way; if no way helps, the first one is returned.
     """
     leaves, rebuild = taken_apart(args)
     if not any(map(_is_shape, leaves)):
@@ -110,22 +110,22 @@ def run_drawn(
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """What a program does with the numbers of one array."""
+    """How a program uses the numbers of one array."""
 
     limit: int | None = None
-    """One more than the largest that may be an index."""
+    """The exclusive upper bound for use as an index."""
     marks: tuple[float, ...] = ()
-    """Those that mark an element, where they are no index."""
+    """Special values that mark an element, where the array is no index."""
     sides: tuple[float, ...] = ()
-    """Those around the numbers that it is held against."""
+    """Numbers at and around those it is compared with."""
     nan: bool = False
-    """Whether it is asked where there is none."""
+    """Whether the program tests it for NaN."""
     split: bool = False
-    """Whether devices have parts of it."""
+    """Whether it is split over devices."""
 
 
 def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[int, Use]:
-    """What the program does with the numbers of each leaf."""
+    """Return how the program uses the numbers of each leaf."""
     traced = tracing(args, {})
     body = traced.program.body
     limits, marked, held, gone = bounds(body), marks(body), sides(body), missing(body)
@@ -145,7 +145,7 @@ def _used(tracing: Tracing, args: tuple[Any, ...], values: list[Any]) -> dict[in
 
 
 def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
-    """The inputs of a program that are among these values, and which they are."""
+    """Return the inputs of a program that are among these values, with their indices."""
     number = {id(value): index for index, value in enumerate(values)}
     rows = zip(traced.program.body.ins, traced.values, strict=True)
     return [(var, number[id(value)]) for var, value in rows if id(value) in number]
@@ -154,9 +154,9 @@ def _numbered(traced: Traced, values: list[Any]) -> list[tuple[Var, int]]:
 def _met(
     run: Run, leaves: list[Any], values: list[Any], used: dict[int, Use], seed: int
 ) -> list[Any]:
-    """The values, with some of those changed that the program holds against its own: to these.
+    """Return the values with some replaced by what the program compares them with, if anything.
 
-    Labels out of a thousand would never be what is predicted. Empty where there are none.
+    Random labels out of a thousand classes would never match a prediction.
     """
     others = met(run.body)
     drawn = [
@@ -173,15 +173,14 @@ def _met(
 
 
 def _covers(shape: Sequence[int], part: Sequence[int]) -> bool:
-    """Whether a shape begins with another one."""
+    """Return whether a shape starts with another one."""
     return bool(part) and tuple(shape[: len(part)]) == tuple(part)
 
 
 def _nearer(own: np.ndarray, there: np.ndarray, use: Use, seed: int) -> np.ndarray:
-    """Numbers of which none of the first half and most at the end are as they are `there`.
+    """Set elements to those of `there`: none in the first half, most at the end; keep the marks.
 
-    That some devices are right more often than others shows what is not linear in that. Those that
-    are marked stay.
+    Unequal numbers of matches on the devices expose errors that equal numbers hide.
     """
     rng, marked = np.random.default_rng(seed), np.isin(own, use.marks)
     along = np.meshgrid(*(np.linspace(0, 1, size) for size in own.shape), indexing="ij")
@@ -209,7 +208,7 @@ def _finite(x: np.ndarray) -> bool:
 
 
 def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]], tuple[Any, ...]]]:
-    """All arrays among the arguments, and how to put others in their place."""
+    """Return all arrays among the arguments, and a function that replaces them."""
     nnx = sys.modules.get("flax.nnx")
     if nnx is None:
         flat, tree = jax.tree.flatten(args)
@@ -220,7 +219,7 @@ def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]],
     flat, tree = jax.tree.flatten((state, [x for x in mixed if not is_object(nnx, x)]))
 
     def rebuild(values: list[Any]) -> tuple[Any, ...]:
-        # The objects that were given are left as they are.
+        # `merge` makes new objects, so that those of the caller are not changed.
         state, rest = jax.tree.unflatten(tree, values)
         own, others = iter(nnx.merge(graph, state)), iter(rest)
         return jax.tree.unflatten(
@@ -231,14 +230,14 @@ def taken_apart(args: tuple[Any, ...]) -> tuple[list[Any], Callable[[list[Any]],
 
 
 def without_zeros(args: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
-    """The arguments with numbers between 0 and 1 in place of arrays of zeros."""
+    """Replace arrays of zeros among the arguments by numbers between 0 and 1."""
     rng = np.random.default_rng(seed)
     leaves, rebuild = taken_apart(args)
     return rebuild([_filled(x, rng) if is_zero(x) else x for x in leaves])
 
 
 def is_zero(x: Any) -> bool:
-    """Whether something is a floating-point number, or an array of them, and 0 everywhere."""
+    """Return whether something is a float, or an array of floats, and 0 everywhere."""
     if type(x) is float:
         return x == 0
     if _is_shape(x) or _jax.is_traced(x) or not jnp.issubdtype(_dtype_of(x), jnp.floating):
@@ -257,7 +256,7 @@ def _dtype_of(x: Any) -> Any:
 
 
 def _draw(shape: Any, rng: np.random.Generator, use: Use, how: How) -> Any:
-    """Values for one array."""
+    """Draw values for one array."""
     dims, dtype = shape.shape, shape.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         key = jax.random.key(int(rng.integers(1 << 31)), impl=_jax.key_impl(dtype))
@@ -280,7 +279,7 @@ def _numbers(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How
     elif not how.signs:
         drawn = np.abs(drawn) + 0.1 * size
     if use.nan and how.marks and dims:
-        often = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of what is in them
+        often = RARELY / max(math.prod(dims[1:]), 1)  # of rows, not of their elements
         gone = _unevenly(lambda: rng.random(dims) < often)
         drawn = np.where(gone, np.nan, drawn)
     if use.split and how.odd and drawn.size:
@@ -309,7 +308,7 @@ def _whole(dims: Any, dtype: Any, rng: np.random.Generator, use: Use, how: How) 
 
     asked = held((*use.marks, *use.sides))
     if not dims:
-        # A count of steps may be on either side of what it is held against.
+        # A scalar such as a step count may lie on either side of what it is compared with.
         beyond = [side for side in held(use.sides) if side >= most][-1:]
         chosen = how.marks and beyond and rng.random() < 0.5
         return np.asarray(beyond[0] if chosen else rng.integers(least, most), dtype)
@@ -335,9 +334,9 @@ def _unevenly(
     draw: Callable[[], np.ndarray],
     counted: Callable[[np.ndarray], list[np.ndarray]] = lambda drawn: [drawn],
 ) -> np.ndarray:
-    """Values of which the parts of an array count differently, along every dimension.
+    """Draw until the parts of an array have different counts along every dimension.
 
-    A mask that counts as many everywhere shows nothing of a mean of means.
+    A mask with equally many elements everywhere cannot expose a mean of means.
     """
     drawn = draw()
     for _ in range(TRIES):

@@ -1,4 +1,4 @@
-"""Run a program on several meshes, compare, and say what is wrong and why."""
+"""Run a program on several meshes, compare the results, and find the causes of differences."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from .verdict import Verdict
 from .wrong import Wrong
 
 AGAIN = 3
-"""How often other values are drawn where those at hand show nothing, and nothing is proved."""
+"""How often to redraw values if the first ones show nothing wrong and nothing is proved."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examined:
-    """A verdict and what it rests on."""
+    """A verdict and the runs it is based on."""
 
     verdict: Verdict
     wrong: tuple[Wrong, ...]
@@ -47,7 +47,7 @@ class Examined:
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """The arguments, with values for all shapes."""
+        """The arguments, with values drawn for all shapes."""
         return self.comparison.given
 
     @property
@@ -62,17 +62,17 @@ class Examined:
 
     @property
     def reading(self) -> Reading | None:
-        """The meaning of the program on one device, if that is what is right."""
+        """The symbolic reading of the program on one device, if there is no reference."""
         return self.comparison.meant.plain if self.comparison.meant else None
 
     @property
     def gaps(self) -> list[list[Gap]] | None:
-        """For each result where it parts from what is right on the largest mesh, if known."""
+        """For each result, where it differs from one device on the largest mesh, if known."""
         meant = self.comparison.meant
         return meant.gaps(self.largest) if meant else None
 
     def agrees(self, tracing: Tracing) -> bool:
-        """Whether another version of the program gives what is right, on one mesh."""
+        """Return whether another version of the program gives the right results on its mesh."""
         one = self.comparison
         return all_agree(Run(tracing, one.given), one.base, one.wanted, one.limits)
 
@@ -91,11 +91,11 @@ def examine(
 ) -> Examined:
     """Run `f` on meshes and compare. `options` are `in_specs` and the static arguments.
 
-    With `finite`, no NaN is drawn, also if the program asks for it.
+    With `finite`, no NaN is drawn, even if the program tests for NaN.
 
-    Accelerators round the operands of float32 products to ten bits unless they are told not to,
-    which would be all that is seen: here they are. Programs are compiled to be run here, whatever
-    `jax.disable_jit` says: it is about the user's own calls.
+    Accelerators round the operands of float32 products to ten bits by default, which would hide
+    all other differences; here the precision is "highest". `jax.disable_jit` is overridden: it is
+    meant for the user's own calls, and programs are compiled to run here.
     """
     with jax.default_matmul_precision("highest"), jax.disable_jit(False):
         return _examine(f, args, meshes, reference, options, rtol, atol, seed, all_meshes, finite)
@@ -116,8 +116,8 @@ def _examine(
     in_specs, static = options
     ones = one_device(meshes[0])
     if reference is not None and not _is_traceable(Tracing(f, ones, in_specs, static), args):
-        ones = meshes[0]  # the program has a number of devices built in
-    # The values that are drawn for shapes do not say how they lie, as the shapes do.
+        ones = meshes[0]  # the program hard-codes a number of devices
+    # Drawn values have no sharding, but the shapes that they replace may have one.
     options = Tracing(f, ones, in_specs, static).lying(args), static
 
     def compared(
@@ -126,7 +126,7 @@ def _examine(
         args: tuple[Any, ...] = args,
         odd: bool = False,
     ) -> _Comparison:
-        """With these values, if any are drawn; `like` another comparison, but by numbers alone."""
+        """Compare with these values; `like` is an earlier comparison, then numbers alone count."""
         first = Tracing(f, ones, *options) if like is None else like.base.tracing
         base, given = run_drawn(first, args, seed, like.base if like else None, odd)
         wanted = wanted_of(reference, base, given)
@@ -182,22 +182,22 @@ def _examine(
 def _is_traceable(tracing: Tracing, args: tuple[Any, ...]) -> bool:
     try:
         tracing(args, {})
-    except Exception:  # whatever it is, the meshes that were asked for raise it if they have it too
+    except Exception:  # if the meshes to check have the same problem, they raise it
         return False
     return True
 
 
 @dataclasses.dataclass(eq=False)
 class _Comparison(Outcome):
-    """The runs of one program beside what its results should be."""
+    """The runs of one program, compared with what its results should be."""
 
     wanted: Sequence[Wanted]
     given: tuple[Any, ...]
     """The arguments."""
     drawn: bool
-    """Whether values were drawn among them."""
+    """Whether some of their values were drawn."""
     all_meshes: bool
-    """Whether to compare on every mesh, also after a larger one was wrong."""
+    """Whether to compare on every mesh, even after a larger one was wrong."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -206,34 +206,34 @@ class _Comparison(Outcome):
 
     @property
     def is_proved(self) -> bool:
-        """Whether it is right on every mesh, with any numbers."""
+        """Whether the program is proved right on every mesh, for all inputs."""
         return {*self.proved_on} >= set(map(words, self.meshes))
 
     @property
     def is_open(self) -> bool:
-        """Whether other numbers may show what these do not, and are cheap to try."""
+        """Whether other values may show what these do not, and are cheap to try."""
         return not self.wrong_on and not self.is_proved and self.base.is_light
 
     @property
     def has_zeros(self) -> bool:
-        """Whether zeros among the arguments may hide something, and others are cheap to try."""
+        """Whether zeros among the arguments may hide a fault, and other values are cheap to try."""
         return self.is_open and any(map(is_zero, self.base.traced.argument_values))
 
     def hidden_by_zeros(self, base: Run) -> list[Finding]:
-        """What is wrong with other numbers than the zeros of `base`."""
+        """Return what is wrong with these values, but hidden by the zeros of `base`."""
         shown = [one for one in self.findings() if one.certain] if self.run() else []
         rows = zip(base.traced.argument_paths, base.traced.argument_values, strict=True)
         zero = [path for path, value in rows if is_zero(value)]
         return [HiddenByZeros.by(zero, one) for one in shown[:1]]
 
     def run(self) -> bool:
-        """Compare on the largest mesh, then on the smaller ones that are not proved.
+        """Compare on the largest mesh, then on smaller meshes that are not proved.
 
-        After the first wrong one the smaller meshes are confirmed by meaning; those of which it
-        says nothing are compared if the program is short, or all meshes were asked for. A mesh on
-        which every result is proved is compared if it is the largest, or the program short: meaning
-        knows no overflow. If the largest is wrong for that, all are compared. Says whether anything
-        is wrong.
+        After the first wrong mesh, the analysis decides which smaller meshes are wrong too; those
+        that it cannot decide are compared if the program is short or all meshes were requested. A
+        proved mesh is still compared if it is the largest or the program is short: the analysis
+        ignores overflow. If the largest mesh is proved and yet wrong, all are compared. Returns
+        whether anything is wrong.
         """
         smaller: list[tuple[Run, AbstractMesh]] = []
         proved: list[tuple[Run, AbstractMesh]] = []
@@ -262,7 +262,7 @@ class _Comparison(Outcome):
 
     @property
     def _proof_needs_numbers(self) -> bool:
-        """Whether proved meshes are run as well: an overflow is near, or it costs little."""
+        """Whether to run proved meshes too: values may overflow, or it costs little."""
         return self.base.is_short or self.base.by_numbers
 
     @property
@@ -270,7 +270,7 @@ class _Comparison(Outcome):
         return [*zip(self.runs, self.meshes, strict=True)]
 
     def _confirm(self, smaller: Sequence[tuple[Run, AbstractMesh]]) -> None:
-        """Find out on which of the smaller meshes it is wrong too, and compare where that helps."""
+        """Decide which smaller meshes are wrong too, and compare those where numbers are needed."""
         larger, known = self.wrong[0].run, []
         if self.meant is not None and not (self.all_meshes or self.base.by_numbers):
             known = [(run, mesh) for run, mesh in smaller if self.meant.likewise(run, larger)]
@@ -288,9 +288,9 @@ class _Comparison(Outcome):
     def _clearer(
         self, smaller: Sequence[tuple[Run, AbstractMesh]]
     ) -> list[tuple[Run, AbstractMesh]]:
-        """The smallest mesh along each axis, where the largest one does not show the cause.
+        """Return the smallest mesh along each axis, if the largest does not show the cause.
 
-        Axes of one size look alike, and where each device has a single element nothing is added up.
+        Axes of equal size cannot be told apart, and with one element per device nothing is summed.
         """
         known, rest = causes(self.meant, self.wrong)
         if not rest and not any(one.code == Differs.code for one in known):
@@ -303,7 +303,7 @@ class _Comparison(Outcome):
         return [*along.values()]
 
     def compare(self, run: Run, one: AbstractMesh) -> None:
-        """The results on one mesh, by numbers."""
+        """Compare the results on one mesh numerically."""
         known = self.follows.judged(run) if self.follows else [None] * len(self.limits)
         try:
             here = judge_results(run, self.base, self.wanted, self.limits, known)
@@ -321,7 +321,7 @@ class _Comparison(Outcome):
 
 
 def _is_beyond_meaning(run: Run, wrong: Sequence[Wrong]) -> bool:
-    """Whether results may be proved and wrong: by the end of a range, or by NaN."""
+    """Whether proved results can still be wrong: by overflow or NaN, which the analysis ignores."""
     if run.whole_numbers is not None or run.asks_for_nan:
         return True
     return all(one.not_finite or one.finite_alone for one in wrong)

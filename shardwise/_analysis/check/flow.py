@@ -1,4 +1,4 @@
-"""What a value is made of: back through a program, and through the turns of its loops."""
+"""Trace what a value depends on, back through a program and the iterations of its loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ..._program.primitives import STEPS
 
 
 def ancestors(body: Body, target: Atom) -> list[Op]:
-    """The operations that a value depends on, in program order."""
+    """Return the operations that a value depends on, in program order."""
     open_ = {id(target)}
     found = []
     for op in reversed(body.ops):
@@ -18,19 +18,19 @@ def ancestors(body: Body, target: Atom) -> list[Op]:
 
 
 def needed(body: Body, target: Atom) -> set[Atom]:
-    """What a value of a body is made of, and the value itself."""
+    """Return the variables that a value of a body depends on, including itself."""
     made_of = (atom for op in ancestors(body, target) for atom in op.ins)
     return {atom for atom in (target, *made_of) if isinstance(atom, Var)}
 
 
 def carried(loop: Scan | While) -> list[Var]:
-    """What the body of a loop is given from its last turn."""
+    """Return the inputs of a loop body that hold the carry."""
     first = loop.consts if isinstance(loop, Scan) else loop.body_consts
     return loop.body.ins[first:][: loop.carry if isinstance(loop, Scan) else None]
 
 
 def deciding(loop: Scan | While) -> set[int]:
-    """Which of the values that a loop carries decide on another turn."""
+    """Return the indices of the carries that decide whether a loop continues."""
     if isinstance(loop, Scan):
         return set()
     made_of = needed(loop.cond, loop.cond.outs[0])
@@ -38,10 +38,10 @@ def deciding(loop: Scan | While) -> set[int]:
 
 
 def felt(op: Op, used: set[Var]) -> list[Var]:
-    """What an operation gives that a result may be wrong for.
+    """Return the results of an operation that can make a later result wrong.
 
-    What a loop carries is felt where it is used afterwards, or goes at some turn into what is. A
-    count of its turns is felt only afterwards: they may be as many as there are devices.
+    A carry matters if it is used after the loop, or if some iteration passes it on to one that is.
+    An iteration counter matters only after the loop: the count may depend on the number of devices.
     """
     if not isinstance(op, Scan | While):
         return op.outs
@@ -58,7 +58,7 @@ def felt(op: Op, used: set[Var]) -> list[Var]:
 
 
 def counts(loop: Scan | While, index: int) -> bool:
-    """Whether a loop does no more to a value that it carries than to add a constant."""
+    """Return whether a loop does nothing to a carry but add a constant."""
     makers = {out: op for op in loop.body.ops for out in op.outs}
     atom, before, steps = loop.body.outs[index], carried(loop)[index], 0
     while atom is not before:

@@ -1,4 +1,4 @@
-"""Evidence joined: what meaning, numbers and operations show of one program becomes findings."""
+"""Combine the evidence of analysis, numbers and operations into findings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from .wrong import Wrong
 
 @dataclasses.dataclass(eq=False)
 class Outcome:
-    """What running and reading a program on several meshes showed."""
+    """What running and analysing a program on several meshes showed."""
 
     base: Run
     runs: Sequence[Run]
@@ -60,10 +60,10 @@ class Outcome:
         self.stuck_on: list[str] = []
         self.stuck: list[Finding] = []
         self.tried: list[Sizes] = []
-        """The meshes on which numbers were compared, or proved to be right."""
+        """The meshes on which numbers were compared or proved right."""
 
     def findings(self) -> list[Finding]:
-        """Return causes first, then faults without a known cause, then what reading suspects."""
+        """Return causes first, then faults without a known cause, then suspicions."""
         known, rest = causes(self.meant, self.wrong)
         quiet = hidden(self.meant, self.runs[-1], self.wrong) if self.meant else []
         behind, rest = self._behind(quiet, rest)
@@ -89,15 +89,15 @@ class Outcome:
         on = {one.mesh for one in self.wrong if one.structure or one.path in paths}
         on |= {one.mesh for one in certain}
         on |= {*self.stuck_on} if any(one.code == Deadlock.code for one in certain) else set()
-        # Those that were not compared are wrong as the largest wrong one is.
+        # Meshes that were not compared have the same problem as the largest wrong one.
         compared = {one.mesh for one in self.wrong} | {*self.stuck_on}
         largest = bool(self.wrong) and self.wrong[-1].mesh in on
         return tuple(one for one in self.wrong_on if one in on or (largest and one not in compared))
 
     def _once(self, findings: Sequence[Finding]) -> list[Finding]:
-        """Return each finding once; what reading suspected is certain where running shows it.
+        """Return each finding once; a suspicion becomes certain where running confirms it.
 
-        Not where something else is known to make the result wrong: that says nothing of the
+        But not where another known cause makes the result wrong: that says nothing of the
         suspicion.
         """
         caused = {
@@ -120,9 +120,9 @@ class Outcome:
         return sorted(kept.values(), key=lambda finding: not finding.certain)
 
     def _after_run(self, read: Sequence[Finding], known: bool) -> list[Finding]:
-        """Add to what is declared the same what the devices hold on the largest mesh.
+        """Add to each `MayDiffer` what the largest mesh shows: whether the devices do differ.
 
-        Where a cause is `known`, that they differ follows from it and is not reported.
+        Where a cause is `known`, the difference follows from it and is not reported.
         """
         run, body = self.runs[-1], self.runs[-1].body
         if words(self.meshes[-1]) in self.stuck_on:
@@ -132,7 +132,7 @@ class Outcome:
         results = {id(atom) for atom in body.outs}
         joins = [(join, place_of_values(body, join)) for join, _ in parted(body)]
         differ = {where: where in shown for join, where in joins if id(join.outs[0]) in results}
-        # What is used on the way is looked at here, unless that is inside a loop.
+        # Values used on the way to a result are observed here, except those inside a loop.
         used = [row for row in joins if row[1] not in differ and row[0] in body.ops]
         rough = max(self.limits, key=lambda limit: limit.norm)
         held = run.observe([join.ins[0] for join, _ in used])
@@ -150,9 +150,9 @@ class Outcome:
     def _behind(
         self, quiet: Sequence[Hidden], rest: Sequence[Wrong]
     ) -> tuple[list[Finding], list[Wrong]]:
-        """Return the causes that another result has, and does not show; and what none explains.
+        """Return causes that show only in other results, and the wrong results left unexplained.
 
-        The loss is right with a bias that is zero, and the gradient of the bias is not.
+        A bias that is zero hides a wrong factor in the loss, but not in the gradient of the bias.
         """
         found: list[Finding] = []
         explained: set[int] = set()
@@ -173,9 +173,9 @@ class Outcome:
 
 
 def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """With a cause that is known, report other differences as what may follow from it.
+    """If a cause is known, report vague differences as possible consequences of it.
 
-    Not with one that was silenced: they would be silenced too.
+    But not of a silenced cause: they would be silenced too.
     """
     first = next((one for one in findings if one.certain and one.is_cause), None)
     vague = [one for one in findings if one.code == DependsOnDevices.code]
@@ -189,21 +189,21 @@ def led_by_a_cause(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def causes(meant: Meant | None, wrong: Sequence[Wrong]) -> tuple[list[Finding], list[Wrong]]:
-    """Return the causes of wrong results that meaning knows, and the results without one."""
+    """Return the causes of wrong results that the analysis knows, and the results without one."""
     found: dict[int, Finding] = {}
     if meant is None:
         return [], [*wrong]
     for one in wrong:
         finding = _cause(meant, one)
-        # Meshes come in order of size: the largest tells most. But where each device has a single
-        # element nothing is added up, and then only a smaller one shows a share.
+        # Meshes come in order of size, and the largest tells most. But with one element per device
+        # nothing is added up, and then only a smaller mesh shows a share.
         if finding is not None and (finding.code != Differs.code or one.index not in found):
             found[one.index] = finding
     return grouped([*found.values()]), [one for one in wrong if one.index not in found]
 
 
 def _cause(meant: Meant, one: Wrong) -> Finding | None:
-    """The cause of one wrong result, if its meaning and its numbers agree."""
+    """Return the cause of one wrong result, if the analysis and the numbers agree."""
     known = None if one.structure or not one.same_type else meant.gaps(one.run)
     if not known or not known[one.index]:
         return None
@@ -221,7 +221,7 @@ def _cause(meant: Meant, one: Wrong) -> Finding | None:
 
 
 def _at(meant: Meant, run: Run, index: int, gap: Gap) -> Finding:
-    """Return the finding for where a result parts from one device's."""
+    """Return the finding for the place where a result starts to differ from one device."""
     assert run.mesh is not None
     known = meant.known_of(index)
     axes = tuple(axes_of(run.mesh).values())
@@ -230,12 +230,12 @@ def _at(meant: Meant, run: Run, index: int, gap: Gap) -> Finding:
 
 
 def _confirmed(gap: Gap, one: Wrong) -> Gap | None:
-    """Return where a result parts from one device's, if the numbers are wrong for that.
+    """Return the place where a result starts to differ, if the numbers are wrong because of it.
 
-    To use a share before it is summed may be right, and what is wrong may be something else.
+    Using a share before it is summed may be right, and the error may come from elsewhere.
     """
     if gap.kind == "first" and not one.apart:
-        return None  # what is read as each device's own may be the same on all of them
+        return None  # values that the analysis treats as per-device may be equal
     if not gap.mistakes:
         return gap
     mistake = next((other for other in gap.mistakes if _shows(other, one)), None)
@@ -246,14 +246,14 @@ def _shows(mistake: Mistake, one: Wrong) -> bool:
     if not mistake.returned:
         return one.comes_from(mistake.op)
     assert isinstance(mistake.op, Join)
-    # What all devices have alike is nobody's share.
+    # A value that all devices share is not a share of a sum.
     return one.apart or not set(mistake.axes) <= set(mistake.op.replicated)
 
 
 def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
-    """Of shares that are returned, the multiple on a mesh along their own axes, if it was read.
+    """For returned shares, use the multiple from a mesh with only their axes, if there is one.
 
-    A sum too many along another axis of the same size makes them look like means.
+    An extra sum along another axis of the same size makes shares look like means.
     """
     mistake = gap.mistake
     if mistake is None or not mistake.returned:
@@ -268,7 +268,7 @@ def _along_alone(gap: Gap, known: list[tuple[Sizes, list[Gap]]]) -> Gap:
 
 
 def _measured(gap: Gap, one: Wrong) -> Gap:
-    """With the multiple that the sum of returned shares is, by the numbers, if it is not known."""
+    """Add the multiple that the sum of returned shares is, measured, if it is not known."""
     mistake = gap.mistake
     if mistake is None or not mistake.returned or mistake.extreme or gap.ratio is not None:
         return gap
@@ -283,14 +283,14 @@ def _measured(gap: Gap, one: Wrong) -> Gap:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Hidden:
-    """A cause that the numbers do not show, and what was counted several times."""
+    """A cause that the numbers do not show, and the step that counted a value several times."""
 
     finding: Finding
     run: Run
     counted: Step | None
 
     def explains(self, one: Wrong, seen: Seen) -> bool:
-        """Whether a result is wrong by just that factor, and is made from where it arises."""
+        """Return whether a result is wrong by just that factor and depends on that step."""
         step = self.counted
         if step is None or step.axis is None or one.run is not self.run or one.times is None:
             return False
@@ -300,9 +300,9 @@ class Hidden:
 
 
 def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
-    """Return what results are multiples of, or made from, that the numbers do not show.
+    """Return the causes that the analysis finds but that the numbers do not show.
 
-    A bias that is counted once for each device is zero at the start of every training.
+    For example, a bias counted once per device, at the start of training when it is zero.
     """
     if run.program.watch.sites:
         return []
@@ -327,7 +327,7 @@ def hidden(meant: Meant, run: Run, wrong: list[Wrong]) -> list[Hidden]:
 
 
 def _zeros(run: Run) -> Callable[[int], bool]:
-    """Whether an argument is zero everywhere, by its number."""
+    """Return a function that says by its number whether an argument is zero everywhere."""
     values = run.traced.argument_values
 
     @functools.cache

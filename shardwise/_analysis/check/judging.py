@@ -1,4 +1,4 @@
-"""Which results of a run are wrong, and which only seem so: what cancels, ties, rounding."""
+"""Decide which results are wrong, and which differ only by cancellation, ties or rounding."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .running import Run, Wanted
 from .wrong import Wrong
 
 SAME, OTHER = "same", "other"
-"""What meaning says of a result: that it is what it is on one device, or that it is not."""
+"""What the analysis knows of a result: that it equals that of one device, or that it does not."""
 
 DRAWS = (2, 4, 8, 16, 32)
-"""How often arguments are changed, as long as that explains more and more elements."""
+"""How often to perturb the arguments, as long as that explains more and more elements."""
 
 
 @dataclasses.dataclass
 class Judged:
-    """The results of a run that are wrong, and those in which a tie is decided differently."""
+    """The wrong results of a run, and the results in which a tie is decided differently."""
 
     wrong: list[Wrong]
     tied: list[Wrong]
@@ -35,7 +35,7 @@ def judge_results(
 ) -> Judged:
     """Compare the results of a run with what they should be.
 
-    `meant` says of each result what its meaning says: `SAME` as on one device, `OTHER`, or nothing.
+    `meant` says for each result whether it is known to be the `SAME` as on one device or `OTHER`.
     """
     found = Judged([], [])
     if run.traced.tree != base.traced.tree:
@@ -53,7 +53,7 @@ def judge_results(
 
 
 def all_agree(run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[Tolerance]) -> bool:
-    """Whether every result of a run is about what it should be, on every device."""
+    """Return whether every result of a run agrees with what it should be, on every device."""
     return run.traced.tree == base.traced.tree and all(
         row.shape == want.value.shape and agree(row, want.value, limit)
         for held, want, limit in zip(run.values, wanted, limits, strict=True)
@@ -62,9 +62,9 @@ def all_agree(run: Run, base: Run, wanted: Sequence[Wanted], limits: Sequence[To
 
 
 def judge(one: Wrong, surely: bool = False) -> Wrong:
-    """Look at a result that is not what it should be: is it wrong, or does it only seem so?
+    """Decide whether a result that differs is wrong, or only sensitive to rounding.
 
-    `surely`, it is known to be wrong, and only asked whether this is what shows.
+    With `surely` it is known to be wrong, and the question is whether these numbers show it.
     """
     if one.structure or not one.same_type or one.limit.given:
         return one
@@ -73,7 +73,7 @@ def judge(one: Wrong, surely: bool = False) -> Wrong:
         return one
     one = _with_changes(one, [one.base, *([one.want.run] if one.want.run else [])])
     if not one.right and tiny and is_inexact(one.want.value):
-        # What cancels on the mesh alone. Only there: a wrong program may be as sensitive.
+        # Cancellation on the mesh alone. Tried last: a wrong program may be as sensitive.
         one = _with_changes(one, [one.base, one.run])
     if not one.right and one.run.rounds and not one.base.is_heavy:
         return _unrounded(one)
@@ -81,7 +81,7 @@ def judge(one: Wrong, surely: bool = False) -> Wrong:
 
 
 def _with_changes(one: Wrong, runs: Sequence[Run]) -> Wrong:
-    """Take into account how far a result changes with the arguments."""
+    """Allow for how much a result changes when the arguments are perturbed."""
     before = _count(one)
     for count in DRAWS:
         change = Change()
@@ -100,7 +100,7 @@ def _with_changes(one: Wrong, runs: Sequence[Run]) -> Wrong:
 
 
 def _unrounded(one: Wrong) -> Wrong:
-    """Compare the program with its rounding to integers left out, on the mesh and on one device."""
+    """Compare the program without its rounding to integers, on the mesh and on one device."""
     run, base = one.run.unrounded, one.base.unrounded
     want = one.want
     if not want.given:

@@ -1,7 +1,7 @@
-"""What can be said of a program by reading it, without running it.
+"""Rules that read a program without running it.
 
-Each rule gives findings that may be right after all; none fails a verdict by itself. Running
-decides, and a finding here that explains a wrong result there becomes certain.
+Their findings may be false alarms, and none fails a verdict by itself. Running decides: a finding
+that explains a wrong result becomes certain.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from .flow import ancestors
 from .two_ways import two_ways
 
 LARGE = 1 << 20
-"""From how many gathered bytes on it is worth a word."""
+"""Gathers of fewer bytes than this are not reported."""
 
 
 def lint(body: Body, axes: list[Axis]) -> list[Finding]:
-    """All findings of all rules, in program order."""
+    """Return the findings of all rules, rule by rule."""
     return [finding for rule in RULES for finding in rule(body, axes)]
 
 
@@ -54,7 +54,7 @@ def _reduced_again(body: Body, axes: list[Axis]) -> Iterator[Finding]:
 
 
 def _is_of_data(body: Body, atom: Atom) -> bool:
-    """Whether a value depends on an argument: a number of examples does not, and may be summed."""
+    """Return whether a value depends on an argument: a constant count may well be summed."""
     if not isinstance(atom, Var):
         return False
     ins = {*body.ins}
@@ -68,11 +68,11 @@ def _may_part(body: Body, axes: list[Axis]) -> Iterator[Finding]:
 
 
 def parted(body: Body) -> Iterator[tuple[Join, Axis]]:
-    """What is declared the same along an axis, and computed from values that differ along it."""
+    """Yield the joins that declare values to be the same along an axis along which they differ."""
     joins = [op for op in walk(body.ops) if isinstance(op, Join)]
     apart = {op: {*op.replicated} & op.ins[0].axes for op in joins}
     if any(apart.values()):
-        # A loop keeps all it gives for each device, also what is the same on all of them.
+        # A loop keeps all its results per device, even those that are the same on all of them.
         differing(body)
         apart = {op: {*op.replicated} & op.ins[0].axes for op in joins}
         annotate(body)
@@ -86,12 +86,12 @@ def _differs(body: Body, axes: list[Axis]) -> Iterator[Finding]:
 
 
 def place_of_values(body: Body, join: Join) -> Where:
-    """The line that makes what is declared the same."""
+    """Return the line that computes the values which are declared to be the same."""
     return maker_of(body, join.ins[0], join).where
 
 
 def axes_used(body: Body) -> set[Axis]:
-    """The axes that a spec or a collective of the program names."""
+    """Return the axes that a spec or a collective of the program names."""
     used: set[Axis] = set()
     for op in walk(body.ops):
         if isinstance(op, Split | Join | Collective):
@@ -138,5 +138,5 @@ RULES: tuple[Callable[[Body, list[Axis]], Iterator[Finding]], ...] = (
 
 
 def maker_of(body: Body, atom: Atom, otherwise: Op) -> Op:
-    """The operation that made a value; `otherwise` for an input or a constant."""
+    """Return the operation that made a value; `otherwise` for an input or a constant."""
     return next((op for op in walk(body.ops) if any(out is atom for out in op.outs)), otherwise)

@@ -1,8 +1,8 @@
-"""What meaning says of a check: which results are proved, and why the others are wrong.
+"""Use the symbolic analysis in a check: which results are proved, and why others are wrong.
 
-A result whose meaning is the same on the mesh and on one device needs no comparison of numbers, so
-a mesh on which all are proved is run only where it is the largest, as a cross-check. Where numbers
-are wrong, the place at which the meanings part is the cause.
+A result with the same symbolic value on the mesh and on one device needs no numerical comparison,
+so a proved mesh is run only if it is the largest, as a cross-check. If numbers are wrong, the place
+at which the symbolic values start to differ is the cause.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class Meant:
-    """The meanings of the results of one program on several meshes."""
+    """The symbolic readings of one program on several meshes."""
 
     def __init__(self, base: Run):
         self.base = base
         self._known: dict[int, list[list[Gap]] | None] = {}
         self._read_on: dict[int, tuple[Sizes, list[list[Gap]] | None]] = {}
-        """The same with the sizes of the meshes."""
+        """The same, with the sizes of the meshes."""
         self.plain = _read(base, None)
 
     def gaps(self, run: Run) -> list[list[Gap]] | None:
-        """For each result where it parts from one device's; None where that is not known."""
+        """Return for each result where it differs from one device; None if that is not known."""
         if id(run) not in self._known:
             self._known[id(run)] = self._compared(run)
             if run.mesh is not None:
@@ -39,7 +39,7 @@ class Meant:
         return self._known[id(run)]
 
     def known_of(self, index: int) -> list[tuple[Sizes, list[Gap]]]:
-        """For one result the same on every mesh that was read so far."""
+        """Return the gaps of one result on every mesh that was read so far."""
         rows = self._read_on.values()
         return [(mesh, found[index]) for mesh, found in rows if found is not None]
 
@@ -50,24 +50,24 @@ class Meant:
         return _followed(own.gaps) if own is not None else None
 
     def proved(self, run: Run) -> bool:
-        """Whether every result is proved to be what it is on one device."""
+        """Return whether every result is proved equal to that on one device."""
         found = self.gaps(run)
         return found is not None and not any(found) and not run.program.watch.sites
 
     def judged(self, run: Run) -> list[str | None]:
-        """What is known of each result: that it is the same as on one device, or another."""
+        """Return what is known of each result: `SAME` as on one device, `OTHER`, or None."""
         found = self.gaps(run)
         if found is None or run.program.watch.sites:
             return [None] * len(run.paths)
         return [SAME if not gaps else OTHER if _is_certain(gaps) else None for gaps in found]
 
     def likewise(self, run: Run, larger: Run) -> bool:
-        """Whether the same results are multiples of something as on a larger mesh, and show it."""
+        """Return whether the same results are multiples as on a larger mesh, and surely wrong."""
         here, there = self.gaps(run), self.gaps(larger)
         if here is None or there is None or run.program.watch.sites:
             return False
         alike = all(bool(own) == bool(other) for own, other in zip(here, there, strict=True))
-        # What is lost on the way on one of them may not be on the other.
+        # A factor that a nonlinear operation loses on one mesh may survive on the other.
         return alike and any(here) and all(gap.linear for gaps in [*here, *there] for gap in gaps)
 
 

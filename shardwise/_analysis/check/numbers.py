@@ -1,4 +1,4 @@
-"""What numbers show: a wrong result, measured, as evidence of a fault."""
+"""Turn a measured wrong result into a finding."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ IN_ORDER = (
     Differs,
     DependsOnDevices,
 )
-"""The faults that numbers show: the first one that a result is evidence of is reported."""
+"""The faults that numbers can show; the first that fits a result is reported."""
 
 
 def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Finding]:
     """Return one finding for each fault that wrong results show.
 
-    `tried` are the meshes on which numbers were compared, or proved to be right.
+    `tried` are the meshes on which numbers were compared or proved right.
     """
     worst = {one.index: one for one in wrong}  # meshes come in order of size
     rows = ((one, factors_of(one, wrong, tried)) for one in worst.values())
@@ -68,7 +68,7 @@ def by_numbers(wrong: Sequence[Wrong], tried: Sequence[Sizes] = ()) -> list[Find
 
 
 def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Seen:
-    """By how much the same result is too large on each mesh, as far as that is one number."""
+    """Return the factor by which a result is too large on each mesh, where it is one number."""
     same = [other for other in wrong if other.index == one.index]
     seen: list[tuple[Sizes, float]] = [
         (sizes, 1.0) for sizes in tried if all(sizes != other.sizes for other in same)
@@ -77,7 +77,7 @@ def factors_of(one: Wrong, wrong: Sequence[Wrong], tried: Sequence[Sizes]) -> Se
 
 
 def _findings(one: Wrong, seen: Seen) -> Iterator[Finding]:
-    """What is wrong on one device already, and what the sharding does besides."""
+    """Yield what is wrong on one device already, and what the sharding adds."""
     alone = one.on_one_device
     if alone is not None:
         found = NotReference.from_numbers(Measured(alone))
@@ -102,33 +102,33 @@ def _about(found: Finding, one: Wrong, tail: str = "") -> Finding:
 
 
 class Measured:
-    """A wrong result, and what the classes of faults ask of it beyond what it has itself."""
+    """A wrong result, with the measurements that the fault classes need."""
 
     def __init__(self, wrong: Wrong, seen: Seen = ()):
         self.wrong, self.seen = wrong, seen
-        """The wrong result, and the same factor on the other meshes."""
+        """The wrong result, and its factor on the other meshes."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.wrong, name)
 
     @property
     def much(self) -> str:
-        """By how much it is wrong, and where the most."""
+        """How wrong it is, and where it is worst."""
         return much(self.wrong)
 
-    # --- another type
+    # --- structure and dtype
 
     @property
     def structure_differs(self) -> str:
-        """In which results two structures differ."""
+        """The results in which the two structures differ."""
         return paths_apart(self.run.paths, self.base.paths)
 
     @property
     def wanted_kind(self) -> str:
-        """The dtype and shape that it should have."""
+        """The expected dtype and shape."""
         return f"{self.want.dtype}{list(self.want.value.shape)}"
 
-    # --- devices that differ
+    # --- differences between devices
 
     @functools.cached_property
     def lacks(self) -> Missing | None:
@@ -139,7 +139,7 @@ class Measured:
 
     @property
     def share(self) -> Missing | None:
-        """The reduction that a value on the way lacks."""
+        """The missing reduction of an intermediate value, if there is one."""
         origin = self.wrong.origin
         return Missing(origin.lacks) if origin and origin.lacks.share else None
 
@@ -148,7 +148,7 @@ class Measured:
         """The axes along which devices differ."""
         return names(self.wrong.value.axes) if self.wrong.value else ""
 
-    # --- a factor
+    # --- constant factors
 
     @functools.cached_property
     def _fitting(self) -> list[Powers]:
@@ -157,42 +157,42 @@ class Measured:
 
     @property
     def multiple(self) -> float | None:
-        """The factor, if it is one that sizes of axes explain."""
+        """The factor, if a product of axis sizes explains it."""
         return self.wrong.times if self._fitting and not self.wrong.written else None
 
     @property
     def whose(self) -> str:
-        """The sizes that it may be."""
+        """The axis sizes that may explain it, as text."""
         return ", or ".join(map(size_words, self._fitting))
 
     @property
     def over(self) -> str:
-        """The axes that it may be the size of, as written in a collective."""
+        """The axes whose sizes may explain it, as written in a collective."""
         found = list(dict.fromkeys(name for one in self._fitting for name in one))
         return repr(found[0]) if len(found) == 1 else repr(tuple(found))
 
     @property
     def divisor(self) -> float:
-        """The factor of what the line divides by; a sum in a mean is no divisor."""
+        """The factor of the divisor on the line; the sum inside a mean is no divisor."""
         origin, times = self.wrong.origin, self.wrong.origin_times
         averaged = origin is not None and within(origin.op.source, "pmean")
         return min(times, 1.0) if averaged else times
 
     @property
     def summed_before(self) -> bool:
-        """Whether it was the same on all devices before the sum."""
+        """Whether the value was the same on all devices before the sum."""
         origin = self.wrong.origin
         is_sum = origin is not None and isinstance(origin.op, Collective) and origin.op.backward
         return is_sum or self.wrong.suspect is not None
 
     @property
     def gradient_remedy(self) -> str:
-        """How to write the gradient that it is made from."""
+        """How to write the gradient that the result depends on."""
         return two_ways(self.wrong.gradient, self.over)
 
     @staticmethod
     def fraction(times: float) -> str:
-        """Return a number below 1 as one over an integer, if it is."""
+        """Format a number below 1 as one over an integer, if it is that."""
         under = round(1 / times)
         return f"1/{under}" if abs(under * times - 1) < 1e-3 else f"{times:.4g}"
 
@@ -200,7 +200,7 @@ class Measured:
 
     @property
     def wraps(self) -> tuple[Overflow, bool] | None:
-        """Where integers wrap around on the mesh or on one device alone."""
+        """Where integers wrap around on only one side, the mesh or one device."""
         return wrapped(self.run, self.base, self.index)
 
     @property
@@ -210,18 +210,18 @@ class Measured:
 
     @property
     def overflow(self) -> Overflow | None:
-        """Where a value leaves its range, on the mesh or on one device."""
+        """Where a value exceeds its range, on the mesh or on one device."""
         return overflow(self._beyond, self.index)
 
     @property
     def narrow(self) -> tuple[Any, float] | None:
-        """A dtype of the program that ends far below float32, and where it ends."""
+        """A dtype of the program with a range far below float32's, and its maximum."""
         kind = self._beyond.short_range
         return None if kind is None else (kind, float(jnp.finfo(kind).max))
 
     @property
     def may_wrap(self) -> str:
-        """A question about the integers that the result is made of, if it is of any."""
+        """A question about the integers that the result depends on, if they may wrap around."""
         body, target = self.run.body, self.run.body.outs[self.index]
         kind = whole_numbers(Body(body.ins, ancestors(body, target), [target]))
         if kind is None or self._largest_sum <= (most := jnp.iinfo(kind).max):
@@ -230,7 +230,7 @@ class Measured:
 
     @property
     def _largest_sum(self) -> float:
-        """About how large sums of integers can become."""
+        """An estimate of the largest sum of integers in the program."""
         run = self.wrong.run
         given = [np.asarray(x) for x in run.traced.plain if not _jax.is_key(jax.typeof(x).dtype)]
         whole = [x for x in given if x.size and not is_inexact(x) and x.dtype != np.bool_]
@@ -242,29 +242,29 @@ class Measured:
 
     @functools.cached_property
     def draw(self) -> Op | None:
-        """The random numbers that follow the sharding, if there are any."""
+        """The random draw that depends on the sharding, if there is one."""
         return None if self.wrong.apart else self.wrong.draw
 
     @property
     def mean_of_means(self) -> bool:
-        """Whether it is a mean of unequal means."""
+        """Whether it is a mean of means of parts with unequal weights."""
         return not self.wrong.apart and self.draw is None and self.wrong.mean_of_means
 
     @property
     def draw_line(self) -> Where:
-        """The line that draws them."""
+        """The line of the random draw."""
         assert self.draw is not None
         return place(self.draw, self.run.body)
 
     @property
     def own_key(self) -> bool:
-        """Whether what a draw is made from differs between devices."""
+        """Whether the inputs of the draw, such as its key, differ between devices."""
         draw = self.draw
         return draw is not None and any(isinstance(a, Var) and bool(a.axes) for a in draw.ins)
 
     @property
     def along(self) -> str:
-        """Along which axes all devices have the same, if they do not along all."""
+        """The axes along which values agree, as text, if they do not agree along all."""
         op = self.wrong.origin.op if self.wrong.origin else None
         if not isinstance(op, Collective) or not op.outs[0].axes:
             return ""
@@ -273,13 +273,13 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """A reduction that is missing."""
+    """A missing reduction."""
 
     relation: Relation
 
     @property
     def missing(self) -> str:
-        """Which one."""
+        """The name of the reduction."""
         return self.relation.missing
 
     @property
@@ -289,7 +289,7 @@ class Missing:
 
 
 def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
-    """Say in which results two trees differ."""
+    """Describe the results in which two trees differ."""
     parts = []
     for word, own, other in (("has", here, there), ("lacks", there, here)):
         found = [name for name in own if name not in {*other}]
@@ -299,7 +299,7 @@ def paths_apart(here: Sequence[str], there: Sequence[str]) -> str:
 
 
 def much(one: Wrong) -> str:
-    """By how much a result is wrong, and where the most."""
+    """Describe how wrong a result is, and where it is worst."""
     gap = difference(one.got, one.want.value)
     with np.errstate(all="ignore"):
         gaps = np.nan_to_num(np.abs(wide(one.got) - wide(one.want.value)), nan=np.inf)
@@ -318,7 +318,7 @@ def much(one: Wrong) -> str:
 
 
 def _pair(one: Wrong, at: tuple[Any, ...]) -> str:
-    """One element and what it should be, with as many digits as tell them apart."""
+    """Format one element and its expected value with enough digits to tell them apart."""
     got, want = one.got[at], one.want.value[at]
     if not jnp.issubdtype(one.want.value.dtype, jnp.inexact):
         return f"{got} instead of {want}"

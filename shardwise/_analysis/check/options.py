@@ -1,4 +1,4 @@
-"""What `check` is asked, checked and worded before anything is run."""
+"""Validate the options of `check` and expand its meshes before anything runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sizes = Mapping[str, int | Sequence[int]]
 
 
 def validate(f: Any, rtol: Any, atol: Any, seed: Any) -> None:
-    """Refuse options that make no sense."""
+    """Raise an error for invalid options."""
     if not callable(f):
         raise _refused(
             f"f is {f!r}",
@@ -57,7 +57,7 @@ Meshes = Sizes | Mesh | AbstractMesh | Sequence[MeshLike]
 
 
 def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> list[AbstractMesh]:
-    """The meshes of a call that cannot do without; `args` are those of the function."""
+    """Return the meshes of a call; without `mesh=`, raise. `args` are the function's arguments."""
     if given is not None:
         return expand(given, called)
     misplaced = any(isinstance(arg, Mesh | AbstractMesh) for arg in args)
@@ -76,7 +76,7 @@ def wanted_meshes(given: Meshes | None, called: str, args: Sequence[Any]) -> lis
 
 
 def expand(sizes: Meshes, called: str = "check") -> list[AbstractMesh]:
-    """All meshes that a description asks for, each once, the smallest first."""
+    """Return all meshes of a description, each once, the smallest first."""
     if isinstance(sizes, Mesh | AbstractMesh):
         return [abstract(sizes)]
     if isinstance(sizes, list | tuple) and sizes and all(map(_is_mesh, sizes)):
@@ -115,5 +115,5 @@ def _is_mesh(given: Any) -> bool:
 
 
 def words(mesh: AbstractMesh) -> str:
-    """A mesh in words: `{data: 4, model: 2}`."""
+    """Format a mesh: `{data: 4, model: 2}`."""
     return "{" + ", ".join(f"{name}: {size}" for name, size in mesh.shape.items()) + "}"

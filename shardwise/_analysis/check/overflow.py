@@ -1,4 +1,4 @@
-"""Where a value leaves the range of its declared dtype."""
+"""Find where a value exceeds the range of its declared dtype."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .flow import ancestors
 from .running import Run
 
 LIMIT = 1 << 26
-"""How many bytes of values are looked at, at most."""
+"""At most this many bytes of values are looked at."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Overflow:
-    """The first value on the way to a result that is beyond the range of its dtype."""
+    """The first value on the way to a result that exceeds the range of its dtype."""
 
     where: Where
     dtype: Any
@@ -27,7 +27,7 @@ class Overflow:
 
     @property
     def wraps(self) -> bool:
-        """Whether it becomes another number there, and not infinite."""
+        """Whether it wraps around instead of becoming infinite."""
         return jnp.issubdtype(self.dtype, jnp.integer)
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Overflow:
 
 
 def overflow(run: Run, index: int) -> Overflow | None:
-    """Return the first value on the way to a result that leaves its range; loops are left out."""
+    """Return the first value before a result that exceeds its range; loop bodies are skipped."""
     target = run.body.outs[index]
     before, size = [], 0
     for op in ancestors(run.body, target):
@@ -59,9 +59,9 @@ def overflow(run: Run, index: int) -> Overflow | None:
 
 
 def wrapped(run: Run, base: Run, index: int) -> tuple[Overflow, bool] | None:
-    """Return where integers wrap around on the mesh or on one device alone, and if on the mesh.
+    """Return where integers wrap around on only one side, and whether that is on the mesh.
 
-    What wraps around on both, as in a hash, is meant to.
+    Integers that wrap around on both, as in a hash, are meant to.
     """
     here, alone = (_wrap(one, index) for one in (run, base))
     if here is not None and (alone is None or alone.where != here.where):

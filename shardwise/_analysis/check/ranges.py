@@ -1,8 +1,7 @@
-"""Numbers that may leave the range of their type, on some meshes and not on others.
+"""Detect numbers that may exceed the range of their dtype on some meshes and not on others.
 
-Meaning knows no end of numbers. A sum of float16 that is infinite on two devices, or one of int8
-that wraps around there, is what it should be on eight, where each of them adds up less. Nor does it
-know NaN.
+The symbolic analysis ignores ranges and NaN. A sum of float16 that overflows on two devices, or one
+of int8 that wraps around there, is right on eight, where each device adds up fewer numbers.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from ..lift import eps_of
 from .flow import carried, counts
 
 SHORT_RANGE = 1e30
-"""Where types end that sums of ordinary numbers may leave."""
+"""Dtypes with a smaller maximum may overflow in sums of ordinary numbers."""
 
 ADDS = primitives.names(lambda p: p.combines in ("sum", "prod") and not p.pointwise)
-"""What adds up or multiplies as many numbers as a device holds."""
+"""Operations that add up or multiply as many numbers as a device holds."""
 
 COUNTING = primitives.names(
     lambda p: p.combines == "sum" and p.acts in ("reduces", "scans", "collective")
 )
-"""Sums that are small if what they count is there or not."""
+"""Sums that stay small if they count how often something is true."""
 
 GROWS = (ADDS - COUNTING) | primitives.names(
     lambda p: p.pointwise and p.growth and p.combines != "sum" and p.name != "convert_element_type"
@@ -37,18 +36,18 @@ GROWS = (ADDS - COUNTING) | primitives.names(
 
 
 def short_range(body: Body) -> Any:
-    """A type of the program that ends far below float32, float16 say; None if there is none."""
+    """Return a dtype of the program with a range far below float32's, such as float16, or None."""
     made = (var for op in walk(body.ops) for var in op.outs)
     kinds = {var.dtype for var in (*body.ins, *made) if eps_of(var.dtype)}
     return min((kind for kind in kinds if _largest(kind) < SHORT_RANGE), key=_largest, default=None)
 
 
 def whole_numbers(body: Body) -> Any:
-    """The narrowest type of whole numbers that are added up, other than counts; None if none is."""
+    """Return the narrowest integer dtype that is summed, other than for counting, or None."""
     places: set[Any] = set()
-    """Numbers of elements and devices, constants, and what is computed from them."""
+    """Sizes, positions, device indices, constants, and what is computed from them alone."""
     numbered: set[Any] = set()
-    """How often something is the case."""
+    """Counts of how often something is true."""
     found = []
     for op in walk(body.ops):
         name = getattr(op, "name", "")
@@ -68,25 +67,25 @@ def whole_numbers(body: Body) -> Any:
 
 
 def asks_for_nan(body: Body) -> bool:
-    """Whether a program asks of its numbers whether they are NaN, which to meaning none is."""
+    """Return whether a program tests its numbers for NaN, which the analysis ignores."""
     return any(
         getattr(op, "name", "") in ("eq", "ne") and op.ins[0] is op.ins[1] for op in walk(body.ops)
     )
 
 
 def asks_whether_finite(body: Body) -> bool:
-    """Return whether a program asks of its numbers whether they are NaN or infinite."""
+    """Return whether a program tests its numbers for NaN or infinity."""
     asked = (getattr(op, "name", "") == "is_finite" for op in walk(body.ops))
     return asks_for_nan(body) or any(asked)
 
 
 def are_vast(values: Iterable[Any]) -> bool:
-    """Whether a square of some number may be too large for its type."""
+    """Return whether the square of some number may exceed the range of its dtype."""
     return any(_is_vast(value) for value in values if not _jax.is_traced(value))
 
 
 def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
-    """Which results are numbers of elements, or are computed from such alone."""
+    """Return the results that are sizes or positions, or are computed from such alone."""
     if (
         isinstance(op, AxisIndex)
         or name in ("argmax", "argmin")
@@ -104,7 +103,7 @@ def _places(op: Op, name: str, places: set[Any]) -> set[Any]:
 
 
 def _handed(op: Op, places: set[Any]) -> set[Var]:
-    """What the bodies of an operation are given of such numbers, and the turns that they count."""
+    """Return the inputs of an operation's bodies that are such numbers, and loop counters."""
     if isinstance(op, Scan):
         turns = range(op.consts, op.consts + op.carry)
         given = enumerate(zip(op.ins, op.body.ins, strict=True))

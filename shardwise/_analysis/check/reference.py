@@ -1,4 +1,4 @@
-"""What is right, where the user says so: a function of the same arguments, or its result."""
+"""Expected results from the user's `reference`: a function of the same arguments, or a value."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .running import Run, Wanted, plain
 
 
 def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
-    """What each result of a program should be."""
+    """Return what each result of a program should be."""
     alone = [Wanted(*row) for row in zip(base.results(), base.dtypes, strict=True)]
     if reference is None:
         return alone
@@ -28,7 +28,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
     run = _traced(reference, base, args) if callable(reference) else None
     if run is not None:
         weak = [aval.weak_type for aval in run.program.jaxpr.out_avals]
-        # Objects that it updates are those of the program, whatever its parameters are called.
+        # Mutated objects belong to the program, whatever the reference calls its parameters.
         paths = map(base.traced.name_of, run.traced.tree.paths)
         rows = zip(paths, run.results(), run.dtypes, weak, strict=True)
         found = {
@@ -43,7 +43,7 @@ def wanted_of(reference: Any, base: Run, args: tuple[Any, ...]) -> list[Wanted]:
             for path, leaf in leaves
         }
     _refuse_others(found, base)
-    # A value cannot say what becomes of objects among the arguments: there one device is right.
+    # A value cannot describe mutated arguments: for those, one device is the reference.
     return [found[path] if path in found else own[path] for path in base.paths]
 
 
@@ -61,7 +61,7 @@ def _called(reference: Any, base: Run, args: tuple[Any, ...]) -> Any:
 
 
 def _by_value(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments on one device, where some lie on a mesh."""
+    """Return the arguments on one device, if some are placed on a mesh."""
     leaves, rebuild = taken_apart(args)
     here = list(map(unplaced, leaves))
     moved = any(new is not old for new, old in zip(here, leaves, strict=True))
@@ -69,7 +69,7 @@ def _by_value(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _typed(value: np.ndarray, dtype: Any, beside: Wanted | None, weakly: bool) -> Any:
-    """A number of Python's takes the dtype of the result it is for, as it does in JAX."""
+    """Return the dtype of a weakly typed number: that of the result it belongs to, as in JAX."""
     if not weakly or beside is None:
         return dtype
     number = np.zeros((), dtype).item()
@@ -96,7 +96,7 @@ def _array(name: str, leaf: Any, beside: Wanted | None) -> Wanted:
 
 
 def _check_kept(leaf: Any, value: np.ndarray) -> None:
-    """Refuse numbers of NumPy's that JAX's type for them cannot hold."""
+    """Raise for NumPy numbers that do not fit the dtype that JAX converts them to."""
     given = leaf if isinstance(leaf, np.ndarray | np.generic) else value
     if given.dtype == value.dtype or not np.issubdtype(given.dtype, np.number):
         return
@@ -109,7 +109,7 @@ def _check_kept(leaf: Any, value: np.ndarray) -> None:
 
 
 def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
-    """The reference as a program, if JAX can trace it; NumPy cannot be."""
+    """Return the reference as a program if JAX can trace it; NumPy code cannot be traced."""
     in_specs, static = base.tracing.in_specs, base.tracing.static.taken_by(reference)
     tracing = Tracing(reference, base.mesh, in_specs, static)
     try:
@@ -123,7 +123,7 @@ def _traced(reference: Any, base: Run, args: tuple[Any, ...]) -> Run | None:
 
 
 def _refuse_others(found: Mapping[str, Any], base: Run) -> None:
-    """Refuse a reference with other results than the program's, naming them."""
+    """Raise if the reference has other results than the program, naming them."""
     here = [path for path in base.paths if path.startswith("result")]
     lacks = [path for path in here if path not in found]
     more = [path for path in found if path not in base.paths]

@@ -1,7 +1,7 @@
 """How a value on a mesh relates to the same value on one device.
 
-A value is *right* when every device holds what one device would, or its part of it; it is a *share*
-when the devices' values have still to be added, averaged or compared to give it; else it is off.
+A value is *right* when every device holds the value of one device, or its part of it; it is a
+*share* when it becomes right by a reduction over devices; else it is off.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ Agree = Callable[[Any, Any], bool]
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """A value as all devices hold it: a leading dimension for each axis it differs over."""
+    """A value on all devices: a leading dimension for each axis over which it differs."""
 
     array: np.ndarray
     axes: tuple[Axis, ...] = ()
 
     @property
     def first(self) -> np.ndarray:
-        """What JAX returns for a result that claims to be the same everywhere: device 0's."""
+        """The value on device 0, which JAX returns for a result declared the same everywhere."""
         return self.array[(0,) * len(self.axes)]
 
     @property
     def rows(self) -> np.ndarray:
-        """What each device holds, one row each."""
+        """The value of each device, one row per device."""
         lead, own = self.array.shape[: len(self.axes)], self.array.shape[len(self.axes) :]
         return self.array.reshape((math.prod(lead), *own))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Relation:
-    """What a value is to its twin. A share is right after the reduction `missing` over `axes`."""
+    """The relation of a value to its twin. A share is right after reducing it by `missing`."""
 
     missing: str = ""
     axes: tuple[Axis, ...] = ()
@@ -52,12 +52,12 @@ class Relation:
         return bool(self.missing)
 
     def like(self, other: Relation) -> bool:
-        """Whether the same is missing in both."""
+        """Return whether both lack the same reduction."""
         return self.share and (self.missing, self.axes) == (other.missing, other.axes)
 
 
 RIGHT, OFF, UNLIKE = Relation(), Relation(), Relation()
-"""Right; wrong; of a shape that cannot be compared. These are compared with `is`."""
+"""Right; wrong; of a shape that cannot be compared. Compare these with `is`."""
 
 REDUCE: dict[str, Callable[..., Any]] = {
     "psum": np.sum,
@@ -70,7 +70,7 @@ REDUCE: dict[str, Callable[..., Any]] = {
 def relate(
     held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str] = ("psum", "pmean")
 ) -> Relation:
-    """What a value on a mesh is to the value `want` on one device."""
+    """Return how a value on a mesh relates to the value `want` on one device."""
     local = held.array.shape[len(held.axes) :]
     if local != want.shape:
         wholes = _wholes(held, want.shape)
@@ -85,7 +85,7 @@ def relate(
 def share_of(
     held: Held, want: np.ndarray, agree: Agree, reductions: Sequence[str] = ("psum", "pmean")
 ) -> Relation | None:
-    """The reduction that is missing, if one makes the value right on all devices."""
+    """Return the missing reduction, if one makes the value right on all devices."""
     if held.array.dtype == bool:
         return None
     wide = held.array
@@ -106,7 +106,7 @@ def share_of(
 
 
 def _wholes(held: Held, shape: Sequence[int]) -> list[np.ndarray]:
-    """The parts of all devices as one array of the given shape, in the ways there are."""
+    """Return all ways to join the parts of all devices into one array of a shape."""
     local = held.array.shape[len(held.axes) :]
     if len(local) != len(shape) or held.array.size != np.prod(shape, dtype=int):
         return []
@@ -124,7 +124,7 @@ def _rest(held: Held) -> range:
 
 
 def _deal(sizes: Sequence[int], local: Sequence[int], whole: Sequence[int]) -> list[int] | None:
-    """For each axis, the dimension it is split along: greedily, in order."""
+    """Assign each axis the dimension that it splits: greedily, in order."""
     left = [w // n if n and w % n == 0 else 0 for n, w in zip(local, whole, strict=True)]
     taken = []
     for size in sizes:
@@ -139,7 +139,7 @@ def _deal(sizes: Sequence[int], local: Sequence[int], whole: Sequence[int]) -> l
 
 
 def _merge(array: np.ndarray, taken: Sequence[int], shape: Sequence[int]) -> np.ndarray:
-    """Move each axis in front of the dimension it is a part of."""
+    """Merge each axis into the dimension that it splits."""
     count = len(taken)
     order: list[int] = []
     for dim in range(len(shape)):

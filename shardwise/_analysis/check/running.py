@@ -31,41 +31,41 @@ from .relate import Held
 from .twins import comparable
 
 ALL = Pace(1 << 30)
-"""All shards at once: programs that are checked are small."""
+"""All shards at once, since programs that are checked are small."""
 
 SMALL = 1 << 31
-"""Up to how many bytes of values it pays to compile quickly and run slowly."""
+"""Below this many bytes of values, compile fast rather than run fast."""
 
 SHORT = 256
-"""Up to how many operations a program compiles in a fraction of a second."""
+"""Below this many operations a program compiles in a fraction of a second."""
 
 LIGHT = 1 << 24
-"""Up to how many bytes of values a program may be run a hundred times."""
+"""Below this many bytes of values a program may be run a hundred times."""
 
 HEAVY = 1 << 30
-"""From how many bytes on a program is not compiled again to look at it more closely."""
+"""Above this many bytes a program is not compiled again for a closer look."""
 
 QUICKLY: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
 }
-"""What has XLA compile for a CPU in half the time."""
+"""Compiler options that halve XLA's compile time on CPU."""
 
 
 class Run:
-    """A function on one mesh: its program, and what it gives."""
+    """A function on one mesh: its program and its results."""
 
     def __init__(self, tracing: Tracing, args: tuple[Any, ...], like: Run | None = None):
-        """`like` is a run with other values: what was compiled for it serves again."""
+        """Trace the function; `like` is a run with other values whose compiled code is reused."""
         self.mesh, self.tracing = tracing.mesh, tracing
         doing(f"tracing {self.on}")
         with noting(f"tracing {self.on}"):
             self.traced: Traced = tracing(args, {})
         self.program = self.traced.program
         self.twins: dict[Var, Var] = {}
-        """For values that are `beside` others, those on one device."""
+        """For values of `beside`, the corresponding values on one device."""
         self.stuck_at: Op | None = None
-        """Where devices wait for others that never come, once that was seen."""
+        """The operation at which devices wait forever, once a run showed that."""
         self._beside: dict[Var, tuple[Held, np.ndarray]] | None = None
         self._changes: dict[float, list[list[Change]]] = {}
         known = like._executables if like is not None and like.program is self.program else {}
@@ -73,12 +73,12 @@ class Run:
         self._unrounded = False
 
     def again(self, args: tuple[Any, ...]) -> Run:
-        """The same with other values."""
+        """Run the same program with other values."""
         return Run(self.tracing, args, like=self)
 
     @functools.cached_property
     def unrounded(self) -> Run:
-        """The same program with its rounding to integers left out."""
+        """The same program without its rounding to integers."""
         run = copy.copy(self)
         for name in ("lifted", "rounds", "unrounded", "values", "_watch"):
             run.__dict__.pop(name, None)
@@ -87,22 +87,22 @@ class Run:
 
     @property
     def on(self) -> str:
-        """Where it runs, in words."""
+        """Where it runs, for messages."""
         return "the reference" if self.mesh is None else f"on {words(abstract(self.mesh))}"
 
     @property
     def body(self) -> Body:
-        """The operations."""
+        """The operations of the program."""
         return self.program.body
 
     @property
     def arguments(self) -> list[Var]:
-        """The inputs that are arguments, and not what the program closes over."""
+        """The inputs that are arguments, without the values that the function closes over."""
         return self.body.ins[len(self.body.ins) - len(self.traced.argument_paths) :]
 
     @property
     def paths(self) -> list[str]:
-        """A name for each result."""
+        """The name of each result."""
         return self.traced.result_paths
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Run:
         return Watch(self.lifted.body.ops)
 
     def observe(self, atoms: Sequence[Atom], lifted: bool = False) -> list[Held]:
-        """Values of the program, or of the `lifted` one, in float64, as all devices hold them."""
+        """Compute values of the program, or of the `lifted` one, in float64 on all devices."""
         if not atoms:
             return []
         outs, trouble = self._run(atoms, self._wide, lifted)
@@ -150,13 +150,13 @@ class Run:
 
     @functools.cached_property
     def _wide(self) -> list[Any]:
-        """The arguments in float64."""
+        """The inputs in float64."""
         rows = zip(self.traced.plain, self.body.ins, strict=True)
         return [widened(value, var.dtype) for value, var in rows]
 
     @property
     def is_light(self) -> bool:
-        """Whether it may be run a hundred times."""
+        """Whether it is cheap enough to run a hundred times."""
         return self._size <= LIGHT
 
     @functools.cached_property
@@ -166,27 +166,27 @@ class Run:
 
     @property
     def is_heavy(self) -> bool:
-        """Whether compiling it once more is too much."""
+        """Whether compiling it again would take too long."""
         return self._size > HEAVY
 
     @functools.cached_property
     def _size(self) -> int:
-        """The bytes of all values of the program."""
+        """The total bytes of all values of the program."""
         return _bytes(self.body)
 
     @functools.cached_property
     def values(self) -> list[Held]:
-        """The results as all devices hold them."""
+        """The results on all devices."""
         return self.observe(self.body.outs)
 
     def results(self) -> list[np.ndarray]:
-        """The results as JAX returns them."""
+        """Return the results as JAX would return them."""
         return [value.first for value in self.values]
 
-    # --- what changes with the arguments
+    # --- sensitivity to the arguments
 
     def changes(self, count: int, by: float) -> list[Change]:
-        """How each result changes when the arguments do by a part of themselves, `count` times."""
+        """Return how each result changes when the arguments are perturbed, `count` times."""
         drawn = self._changes.setdefault(by, [])
         for seed in range(len(drawn), count):
             doing(f"changing the arguments {self.on}")
@@ -197,35 +197,35 @@ class Run:
 
     @functools.cached_property
     def rounds(self) -> bool:
-        """Whether it rounds numbers to integers."""
+        """Whether it rounds floating-point numbers to integers."""
         return not self._unrounded and any(map(rounds_to_integers, self.body.ops))
 
     @functools.cached_property
     def scale(self) -> float:
-        """The largest number among arguments and results."""
+        """The largest absolute value among arguments and results."""
         arrays = [x for x in [*self._wide, *self.results()] if isinstance(x, np.ndarray)]
         sizes = [np.abs(wide(x))[np.isfinite(wide(x))].max(initial=0.0) for x in arrays]
         return float(max(sizes, default=0.0))
 
     @functools.cached_property
     def short_range(self) -> Any:
-        """A type of the program that ends far below float32; None if there is none."""
+        """A dtype of the program whose range is far smaller than float32's, or None."""
         return short_range(self.body)
 
     @functools.cached_property
     def whole_numbers(self) -> Any:
-        """The type of whole numbers that are added up and may leave it; None if there are none."""
+        """The narrowest integer dtype of a sum that may overflow, or None."""
         return whole_numbers(self.body)
 
     @functools.cached_property
     def asks_for_nan(self) -> bool:
-        """Whether it asks of its numbers whether they are NaN."""
+        """Whether it tests its numbers for NaN."""
         return asks_for_nan(self.body)
 
     @functools.cached_property
     def by_numbers(self) -> bool:
-        """Whether numbers may say what meaning does not: sums may leave the range of their types,
-        on some meshes and not on others, or something may be NaN."""
+        """Whether numbers may differ where the analysis proves equality: sums may overflow on some
+        meshes and not on others, or values may be NaN."""
         if self.short_range is not None or self.whole_numbers is not None or self.asks_for_nan:
             return True
         return are_vast([*self.traced.plain, *self.results()])
@@ -233,7 +233,7 @@ class Run:
     # --- comparison
 
     def beside(self, base: Run) -> dict[Var, tuple[Held, np.ndarray]]:
-        """Values on the way to the results, each with its twin in `base`."""
+        """Return values on the way to the results, each with its twin in `base`."""
         if self._beside is None:
             pairs = comparable(self.body, base.body)
             self.twins = dict(pairs)
@@ -246,9 +246,9 @@ class Run:
     def limits(
         self, runs: Sequence[Run], rtol: float | None, atol: float | None, eps: Sequence[float]
     ) -> list[Tolerance]:
-        """How far each result may be off, of this program and of the same on other meshes.
+        """Return the tolerance of each result, for this program and for it on other meshes.
 
-        `eps` are the spacings of the dtypes that what they should be has the accuracy of.
+        `eps` are the spacings of the dtypes in which the expected values were computed.
         """
         alike = [one for one in [self, *runs] if one.traced.tree == self.traced.tree]
         own = [[one.lifted.eps(atom) for atom in one.body.outs] for one in alike]
@@ -258,7 +258,7 @@ class Run:
 
     @property
     def dtypes(self) -> list[Any]:
-        """The declared dtypes of the results, as NumPy has them."""
+        """The declared dtypes of the results, as NumPy dtypes."""
         return [_plain_dtype(aval.dtype) for aval in self.program.avals]
 
 
@@ -269,17 +269,17 @@ class Wanted:
     value: np.ndarray
     dtype: Any
     eps: float = 0.0
-    """The spacing of the dtype that it was computed in, if that was not float64."""
+    """The spacing of the dtype in which it was computed; 0 for float64."""
     index: int = 0
     run: Run | None = None
-    """The program that computes it, where that is another one."""
+    """The program that computes it, if that is a reference."""
     given: bool = False
-    """Whether it is a value of the user's."""
+    """Whether the user passed it as a value."""
 
 
 def plain(x: Any) -> Any:
-    """Random keys as the numbers they are made of; tangents of whole numbers, which have no values,
-    as false everywhere."""
+    """Return random keys as their integer data, and float0 tangents, which hold no values, as
+    arrays of False."""
     if getattr(x, "dtype", None) == jax.dtypes.float0:
         return np.zeros(x.shape, np.bool_)
     is_key = jnp.issubdtype(jnp.asarray(x).dtype, jax.dtypes.prng_key)
@@ -302,7 +302,7 @@ def _bytes(body: Body) -> int:
 
 
 def _changed(values: Sequence[Any], by: float, seed: int) -> list[Any]:
-    """Arguments of which every number is changed by a part of itself."""
+    """Return arguments with every floating-point number multiplied by a factor close to 1."""
     rng = np.random.default_rng(seed)
 
     def changed(x: Any) -> Any:
@@ -314,7 +314,7 @@ def _changed(values: Sequence[Any], by: float, seed: int) -> list[Any]:
 
 
 def _plain_dtype(dtype: Any) -> Any:
-    """The dtype of what `plain` makes of an array."""
+    """Return the dtype of the result of `plain` for an array of a dtype."""
     if dtype == jax.dtypes.float0:
         return np.dtype(np.bool_)
     return np.dtype(np.uint32) if jnp.issubdtype(dtype, jax.dtypes.prng_key) else np.dtype(dtype)

@@ -1,7 +1,7 @@
-"""What a check could not have seen: data that says nothing, and nothing to compare with.
+"""Report when a check is weak: uninformative data, or nothing to compare with.
 
-A program may be wrong and yet pass on zeros, on data that is the same on every device, or on one
-mesh alone. Such a verdict says so, in findings of its own (`SW5xx`), and what to do about it.
+A wrong program may pass on zeros, on data that is the same on every device, or on a single mesh.
+Such a verdict gets `SW5xx` findings that say so, and what to do about it.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def unseen(
     given: bool,
     proved: bool,
 ) -> list[Finding]:
-    """What this check could not have seen.
+    """Return findings about what this check could not show.
 
-    `given`: there is a reference. `proved`: the program is right on all meshes, with any data.
+    `given`: there is a reference. `proved`: the program is right on all meshes, for all inputs.
     """
     if not base.paths:
         return [NothingCompared.no_results("nothing was compared")]
@@ -48,7 +48,7 @@ def unseen(
 
 
 def with_values(finding: Finding) -> Finding:
-    """What is said of values that were drawn: others have to be given."""
+    """Return the finding with a remedy that fits drawn values: pass values instead."""
     remedy = finding.remedy.replace(f", {DRAW}", f", {DRAWN}")
     return dataclasses.replace(finding, remedy=remedy)
 
@@ -56,7 +56,7 @@ def with_values(finding: Finding) -> Finding:
 def _single(
     meshes: Sequence[AbstractMesh], given: bool, used: Collection[str]
 ) -> Iterator[Finding]:
-    """Say so if nothing was compared, or not along an axis that the program uses."""
+    """Report that only one device was tried, along all axes or along one that is used."""
     names = [str(name) for name in meshes[0].axis_names]
     ones = [name for name in names if all(mesh.shape[name] == 1 for mesh in meshes)]
     if given or not ones:
@@ -91,13 +91,13 @@ def _is_partly_nan(value: np.ndarray) -> bool:
 
 
 def _is_infinite(value: np.ndarray) -> bool:
-    """Infinity times eight is infinity. An element here and there may be meant: a mask."""
+    """Return whether all is infinite, which hides factors. Single elements may be a mask."""
     is_float = jnp.issubdtype(value.dtype, jnp.inexact)
     return is_float and not np.isfinite(value).any() and not _is_nan(value)
 
 
 def _alike(run: Run, proved: bool) -> Iterator[Finding]:
-    """Say so if nothing that is split over the devices differs between them, or some of it."""
+    """Report that all split inputs, or some of them, are the same on every device."""
     given = dict(zip(run.body.ins, run.traced.plain, strict=True))
     splits = [op for op in run.body.ops if isinstance(op, Split) and _divides(op)]
     direct = [(op, given[a]) for op in splits if isinstance(a := op.ins[0], Var) and a in given]
@@ -105,7 +105,7 @@ def _alike(run: Run, proved: bool) -> Iterator[Finding]:
     if len(alike) < len(direct):
         yield from () if proved else _partly_alike(run, alike)
         return
-    # What is made of arguments is looked at where those have nothing to tell rows apart by.
+    # Look at computed values too, if the rows of the arguments they depend on are all equal.
     known = [op for op, _ in direct]
     made = [op for op in splits if op not in known and isinstance(op.ins[0], Var)]
     used = [a for op in made for one in ancestors(run.body, op.ins[0]) for a in one.ins]
@@ -117,10 +117,10 @@ def _alike(run: Run, proved: bool) -> Iterator[Finding]:
 
 
 def _partly_alike(run: Run, alike: Sequence[Split]) -> Iterator[Finding]:
-    """Name the arguments that are the same on every device, beside others that are not.
+    """Report the arguments that are the same on every device while others differ.
 
-    What comes back in its shape is a state, such as weights and moments that begin with zeros: a
-    step changes it, and what it changes it by is seen.
+    Arguments with the shape and dtype of a result are taken for state, such as weights or moments
+    that start at zero: a step changes them, and a wrong change shows.
     """
     names = dict(zip(run.arguments, run.traced.argument_paths, strict=True))
     states = {(atom.shape, atom.dtype) for atom in run.body.outs if isinstance(atom, Var)}
@@ -151,7 +151,7 @@ def _differs(op: Split, value: Any) -> bool:
 
 
 def _has_rows(value: Any) -> bool:
-    """Whether the rows of an array differ."""
+    """Return whether the rows of an array differ."""
     if _jax.is_traced(value):
         return True
     array = np.asarray(plain(jnp.asarray(value)))

@@ -1,8 +1,8 @@
-"""Findings that the source itself silences, with a comment: `# shardwise: ignore[SW203]`.
+"""Silence findings by comments in the source: `# shardwise: ignore[SW203]`.
 
 The comment stands on a line of the statement that the finding is about, or alone on the line above
-it. A finding about no line is silenced where the program, or the case, is defined. A silenced
-finding is not lost: verdicts and proofs keep it, and say how many there are.
+it. A finding without a line is silenced where the program, or the case, is defined. Silenced
+findings are not lost: verdicts and proofs keep and count them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any
 from ..faults import Finding, canonical
 
 Place = tuple[str, int]
-"""A file and a line of it."""
+"""A file and a line number in it."""
 
 COMMENT = re.compile(r"#\s*shardwise:\s*ignore(?:\[([^\]]*)\])?")
 
 
 @dataclasses.dataclass(frozen=True)
 class Ignore:
-    """A comment that silences: where it stands, which codes it names, which lines it covers."""
+    """A comment that silences: its line, the codes it names, and the lines it covers."""
 
     file: str
     line: int
@@ -38,23 +38,23 @@ class Ignore:
     covers: range
 
     def silences(self, finding: Finding, line: int) -> bool:
-        """Whether it silences a finding at that line of its file."""
+        """Return whether it silences a finding at that line of its file."""
         return line in self.covers and any(names(code, finding) for code in self.codes)
 
 
 def names(code: str, finding: Finding) -> bool:
-    """Whether a code that somebody wrote, perhaps for an earlier version, names a finding."""
+    """Return whether a code, possibly of an earlier version, is that of a finding."""
     return canonical(code) == finding.code
 
 
 def ignores_in(file: str) -> tuple[Ignore, ...]:
-    """The comments of a file, in order."""
+    """Return the ignore comments of a file, in order."""
     return _ignores(file, tuple(linecache.getlines(file)))
 
 
 @functools.lru_cache(maxsize=256)
 def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
-    # Most files have none, and need not be parsed.
+    # Most files have none and need not be parsed.
     if not any(COMMENT.search(line) for line in lines):
         return ()
     source = "".join(lines)
@@ -65,7 +65,7 @@ def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
         return ()
     found = []
     for token in tokens:
-        # Comments for several tools stand behind one another on a line.
+        # One line may hold comments for several tools.
         for match in COMMENT.finditer(token.string) if token.type == tokenize.COMMENT else ():
             line = token.start[0]
             about = _next_line(lines, line) if token.line.strip() == token.string else line
@@ -76,7 +76,7 @@ def _ignores(file: str, lines: tuple[str, ...]) -> tuple[Ignore, ...]:
 
 
 def _next_line(lines: Sequence[str], line: int) -> int:
-    """The first line of code below a comment that stands alone."""
+    """Return the first line of code below a comment that stands alone."""
     for number in range(line + 1, len(lines) + 1):
         text = lines[number - 1].strip()
         if text and not text.startswith("#"):
@@ -85,9 +85,9 @@ def _next_line(lines: Sequence[str], line: int) -> int:
 
 
 def _statements(tree: ast.AST) -> list[range]:
-    """The lines of each statement; of those that hold others, the lines up to the first of these.
+    """Return the lines of each statement; for a compound statement, the lines of its header.
 
-    The innermost come first: a line belongs to the smallest one that has it.
+    The shortest come first, so that a line is assigned to the innermost statement.
     """
     found = []
     for node in ast.walk(tree):
@@ -104,14 +104,14 @@ def _first_line(node: Any) -> int:
 
 
 def _held(node: ast.stmt) -> ast.AST | None:
-    """The first of the statements that a statement holds, or the first pattern of a `match`."""
+    """Return the first statement inside a compound one, or the first pattern of a `match`."""
     if isinstance(node, ast.Match):
         return node.cases[0].pattern
     return next(iter(getattr(node, "body", [])), None)
 
 
 def ignore_of(finding: Finding, places: Iterable[Place] = ()) -> Ignore | None:
-    """The comment that silences a finding: at its own line, else at one of the places."""
+    """Return the comment that silences a finding: at its own line, or at one of the places."""
     where = finding.where
     for file, line in [(where.file, where.line)] if where.file else places:
         for ignore in ignores_in(file):
@@ -127,9 +127,9 @@ _AROUND: ContextVar[tuple[frozenset[str], tuple[Place, ...]]] = ContextVar(
 
 @contextlib.contextmanager
 def silencing(codes: Iterable[str], *places: Place) -> Iterator[None]:
-    """Silence these codes from here on, and what comments at these places do.
+    """Silence these codes, and what comments at these places name, inside the context.
 
-    Before a verdict is made, not after: what is silenced explains nothing, and blames no mesh.
+    This applies before the verdict, so that silenced findings explain nothing and blame no mesh.
     """
     token = _AROUND.set((frozenset(codes), places))
     try:
@@ -141,7 +141,7 @@ def silencing(codes: Iterable[str], *places: Place) -> Iterator[None]:
 def split_silenced(
     findings: Iterable[Finding], places: Sequence[Place]
 ) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
-    """The findings that stand, and those that a comment or a setting silences."""
+    """Split findings into those that remain and those silenced by a comment or a setting."""
     codes, around = _AROUND.get()
     kept, silenced = [], []
     for finding in findings:
@@ -154,7 +154,7 @@ def split_silenced(
 
 
 def place_of(f: Callable[..., Any]) -> list[Place]:
-    """Where a function is defined, for findings that are about no line."""
+    """Return where a function is defined, for findings without a line."""
     while isinstance(f, functools.partial):
         f = f.func
     f = inspect.unwrap(f)

@@ -1,4 +1,4 @@
-"""The values of a program on a mesh, each with its twin on one device."""
+"""Match the values of a program on a mesh with their twins on one device."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..._program import Atom, Body, Collective, Leaf, Op, Var
 from .flow import ancestors
 
 LIMIT = 1 << 24
-"""How many bytes of values are looked at, at most."""
+"""At most this many bytes of values are compared."""
 
 
 def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
-    """The values worth a look that have a twin on the mesh of ones."""
+    """Return the values worth comparing that have a twin on one device."""
     twins = twins_of(body, ones)
     needed = {out for atom in body.outs for op in ancestors(body, atom) for out in op.outs}
     needed -= _passed_on(body, twins)
@@ -39,9 +39,9 @@ def comparable(body: Body, ones: Body) -> list[tuple[Var, Var]]:
 
 
 def _passed_on(body: Body, twins: Mapping[int, Op | None]) -> set[Var]:
-    """What is made of nothing but parts of other devices, on a way that one device does not go.
+    """Return the values computed only from other devices' parts, by permutes that have no twin.
 
-    Such a part is not what one device has there, and need not be.
+    Such a part is not what one device holds at that place, and need not be.
     """
     found: set[Var] = set()
     for op in body.ops:
@@ -53,13 +53,13 @@ def _passed_on(body: Body, twins: Mapping[int, Op | None]) -> set[Var]:
 
 
 def _pairs(op: Op, twin: Op) -> list[tuple[Atom, Atom]]:
-    """What two operations give, and what they are given: that may be made in different ways."""
+    """Pair the results and operands of two operations; operands may be made in different ways."""
     ins = zip(op.ins, twin.ins, strict=True) if len(op.ins) == len(twin.ins) else ()
     return [*zip(op.outs, twin.outs, strict=True), *ins]
 
 
 def twins_of(body: Body, ones: Body) -> dict[int, Op | None]:
-    """For each operation (by its id) the same one on the mesh of ones."""
+    """Return for each operation (by id) the same one in the program on one device."""
     matcher = difflib.SequenceMatcher(
         None, [_key(op) for op in body.ops], [_key(op) for op in ones.ops], autojunk=False
     )
@@ -72,10 +72,10 @@ def twins_of(body: Body, ones: Body) -> dict[int, Op | None]:
 
 
 def _last_turns(body: Body, ones: Body) -> dict[int, Op | None]:
-    """The twins of what stands in the source once and is done once for each device.
+    """Return the twins of operations that occur once in the source and run once per device.
 
-    A loop in Python over the devices takes one turn on one device. Only at the last of several is
-    everything there: what is passed round has been to all of them.
+    A Python loop over devices has one iteration on one device. Of several iterations only the last
+    has a complete value: by then, what is passed around has visited every device.
     """
     rows, few = _by_key(body.ops), _by_key(ones.ops)
     found: dict[int, Op | None] = {}
@@ -95,7 +95,7 @@ def _by_key(ops: Iterable[Op]) -> dict[Any, list[Op]]:
 
 
 def _is_random(dtype: Any) -> bool:
-    """Keys and bits: there are many of them on the way to a random number, and all differ."""
+    """Return whether a dtype is that of keys or random bits: there are many, and all differ."""
     return jnp.issubdtype(dtype, jax.dtypes.extended) or dtype == np.uint32
 
 

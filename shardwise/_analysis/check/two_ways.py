@@ -1,4 +1,4 @@
-"""The two remedies for a gradient that autodiff has summed already, in the words of the line."""
+"""Write the two remedies for a gradient that autodiff has summed, using names of the source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .diagnose import line_of
 
 @dataclass(frozen=True)
 class _Gradient:
-    """`grad(loss)(params, *rest)`, each as it is written, or `grad(lambda name: value)(params)`."""
+    """A call `grad(loss)(params, *rest)` or `grad(lambda name: value)(params)`, as source text."""
 
     grad: str = "jax.grad"
     loss: str = "loss"
@@ -22,7 +22,7 @@ class _Gradient:
     name: str = ""
     value: str = ""
     over: str | None = None
-    """The axes that the value is reduced over, as they are written, where it is."""
+    """The axes that the value is reduced over, as source text, if it is reduced."""
 
     @property
     def variable(self) -> str:
@@ -32,7 +32,7 @@ class _Gradient:
 
     @property
     def lost(self) -> str:
-        """The loss of the variable."""
+        """The loss as an expression of the variable."""
         return self.value or self.call(self.loss, self.variable)
 
     def call(self, function: str, params: str) -> str:
@@ -40,19 +40,19 @@ class _Gradient:
 
 
 def two_ways(of: Op | None = None, over: str = "'data'") -> str:
-    """What to write instead of a gradient that is reduced over some axes, by an operation of it."""
+    """Return the remedy for a gradient that is reduced once more; `of` is an operation of it."""
     if of is not None and _jax.is_derived_around((of.source, *of.calls)):
         return (
             f"average the loss over {over} where it is made: jax.lax.pmean instead of psum inside "
             "the shard_map; or the mean, not the sum, of what it returns for each device."
         )
-    # A sum that leaves each device a part is for parameters that are split: they differ already.
+    # A reduce-scatter is the gradient of split parameters, which differ between devices already.
     split = isinstance(of, Collective) and of.name != "psum"
     return rewritten(None if of is None else line_of(of), over, split)
 
 
 def rewritten(where: Where | None = None, over: str = "'data'", split: bool = False) -> str:
-    """What to write instead of the gradient at a place, of parameters that may be `split`."""
+    """Return the remedy for the gradient at a place, whose parameters may be `split`."""
     found = (_read(where) if where else None) or _Gradient()
     if found.over is not None:
         return (
@@ -78,7 +78,7 @@ def rewritten(where: Where | None = None, over: str = "'data'", split: bool = Fa
 
 
 def _read(where: Where) -> _Gradient | None:
-    """The gradient that is taken there, if it is written in one line and in the usual form."""
+    """Parse the gradient taken at a place, if it is written on one line in a usual form."""
     line = linecache.getline(where.file, where.line)
     try:
         call = ast.parse(line.encode()[where.column : where.end_column].strip(), mode="eval").body
@@ -102,7 +102,7 @@ def _read(where: Where) -> _Gradient | None:
 
 
 def _reduced_over(value: ast.expr) -> str | None:
-    """The axes of a reduction over devices, as they are written, if the value is one."""
+    """Return the axes of a `psum` or `pmean` as source text, if the value is one."""
     if not isinstance(value, ast.Call):
         return None
     if ast.unparse(value.func).split(".")[-1] not in ("psum", "pmean"):

@@ -1,4 +1,4 @@
-"""What a check found: data first; text for people and HTML for notebooks are made from it."""
+"""The result of a check: data first, from which text and notebook HTML are derived."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..faults import MEANING, NOT_SHARDED, Finding, text_lines, told_once
 @public_methods("verdict")
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The result of a check. True where the program is right on every mesh tried."""
+    """The result of a check. True if the program is right on every mesh tried."""
 
     findings: tuple[Finding, ...]
     meshes: tuple[str, ...]
-    """The meshes that were tried, in words."""
+    """The meshes that were tried, as text."""
     leaves: int
-    """How many results were compared on each."""
+    """How many results were compared on each mesh."""
     name: str = ""
-    """The function that was checked."""
+    """The name of the function that was checked."""
     wrong_on: tuple[str, ...] = ()
-    """Those of the meshes on which it is wrong."""
+    """The meshes on which it is wrong."""
     drawn: bool = False
     """Whether values were drawn, because only shapes were given."""
     proved_on: tuple[str, ...] = ()
-    """Those of the meshes on which every result is proved right for all inputs. Of these only the
-    largest was also run, as a cross-check, unless numbers are near the end of their dtype."""
+    """The meshes on which every result is proved right for all inputs. Only the largest of these
+    was also run, as a cross-check, unless numbers may overflow."""
     not_run: tuple[str, ...] = ()
-    """Those of the meshes of which nothing is known: a larger one is wrong already. With
-    `all_meshes` there are none."""
+    """The meshes that were not decided, because a larger one is already wrong. Empty with
+    `all_meshes`."""
     silenced: tuple[Finding, ...] = ()
-    """What the source silences with a comment, `# shardwise: ignore[SW203]`. It fails nothing."""
+    """Findings silenced by a comment, `# shardwise: ignore[SW203]`. They do not fail the check."""
 
     def __post_init__(self) -> None:
         if not self.wrong_on and not self.ok:
@@ -44,7 +44,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing certain was found."""
+        """Whether there is no certain finding."""
         return not any(finding.certain for finding in self.findings)
 
     def __bool__(self) -> bool:
@@ -52,20 +52,20 @@ class Verdict:
 
     @property
     def right_on(self) -> tuple[str, ...]:
-        """Those of the meshes on which nothing wrong was seen."""
+        """The meshes on which nothing wrong was found."""
         known = {*self.wrong_on, *self.not_run}
         return tuple(mesh for mesh in self.meshes if mesh not in known)
 
     @property
     def limited(self) -> bool:
-        """Whether the data, or the meshes, could not have shown much, or hide a known cause."""
+        """Whether the data or the meshes make this a weak test, or hide a known cause."""
         return any(
             finding.of_the_check or (finding.evidence == MEANING and not finding.certain)
             for finding in self.findings
         )
 
     def head(self, brief: bool = False) -> list[tuple[str, str]]:
-        """Which meshes it is wrong and right on: pairs of a word and the meshes."""
+        """Return the headline: pairs of a word ("right", "WRONG") and the meshes it applies to."""
         said = "right as far as this could show" if self.limited else "right"
         said = NOTHING if is_not_sharded(self.findings) else said
         if any(finding.certain for finding in self.silenced):
@@ -101,7 +101,7 @@ class Verdict:
         }
 
     def raise_if_wrong(self) -> Verdict:
-        """Raise `ShardwiseError` with the whole text if the program is wrong; else give itself."""
+        """Raise `ShardwiseError` with the whole text if the program is wrong; return `self`."""
         __tracebackhide__ = True  # pytest shows the caller's line
         if not self.ok:
             raise ShardwiseError(str(self))
@@ -120,11 +120,11 @@ class Verdict:
 
 
 NOTHING = "nothing to check: no shard_map, the compiler partitions the program; tried"
-"""The headline of such a program, in place of a word about meshes."""
+"""The headline for such a program, instead of a word about meshes."""
 
 
 def is_not_sharded(findings: Sequence[Finding]) -> bool:
-    """Whether a program was found to have no `shard_map`."""
+    """Return whether the findings say that a program has no `shard_map`."""
     return any(one.message == NOT_SHARDED for one in findings)
 
 
@@ -135,7 +135,7 @@ COLORS = {"WRONG": RED, "not run": AMBER}
 
 
 def _html(finding: Finding) -> str:
-    """A finding for notebooks: the head in colour, the line of source and the remedy below."""
+    """Render a finding for notebooks: a coloured head, the source line and the remedy."""
     head, *rest = (html.escape(line) for line in text_lines(finding))
     color = RED if finding.certain else AMBER
     text = "\n".join(rest)
@@ -147,6 +147,6 @@ def _html(finding: Finding) -> str:
 
 
 def counted(silenced: Sequence[Finding]) -> str:
-    """How many findings are silenced, in words: `2 silenced: SW203, SW204`."""
+    """Return how many findings are silenced, as text: `2 silenced: SW203, SW204`."""
     codes = ", ".join(sorted({finding.code for finding in silenced}))
     return f"{len(silenced)} silenced: {codes}"

@@ -1,4 +1,4 @@
-"""Results beside what they should be: which of them are wrong, and what can be asked of those."""
+"""A result compared with its expected value: whether it is wrong, and facts about how."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .running import Run, Wanted
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Wrong:
-    """One result on one mesh, beside what it should be."""
+    """One result on one mesh, with what it should be."""
 
     run: Run
     base: Run
@@ -39,7 +39,7 @@ class Wrong:
     wanted: Wanted | None
     limit: Tolerance
     change: Change = STILL
-    """How it was seen to change with the arguments."""
+    """How it changes when the arguments are perturbed."""
     structure: bool = False
 
     @property
@@ -49,39 +49,39 @@ class Wrong:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The mesh."""
+        """The axis sizes of the mesh."""
         assert self.run.mesh is not None
         return dict(self.run.mesh.shape)
 
     @property
     def mesh(self) -> str:
-        """The same in words."""
+        """The axis sizes as text."""
         return "{" + ", ".join(f"{name}: {size}" for name, size in self.sizes.items()) + "}"
 
     @functools.cached_property
     def got(self) -> np.ndarray:
-        """What JAX returns."""
+        """The value that JAX returns."""
         assert self.value is not None
         return self.value.first
 
     @property
     def want(self) -> Wanted:
-        """What it should be."""
+        """The value that it should be."""
         assert self.wanted is not None
         return self.wanted
 
     @functools.cached_property
     def right(self) -> bool:
-        """Whether there is nothing to say."""
+        """Whether it agrees with what it should be on every device."""
         if self.structure or not self.same_type:
             return False
         return not any(one.any() for one in self.off_by_device)
 
     @functools.cached_property
     def off_by_device(self) -> list[np.ndarray]:
-        """For each device the elements that are not what they should be, or not as on the first.
+        """For each distinct device, the elements that are wrong or differ from the first device.
 
-        A device that holds the same as the first one to the bit is left out.
+        Devices whose value is bitwise equal to the first one's are left out.
         """
         assert self.value is not None
         first, *others = self.value.rows
@@ -94,7 +94,7 @@ class Wrong:
 
     @property
     def tie(self) -> bool:
-        """Whether it is right only since an element that differs is decided by nothing at all."""
+        """Whether it is right only because an element that differs is decided by a tie."""
         assert self.value is not None
         plain = Tolerance(eps=self.limit.eps, wide=self.limit.wide)
         found = [off(row, self.want.value, plain) for row in self.value.rows]
@@ -105,7 +105,7 @@ class Wrong:
 
     @functools.cached_property
     def on_one_device(self) -> Wrong | None:
-        """The same on one device, where it is wrong there already: only a reference shows that."""
+        """The same result on one device, if it is wrong there; only a reference can show that."""
         alone = self.base.mesh is None or self.base.mesh.size == 1
         if self.structure or not alone:
             return None
@@ -114,7 +114,7 @@ class Wrong:
 
     @property
     def same_type(self) -> bool:
-        """Whether shape and dtype are what they should be."""
+        """Whether shape and dtype are as expected."""
         same = self.run.dtypes[self.index] == self.want.dtype
         return self.got.shape == self.want.value.shape and same
 
@@ -125,48 +125,48 @@ class Wrong:
 
     @property
     def not_finite(self) -> bool:
-        """Whether it is NaN or infinite where it should not be."""
+        """Whether it is NaN or infinite where it should be finite."""
         want, got = self._finite
         return bool((want & ~got).any())
 
     @property
     def finite_alone(self) -> bool:
-        """Whether it is not NaN or infinite where it should be."""
+        """Whether it is finite where it should be NaN or infinite."""
         want, got = self._finite
         return bool((~want & got).any())
 
     @functools.cached_property
     def _finite(self) -> tuple[Any, Any]:
-        """Which elements should be finite, and which are; nothing where the two are not alike."""
+        """Which elements should be finite, and which are; all true where types differ."""
         if self.structure or not self.same_type:
             return np.True_, np.True_
         return np.isfinite(wide(self.want.value)), np.isfinite(wide(self.got))
 
     @functools.cached_property
     def off(self) -> np.ndarray:
-        """The elements that are not what they should be."""
+        """The elements that are wrong."""
         return off(self.got, self.want.value, self.limit, self.change)
 
     @functools.cached_property
     def times(self) -> float | None:
-        """The number by which it is too large, if it is one number for the whole array."""
+        """The factor by which it is too large, if one factor fits the whole array."""
         if self.structure or not self.same_type or self.apart or self.not_finite:
             return None
         return factor(self.got, self.want.value, self.limit)
 
     @property
     def slack(self) -> float:
-        """By how much that number may differ from what it is."""
+        """The relative uncertainty of that factor."""
         return min(max(16 * self.limit.norm, 1e-5), 0.25)
 
     @functools.cached_property
     def apart(self) -> bool:
-        """Whether devices that should hold the same do not."""
+        """Whether devices that should hold equal values differ."""
         return any(one.any() for one in self.off_by_device[1:])
 
     @functools.cached_property
     def origin(self) -> Origin | None:
-        """Where it starts to depend on the number of devices."""
+        """The operation from which it starts to depend on the number of devices."""
         target = self.run.body.outs[self.index] if not self.structure else None
         if not isinstance(target, Var) or not self.same_type:
             return None
@@ -174,7 +174,7 @@ class Wrong:
 
     @functools.cached_property
     def origin_times(self) -> float:
-        """The number by which the value is too large that it starts from; 1 if that is none."""
+        """The factor by which the value at its origin is too large; 1 if there is none."""
         op = self.origin.op if self.origin else None
         pair = self.run.beside(self.base).get(op.outs[0]) if op else None
         if pair is None or pair[0].first.shape != pair[1].shape:
@@ -183,31 +183,31 @@ class Wrong:
 
     @functools.cached_property
     def related(self) -> Known:
-        """What each value on the way to it is to its twin on one device."""
+        """How each value on the way to it relates to its twin on one device."""
         target = self.run.body.outs[self.index]
         assert isinstance(target, Var)
         beside = self.run.beside(self.base)
         return relations(self.run.body, target, beside, self.run.twins, self.agree)
 
     def comes_from(self, op: Op) -> bool:
-        """Whether what an operation gives can be what makes it wrong."""
+        """Return whether the result of an operation can be what makes it wrong."""
         body = self.run.body
         target = body.outs[self.index]
         return not isinstance(target, Var) or leads_to(body, target, self.related, op)
 
     def agree(self, a: Any, b: Any) -> bool:
-        """Whether two arrays are the same, as far as this result goes."""
+        """Return whether two arrays are equal within the tolerance of this result."""
         return agree(a, b, self.limit)
 
     @property
     def mean_of_means(self) -> bool:
-        """Whether it is a mean of unequal means."""
+        """Whether it is a mean of means of parts with unequal weights."""
         body, beside = self.run.body, self.run.beside(self.base)
         return bool(self.origin) and mean_of_means(body, self.origin.op, beside, self.agree)
 
     @functools.cached_property
     def reduced_again(self) -> Collective | None:
-        """The reduction of something already reduced on the way to this result, if there is one."""
+        """The first `psum` of an already reduced value on the way to this result, if any."""
         if self.structure:
             return None
         for op in ancestors(self.run.body, self.run.body.outs[self.index]):
@@ -220,12 +220,12 @@ class Wrong:
 
     @property
     def suspect(self) -> tuple[str, Where] | None:
-        """What reading says of that."""
+        """Code and line of the suspicion (`ReducedAgain`) that it confirms, if there is one."""
         return (ReducedAgain.code, self.reduced_again.where) if self.reduced_again else None
 
     @property
     def gradient(self) -> Op | None:
-        """The last operation of the gradient that it is made from, if it is from one."""
+        """The last operation of the backward pass that it depends on, if there is one."""
         made = self.origin.op if self.origin else None
         if made is not None and made.backward:
             return made
@@ -234,12 +234,12 @@ class Wrong:
 
     @property
     def written(self) -> bool:
-        """Whether it is a number that the program has, and computes nothing for."""
+        """Whether it is a literal in the program."""
         return not self.structure and isinstance(self.run.body.outs[self.index], Lit)
 
     @property
     def where(self) -> Where:
-        """The line to name; none for a program that computes nothing."""
+        """The line to report; `nowhere()` for a program that computes nothing."""
         if self.written:
             return nowhere()
         op = self.origin.op if self.origin else self.maker
@@ -247,13 +247,13 @@ class Wrong:
 
     @property
     def draw(self) -> Op | None:
-        """The random numbers that follow the sharding, if there are any."""
+        """The random draw that depends on the sharding, if there is one."""
         target = self.run.body.outs[self.index]
         return follows_sharding(self.run.body, self.base.body, target)
 
     @property
     def maker(self) -> Op | None:
-        """The operation that made the result inside the sharded body, if there is any at all."""
+        """The operation that made the result inside the sharded body, if there is one."""
         body = self.run.body
         if self.structure or not body.ops:
             return body.ops[-1] if body.ops else None
