@@ -32,7 +32,7 @@ COUNTING = primitives.names(
 GROWS = (ADDS - COUNTING) | primitives.names(
     lambda p: p.pointwise and p.growth and p.combines != "sum" and p.name != "convert_element_type"
 )
-"""What may make large numbers of small ones."""
+"""Operations that can make large numbers from small ones."""
 
 
 def short_range(body: Body) -> Any:

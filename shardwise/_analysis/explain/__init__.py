@@ -1,4 +1,4 @@
-"""`explain`: what a sharded program sends, by whom and how much; what it holds and costs."""
+"""`explain`: report what a sharded program sends, stores and costs, without running it."""
 
 from .budget import BudgetError as BudgetError
 from .budget import excesses as excesses

@@ -1,4 +1,4 @@
-"""What takes longest, in sentences, and which collectives that comes from."""
+"""Say in sentences what takes longest, and which collectives cause it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .facts import Facts, Launch
 from .rows import Row, places, rows_of
 
 ENOUGH = 0.5
-"""The collectives that make up this share of the sending are named."""
+"""The share of the sending time that the named collectives cover."""
 
 NOTABLE = 0.2
-"""A share of the communication that is worth a sentence."""
+"""The share of communication above which latency is reported."""
 
 TOGETHER = "One {} of a tuple sends together those that do not need each other's results"
 GRADIENTS = (
@@ -23,7 +23,7 @@ GRADIENTS = (
 
 
 def advice(report: Facts, cost: Cost) -> list[str]:
-    """What takes longest, and what would make it shorter."""
+    """Return what takes longest, and what would make it shorter."""
     match cost.bound:
         case "arithmetic":
             said = ["Arithmetic takes longest."]
@@ -37,7 +37,7 @@ def advice(report: Facts, cost: Cost) -> list[str]:
 
 
 def _where_from(report: Facts, cost: Cost) -> str:
-    """The collectives that most of the sending comes from, the largest first."""
+    """Name the collectives that cause most of the sending, the largest first."""
     rows = [row for row in rows_of(report) if row.first.counted]
     rows.sort(key=lambda row: -row.sending)
     whole = cost.communication - cost.latency
@@ -57,7 +57,7 @@ def _where_from(report: Facts, cost: Cost) -> str:
 
 
 def _small(report: Facts, cost: Cost) -> Iterator[str]:
-    """The messages that are waited for longer than they are sent, by kind and axes."""
+    """Yield a sentence for messages whose latency exceeds their transfer, by kind and axes."""
     if cost.latency < NOTABLE * cost.communication:
         return
     kinds: dict[tuple[str, tuple[str, ...]], list[Launch]] = {}

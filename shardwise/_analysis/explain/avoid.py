@@ -1,8 +1,8 @@
-"""Traffic that need not be: collectives whose result could be had with fewer bytes, or with none.
+"""Find redundant traffic: collectives whose result needs fewer bytes, or none.
 
-Nothing here is guessed. A collective is named where the meaning of its operand and of its result,
-or of all that is made of the result, shows what would do instead. Where meaning is not known, and
-where one reader of the result needs more than that, nothing is said.
+Nothing here is guessed. A collective is reported if the symbolic values of its operand and result,
+or everything computed from the result, show what would replace it. It is not reported if these
+values are unknown, or if one reader of the result needs more.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from .instead import Other, Plan, code, names, sent_bytes
 from .turns import is_recomputed
 
 VIEWS = primitives.names(lambda p: p.identity or p.moves == "reorder") | {"convert_element_type"}
-"""Operations through which it is looked at what becomes of a value."""
+"""Operations that are looked through to find how a value is used."""
 
 SCALES = {"mul", "div"}
-"""Linear operations with a number, which a sum over devices may go past."""
+"""Linear operations with a literal, which commute with a sum over devices."""
 
 GONE = {"unused", "scattered", "reduced"}
-"""Kinds after which the whole result is not there any more."""
+"""Kinds of plans after which the whole result no longer exists."""
 
 
 def plans(body: Body, kept: Kept) -> dict[int, Plan]:
-    """A plan for each collective that could be avoided, by `id` of the operation."""
+    """Return a plan for each collective that could be avoided, by `id` of the operation."""
     found: dict[int, Plan] = {}
     for inner, around in _bodies(body, None):
         found |= _Look(inner, around, kept, found).plans()
@@ -66,7 +66,7 @@ def _bodies(body: Body, around: Op | None) -> Iterator[tuple[Body, Op | None]]:
 
 
 class _Look:
-    """One list of operations, looked at for collectives that could be avoided."""
+    """Search one list of operations for collectives that could be avoided."""
 
     def __init__(self, body: Body, around: Op | None, kept: Kept, found: dict[int, Plan]):
         self.body, self.around, self.kept, self.found = body, around, kept, dict(found)
@@ -82,7 +82,7 @@ class _Look:
         self.returned = {atom for atom in body.outs if isinstance(atom, Var)}
 
     def plans(self) -> dict[int, Plan]:
-        """The plans for the collectives of this list, not of lists inside it."""
+        """Return the plans for the collectives of this list, without nested lists."""
         if not any(isinstance(op, Collective) for op in self.body.ops):
             return {}
         own: dict[int, Plan] = {}
@@ -99,7 +99,7 @@ class _Look:
         return own
 
     def _take_in(self, op: Op, known: Known, held: dict) -> None:
-        """Remember what a device has after an operation: what it read, and what it made."""
+        """Record the values that a device has after an operation: its operands and results."""
         if _on_device(op):
             pairs: list[tuple[Atom, Value]] = [*zip(op.outs, known.outs, strict=True)]
             if not isinstance(op, Split):
@@ -110,7 +110,7 @@ class _Look:
 
     def _held_at_first(self) -> dict[tuple[Value, str], Var]:
         if self.around is None or not _on_device(self.around):
-            return {}  # whole arrays, which no device has
+            return {}  # whole arrays, which no single device has
         values = self.kept.inputs_of(self.body) or []
         pairs = zip(self.body.ins, values, strict=False)
         return {(value, str(var.dtype)): var for var, value in pairs}
@@ -127,10 +127,10 @@ class _Look:
             or self._in_loop(op, after)
         )
 
-    # --- what the devices already have
+    # --- values that the devices already have
 
     def _same(self, op: Collective, before: Value) -> Plan | None:
-        """The operand is the same along some of the axes, or along all."""
+        """Plan for an operand that is the same along some or all of the axes."""
         real = [axis for axis in op.axes if axis.size > 1]
         apart = before.axes | before.debts
         alike = [axis for axis in real if axis not in apart]
@@ -161,11 +161,11 @@ class _Look:
         return Plan("same", reason, remedy)
 
     def _held(self, op: Collective, after: Value, held: dict) -> Plan | None:
-        """The result is something that the device has already."""
+        """Plan for a result that the device already has."""
         var = held.get((after, str(op.outs[0].dtype)))
         maker = self.makers.get(var) if var is not None else None
         if var is None or is_number(after) or (after.owed and not _the_same(maker, op)):
-            # Shares of one sum are not the same share, unless they are made in the same way.
+            # Shares of one sum may differ, unless they are computed in the same way.
             return self._sent_back(op)
         if not isinstance(maker, Collective):
             known = self.kept.of(op)
@@ -194,7 +194,7 @@ class _Look:
         )
 
     def _sent_back(self, op: Collective) -> Plan | None:
-        """The result is what went into the collective before it."""
+        """Plan for a result that is the operand of the collective before it."""
         before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
         plan = self.found.get(id(before))
         if not isinstance(before, Collective) or plan is None or plan.kind != "unused":
@@ -206,7 +206,7 @@ class _Look:
         )
 
     def _given_back(self, op: Collective, before: Value) -> Plan | None:
-        """All that is made of the result is the operand again."""
+        """Plan for a result from which only the operand is recovered."""
         kind = op.ins[0].dtype if isinstance(op.ins[0], Var) else None
 
         def again(value: Value, var: Var) -> bool:
@@ -219,10 +219,10 @@ class _Look:
             reason = f"what {op.name} brings is only sent back"
         return Plan("unused", reason, "use what goes in.")
 
-    # --- what fewer bytes would do
+    # --- replacements that send fewer bytes
 
     def _scattered(self, op: Collective, after: Value) -> Plan | None:
-        """Of a sum every device keeps its own part only."""
+        """Plan for a sum of which every device keeps only its own part."""
         if op.name != "psum" or op.groups is not None:
             return None
         axes = tuple(axis for axis in op.axes if axis.size > 1)
@@ -242,7 +242,7 @@ class _Look:
         return None
 
     def _reduced(self, op: Collective) -> Plan | None:
-        """What is gathered is only reduced, along the dimension it was gathered in."""
+        """Plan for a gathered array that is only reduced along the gathered dimension."""
         if op.name != "all_gather" or op.groups is not None:
             return None
         users = self._users(op.outs[0])
@@ -266,7 +266,7 @@ class _Look:
         )
 
     def _merged(self, op: Collective) -> Plan | None:
-        """A sum of a sum: one collective over the axes of both."""
+        """Plan for a sum of a sum: one collective over the axes of both."""
         first = (
             self._summed(op.ins[0])
             if op.name in primitives.REDUCTIONS and op.groups is None
@@ -293,7 +293,7 @@ class _Look:
         )
 
     def _order(self, op: Collective) -> Plan | None:
-        """A sum of the whole where a sum of each device's part of it would do."""
+        """Plan for a reduction of the whole where reducing a part on each device would do."""
         if op.name not in primitives.REDUCTIONS or op.groups is not None:
             return None
         before = self.makers.get(op.ins[0]) if isinstance(op.ins[0], Var) else None
@@ -321,7 +321,7 @@ class _Look:
         )
 
     def _summed(self, atom: Any) -> Collective | None:
-        """The reduction that a value comes from, by nothing but a number in between."""
+        """Return the reduction that a value comes from, with only constant factors in between."""
         while isinstance(atom, Var) and len(self._users(atom) or ()) == 1:
             maker = self.makers.get(atom)
             if isinstance(maker, Collective):
@@ -332,12 +332,12 @@ class _Look:
             if len(numbers) != 1 or getattr(numbers[0].value, "shape", ()) != ():
                 return None
             if not numbers[0].value > 0:
-                return None  # a negative number turns a maximum round
+                return None  # a negative factor turns a maximum into a minimum
             atom = maker.ins[0]
         return None
 
     def _in_loop(self, op: Collective, after: Value) -> Plan | None:
-        """In a loop, the same at every turn, or only added up."""
+        """Plan for a collective that a loop repeats unchanged, or only accumulates."""
         loop, known = self.around, self.kept.of(op)
         if not isinstance(loop, Scan) or loop.length < 2 or known is None or is_recomputed(op):
             return None
@@ -347,16 +347,16 @@ class _Look:
     # --- readers
 
     def _users(self, var: Var) -> list[Op] | None:
-        """What reads a value; None where it is also a result of the list."""
+        """Return the operations that read a value; None if it is also a result of the list."""
         return None if var in self.returned else self.readers.get(var, [])
 
     def _all(self, var: Var, wanted: Callable[[Value, Var], bool]) -> bool:
-        """Whether everything that is made of a value is wanted, by whatever view of it."""
+        """Return whether everything computed from a value is wanted, through any views of it."""
         users = self._users(var)
         return bool(users) and all(self._becomes(user, wanted) for user in users or ())
 
     def _only(self, var: Var, part: Value) -> bool:
-        """Whether everything that is made of a value is this part of it."""
+        """Return whether everything computed from a value is this part of it."""
         return self._all(var, lambda value, _: same_reading(value, part))
 
     def _becomes(self, user: Op, wanted: Callable[[Value, Var], bool]) -> bool:
@@ -370,17 +370,17 @@ class _Look:
 
 
 def _the_same(a: Op | None, b: Op) -> bool:
-    """Whether two operations do the same to the same values."""
+    """Return whether two operations do the same to the same values."""
     return a is not None and doing(a) is not None and doing(a) == doing(b) and a.ins == b.ins
 
 
 def _on_device(op: Op) -> bool:
-    """Whether the results of an operation are each device's own, inside a `shard_map`."""
+    """Return whether the results of an operation are per device, inside a `shard_map`."""
     return isinstance(op, Split) or (bool(op.scope) and not isinstance(op, Join))
 
 
 def _reaches_all(op: Collective) -> bool:
-    """Whether every device is sent something; who is sent nothing has zeros."""
+    """Return whether every device receives something; devices that do not receive get zeros."""
     pairs = op.params.get("perm")
     return pairs is None or len(pairs) == math.prod(axis.size for axis in op.axes)
 
@@ -396,6 +396,6 @@ def _reduces(user: Op, dimension: int) -> bool:
 
 
 def _over_devices(op: Op) -> str:
-    """Return the collective that does over devices what an operation does along dimensions."""
+    """Return the collective that corresponds to a reduction along dimensions."""
     row = primitives.of(op.name) if isinstance(op, Leaf) else primitives.UNKNOWN
     return primitives.BY_KIND.get(row.combines, "") if row.acts == "reduces" else ""

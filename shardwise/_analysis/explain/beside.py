@@ -1,4 +1,4 @@
-"""Findings of `check` and `prove` beside the traffic they are about."""
+"""Attach findings of `check` and `prove` to the collectives that they are about."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any, Protocol, TypeVar
 from .facts import Facts, Remark
 
 NOT_FOLLOWED = "SW409"
-"""Found where a program could not be followed: that says nothing of its traffic."""
+"""Reported if a program could not be analysed, which says nothing about its traffic."""
 
 Kind = TypeVar("Kind", bound=Facts)
 
 
 class Judged(Protocol):
-    """A verdict or a proof: something with findings."""
+    """A verdict or a proof: an object with findings."""
 
     @property
     def findings(self) -> Sequence[Any]:
-        """The findings: code, message, line and remedy."""
+        """The findings, with code, message, line and remedy."""
         ...
 
 
 def with_findings(report: Kind, judged: Judged) -> Kind:
-    """The report with each finding, and the collectives that stand in its line."""
+    """Return the report with each finding and the indices of the collectives on its line."""
     found = tuple(
         Remark(
             finding.code,
@@ -46,7 +46,7 @@ def with_findings(report: Kind, judged: Judged) -> Kind:
 
 
 def _advice(finding: Any) -> str:
-    """What to do about a finding: the fix that was verified, or what is only a suggestion."""
+    """Return what to do about a finding: its verified fix, or the remedy as a suggestion."""
     fix = getattr(finding, "fix", None)
     if fix is not None:
         return f"Fix ({fix.verified}): {fix.description}\n{fix.diff}".rstrip("\n")

@@ -1,4 +1,4 @@
-"""Bounds on what a program sends and holds, and the rows that exceed them."""
+"""Check bounds on what a program sends and stores, and list the rows that exceed them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .data import CollectiveUse
 from .facts import Facts
 
 COLLECTIVES = (*dict.fromkeys(form.name for form in FORMS.values()), "all_reduce", "collectives")
-"""What can be counted; `collectives` is all of them."""
+"""The names that can be counted; `collectives` counts all of them."""
 
 Bound = float | Mapping[str, float]
 """One number, or one for each mesh axis."""
 
 
 class BudgetError(ShardwiseError, AssertionError):
-    """A program sends or holds more than it is expected to."""
+    """A program sends or stores more than expected."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Excess:
     found: float
     bound: float
     uses: tuple[CollectiveUse, ...]
-    """What adds up to it, the most first; nothing for memory."""
+    """The collectives that add up to it, the largest first; empty for memory."""
 
     def __str__(self) -> str:
         show = units.size if self.what.startswith(("bytes", "peak")) else "{:g}".format
@@ -51,7 +51,7 @@ class Excess:
 
 
 def excesses(report: Facts, bounds: Mapping[str, Bound]) -> list[Excess]:
-    """Every bound that the report exceeds."""
+    """Return every bound that the report exceeds."""
     for name, bound in bounds.items():
         _refuse_other(name, bound, report)
     return [one for name, bound in bounds.items() for one in _exceeded(report, name, bound)]

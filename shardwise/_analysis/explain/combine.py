@@ -1,4 +1,4 @@
-"""A report from the trace, and what the compiler makes of the same program, as one report."""
+"""Combine the report of a trace with what the compiler does with the same program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .report import Report
 from .suggest import suggestions
 
 LARGEST = 2048
-"""How many devices a program is compiled for without being asked."""
+"""The largest number of devices that a program is compiled for by default."""
 
 CPU = (
     "the compiler's collectives are those of a compile for CPU devices. A TPU or GPU may combine "
@@ -43,19 +43,19 @@ class Plan:
     compile: bool | Literal["auto"]
     mesh: Mesh | AbstractMesh | None
     sharded: bool
-    """Whether there is a `shard_map` in it."""
+    """Whether it contains a `shard_map`."""
     left: tuple[str, ...]
     """What is left to the compiler, in sentences."""
     unread: str
-    """Why the meaning of its values is not known."""
+    """Why the symbolic analysis failed, or empty."""
     products: float
-    """FLOPs of the matrix products of the whole program, each counted once."""
+    """FLOPs of the matrix products of the whole program, without repetitions."""
     suggest: bool = False
-    """Whether constraints that send less are looked for."""
+    """Whether to look for constraints that send less."""
 
 
 def refuse_other_compile(compile: Any) -> None:
-    """Refuse a `compile=` that is none of the three."""
+    """Raise unless `compile=` is one of the three allowed values."""
     if compile != "auto" and not isinstance(compile, bool):
         raise ArgumentError(
             explain_error(
@@ -68,7 +68,7 @@ def refuse_other_compile(compile: Any) -> None:
 
 
 def with_compiled(report: Report, traced: Traced, plan: Plan) -> Report:
-    """The report with what the compiler sends, where the program is compiled."""
+    """Return the report with what the compiler sends, if the program is compiled."""
     mesh = plan.mesh
     if mesh is None or not plan.compile or (plan.compile == "auto" and not plan.left):
         return _with_notes(report, plan.left)
@@ -93,7 +93,7 @@ def _with_notes(report: Report, notes: Sequence[str]) -> Report:
 
 
 def _is_split(traced: Traced, mesh: Mesh | AbstractMesh) -> bool:
-    """Whether anything in a program says that an array is sharded."""
+    """Return whether anything in a program is sharded."""
     named = any(axis for one in inputs_of(traced) for axis in one.spec.partitions)
     return mesh.size > 1 and (named or bool(meshes_in(traced.program.jaxpr)))
 
@@ -135,7 +135,7 @@ def _entry(names: Sequence[str]) -> Any:
 def traffic_of(
     uses: Sequence[CollectiveUse], axes: Sequence[MeshAxis | Axis]
 ) -> tuple[Traffic, ...]:
-    """What is sent along each axis, and along several at once where a collective has several."""
+    """Return what is sent along each axis, and each group of axes that a collective uses."""
     counted = [use for use in uses if use.counted]
     rows = dict.fromkeys([*((axis.name,) for axis in axes), *(use.axes for use in counted)])
     total = sum(use.total_bytes for use in counted)

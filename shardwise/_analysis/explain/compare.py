@@ -1,4 +1,4 @@
-"""Two reports side by side: what changes in traffic, memory, work and time."""
+"""Compare two reports: what changes in traffic, memory, work and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .data import Plain
 from .facts import Facts
 
 NOTABLE = 0.05
-"""A difference of figures that is worth a sentence."""
+"""Differences of figures above this share are explained."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,17 +27,17 @@ class Change(Plain):
 
     @property
     def ratio(self) -> float | None:
-        """The later one by the earlier one; None where that one is zero."""
+        """`after / before`; None if `before` is zero."""
         return self.after / self.before if self.before else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the fields as plain data."""
         return {**super().to_dict(), "ratio": self.ratio}
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison(Plain):
-    """What changes from one report to another."""
+    """The changes from one report to another."""
 
     before: str
     after: str
@@ -53,13 +53,13 @@ class Comparison(Plain):
 
 
 def compare(before: Facts, after: Facts) -> Comparison:
-    """All figures of both, in the order of the report."""
+    """Compare all figures of two reports, in the order of the report."""
     changes = tuple(_changes(before, after))
     return Comparison(_title(before), _title(after), changes, tuple(_notes(before, after)))
 
 
 def _notes(before: Facts, after: Facts) -> Iterator[str]:
-    """Why the time of the compute does not follow the work, where memory holds it up."""
+    """Yield why compute time does not follow the work, if memory traffic limits it."""
     one, other = before.cost, after.cost
     if one is None or other is None or not (before.work.flops and one.compute):
         return

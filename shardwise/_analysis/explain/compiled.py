@@ -1,4 +1,4 @@
-"""What the compiler sends, as the rows, steps and figures of a report."""
+"""Turn a compiled program into the rows, steps and figures of a report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .record import module_in
 from .why import Reasons
 
 LIVE = 8
-"""How many of the largest buffers are listed."""
+"""The number of largest buffers that are listed."""
 
 
 class Rows:
@@ -34,7 +34,7 @@ class Rows:
         self.collectives: list[CollectiveUse] = []
 
     def steps(self, nodes: Sequence[Node] | None = None) -> tuple[Step, ...]:
-        """What one device runs, from top to bottom; fills `collectives` on the way."""
+        """Return what one device runs, in order; this also fills `collectives`."""
         nodes = self.compiled.schedule if nodes is None else nodes
         return tuple(self._step(node) for node in nodes)
 
@@ -92,7 +92,7 @@ class Rows:
         )
 
     def where(self, instruction: Instruction) -> Where:
-        """The user's line that an instruction comes from."""
+        """Return the user's line that an instruction comes from."""
         return choose_own(self.compiled.module.stack(instruction))
 
     def _use(self, sent: Sent) -> CollectiveUse:
@@ -136,7 +136,7 @@ class Rows:
 def with_redundant(
     uses: Sequence[CollectiveUse], recorded: Sequence[CollectiveUse]
 ) -> list[CollectiveUse]:
-    """The collectives that the program calls, with what is redundant about them."""
+    """Return the collectives with the redundancy found for those that the program calls."""
     places = {_line(use): place for place, use in enumerate(uses) if use.by == "program"}
     found = list(uses)
     for use in recorded:
@@ -161,9 +161,9 @@ def _kind(use: CollectiveUse) -> tuple[object, ...]:
 def _nameless(
     compiled: Compiled, recorded: Sequence[CollectiveUse]
 ) -> dict[tuple[object, ...], list[CollectiveUse]]:
-    """The collectives of the program that the compiler keeps without a name, by their kind.
+    """Return the program's collectives whose names the compiler dropped, by kind.
 
-    What it combines may lose the name of the call: that of the arrays' makers is left.
+    Combined collectives may lose the name of the call and keep those of their operands' makers.
     """
     kept: collections.Counter[tuple[object, ...]] = collections.Counter(
         (sent.name, sent.axes, sent.type.shape)
@@ -187,13 +187,13 @@ def _direction(instruction: Instruction | None) -> str:
     return "backward" if instruction and "transpose(" in instruction.op_name else "forward"
 
 
-# --- who holds what
+# --- layout of arguments and results
 
 
 def held_results(
     compiled: Compiled, results: Sequence[Held], mesh: Sequence[MeshAxis]
 ) -> list[Held]:
-    """The results, sharded as the compiler leaves them."""
+    """Return the results with the shardings that the compiler chose."""
     entry = compiled.whole.computations.get(compiled.whole.entry, {})
     root = next((one for one in entry.values() if one.root), None)
     text = "" if root is None else root.attribute("sharding")
@@ -206,7 +206,7 @@ def held_results(
 def held_arguments(
     compiled: Compiled, arguments: Sequence[Held], mesh: Sequence[MeshAxis]
 ) -> list[Held]:
-    """The arguments, sharded as they were compiled."""
+    """Return the arguments with the shardings they were compiled with."""
     inputs = compiled.inputs[len(compiled.inputs) - len(arguments) :]
     found = []
     for one, given in zip(arguments, inputs, strict=True):
@@ -222,7 +222,7 @@ def _held(one: Held, text: str, compiled: Compiled, mesh: Sequence[MeshAxis]) ->
 
 
 def with_spec(one: Held, spec: Spec, mesh: Sequence[MeshAxis]) -> Held:
-    """The same array, sharded so."""
+    """Return the same array with another sharding."""
     sizes = {axis.name: axis.size for axis in mesh}
     parts = [_product(sizes[name] for name in row) for row in spec]
     local = tuple(-(-size // n) for size, n in zip(one.shape, parts, strict=True))
@@ -253,17 +253,17 @@ def _split(text: str) -> list[str]:
 
 
 def memory_of(compiled: Compiled, arguments: int, unused: int, results: int) -> Memory | None:
-    """What one device holds by XLA's own buffer assignment; None where it says nothing."""
+    """Return the memory of one device by XLA's buffer assignment; None if it is not reported."""
     if compiled.peak is None:
         return None
-    peak = compiled.peak - unused  # an argument that nothing reads is kept only here
+    peak = compiled.peak - unused  # unused arguments are kept only in this compilation
     live = tuple(_buffers(compiled.files.memory))[:LIVE]
     rest = max(0, peak - sum(one.bytes for one in live))
     return Memory(arguments, results, peak, NOWHERE, live, rest, ((0, peak),))
 
 
 def _buffers(text: str) -> Iterator[Live]:
-    """The largest buffers: the first array that each holds."""
+    """Yield the largest buffers, each as the first array that it holds."""
     row = re.compile(r"%\);\s+([\d.]+)(B|KiB|MiB|GiB|TiB);.*?;\s+(?:(\d+)×)?\(?(\w+)\[([\d,]*)\]")
     units = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
     for line in text.splitlines():
@@ -274,7 +274,7 @@ def _buffers(text: str) -> Iterator[Live]:
 
 
 def work_of(compiled: Compiled, whole: float) -> Work:
-    """The arithmetic of one device; `whole` is that of the products of the whole program."""
+    """Return the arithmetic of one device; `whole` is the FLOPs of the whole program's products."""
     work = work_in(compiled.schedule)
     repeated = work.products * compiled.devices - whole
     return Work(

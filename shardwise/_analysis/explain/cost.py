@@ -1,9 +1,9 @@
-"""What a program would cost: a latency-bandwidth model over the steps of a report.
+"""Estimate the time of a program with a latency-bandwidth model over the steps of a report.
 
-It is a model. A step takes the longer of its arithmetic and its memory traffic; a collective takes
-its bytes over the bandwidth plus a latency for each round of messages. Mesh axes fill the nodes of
-the machine from the last axis on. A group within a node uses its links; a group that spans several
-works in two levels, and the share of the bytes that leaves a node goes over the network:
+A step takes the longer of its arithmetic and its memory traffic; a collective takes its bytes over
+the bandwidth plus a latency for each round of messages. Mesh axes fill the nodes of the machine
+from the last axis on. A group within a node uses its links; a group that spans several nodes works
+in two levels, and the share of the bytes that leaves a node goes over the network:
 
     (m - 1) / (n - 1)    of a reduction or a gather, for n devices in m nodes
     (n - k) / (n - 1)    of an all-to-all, with k = n / m devices in a node
@@ -47,19 +47,19 @@ ASSUMPTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Seconds:
-    """The time of a collective, by what it is spent on."""
+    """The time of a collective, split by cause."""
 
     bandwidth: float = 0.0
     latency: float = 0.0
 
     @property
     def total(self) -> float:
-        """Both together."""
+        """The sum of both."""
         return self.bandwidth + self.latency
 
 
 def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
-    """The report with a cost, and with seconds in its steps."""
+    """Return the report with a cost, and with seconds in its steps."""
     machine = find(hardware)
     sizes = {axis.name: axis.size for axis in report.mesh}
     pairs = list(zip(report.collectives, _openers(report), strict=True))
@@ -110,9 +110,9 @@ def with_cost(report: Kind, hardware: str | Hardware) -> Kind:
 def seconds(
     use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int], first: bool = True
 ) -> Seconds:
-    """One occurrence of a collective on a mesh of these sizes.
+    """Return the time of one occurrence of a collective on a mesh of these sizes.
 
-    `first` says that it opens a message; what goes along with it has no latency of its own.
+    `first` says that it opens a message; further collectives in it add no latency.
     """
     n = use.group_size
     if n <= 1 or not use.bytes_sent:
@@ -128,7 +128,7 @@ def seconds(
 
 
 def _nodes(use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int]) -> int:
-    """Over how many nodes a group is spread; the last axes of the mesh lie closest together."""
+    """Return the number of nodes that a group spans; the last mesh axes share a node."""
     spread, room = 1, machine.node
     for name in reversed(list(sizes)):
         here = sizes[name] if sizes[name] <= room else math.gcd(sizes[name], room)
@@ -139,7 +139,7 @@ def _nodes(use: CollectiveUse, machine: Hardware, sizes: Mapping[str, int]) -> i
 
 
 def _share_away(name: str, n: int, nodes: int) -> float:
-    """The share of a device's bytes that leaves its node."""
+    """Return the share of a device's bytes that leaves its node."""
     if nodes == 1:
         return 0.0
     if name in ("ppermute", "pbroadcast"):
@@ -150,7 +150,7 @@ def _share_away(name: str, n: int, nodes: int) -> float:
 
 
 def _rounds(name: str, n: int) -> int:
-    """How many messages follow each other in a group of `n`."""
+    """Return the number of consecutive messages in a group of `n`."""
     if n <= 1:
         return 0
     if name in ("ppermute", "all_to_all"):
@@ -160,13 +160,13 @@ def _rounds(name: str, n: int) -> int:
 
 
 def _openers(report: Facts) -> list[bool]:
-    """For each collective whether it is the first of those sent with it."""
+    """Return for each collective whether it is the first of its message."""
     first = {launch.collectives[0] for launch in report.launches}
     return [place in first for place in range(len(report.collectives))]
 
 
 def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
-    """All occurrences that enter the totals."""
+    """Return the time of all occurrences that totals include."""
     count = use.least if use.counted else 0
     return Seconds(time.bandwidth * count, time.latency * count)
 
@@ -174,9 +174,9 @@ def _all_times(use: CollectiveUse, time: Seconds) -> Seconds:
 def _saved(
     report: Facts, totals: list[Seconds], machine: Hardware, sizes: Mapping[str, int]
 ) -> tuple[float, ...]:
-    """Seconds of all occurrences that each collective would take less without what is redundant.
+    """Return the seconds that each collective would save without its redundant part.
 
-    A latency is saved only where all that is sent in one message is left out.
+    Latency is saved only if all collectives of a message are removed.
     """
     uses = report.collectives
     gone = {place for place, use in enumerate(uses) if use.redundant and not use.redundant.instead}
@@ -219,7 +219,7 @@ def _at_no_price(use: CollectiveUse) -> bool:
 
 
 def _compute(steps: tuple[Step, ...], machine: Hardware) -> tuple[float, float, float]:
-    """Seconds of arithmetic, of memory traffic, and of both as they overlap, of one call."""
+    """Return the seconds of arithmetic, of memory traffic, and of both overlapped, of one call."""
     sums = [0.0, 0.0, 0.0]
     for step in steps:
         if step.bodies:
@@ -240,7 +240,7 @@ def _rates(step: Step, machine: Hardware) -> tuple[float, float]:
 
 
 def _timed(step: Step, times: list[Seconds], machine: Hardware) -> Step:
-    """The step, and those inside it, with seconds of one occurrence; nothing overlaps."""
+    """Return the step, including nested ones, with seconds of one occurrence; nothing overlaps."""
     if step.collective is not None:
         return dataclasses.replace(step, seconds=times[step.collective].total)
     if not step.bodies:
@@ -288,7 +288,7 @@ def _scaling(report: Facts, axis: str, machine: Hardware, compute: float) -> Sca
 
 
 def _waiting(machine: Hardware, sizes: Mapping[str, int]) -> float:
-    """Return the share of a step that devices wait for each other, for the nodes of a mesh."""
+    """Return the share of a step that devices wait for each other, on the nodes of a mesh."""
     nodes = math.prod(sizes.values()) / machine.node
     return machine.waiting * math.log2(nodes) if nodes > 1 else 0.0
 
@@ -298,9 +298,9 @@ def _ratio(least: float, time: float) -> float:
 
 
 def resized(use: CollectiveUse, axis: str, old: int, new: int) -> CollectiveUse:
-    """The collective with another number of devices along `axis`, each with the same work.
+    """Return the collective with another size of `axis` and the same work per device.
 
-    Operands stay as they are; but what is gathered stays as large as a whole, as parameters do.
+    Operands keep their size, except that the result of a gather keeps its size, as parameters do.
     """
     if axis not in use.axes:
         return use

@@ -1,7 +1,7 @@
-"""What `explain` found, as data: the parts of a report, which `facts.py` puts together.
+"""The parts of a report of `explain`, as data. `facts.py` combines them.
 
-Bytes and FLOPs are those of one device unless a name says otherwise. A count of `None` is one that
-the program decides as it runs: the trips of a `while`. Totals then take it as one, and say so.
+Bytes and FLOPs are per device unless a name says otherwise. A count is `None` if the program
+decides it at run time: the trip count of a `while`. Totals then count it once and say so.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .hardware import Hardware
 
 
 class Plain:
-    """Dataclasses that can be written as JSON."""
+    """A dataclass that can be written as JSON."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data: dicts, lists, numbers and strings."""
+        """Return the fields as plain data: dicts, lists, numbers and strings."""
         names = [field.name for field in dataclasses.fields(self)]  # pyright: ignore
         return {name: plain(getattr(self, name)) for name in names}
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to plain data for JSON."""
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, dict):
@@ -42,27 +42,27 @@ class MeshAxis(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Held(Plain):
-    """An argument or a result: which part of it each device holds."""
+    """An argument or a result, and which part of it each device holds."""
 
     path: str
     """`params['w1']` for an argument, `result[0]['w1']` for a result."""
     shape: tuple[int, ...]
     dtype: str
     spec: tuple[tuple[str, ...], ...]
-    """For each dimension the mesh axes it is split over, the slowest first."""
+    """The mesh axes that split each dimension, the slowest first."""
     local_shape: tuple[int, ...]
-    """The part of one device."""
+    """The shape of one device's part."""
     bytes: int
-    """Of one device's part."""
+    """The bytes of one device's part."""
     replicated: tuple[str, ...]
     """The mesh axes along which all devices hold the same part."""
     used: bool = True
-    """Whether anything reads it; XLA keeps no argument that nothing reads."""
+    """Whether anything reads it; XLA drops arguments that nothing reads."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Holding(Plain):
-    """What each device holds before and after a collective, in words."""
+    """What each device holds before and after a collective, as text."""
 
     before: str
     """`its rows of x along data`, `a share of a sum over model`."""
@@ -72,61 +72,63 @@ class Holding(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Instead(Plain):
-    """What would be sent in the place of a redundant collective."""
+    """A collective that would replace a redundant one."""
 
     name: str
     axes: tuple[str, ...]
     group_size: int
     bytes_sent: int
-    """By one device, each time."""
+    """Sent by one device each time."""
     times: int
-    """How often; those in a `while` taken once."""
+    """How often it runs; a `while` counts as one iteration."""
 
     @property
     def total_bytes(self) -> int:
-        """By one device, all times."""
+        """Sent by one device in total."""
         return self.bytes_sent * self.times
 
 
 @dataclasses.dataclass(frozen=True)
 class Redundant(Plain):
-    """Why a collective sends more than it has to, and what would do."""
+    """Why a collective sends more than necessary, and what would replace it."""
 
     kind: str
     """`same`: the devices already agree. `held`: they already have the result. `repeated`: it was
-    sent before. `recomputed`: so too, by `jax.checkpoint`. `unused`: only one's own part is taken
-    back. `scattered`: of a sum only one's own part. `reduced`: what is gathered is only reduced.
-    `merged`: a sum of a sum. `order`: of the whole, where of a part would do. `every turn`: a loop
-    sends the same again and again. `added up`: a loop only adds up what it sums at every turn."""
+    sent before. `recomputed`: the same, by `jax.checkpoint`. `unused`: each device takes only its
+    own part back. `scattered`: each device keeps only its part of a sum. `reduced`: the gathered
+    array is only reduced. `merged`: a sum of a sum. `order`: the whole is sent where a part would
+    do. `every turn`: a loop sends the same in each iteration. `added up`: a loop only accumulates
+    the sums."""
     reason: str
     remedy: str
     bytes: int
-    """That one device would not send in one call; each `while` taken once."""
+    """Bytes that one device would save in one call; a `while` counts as one iteration."""
     instead: tuple[Instead, ...] = ()
-    """What would be sent in its place; nothing, if it can be left out."""
+    """What would be sent instead; empty if nothing has to be."""
     also: int | None = None
-    """The place in `Report.collectives` of another one that is left out with it."""
+    """The index in `Report.collectives` of another collective that is removed with it."""
     memory: int = 0
-    """Bytes that one device would have to keep for it. Then it is a choice, and not in the sum."""
+    """Bytes that one device would have to keep for it. If not 0, this is a trade-off that totals
+    leave out."""
 
 
 Spec = tuple[tuple[str, ...], ...]
-"""For each dimension the mesh axes it is split over, the slowest first."""
+"""The mesh axes that split each dimension, the slowest first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Why(Plain):
-    """Why the compiler sends something, read off the shardings of the operation at its line."""
+    """Why the compiler sends something, inferred from the shardings on its line."""
 
     kind: str
     """`contraction`: a product sums over a split dimension. `operand`: a product needs more of an
     operand than a device holds. `reduction`: a sum or maximum over a split dimension.
-    `resharding`: the program asks for another spec. `operation`: another operation does."""
+    `resharding`: the program asks for another spec. `operation`: another operation needs it."""
     reason: str
     before: Spec | None
-    """How the array is sharded that is sent, where it is one array."""
+    """The spec of the array that is sent, if it is a single array."""
     after: Spec | None
-    """How the result is sharded."""
+    """The spec of the result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,87 +138,87 @@ class Sharding(Plain):
     where: Where
     primitive: str
     shape: tuple[int, ...]
-    """Of the whole array."""
+    """The shape of the whole array."""
     dtype: str
     spec: Spec | None
-    """None where no `PartitionSpec` can say it."""
+    """None if no `PartitionSpec` can express it."""
     direction: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Suggestion(Plain):
-    """Another sharding that was compiled and sends less."""
+    """A sharding that was compiled and sends less."""
 
     code: str
-    """What to write: `w = jax.lax.with_sharding_constraint(w, P(None, 'model'))`."""
+    """The line to add: `w = jax.lax.with_sharding_constraint(w, P(None, 'model'))`."""
     argument: str
     spec: Spec
     bytes_sent: int
-    """By one device in one call, with it."""
+    """Sent by one device in one call with the constraint."""
     before: int
-    """The same without it."""
+    """Sent by one device in one call without it."""
     peak: int
-    """Bytes that one device holds at the peak, with it."""
+    """Peak memory of one device in bytes with the constraint."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveUse(Plain):
-    """One array that one collective of the program sends."""
+    """One array sent by one collective of the program."""
 
     name: str
-    """As in `jax.lax`: `psum`, `all_gather`, `psum_scatter`; a `pmean` is a `psum`."""
+    """The name in `jax.lax`: `psum`, `all_gather`, `psum_scatter`; a `pmean` is a `psum`."""
     axes: tuple[str, ...]
     group_size: int
-    """How many devices exchange it with each other."""
+    """The number of devices that exchange it with each other."""
     shape: tuple[int, ...]
-    """Of one device's operand."""
+    """The shape of one device's operand."""
     dtype: str
     bytes: int
-    """Of one device's operand."""
+    """The bytes of one device's operand."""
     count: int | None
-    """How often it happens, trip counts of loops multiplied out; None where a `while` decides."""
+    """How often it runs, loop trip counts multiplied; None if a `while` decides."""
     least: int
-    """The same if each `while` runs once."""
+    """The same, with each `while` counted as one iteration."""
     bytes_sent: int
-    """By one device (the busiest), each time, by ring algorithms."""
+    """Sent by one device (the busiest) each time, with ring algorithms."""
     direction: str
-    """`forward`, `backward`, or `update`: what comes of the backward pass."""
+    """`forward`, `backward`, or `update`: the part that uses the gradients."""
     where: Where
     caller: Where = NOWHERE
-    """The line that called the function in which it stands, where there is one."""
+    """The line that calls the function containing it, if there is one."""
     module: str = ""
-    """The Flax module it belongs to, `Block_0/Dense_1`, where there is one."""
+    """The Flax module it belongs to, such as `Block_0/Dense_1`, if there is one."""
     counted: bool = True
-    """Whether it enters the totals: False for those in branches of a `cond` that cost less."""
+    """Whether totals include it: False in branches of a `cond` that cost less than another."""
     launch: int = 0
-    """Collectives with the same number stand side by side and can be sent as one message."""
+    """Adjacent collectives with the same number can be sent as one message."""
     meaning: Holding | None = None
-    """Who holds what before and after it; None where the program could not be followed."""
+    """What devices hold before and after it; None if the program could not be analysed."""
     redundant: Redundant | None = None
-    """Why it sends more than it has to, where that is proved."""
+    """Why it sends more than necessary, if that is proved."""
     by: str = "program"
     """`program` for a collective that the program calls, `compiler` for one that XLA inserts."""
     of: str = ""
     """The argument that is sent, or a part of it: `params['w1']`; empty for a computed value."""
     result_shape: tuple[int, ...] | None = None
-    """Of one device's result, where the compiler says it."""
+    """The shape of one device's result, if the compiler reports it."""
     why: Why | None = None
-    """Why the compiler sends it, where its line shows that."""
+    """Why the compiler sends it, if its line shows that."""
 
     @property
     def total_bytes(self) -> int:
-        """By one device, all times; each `while` taken once."""
+        """Sent by one device in total; a `while` counts as one iteration."""
         return self.bytes_sent * self.least
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data, with the lines around it."""
+        """Return plain data, with the surrounding source lines."""
         excerpt = plain(self.where.excerpt)
         return {**super().to_dict(), "total_bytes": self.total_bytes, "excerpt": excerpt}
 
 
 @dataclasses.dataclass(frozen=True)
 class Step(Plain):
-    """A part of the program, from top to bottom.
+    """A part of the program, in program order.
 
     `kind` is `compute` (what each device does by itself between two collectives), `collective`,
     `scan`, `while` or `cond`. Loops and branches without a collective inside are `compute`.
@@ -225,48 +227,48 @@ class Step(Plain):
     kind: str
     where: Where
     flops: float = 0.0
-    """Of one occurrence, all that is inside included."""
+    """FLOPs of one occurrence, including everything inside."""
     moved: int = 0
-    """Bytes read from and written to the device's memory in one occurrence."""
+    """Bytes read from and written to device memory in one occurrence."""
     dots: dict[str, float] = dataclasses.field(default_factory=dict)
-    """FLOPs of matrix products and convolutions in one occurrence, by type: `bfloat16`."""
+    """FLOPs of matrix products and convolutions in one occurrence, by dtype: `bfloat16`."""
     operations: int = 0
-    """For `compute`: how many."""
+    """For `compute`: the number of operations."""
     collective: int | None = None
-    """For a `collective`: its place in `Report.collectives`."""
+    """For a `collective`: its index in `Report.collectives`."""
     length: int | None = None
     """For a `scan`: its trip count."""
     bodies: tuple[tuple[Step, ...], ...] = ()
-    """For a loop its one body, for a `cond` the branches."""
+    """For a loop its body, for a `cond` its branches."""
     counted: int = 0
-    """For a `cond`: the branch that enters the totals, the costliest one."""
+    """For a `cond`: the index of the branch that totals include, the most expensive one."""
     direction: str = "forward"
     module: str = ""
     seconds: float | None = None
-    """Of one occurrence by the cost model, where there is a hardware."""
+    """Seconds of one occurrence by the cost model, if hardware is given."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic(Plain):
-    """What is sent along one axis, or along several at once."""
+    """What is sent along one axis, or along several axes at once."""
 
     axes: tuple[str, ...]
     collectives: int
-    """How many of `Report.collectives`."""
+    """The number of entries in `Report.collectives`."""
     count: int
-    """How often they happen."""
+    """How often they run."""
     bytes: int
     """Sent by one device."""
     share: float
-    """Of all bytes, 0 to 1."""
+    """The share of all bytes, 0 to 1."""
     seconds: float | None = None
-    """By the cost model, where there is a hardware."""
+    """Seconds by the cost model, if hardware is given."""
     time_share: float | None = None
-    """Of all seconds of communication, 0 to 1."""
+    """The share of all communication time, 0 to 1."""
 
     @property
     def part(self) -> float:
-        """The share to look at: of the time where it is known, else of the bytes."""
+        """The share to show: of the time if it is known, else of the bytes."""
         return self.share if self.time_share is None else self.time_share
 
 
@@ -275,7 +277,7 @@ class Live(Plain):
     """A value in memory at the peak."""
 
     what: str
-    """The path of an argument, or the operation that makes it."""
+    """The path of an argument, or the name of the operation that makes it."""
     shape: tuple[int, ...]
     dtype: str
     bytes: int
@@ -284,53 +286,53 @@ class Live(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Memory(Plain):
-    """What one device holds."""
+    """The memory of one device."""
 
     arguments: int
-    """Bytes of the arguments that something reads."""
+    """Bytes of the arguments that are read."""
     results: int
     peak: int
-    """The most bytes of live values, arguments and results included."""
+    """The largest sum of bytes of live values, arguments and results included."""
     peak_where: Where
     live: tuple[Live, ...]
     """The largest values at the peak, the largest first."""
     rest: int
     """Bytes of all other values at the peak."""
     timeline: tuple[tuple[int, int], ...]
-    """`(operation, bytes live)` along the program; `operation` counts from 0."""
+    """`(operation, live bytes)` along the program; `operation` counts from 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Work(Plain):
-    """Floating-point operations."""
+    """The floating-point operations of a program."""
 
     flops: float
     """Of one device."""
     total: float
     """Of all devices together."""
     redundant: float
-    """The part of `total` that another device of the mesh computes as well."""
+    """The part of `total` that another device of the mesh computes too."""
     by_kind: dict[str, float]
     """Of one device: `dot`, `convolution`, `elementwise`, `reduction`, `linear algebra`."""
     moved: int
-    """Bytes one device reads from and writes to its memory."""
+    """Bytes that one device reads from and writes to its memory."""
     uncounted: tuple[str, ...] = ()
-    """Primitives whose FLOPs are not known; they count as none."""
+    """Primitives whose FLOPs are unknown and counted as 0."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ScalingPoint(Plain):
-    """The modelled step where the axis has another size and each device the same work."""
+    """The modelled step with another axis size and the same work per device."""
 
     size: int
     communication: float
-    """Seconds."""
+    """Seconds of communication."""
     serial: float
     """Seconds of a step if nothing overlaps."""
     overlapped: float
-    """Seconds of a step if communication hides behind compute as far as it can."""
+    """Seconds of a step if communication overlaps with compute as far as possible."""
     efficiency: float
-    """Of the step on size 1 to this one, if nothing overlaps."""
+    """The time at size 1 divided by the time at this size, if nothing overlaps."""
     efficiency_overlapped: float
 
 
@@ -348,36 +350,36 @@ class Cost(Plain):
 
     hardware: Hardware
     compute: float
-    """Seconds for FLOPs and for memory traffic, whichever is longer in each part."""
+    """Seconds of FLOPs or of memory traffic, whichever takes longer in each part."""
     arithmetic: float
-    """Seconds for FLOPs alone."""
+    """Seconds of FLOPs alone."""
     moving: float
-    """Seconds for reading and writing the device's own memory alone."""
+    """Seconds of reading and writing the device's own memory alone."""
     communication: float
-    """Seconds for all collectives, one after the other."""
+    """Seconds of all collectives, one after the other."""
     latency: float
-    """The part of `communication` that is there however small the messages."""
+    """The part of `communication` that does not depend on message sizes."""
     serial: float
     """Seconds if nothing overlaps."""
     overlapped: float
-    """Seconds if communication hides behind compute as far as it can."""
+    """Seconds if communication overlaps with compute as far as possible."""
     waiting: float
-    """Seconds that a step takes longer than `serial` on several nodes: slower devices, a shared
-    network. Part of `scaling`, not of `serial` and `overlapped`."""
+    """Seconds added to `serial` on several nodes, by slower devices and a shared network. Included
+    in `scaling`, but not in `serial` and `overlapped`."""
     bound: str
     """What takes longest: `arithmetic`, `memory`, `bandwidth` or `latency`."""
     collectives: tuple[float, ...]
-    """Seconds of each of `Report.collectives`, all occurrences."""
+    """Seconds of each of `Report.collectives`, over all occurrences."""
     latencies: tuple[float, ...]
-    """The part of each of these that is there however small the messages."""
+    """The part of each of these that does not depend on message sizes."""
     saved: tuple[float, ...]
-    """Seconds that each of them would take less, if what is redundant about it were left out."""
+    """Seconds that each of them would save without its redundant part."""
     redundant: float
-    """Seconds of `communication` that are redundant: those of `saved` that come at no price."""
+    """Seconds of `communication` that are redundant: the part of `saved` that costs no memory."""
     by_axes: tuple[tuple[tuple[str, ...], float], ...]
-    """Seconds of communication along each axis, or several at once."""
+    """Seconds of communication along each axis, or several axes at once."""
     fits: bool
-    """Whether the peak of live values fits the memory of a device."""
+    """Whether the peak of live values fits into the memory of a device."""
     scaling: tuple[Scaling, ...]
     """One curve for each mesh axis."""
     assumptions: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""A report beside one that was saved earlier: which collectives are new, gone, or changed."""
+"""Compare a report with an earlier one: which collectives are new, gone, or changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Difference(Plain):
     axes: tuple[str, ...]
     direction: str
     line: str
-    """`train.py:31`, the line in the newer report where there is one."""
+    """`train.py:31`, the line in the newer report if it is there."""
     text: str
     before: int
     """Bytes that one device sends in one call."""
@@ -39,7 +39,7 @@ class Difference(Plain):
 
 @dataclasses.dataclass(frozen=True)
 class Changes(Plain):
-    """What changed since an earlier report."""
+    """The changes since an earlier report."""
 
     before: int
     after: int
@@ -64,7 +64,7 @@ Key = tuple[str, tuple[str, ...], str, str, str]
 
 
 def _grouped(rows: list[Mapping[str, Any]]) -> dict[Key, tuple[int, int]]:
-    """Bytes and line number by kind and text of the line: lines move when others are inserted."""
+    """Group bytes by kind and source text, since line numbers change when lines are inserted."""
     found: dict[Key, tuple[int, int]] = {}
     for row in rows:
         where = row["where"]

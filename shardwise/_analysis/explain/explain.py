@@ -1,4 +1,4 @@
-"""`explain`: what a sharded program sends, holds and costs. Traces it; runs nothing."""
+"""`explain`: trace a sharded program and report what it sends, stores and costs."""
 
 from __future__ import annotations
 
@@ -44,40 +44,40 @@ def explain(
     suggest: bool = False,
     progress: Telling = None,
 ) -> Report:
-    """Say what a sharded program sends, by whom and how much, what it holds and what it costs.
+    """Report what a sharded program sends, from which line, what it stores and what it costs.
 
-    `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s and the mesh of any size. What
-    the compiler partitions (`jit` with shardings, `with_sharding_constraint`, Explicit axes) is
-    compiled, in another process, for as many virtual CPU devices as the mesh has.
+    `f` is traced, not run: arguments may be `jax.ShapeDtypeStruct`s, and the mesh may have any
+    size. Programs that the compiler partitions (`jit` with shardings, `with_sharding_constraint`,
+    Explicit axes) are compiled in another process, for as many virtual CPU devices as the mesh has.
 
     Args:
         f: The function: with `jax.shard_map` inside, partitioned by the compiler, or both.
         *args: Its arguments: pytrees of arrays or `jax.ShapeDtypeStruct`s, Flax NNX objects.
         mesh: The mesh: `sw.mesh(data=8)`, a real one, or `{"data": 8}`. If `f` takes a keyword
-            `mesh`, it is given it; otherwise `f` runs under it as the ambient mesh. Left out, `f`
-            has its own mesh.
-        hardware: For seconds: the name of a described machine (`h100-node`, `h200-node`,
+            `mesh`, the mesh is passed to it; otherwise it is the ambient mesh. Left out, `f` has
+            its own mesh.
+        hardware: To estimate seconds: the name of a profile (`h100-node`, `h200-node`,
             `h200-network`, `tpu-v5e`, `tpu-v5p`) or a `sw.Hardware` of your own.
-        in_specs: How the arguments lie on the mesh, as in `sw.simulate`; an array that has a
-            sharding keeps it. What is not said is read off the program.
+        in_specs: How the arguments are sharded, as in `sw.simulate`; an array that has a sharding
+            keeps it. Other shardings are inferred from the program.
         static_argnums: Positional arguments that are not arrays, by number, as in `jax.jit`.
         static_argnames: Arguments that are not arrays, by name, as in `jax.jit`.
         compile: Whether to compile the program and read the collectives off the optimised HLO.
-            `"auto"` does where the compiler decides what is sent, up to 2,048 devices; `True`
-            always; `False` never: then only the collectives that the program calls are known.
+            `"auto"` compiles if the compiler decides what is sent, up to 2,048 devices; `True`
+            always, `False` never: then only collectives that the program calls are known.
         suggest: Whether to look for a `with_sharding_constraint` on an argument that sends less.
             Each is compiled, and those that send less are in `report.suggestions`.
-        progress: What is going on, while it takes long: None is a line on a terminal that goes away
-            by itself and nothing elsewhere, True also lines where there is no terminal, False
-            nothing. A function is given the words: `progress=print`.
+        progress: Where to show progress: None for a temporary line on a terminal, True for lines
+            in other outputs too, False for nothing, or a function that is called with each
+            message: `progress=print`.
 
     Returns:
-        The report. `print(report)` is for people, `report.to_dict()` for programs,
+        The report: `print(report)` to read it, `report.to_dict()` for programs,
         `report.save("step.html")` for a design review.
 
     Raises:
-        ShardingError: Mesh, specs and arrays do not fit each other.
-        UnsupportedError: The program uses a collective that is not known.
+        ShardingError: Mesh, specs and arrays do not match.
+        UnsupportedError: The program uses an unknown collective.
         ShardwiseError: There is no hardware of that name, or the program does not compile.
 
     Example:
@@ -162,14 +162,14 @@ def _report(
 
 
 def _operations(traced: Traced) -> Body:
-    """The operations of a program, those of simulated programs inside it too."""
+    """Return the operations of a program, including those of simulated programs inside it."""
     body = build(traced.program.jaxpr, through=simulate_p.name)
     annotate(body)
     return merged(pruned(body))
 
 
 def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
-    """The axes of the mesh, and those of meshes that the program has itself."""
+    """Return the axes of the mesh, and those of meshes that the program has itself."""
     found = dict.fromkeys(axes_of(mesh).values() if mesh is not None else ())
     for op in walk(body.ops):
         found |= dict.fromkeys(op.scope)
@@ -177,7 +177,7 @@ def _axes(body: Body, mesh: Mesh | AbstractMesh | None) -> tuple[Axis, ...]:
 
 
 def _shardings(traced: Traced, given: list[Var], axes: tuple[Axis, ...]) -> dict[Var, Placement]:
-    """How arguments that say so themselves are laid out."""
+    """Return the layout of arguments that have a sharding or a spec."""
     by_name = {axis.name: axis for axis in axes}
     values = traced.values[len(traced.values) - len(given) :]
     found = {}

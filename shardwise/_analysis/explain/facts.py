@@ -1,4 +1,4 @@
-"""A whole report of `explain`, as data. Text, pictures and files look at it, and only so."""
+"""A whole report of `explain` as data, from which text, figures and files are derived."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .data import (
 
 @dataclasses.dataclass(frozen=True)
 class Launch(Plain):
-    """Collectives that stand side by side and can be sent as one message."""
+    """Adjacent collectives that can be sent as one message."""
 
     collectives: tuple[int, ...]
-    """Their places in `Report.collectives`."""
+    """Their indices in `Report.collectives`."""
     bytes_sent: int
-    """By one device, each time."""
+    """Sent by one device each time."""
     total_bytes: int
-    """By one device, all times; those in a `while` taken once."""
+    """Sent by one device in total; a `while` counts as one iteration."""
     seconds: float | None = None
-    """Of all times by the cost model, where there is a hardware."""
+    """Seconds of all occurrences by the cost model, if hardware is given."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,18 +46,18 @@ class Saving(Plain):
     remedy: str
     where: Where
     collectives: tuple[int, ...]
-    """Their places in `Report.collectives`."""
+    """Their indices in `Report.collectives`."""
     bytes: int
-    """That one device would not send in one call; each `while` taken once."""
+    """Bytes that one device would save in one call; a `while` counts as one iteration."""
     seconds: float | None
-    """That this saves by the cost model, where there is a hardware."""
+    """Seconds saved by the cost model, if hardware is given."""
     memory: int
     """Bytes that one device would have to keep for it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Remark(Plain):
-    """A finding of `check` or `prove`, beside the traffic that it is about."""
+    """A finding of `check` or `prove`, with the collectives that it is about."""
 
     code: str
     message: str
@@ -65,25 +65,25 @@ class Remark(Plain):
     where: Where
     certain: bool
     collectives: tuple[int, ...]
-    """Those of `Report.collectives` that stand in its line; none, if one is missing there."""
+    """Indices of the collectives on its line; empty if a collective is missing there."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts(Plain):
-    """A whole report: what a sharded program sends, holds and costs.
+    """A whole report: what a sharded program sends, stores and costs.
 
-    All that prints, draws or saves one takes these; `Report` has them as methods.
+    Functions that print, draw or save a report take this class; `Report` adds them as methods.
     """
 
     name: str
-    """The function."""
+    """The name of the function."""
     mesh: tuple[MeshAxis, ...]
     arguments: tuple[Held, ...]
     results: tuple[Held, ...]
     collectives: tuple[CollectiveUse, ...]
     """In program order."""
     steps: tuple[Step, ...]
-    """The program from top to bottom."""
+    """The program, in program order."""
     traffic: tuple[Traffic, ...]
     memory: Memory
     work: Work
@@ -91,36 +91,36 @@ class Facts(Plain):
     notes: tuple[str, ...] = ()
     """What the numbers do not cover, in sentences."""
     findings: tuple[Remark, ...] = ()
-    """What `check` or `prove` found, where `beside` was asked."""
+    """Findings of `check` or `prove`, after `Report.beside`."""
     source: Where = NOWHERE
-    """Where the function is defined, as far as that is known."""
+    """Where the function is defined, if that is known."""
     command: str = ""
-    """The command that made the report, if one did."""
+    """The command that produced the report, if any."""
     compiled: bool = False
     """Whether the collectives are those of the compiled program."""
     shardings: tuple[Sharding, ...] = ()
-    """How the compiler shards the values of each line, where the program was compiled."""
+    """How the compiler shards the values of each line, if the program was compiled."""
     suggestions: tuple[Suggestion, ...] = ()
-    """Constraints that were compiled and send less, the least first; where they were asked for."""
+    """Constraints that were compiled and send less, the best first, if requested."""
 
     @property
     def devices(self) -> int:
-        """How many devices the mesh has."""
+        """The number of devices of the mesh."""
         return math.prod(axis.size for axis in self.mesh)
 
     @property
     def bytes_sent(self) -> int:
-        """By one device in one call; collectives in a `while` taken once."""
+        """Sent by one device in one call; a `while` counts as one iteration."""
         return sum(one.bytes for one in self.traffic)
 
     @property
     def redundant(self) -> tuple[CollectiveUse, ...]:
-        """The collectives that are proved to send more than they have to, in program order."""
+        """The collectives proved to send more than necessary, in program order."""
         return tuple(use for use in self.collectives if use.redundant and use.counted)
 
     @property
     def savings(self) -> tuple[Saving, ...]:
-        """What is redundant, by line and reason: the largest first, what costs memory last."""
+        """Redundant traffic by line and reason: the largest first, trade-offs with memory last."""
         groups: dict[Any, list[int]] = {}
         for place, use in enumerate(self.collectives):
             if use.redundant is not None and use.counted:
@@ -144,13 +144,13 @@ class Facts(Plain):
 
     @property
     def redundant_bytes(self) -> int:
-        """That one device sends in one call and would not have to, at no price."""
+        """Bytes that one device sends in one call but could save at no cost in memory."""
         found = (use.redundant for use in self.redundant)
         return sum(one.bytes for one in found if one is not None and not one.memory)
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The collectives, those that can be sent as one message together."""
+        """The collectives, grouped by message."""
         rows: dict[int, list[int]] = {}
         for place, use in enumerate(self.collectives):
             rows.setdefault(use.launch, []).append(place)
@@ -166,11 +166,11 @@ class Facts(Plain):
 
     @property
     def unknown(self) -> bool:
-        """Whether some trip count is not known, so that totals are the least there can be."""
+        """Whether a trip count is unknown, so that totals are lower bounds."""
         return any(one.count is None for one in self.collectives)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole report as plain data."""
+        """Return the whole report as plain data."""
         sums = {"devices": self.devices, "bytes_sent": self.bytes_sent, "unknown": self.unknown}
         sums["redundant_bytes"] = self.redundant_bytes
         lists = {"launches": plain(self.launches), "savings": plain(self.savings)}

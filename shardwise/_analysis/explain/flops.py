@@ -1,8 +1,8 @@
-"""FLOPs of one operation, by its primitive.
+"""Count the FLOPs of an operation, by its primitive.
 
-Only floating-point results count: an integer compare or an index computation is no FLOP. A
-transcendental function counts as one. What moves data without computing counts as none. Where
-neither the table of primitives nor a rule here knows the work it is `None`, and the report says so.
+Only floating-point results count: integer comparisons and index computations are no FLOPs. A
+transcendental function counts as one, moving data as none. If neither the table of primitives nor
+a rule here covers the operation, the count is `None`, and the report says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..._program.primitives import of
 
 
 def flops_of(op: Leaf) -> tuple[str, float] | None:
-    """The kind of work and the FLOPs of one occurrence; None where that is not known."""
+    """Return the kind of work and the FLOPs of one occurrence; None if unknown."""
     if op.name in _RULES:
         kind, rule = _RULES[op.name]
         return kind, rule(op)
@@ -45,26 +45,26 @@ def _size(atom: Var | Lit) -> float:
 
 
 def shape_of(atom: Var | Lit) -> tuple[int, ...]:
-    """The local shape of an operand."""
+    """Return the local shape of an operand."""
     return atom.shape if isinstance(atom, Var) else tuple(jnp.shape(atom.value))
 
 
 def _dot(op: Leaf) -> float:
-    """A multiplication and an addition for each term of each element."""
+    """Count a multiplication and an addition for each term of each element."""
     (contracted, _), _ = op.params["dimension_numbers"]
     terms = math.prod(shape_of(op.ins[0])[d] for d in contracted)
     return 2.0 * _size(op.outs[0]) * terms
 
 
 def _convolution(op: Leaf) -> float:
-    """Each element of the result sees the whole kernel, for the inputs of its own group."""
+    """Count the whole kernel for each element of the result, for the inputs of its own group."""
     kernel = shape_of(op.ins[1])
     out_features = kernel[op.params["dimension_numbers"].rhs_spec[0]]
     return 2.0 * _size(op.outs[0]) * math.prod(kernel) / max(1, out_features)
 
 
 def _square(op: Leaf) -> tuple[float, float]:
-    """How many matrices, and how many rows each has."""
+    """Return the number of matrices, and the rows of each."""
     *batch, rows, _ = shape_of(op.ins[0])
     return float(math.prod(batch)), float(rows)
 

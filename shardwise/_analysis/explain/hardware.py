@@ -1,8 +1,8 @@
-"""Described machines, for the cost model.
+"""Hardware profiles for the cost model.
 
-Speeds and sizes are the makers' own; see `about`. The utilisation of the GPUs is what large steps
-reach on one H200 (`benchmarks/explain_gpu.py`), that of the TPUs about what MaxText reports.
-Latencies are round numbers. The share of a step that devices wait for each other is the median of
+Speeds and sizes are the vendors' own; see `about`. The utilisation of the GPUs is what large steps
+reach on one H200 (`benchmarks/explain_gpu.py`), that of the TPUs is about what MaxText reports.
+Latencies are rounded. The share of a step that devices wait for each other is the median of
 published scaling series (`benchmarks/scaling.py`).
 """
 
@@ -22,20 +22,20 @@ from ..._base.errors import ShardwiseError, a_type, explain_error
 @public_methods("sw.Hardware")
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """A machine, as the cost model of `explain` sees it.
+    """A machine for the cost model of `explain`.
 
-    Devices stand in nodes: within a node they talk over links, between nodes over a network. The
-    last axes of a mesh lie within a node. For numbers of your own, start from a known profile:
+    Devices are grouped in nodes: within a node they communicate over links, between nodes over a
+    network. The last axes of a mesh lie within a node. To use your own numbers, change a profile:
     `dataclasses.replace(sw.Hardware.named("h200-node"), utilisation=0.4)`.
     """
 
     name: str
     flops: float
-    """Peak of one device in matrix products of 16-bit types, per second."""
+    """Peak FLOPs per second of one device in matrix products of 16-bit dtypes."""
     flops_float32: float
     """The same for float32 at JAX's default precision."""
     memory_bandwidth: float
-    """Bytes per second between a device and its own memory."""
+    """Bytes per second between a device and its memory."""
     memory: float
     """Bytes of memory of one device."""
     link_bandwidth: float
@@ -43,15 +43,15 @@ class Hardware:
     link_latency: float
     """Seconds until the first byte arrives within a node."""
     node: int
-    """Devices of a node."""
+    """The number of devices in a node."""
     network_bandwidth: float
     """Bytes per second that one device sends to other nodes."""
     network_latency: float
     """Seconds until the first byte arrives in another node."""
     utilisation: float = 0.5
-    """The share of the peak, of arithmetic and of memory, that a good program reaches."""
+    """The share of peak arithmetic and memory bandwidth that a good program reaches."""
     waiting: float = 0.0
-    """The share of a step that each doubling of the nodes adds: slower devices, a shared network.
+    """The share of a step added by each doubling of nodes: slower devices, a shared network.
     0.02 is the median of the published series of `benchmarks/scaling.py`."""
     about: str = ""
     """Where the numbers come from."""
@@ -85,26 +85,26 @@ class Hardware:
         for field in dataclasses.fields(self):
             value: Any = getattr(self, field.name)
             if isinstance(value, numbers.Real):
-                # numpy's numbers are no JSON, and 8.0 devices no size of an array.
+                # NumPy numbers are not JSON, and 8.0 devices cannot be an array size.
                 whole = isinstance(value, numbers.Integral) or field.name == "node"
                 plain: Any = int if whole else float
                 object.__setattr__(self, field.name, plain(value))
 
     def peak(self, dtype: str) -> float:
-        """FLOPs per second of matrix products of a type."""
+        """Return the peak FLOPs per second of matrix products of a dtype."""
         narrow = dtype in ("bfloat16", "float16") or dtype.startswith(("float8", "int8", "uint8"))
         return self.flops if narrow else self.flops_float32
 
     def to_dict(self) -> dict[str, Any]:
-        """The machine as plain data."""
+        """Return the machine as plain data."""
         return dataclasses.asdict(self)
 
     @staticmethod
     def named(name: str) -> Hardware:
-        """One of the described profiles, by its name.
+        """Return a profile by its name.
 
         Raises:
-            ShardwiseError: There is no such profile; the message names those there are.
+            ShardwiseError: There is no such profile; the message lists the known ones.
         """
         _need_text("name", name)
         if name not in PROFILES:
@@ -123,7 +123,7 @@ class Hardware:
 
 
 def find(hardware: str | Hardware) -> Hardware:
-    """A profile by name, or the user's own."""
+    """Return a profile by name, or the user's own."""
     if isinstance(hardware, Hardware):
         return hardware
     if isinstance(hardware, str):
@@ -143,7 +143,7 @@ def _is_positive(value: Any) -> bool:
         return False
     try:
         return 0 < float(value) < math.inf
-    except OverflowError:  # an int has no largest value
+    except OverflowError:  # an int may be too large for a float
         return False
 
 

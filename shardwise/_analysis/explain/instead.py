@@ -1,4 +1,4 @@
-"""What would be sent instead of a collective, and how that is said."""
+"""Describe what would be sent instead of a collective."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ..._program.collectives import RULES
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-    """What would be sent instead: a collective over these axes of so many bytes."""
+    """A replacement: a collective over these axes with this many bytes."""
 
     name: str
     axes: tuple[Axis, ...]
     bytes: int
     once: int = 1
-    """It happens once in so many times."""
+    """It runs once for this many runs of the original."""
 
     @property
     def group_size(self) -> int:
-        """How many devices exchange it with each other."""
+        """The number of devices that exchange it with each other."""
         return math.prod(axis.size for axis in self.axes)
 
     @property
     def sent(self) -> int:
-        """By one device, each time."""
+        """Sent by one device each time."""
         return RULES[self.name].sends(self.bytes, self.group_size)
 
 
@@ -41,23 +41,23 @@ class Plan:
     remedy: str
     others: tuple[Other, ...] = ()
     also: Collective | None = None
-    """Another collective that is not needed either then."""
+    """Another collective that becomes unnecessary too."""
     memory: int = 0
     """Bytes that one device has to keep for it."""
 
 
 def sent_bytes(op: Collective) -> int:
-    """The bytes that a device brings to a collective."""
+    """Return the bytes that a device contributes to a collective."""
     operand = op.ins[0]
     return (operand if isinstance(operand, Var) else op.outs[0]).bytes
 
 
 def names(axes: Sequence[Axis]) -> str:
-    """Axes as one writes them in a sentence."""
+    """Format axes for a sentence."""
     return ", ".join(axis.name for axis in axes)
 
 
 def code(axes: Sequence[Axis]) -> str:
-    """Axes as one writes them in a program."""
+    """Format axes as source code."""
     names = tuple(axis.name for axis in axes)
     return repr(names[0]) if len(names) == 1 else repr(names)

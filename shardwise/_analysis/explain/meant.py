@@ -1,4 +1,4 @@
-"""What meaning says of each collective: who holds what before and after it, and what it wastes."""
+"""Use the symbolic analysis for collectives: what devices hold around them, and what is waste."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .data import CollectiveUse, Holding, Instead, Redundant
 from .instead import Other, Plan
 
 MOST = 60_000
-"""Programs with more operations than this are not read: it would take longer than tracing them."""
+"""Larger programs are not analysed: it would take longer than tracing them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Meant:
-    """The meanings of a program, as far as they are known."""
+    """The symbolic values of a program, as far as they are known."""
 
     kept: Kept | None = None
     plans: dict[int, Plan] = dataclasses.field(default_factory=dict)
     failed: str = ""
-    """Why nothing is known, if so."""
+    """Why nothing is known, or empty."""
 
     @classmethod
     def of(cls, body: Body, constants: Sequence[Any], paths: Sequence[str]) -> Meant:
-        """Read a program. What goes wrong here must not cost the user the report."""
+        """Analyse a program. Failures here must not cost the user the report."""
         operations = sum(1 for _ in walk(body.ops))
         if operations > MOST:
             return cls(failed=f"it has {operations:,} operations")
@@ -38,21 +38,21 @@ class Meant:
             return cls(failed=f"{type(error).__name__}: {error}")
 
     def holding(self, op: Collective) -> Holding | None:
-        """What each device holds before and after a collective."""
+        """Return what each device holds before and after a collective."""
         known = self.kept.of(op) if self.kept else None
         if known is None:
             return None
         return Holding(holding(known.ins[0], known.names), holding(known.outs[0], known.names))
 
     def also(self, op: Collective) -> Collective | None:
-        """Another collective that is not needed either, if this one is avoided."""
+        """Return another collective that becomes unnecessary if this one is avoided."""
         plan = self.plans.get(id(op))
         return plan.also if plan is not None else None
 
     def redundant(
         self, op: Collective, use: CollectiveUse, also: tuple[int, CollectiveUse] | None
     ) -> Redundant | None:
-        """What is redundant about a collective, with what it would save."""
+        """Return the redundancy of a collective, with what avoiding it would save."""
         plan = self.plans.get(id(op))
         if plan is None:
             return None

@@ -1,10 +1,10 @@
-"""What one device holds as the program runs: a walk over the operations with the values alive.
+"""Estimate the memory of one device: a walk over the operations that tracks live values.
 
-A value is alive from the operation that makes it to the last one that reads it; arguments and
-results are alive throughout and from there on. Three things that every compiler does are taken
-into account: a change of shape costs nothing, what is computed element by element and read once is
-never written to memory (fusion), and so are broadcasts and counters. A loop holds what it stacks up
-as a whole, and one iteration of the rest.
+A value is live from the operation that makes it to the last one that reads it; arguments are live
+throughout, results from their creation to the end. Three optimisations of every compiler are taken
+into account: a reshape costs nothing, elementwise results that are read once are never written to
+memory (fusion), and neither are broadcasts and counters. A loop needs the whole of its stacked
+arrays, and one iteration of the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .data import Live, Memory
 from .placing import KEEPS_LAYOUT, Layouts
 
 FREE = primitives.names(lambda p: p.moves == "repeat" and p.acts == "moves") | {"iota"}
-"""Made again wherever they are read."""
+"""Operations that are recomputed wherever their result is read."""
 
 FUSES = (
     KEEPS_LAYOUT
@@ -40,27 +40,27 @@ FUSES = (
         lambda p: p.acts == "moves" and not p.view and p.moves in ("reorder", "part", "pad")
     )
 )
-"""Leaves that are computed where their result is read."""
+"""Operations that are computed where their result is read."""
 
 READS_FUSED = FUSES | primitives.names(
     lambda p: p.view or p.acts in ("reduces", "scans", "windows")
 )
-"""Leaves into which the making of their operands is fused."""
+"""Operations into which the computation of their operands is fused."""
 
 SHOWN = 12
-"""How many of the values at the peak are named."""
+"""The number of values at the peak that are listed."""
 
 POINTS = 400
-"""How many points the timeline has at most."""
+"""The largest number of points on the timeline."""
 
 
 def is_view(op: Op) -> bool:
-    """Whether the result is the operand itself, seen in another way."""
+    """Return whether the result of an operation is its operand in another shape."""
     return isinstance(op, Split | Join) or (isinstance(op, Leaf) and primitives.of(op.name).view)
 
 
 def fused(body: Body) -> set[Var]:
-    """Values that are never written to memory."""
+    """Return the values that are never written to memory."""
     readers: dict[Var, list[Op]] = {}
     for op in body.ops:
         for atom in op.ins:
@@ -81,7 +81,7 @@ def fused(body: Body) -> set[Var]:
 
 @dataclasses.dataclass(frozen=True)
 class Peak:
-    """The largest moment of a list of operations."""
+    """The point of a list of operations with the most live bytes."""
 
     bytes: int = 0
     values: tuple[tuple[Var, int], ...] = ()
@@ -90,7 +90,7 @@ class Peak:
 
 @dataclasses.dataclass
 class Moment:
-    """While an operation runs: the bytes of all values alive, and what the operation adds."""
+    """The live values while an operation runs, and what the operation adds inside."""
 
     op: Op
     alive: dict[Var, int]
@@ -99,17 +99,17 @@ class Moment:
 
     @property
     def bytes(self) -> int:
-        """All together."""
+        """The total number of live bytes."""
         return self.total + self.inside.bytes
 
     def peak(self) -> Peak:
-        """This moment, kept: the values alive change as the program goes on."""
+        """Return a copy of this moment: the live values change as the walk goes on."""
         where = self.inside.where if self.inside.bytes else self.op.where
         return Peak(self.bytes, (*self.alive.items(), *self.inside.values), where)
 
 
 class Walk:
-    """The values alive along a program."""
+    """A walk that tracks the live values of a program."""
 
     def __init__(self, layouts: Layouts):
         self.layouts = layouts
@@ -117,18 +117,18 @@ class Walk:
         self.insides: dict[int, Peak] = {}
 
     def peak(self, body: Body, own: Iterable[Var], keep: Iterable[Atom]) -> Peak:
-        """The peak of a list. `own` is there from the start, `keep` to the end."""
+        """Return the peak of a list. `own` is live from the start, `keep` to the end."""
         start = {var: self.layouts.bytes(var) for var in own}
         sizes = [moment.bytes for moment in self.moments(body, start, keep)]
         if max(sizes, default=0) <= sum(start.values()):
             return Peak(sum(start.values()), tuple(start.items()))
-        # A second walk, up to there: to keep what is alive at every new height would take long.
+        # Walk a second time up to the peak: copying the live values at each new peak would be slow.
         highest = sizes.index(max(sizes))
         moments = self.moments(body, start, keep)
         return next(moment.peak() for at, moment in enumerate(moments) if at == highest)
 
     def moments(self, body: Body, start: dict[Var, int], keep: Iterable[Atom]) -> Iterator[Moment]:
-        """Each operation in turn, with what is alive while it runs."""
+        """Yield each operation with the values that are live while it runs."""
         skip = fused(body)
         root: dict[Var, Var] = {}
         last = _last_reads(body, keep, root)
@@ -145,7 +145,7 @@ class Walk:
                     total -= alive.pop(var)
 
     def _inside(self, op: Op) -> Peak:
-        """What an operation holds besides its operands and results while it runs."""
+        """Return what an operation holds inside, besides its operands and results."""
         if id(op) not in self.insides:
             self.insides[id(op)] = self._nested(op)
         return self.insides[id(op)]
@@ -158,14 +158,14 @@ class Walk:
             case While():
                 return self.peak(op.body, (), op.body.outs)
             case Cond():
-                # The results of the branch are the results of the operation, counted there.
+                # The results of a branch are those of the operation, which are already counted.
                 peaks = [self.peak(branch, (), ()) for branch in op.branches]
                 return max(peaks, key=lambda peak: peak.bytes)
         return Peak()
 
 
 def _last_reads(body: Body, keep: Iterable[Atom], root: dict[Var, Var]) -> dict[Var, int]:
-    """For each value the last operation that needs it, views followed to what they show."""
+    """Return for each value the last operation that needs it, with views resolved."""
     last: dict[Var, int] = {}
     for index, op in enumerate(body.ops):
         for atom in op.ins:
@@ -183,7 +183,7 @@ def _last_reads(body: Body, keep: Iterable[Atom], root: dict[Var, Var]) -> dict[
 def memory_of(
     body: Body, layouts: Layouts, names: dict[Var, str], arguments: int, results: int
 ) -> Memory:
-    """The memory of a program whose inputs have `names`."""
+    """Return the memory of a program; `names` are its inputs with their names."""
     walk = Walk(layouts)
     peak = walk.peak(body, names, body.outs)
     start = {var: layouts.bytes(var) for var in names}
@@ -210,7 +210,7 @@ def _live(var: Var, size: int, names: dict[Var, str], walk: Walk, layouts: Layou
 
 
 def _thinned(points: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """At most `POINTS` points: of each stretch the highest."""
+    """Reduce a timeline to at most `POINTS` points, the highest of each stretch."""
     width = -(-len(points) // POINTS) or 1
     stretches = (points[at : at + width] for at in range(0, len(points), width))
     return tuple(max(stretch, key=lambda point: point[1]) for stretch in stretches)

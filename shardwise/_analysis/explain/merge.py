@@ -1,8 +1,7 @@
-"""The program without repetitions: what is computed or sent twice from the same values is so once.
+"""Remove common subexpressions: operations that repeat another one on the same values.
 
-Derivatives leave many of them behind, and every compiler removes them. Two operations are the same
-when they do the same to the same values; what JAX has put a barrier around, to be computed again,
-stays, and so does what has an effect.
+Derivatives leave many of them, and every compiler removes them. Operations behind a barrier that
+JAX inserts for recomputation stay, and so do operations with effects.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ..._program import Atom, Body, Op, Var, comparable, doing, with_bodies
 
 
 def merged(body: Body) -> Body:
-    """The list with each operation once, those in nested lists too."""
+    """Return the list with each operation once, including those in nested lists."""
     same: dict[Var, Var] = {}
     known: dict[Any, Op] = {}
     ops = []

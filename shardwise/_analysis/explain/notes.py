@@ -1,4 +1,4 @@
-"""What the numbers of a report do not cover, in sentences."""
+"""List what the numbers of a report do not cover, in sentences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .placing import KEEPS_LAYOUT, Layouts
 
 
 def left_to_compiler(body: Body, layouts: Layouts, axes: Sequence[Axis]) -> tuple[str, ...]:
-    """What only the compiler decides about, each thing once, in program order."""
+    """Return what only the compiler decides, each item once, in program order."""
     ops = list(walk(body.ops))
     found = [*_no_body(body), *_left_to_compiler(ops, axes), *_moved(ops, layouts)]
     return tuple(dict.fromkeys([*found, *_outside(ops, layouts)]))
 
 
 def notes_of(uses: Sequence[CollectiveUse], unread: str = "") -> tuple[str, ...]:
-    """What the figures do not say; `unread` says why the program was not followed."""
+    """Return the limits of the figures; `unread` says why the symbolic analysis failed."""
     found = list(_counts(uses))
     if unread and any(use.by == "program" for use in uses):
         found.append(
@@ -52,7 +52,7 @@ def _left_to_compiler(ops: list[Op], axes: Sequence[Axis]) -> Iterator[str]:
 
 
 def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
-    """Arrays that one `shard_map` leaves in another layout than the next one takes them in."""
+    """Yield arrays that one `shard_map` leaves in another layout than the next one needs."""
     for op in ops:
         if isinstance(op, Split):
             pairs = [(op.ins[0], op.placement)]
@@ -70,7 +70,7 @@ def _moved(ops: list[Op], layouts: Layouts) -> Iterator[str]:
 
 
 def _outside(ops: list[Op], layouts: Layouts) -> Iterator[str]:
-    """The first operation outside `shard_map` that needs more of a split array than its part."""
+    """Yield the first operation outside `shard_map` that needs more than a part of an array."""
     for op in ops:
         if op.scope or not isinstance(op, Leaf) or op.name in KEEPS_LAYOUT | FREE or is_view(op):
             continue
@@ -83,7 +83,7 @@ def _outside(ops: list[Op], layouts: Layouts) -> Iterator[str]:
 
 
 def _is_part(held: Placement, wanted: Placement) -> bool:
-    """Whether what a device needs of an array is part of what it holds."""
+    """Return whether what a device needs of an array is part of what it holds."""
     rows = [_real(row) for row in held]
     needed = [_real(row) for row in wanted] or [()] * len(rows)
     return all(need[: len(row)] == row for row, need in zip(rows, needed, strict=True))

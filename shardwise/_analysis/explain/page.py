@@ -1,7 +1,7 @@
-"""The report as one HTML file that needs nothing else, and as a smaller piece for notebooks.
+"""Render the report as one self-contained HTML file, and as a smaller piece for notebooks.
 
-Every number on the page stands in a `<data value=...>` (in a picture, in a `data-value`) with the
-unrounded number of `Report.to_dict()`. The templates escape whatever comes from the program.
+Every number on the page is in a `<data value=...>` (in a figure, a `data-value`) with the
+unrounded number of `Report.to_dict()`. The templates escape all text from the program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .figures.program import Entry
 from .rows import dearest
 
 SHOWN = 4
-"""How many arrays of a layout are listed before the rest is folded away."""
+"""The number of arrays of a layout listed before the rest is folded."""
 
 BOUNDS = {
     "arithmetic": "arithmetic",
@@ -40,20 +40,20 @@ BOUNDS = {
     "bandwidth": "sending",
     "latency": "waiting for messages",
 }
-"""What takes longest, in words."""
+"""Names for what takes longest."""
 
 
 CALL = re.compile(r"jax\.[\w.]*\w(?:\((?:[^()]|\([^()]*\))*\))?")
-"""A name of JAX, with its arguments where it is called."""
+"""A name in JAX, with its arguments if it is called."""
 
 
 def html(report: Facts) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _render("page.html.j2", report)
 
 
 def notebook(report: Facts) -> str:
-    """The piece that a notebook shows: what matters first, the rest folded away."""
+    """Return the HTML for a notebook: the summary first, the rest folded."""
     return _render("notebook.html.j2", report)
 
 
@@ -64,7 +64,7 @@ def _render(template: str, report: Facts) -> str:
 
 
 def _now() -> datetime.datetime:
-    """The time that a page is made at, or that reproducible builds say it is."""
+    """Return the current time, or `SOURCE_DATE_EPOCH` for reproducible builds."""
     said = os.environ.get("SOURCE_DATE_EPOCH", "")
     zone = datetime.UTC
     return datetime.datetime.fromtimestamp(int(said), zone) if said else datetime.datetime.now(zone)
@@ -94,17 +94,17 @@ def _environment() -> Environment:
 
 
 def _number(value: float, words: str) -> Markup:
-    """A number as people read it, with the whole of it for programs."""
+    """Format a number for readers, with the unrounded number as attribute."""
     return Markup('<data value="{}">{}</data>').format(repr(value), words)
 
 
 def _ticks(words: str) -> Markup:
-    """Words in which what stands in backticks is code."""
+    """Mark text in backticks as code."""
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(words))))
 
 
 def _sentence(words: str) -> Markup:
-    """Words as a sentence, in which calls of JAX are code; a name in front keeps its letters."""
+    """Format text as a sentence with JAX calls as code; a leading name keeps its case."""
     words = str(words)
     first = words.partition(" ")[0]
     if first.isalpha() and first not in {*RULES, "pmean"}:
@@ -115,7 +115,7 @@ def _sentence(words: str) -> Markup:
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What the templates ask of a report beyond its data: pictures, and groups of things."""
+    """Figures and groupings that templates need beyond the data of a report."""
 
     report: Facts
 
@@ -125,26 +125,26 @@ class View:
         return [(axis.name, axis.size, self.colors([axis.name])[0]) for axis in self.report.mesh]
 
     def colors(self, names: Sequence[str]) -> list[str]:
-        """The colours of axes, as the style sheet knows them."""
+        """Return the CSS class names of the colours of axes."""
         return axis_colors(self.report, names)
 
     def axes(self, names: Sequence[str]) -> str:
-        """The axes of a collective."""
+        """Return the axes of a collective as text."""
         return units.axes(names)
 
     @property
     def dearest(self) -> list[CollectiveUse]:
-        """What costs the most, one collective for each line; none where there is no choice."""
+        """The most expensive collectives, one per line; none where there is no choice."""
         return self.sources([row.first for row in dearest(self.report)])
 
     @property
     def devices(self) -> Markup:
-        """The picture of the devices."""
+        """The figure of the devices."""
         return _picture(mesh.devices(self.report))
 
     @property
     def layouts(self) -> list[dict[str, Any]]:
-        """The pictures of who holds what, in words, and the arrays held so."""
+        """A figure and a description of each layout, with its arrays."""
         return [
             {
                 "picture": _picture(mesh.shards(self.report, one)),
@@ -157,7 +157,7 @@ class View:
 
     @property
     def passes(self) -> list[tuple[str, list[Entry]]]:
-        """The program from top to bottom, cut where one pass ends and the next begins."""
+        """The program in order, grouped by pass."""
         entries = program.outline(self.report)
         groups = itertools.groupby(entries, lambda entry: entry.step.direction)
         return [(direction, list(group)) for direction, group in groups]
@@ -168,11 +168,11 @@ class View:
         return list(dict.fromkeys(use.axes for use in self.report.collectives))
 
     def sources(self, uses: Sequence[CollectiveUse]) -> list[CollectiveUse]:
-        """One collective for each line of the program."""
+        """Return one collective for each line of the program."""
         return list({(use.where.file, use.where.line): use for use in uses}.values())
 
     def hint(self, entry: Entry) -> str:
-        """What pointing at a collective shows."""
+        """Return the tooltip of a collective."""
         use = entry.uses[0]
         times = "times unknown" if use.count is None else f"{use.count:,} ×"
         return (
@@ -182,20 +182,20 @@ class View:
         )
 
     def caller(self, entry: Entry) -> Where | None:
-        """The line that called the function a collective stands in, if its own line says little:
-        where another collective stands in the same one."""
+        """Return the line that called the function containing a collective, if several collectives
+        share the collective's own line."""
         own = entry.uses[0].where
         firsts = (self.report.collectives[one.collectives[0]] for one in self.report.launches)
         alike = sum((use.where.file, use.where.line) == (own.file, own.line) for use in firsts)
         return entry.uses[0].caller if alike > 1 and entry.uses[0].caller.file else None
 
     def findings(self, entry: Entry) -> list[Remark]:
-        """What was found in the line of a collective."""
+        """Return the findings on the line of a collective."""
         places = set(entry.launch.collectives) if entry.launch else set()
         return [one for one in self.report.findings if places.intersection(one.collectives)]
 
     def figure(self, name: str) -> Markup:
-        """A chart."""
+        """Return a chart by its name."""
         return _picture(getattr(charts, name)(self.report))
 
 

@@ -1,9 +1,9 @@
-"""How values outside `shard_map` are laid out: arguments, results and what is between two bodies.
+"""Infer the layout of values outside `shard_map`: arguments, results and values in between.
 
-Inside a body shapes are those of one device. Outside they are whole, and the compiler decides who
-holds what. Its decision starts from the specs, and so does this: an array that a `shard_map` takes
-apart is held that way, one that it puts together too, and what is computed from them element by
-element keeps the layout. Everything else counts as held by every device.
+Inside a `shard_map` body shapes are per device. Outside they are whole, and the compiler decides
+the layout. It starts from the specs, and so does this analysis: an array that enters a `shard_map`
+has the layout of its spec, a result too, and elementwise operations keep the layout. All other
+values count as replicated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..._mesh import Axis, Placement
 from ..._program import Atom, Body, Join, Leaf, Op, Split, Var, pairs, primitives
 
 KEEPS_LAYOUT = primitives.names(lambda p: p.pointwise or p.identity)
-"""Leaves whose result is laid out as their operands are."""
+"""Operations whose result has the layout of their operands."""
 
 
 class Layouts:
@@ -30,22 +30,22 @@ class Layouts:
             self._back(body)
 
     def of(self, atom: Atom) -> Placement:
-        """For each dimension the axes it is split over; none where nothing is known."""
+        """Return the axes that split each dimension; none where nothing is known."""
         if not isinstance(atom, Var):
             return ()
         return self.known.get(atom, ((),) * len(atom.shape))
 
     def axes(self, atom: Atom) -> tuple[Axis, ...]:
-        """The axes a value outside is split over."""
+        """Return all axes that split a value."""
         return tuple(axis for row in self.of(atom) for axis in row)
 
     def local_shape(self, var: Var) -> tuple[int, ...]:
-        """The part of one device."""
+        """Return the shape of one device's part."""
         parts = [math.prod(axis.size for axis in row) for row in self.of(var)]
         return tuple(-(-size // n) for size, n in zip(var.shape, parts, strict=True))
 
     def bytes(self, var: Var) -> int:
-        """Of the part of one device."""
+        """Return the bytes of one device's part."""
         parts = math.prod(axis.size for axis in self.axes(var))
         return -(-var.bytes // parts)
 
@@ -80,18 +80,18 @@ class Layouts:
                 self._share(same)
 
     def _within(self, placement: Placement, part: Var) -> Placement:
-        """A layout whose parts another `shard_map` inside takes apart once more."""
+        """Return a layout with the axes of a nested `shard_map` appended."""
         rows = zip(placement, self.of(part), strict=True)
         return tuple(outer + inner for outer, inner in rows)
 
     def _alike(self, op: Op, out: Var) -> Iterator[Placement]:
-        """Layouts of the operands that have the shape of a result."""
+        """Yield the layouts of operands that have the shape of a result."""
         for atom in op.ins:
             if isinstance(atom, Var) and atom.shape == out.shape and atom in self.known:
                 yield self.known[atom]
 
     def _share(self, same: list[tuple[Atom, Atom, int]]) -> None:
-        """A value outside and inside a loop is one; a stacked one has a dimension in front."""
+        """Share layouts between values outside and inside a loop; stacked ones add a dimension."""
         for outer, inner, stacked in same:
             if isinstance(outer, Var) and outer in self.known:
                 self._put(inner, self.known[outer][stacked:])

@@ -1,8 +1,8 @@
-"""The program without what nothing comes of, as every compiler leaves it.
+"""Remove dead code, as every compiler does.
 
-A list of operations holds only what is needed for its results. Here loops and branches lose the
-results that nobody reads, and what only those need: a `psum` of a metric that a `scan` stacks up
-and nobody looks at is never sent.
+A list of operations already holds only what its results need. This pass removes results of loops
+and branches that nobody reads, and what only those need: a `psum` of a metric that a `scan` stacks
+and nobody uses is never sent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 
 def pruned(body: Body) -> Body:
-    """The same results from fewer operations."""
+    """Return the same results from fewer operations."""
     return _needed(body, [True] * len(body.outs))
 
 
 def _needed(body: Body, wanted: Sequence[bool]) -> Body:
-    """The part of a list that some of its results need; its inputs stay."""
+    """Return the part of a list that the wanted results need; its inputs stay."""
     outs = _those(body.outs, wanted)
     used = set(map(id, outs))
     ops: list[Op] = []
@@ -82,7 +82,7 @@ def _while(op: While, wanted: list[bool]) -> While:
 def _fixed_point(
     body: Body, wanted: list[bool], consts: int, carry: int
 ) -> tuple[list[bool], Body]:
-    """What has to be carried: what is wanted at the end, and what another turn needs for that."""
+    """Return which values must be carried: wanted at the end, or needed by an iteration for it."""
     carried = wanted[:carry]
     while True:
         inner = _needed(body, [*carried, *wanted[carry:]])

@@ -1,4 +1,4 @@
-"""From the operations of a program to its collectives and steps, with counts, bytes and FLOPs."""
+"""Turn the operations of a program into collectives and steps, with counts, bytes and FLOPs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from .placing import Layouts
 
 @dataclasses.dataclass
 class Tally:
-    """Work added up: of one device, and over the mesh what no other device does as well."""
+    """Accumulated work: of one device, and without the repetitions on other devices."""
 
     kinds: dict[str, float] = dataclasses.field(default_factory=dict)
     dots: dict[str, float] = dataclasses.field(default_factory=dict)
     distinct: float = 0.0
     products: float = 0.0
-    """The part of `distinct` that is matrix products and convolutions."""
+    """The part of `distinct` from matrix products and convolutions."""
     moved: int = 0
     sent: int = 0
     operations: int = 0
@@ -47,11 +47,11 @@ class Tally:
 
     @property
     def flops(self) -> float:
-        """Of one device."""
+        """The FLOPs of one device."""
         return float(sum(self.kinds.values()))
 
     def add(self, other: Tally, times: int = 1) -> None:
-        """Add what another has counted, so many times."""
+        """Add another tally, `times` times."""
         for kind, flops in other.kinds.items():
             self.kinds[kind] = self.kinds.get(kind, 0.0) + times * flops
         for dtype, flops in other.dots.items():
@@ -69,25 +69,25 @@ class Around:
     """The loops and branches around a list of operations."""
 
     count: int = 1
-    """How often the list is run through, if each `while` around runs once."""
+    """How often the list runs, if each `while` around it runs once."""
     known: bool = True
     """Whether there is no `while` around."""
     module: str = ""
 
     def inside(self, op: Op, length: int = 1) -> Around:
-        """Within the body of `op`, which runs so often."""
+        """Return the context of the body of `op`, which runs `length` times."""
         known = self.known and not isinstance(op, While)
         return Around(self.count * length, known, self.module_of(op))
 
     def module_of(self, op: Op) -> str:
-        """The Flax module that an operation belongs to, or the user's own `jax.named_scope`."""
+        """Return the Flax module of an operation, or the user's own `jax.named_scope`."""
         sources = () if op.source is None else (*reversed(op.calls), op.source)
         stacks = [str(source.name_stack) for source in sources]
         return "/".join(filter(None, [self.module, *map(module_in, stacks)]))
 
 
 class Recorder:
-    """One walk over a program; collectives are gathered in program order."""
+    """A walk over a program that records its collectives in program order."""
 
     def __init__(self, layouts: Layouts, passes: Passes, meant: Meant):
         self.layouts = layouts
@@ -97,10 +97,10 @@ class Recorder:
         self.places: dict[int, int] = {}
         self.launch = 0
         self.launched: set[Var] = set()
-        """Results of the collectives that are sent with the last one."""
+        """Results of the collectives in the current message."""
 
     def steps(self, body: Body, around: Around) -> tuple[tuple[Step, ...], Tally]:
-        """The steps of a list of operations, and the work of one run through it."""
+        """Return the steps of a list of operations, and the work of running it once."""
         skip = fused(body)
         found: list[Step] = []
         total, part, ops = Tally(), Tally(), []
@@ -146,7 +146,7 @@ class Recorder:
         raise AssertionError(f"no rule for {type(op).__name__}")
 
     def _cond(self, op: Cond, around: Around) -> tuple[Step, Tally]:
-        """Both branches are shown; the one that sends most, or computes most, is counted."""
+        """Record all branches; totals include the one that sends most, or else computes most."""
         starts = []
         branches = []
         for branch in op.branches:
@@ -171,7 +171,7 @@ class Recorder:
         sent = RULES[op.name].sends(size, n) if _moves(op) else 0
         names = tuple(axis.name for axis in op.axes)
         direction = self.passes.of(op)
-        # What a library does for the user has no line of his.
+        # Collectives called inside a library may have no line in the user's code.
         where = op.where if op.where.file else anywhere(op.source)
         if operand in self.launched or not self._alike(op.name, names, direction, where, before):
             self.launch, self.launched = self.launch + 1, set()
@@ -202,7 +202,7 @@ class Recorder:
         return step, Tally(sent=sent)
 
     def _also(self, op: Collective) -> tuple[int, CollectiveUse] | None:
-        """Another collective that is not needed either without this one, and its place."""
+        """Return another collective that becomes unnecessary with this one, and its index."""
         also = self.meant.also(op)
         if also is None:
             return None
@@ -212,7 +212,7 @@ class Recorder:
     def _alike(
         self, name: str, axes: tuple[str, ...], direction: str, where: Where, before: list[Step]
     ) -> bool:
-        """Whether it stands right behind one of the same kind, or of the same call."""
+        """Return whether it directly follows a collective of the same kind and pass, or call."""
         last = before[-1].collective if before else None
         if last is None:
             return False
@@ -222,7 +222,7 @@ class Recorder:
         return use.direction == direction or use.where == where
 
     def _alone(self, op: Op, skip: set[Var]) -> Tally:
-        """The work of an operation without a collective inside."""
+        """Return the work of an operation without a collective inside."""
         tally = Tally(operations=int(not is_view(op)), moved=self._moved(op, skip))
         match op:
             case Leaf():
@@ -290,7 +290,7 @@ class Recorder:
             tally.products = tally.distinct
 
     def _moved(self, op: Op, skip: set[Var]) -> int:
-        """Bytes read and written, where the values are in memory at all."""
+        """Return the bytes read and written by values that are in memory."""
         if is_view(op) or op.bodies:
             return 0
         written = sum(self.layouts.bytes(var) for var in op.outs if var not in skip)
@@ -310,20 +310,20 @@ def _talks(op: Op) -> bool:
 
 
 def _moves(op: Collective) -> bool:
-    """Whether anything goes to another device."""
+    """Return whether anything goes to another device."""
     pairs = op.params.get("perm")
     return pairs is None or any(source != target for source, target in pairs)
 
 
 def group_size(op: Collective) -> int:
-    """How many devices exchange something; the largest group where they differ."""
+    """Return how many devices exchange something; the largest group if they differ."""
     if op.groups is not None:
         return max(len(group) for group in op.groups)
     return math.prod(axis.size for axis in op.axes)
 
 
 def module_in(stack: str) -> str:
-    """The names in a name stack, the transformations around them taken off."""
+    """Return the module names in a name stack, without transformations such as `jvp(...)`."""
     stack = re.sub(r"\bjit\([^()]*\)", "", stack)
     while (inner := re.sub(r"\b\w+\(([^()]*)\)", r"\1", stack)) != stack:
         stack = inner
@@ -333,7 +333,7 @@ def module_in(stack: str) -> str:
 
 OWN_NAMES = primitives.names(lambda p: p.acts in ("call", "control"))
 OWN_NAMES |= {"body", "checkpoint", "rematted_computation", "remat"}
-"""What JAX itself puts on the name stack, or on the path of an operation that it compiles."""
+"""Names that JAX itself adds to the name stack, or to the path of a compiled operation."""
 
 
 def _type(operand: object, op: Collective) -> tuple[tuple[int, ...], str, int]:

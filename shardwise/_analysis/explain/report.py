@@ -1,4 +1,4 @@
-"""The report as `sw.explain` gives it: the data, with all that can be made of it as methods."""
+"""The report that `sw.explain` returns: the data, with methods to print, compare and save it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .text import plain_text
 @public_methods("report")
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report(Facts):
-    """What a sharded program sends, holds and costs. Made by `sw.explain`."""
+    """What a sharded program sends, stores and costs. Returned by `sw.explain`."""
 
     def on(self, hardware: str | Hardware) -> Report:
-        """The same report with what the program would cost on `hardware`; nothing is traced."""
+        """Return the report with the cost of the program on `hardware`; nothing is traced again."""
         return with_cost(self, hardware)
 
     def compare(self, other: Facts) -> Comparison:
-        """What changes from this report to `other`: traffic, memory, work and time."""
+        """Compare with another report: changes in traffic, memory, work and time."""
         if not isinstance(other, Facts):
             raise ArgumentError(
                 explain_error(
@@ -46,13 +46,13 @@ class Report(Facts):
         peak_memory: float | None = None,
         **counts: Bound,
     ) -> Report:
-        """Raise an error where the program sends or holds more than this; else return the report.
+        """Raise an error if the program sends or stores more than this; else return the report.
 
         Args:
             bytes_sent: The most bytes that one device may send in one call; a dict bounds each
                 mesh axis: `{"data": 1e6}`.
             peak_memory: The most bytes that one device may hold.
-            **counts: How often a collective may happen in one call: `all_gather=0`,
+            **counts: How often a collective may run in one call: `all_gather=0`,
                 `psum={"model": 8}`, `collectives=12` for all of them.
 
         Raises:
@@ -63,10 +63,10 @@ class Report(Facts):
         return self
 
     def beside(self, judged: Judged) -> Report:
-        """The same report with the findings of a verdict or a proof beside their traffic.
+        """Return the report with the findings of a verdict or a proof next to their traffic.
 
         Args:
-            judged: What `sw.check` or `sw.prove` says of the same function.
+            judged: The result of `sw.check` or `sw.prove` for the same function.
         """
         if not hasattr(judged, "findings"):
             raise ArgumentError(
@@ -80,7 +80,7 @@ class Report(Facts):
         return with_findings(self, judged)
 
     def save(self, path: str | Path) -> Path:
-        """Write the report to a file; the name says as what.
+        """Write the report to a file; the file name determines the format.
 
         Args:
             path: `trace.json` or `*.trace.json` for Perfetto, any other `*.json` for the data,

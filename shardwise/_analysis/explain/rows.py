@@ -1,4 +1,4 @@
-"""The collectives of a report by the lines they come from, and which of them weigh the most."""
+"""Group the collectives of a report by source line, and find the most expensive ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .facts import Facts
 class Row:
     """Collectives of one line of the program that differ only in their arrays.
 
-    The layers of a model that is a list of layers run the same line: they are one row.
+    The layers of a model that is a list of layers run the same line and so share a row.
     """
 
     report: Facts
     places: tuple[int, ...]
-    """Their places in `Report.collectives`."""
+    """Their indices in `Report.collectives`."""
 
     @property
     def uses(self) -> list[CollectiveUse]:
@@ -30,12 +30,12 @@ class Row:
 
     @property
     def first(self) -> CollectiveUse:
-        """The first of them, which stands for all."""
+        """The first collective, which represents all."""
         return self.report.collectives[self.places[0]]
 
     @property
     def array(self) -> str:
-        """The array that is sent, or how many there are."""
+        """The array that is sent, or the number of arrays."""
         types = {units.array(use.shape, use.dtype) for use in self.uses}
         times = f" × {len(self.places)}" if len(self.places) > 1 else ""
         return types.pop() + times if len(types) == 1 else f"{len(self.places)} arrays"
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def module(self) -> str:
-        """The module that sends it, as `of`."""
+        """The module that sends it, in the form of `of`."""
         return self._common([use.module for use in self.uses])
 
     def _common(self, paths: list[str]) -> str:
@@ -55,47 +55,47 @@ class Row:
 
     @property
     def holds(self) -> list[str]:
-        """Who holds what before and after, each way once."""
+        """What devices hold before and after, without repetitions."""
         told = (one.meaning for one in self.uses)
         return list(dict.fromkeys(f"{one.before} → {one.after}" for one in told if one))
 
     @property
     def reasons(self) -> list[str]:
-        """Why the compiler sends them, each reason once."""
+        """Why the compiler sends them, without repetitions."""
         return list(dict.fromkeys(one.why.reason for one in self.uses if one.why))
 
     @property
     def bytes(self) -> int:
-        """Sent by one device, all times, whether or not that enters the totals."""
+        """Sent by one device in total, whether or not totals include it."""
         return sum(one.total_bytes for one in self.uses)
 
     @property
     def seconds(self) -> float:
-        """Of all times by the cost model; none without a hardware."""
+        """Seconds of all occurrences by the cost model; 0 without hardware."""
         cost = self.report.cost
         return sum(cost.collectives[place] for place in self.places) if cost else 0.0
 
     @property
     def sending(self) -> float:
-        """The seconds that fewer bytes would save."""
+        """The seconds that depend on the number of bytes."""
         cost = self.report.cost
         return self.seconds - sum(cost.latencies[place] for place in self.places) if cost else 0.0
 
     @property
     def weight(self) -> float:
-        """What it costs: seconds where the hardware is known, else bytes; none if not counted."""
+        """The cost: seconds if the hardware is known, else bytes; 0 if not counted."""
         if not self.first.counted:
             return 0.0
         return self.seconds if self.report.cost else self.bytes
 
 
 def _any_layer(path: str) -> str:
-    """Return a path without the numbers of layers: `layers[3]`, `block_3`."""
+    """Return a path with the numbers of layers replaced: `layers[*]`, `block_*`."""
     return re.sub(r"\[\d+\]|(?<=_)\d+\b", lambda m: "[*]" if m[0][0] == "[" else "*", path)
 
 
 def rows_of(report: Facts) -> list[Row]:
-    """The collectives by the line they come from, in program order."""
+    """Group the collectives by the line they come from, in program order."""
     rows: dict[Any, list[int]] = {}
     for place, use in enumerate(report.collectives):
         where = use.where
@@ -114,7 +114,7 @@ def rows_of(report: Facts) -> list[Row]:
 
 
 def dearest(report: Facts) -> list[Row]:
-    """The row that costs the most, and those that cost as much; none where there is no choice."""
+    """Return the most expensive row and those that cost as much; none if there is only one row."""
     rows = rows_of(report)
     most = max(rows, key=lambda row: row.weight, default=None)
     if most is None or not most.weight or len(rows) == 1:
@@ -124,7 +124,7 @@ def dearest(report: Facts) -> list[Row]:
 
 
 def dearest_in_words(report: Facts) -> str:
-    """The same in a line."""
+    """Describe the most expensive rows in one line."""
     if not (rows := dearest(report)):
         return ""
     most, *same = rows
@@ -146,7 +146,7 @@ def _much(row: Row) -> str:
 
 
 def places(rows: Sequence[Row], most: int = 3) -> str:
-    """Their lines, each once: `a.py:3, a.py:7 and 2 more`."""
+    """Return their lines, each once: `a.py:3, a.py:7 and 2 more`."""
     lines = list(dict.fromkeys(str(row.first.where) for row in rows))
     if len(lines) > most:
         return f"{', '.join(lines[:most])} and {len(lines) - most} more"

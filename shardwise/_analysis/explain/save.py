@@ -1,4 +1,4 @@
-"""Write a report to a file: the name of the file says as what."""
+"""Write a report to a file; the file name determines the format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .text import plain_text
 
 
 def save(report: Facts, path: Path) -> Path:
-    """Write the report; give the path."""
+    """Write the report and return the path."""
     match path.suffix:
         case ".json" if path.name == "trace.json" or path.name.endswith(".trace.json"):
             save_trace(report, path)
@@ -46,7 +46,7 @@ def save(report: Facts, path: Path) -> Path:
 
 
 def save_page(report: Facts, path: Path) -> Path:
-    """Write the page, whatever the file is called; give the path."""
+    """Write the HTML page, whatever the file name; return the path."""
     from .page import html
 
     write_file(path, html(report))
@@ -54,7 +54,7 @@ def save_page(report: Facts, path: Path) -> Path:
 
 
 def save_trace(report: Facts, path: Path) -> Path:
-    """Write the trace for Perfetto, whatever the file is called; give the path."""
+    """Write the trace for Perfetto, whatever the file name; return the path."""
     from .trace import trace
 
     write_file(path, json.dumps(trace(report)))
@@ -62,5 +62,5 @@ def save_trace(report: Facts, path: Path) -> Path:
 
 
 def _figure(path: Path) -> str:
-    """The figure that a file is named after: `mesh` for `mesh.svg` and for `step.mesh.svg`."""
+    """Return the figure that a file name requests: `mesh` for `mesh.svg` and `step.mesh.svg`."""
     return path.stem.rpartition(".")[2]

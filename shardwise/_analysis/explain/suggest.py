@@ -1,4 +1,4 @@
-"""Constraints that send less: each is compiled, and shown only if it does."""
+"""Search for sharding constraints that send less, by compiling each candidate."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from . import units
 from .data import CollectiveUse, Spec, Suggestion
 
 TRIALS = 6
-"""How many constraints are compiled."""
+"""The number of constraints that are compiled."""
 
 
 def suggestions(
     traced: Traced, mesh: Mesh | AbstractMesh, result: Compiled, uses: Sequence[CollectiveUse]
 ) -> tuple[Suggestion, ...]:
-    """The constraints on one argument that send less than the program does, the best first."""
+    """Return constraints on one argument that send less than the program does, the best first."""
     before = _sent(result)
     found = []
     for place, spec in list(_candidates(result, uses))[:TRIALS]:
@@ -32,7 +32,7 @@ def suggestions(
             constrained = {place: PartitionSpec(*(row or None for row in spec))}
             other = compiled(traced, result.inputs, mesh, constrained)
         except (CompileError, ShardwiseError, TypeError, ValueError):
-            continue  # a constraint that this program does not take, as along Explicit axes
+            continue  # a constraint that the program does not accept, as along Explicit axes
         if _sent(other) < before:
             code = f"{path} = jax.lax.with_sharding_constraint({path}, {units.spec(spec)})"
             found.append(Suggestion(code, path, spec, _sent(other), before, other.peak or 0))
@@ -44,7 +44,7 @@ def _sent(result: Compiled) -> int:
 
 
 def _candidates(result: Compiled, uses: Sequence[CollectiveUse]) -> Iterator[tuple[int, Spec]]:
-    """Arguments split over the axes of the largest collectives, without these axes."""
+    """Yield arguments split over axes of the largest collectives, without these axes."""
     largest = sorted(
         (use for use in uses if use.by == "compiler"), key=lambda use: -use.total_bytes
     )

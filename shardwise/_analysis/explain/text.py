@@ -1,4 +1,4 @@
-"""A report for the terminal: who holds what, the collectives, traffic, memory, cost."""
+"""Print a report on the terminal: layouts, collectives, traffic, memory and cost."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from .facts import Facts
 from .rows import Row, dearest_in_words, rows_of
 
 WIDTH = 110
-"""Of the text that is not written to a terminal."""
+"""The width of text that is not written to a terminal."""
 
 ROWS, COLUMNS = 4, 8
-"""How much of a mesh is drawn."""
+"""The largest number of rows and columns of a mesh that are drawn."""
 
 WAYS = 3
-"""How many ways of holding the arrays of one line are listed."""
+"""The number of different layouts listed for the arrays of one line."""
 
 ARRAYS = 16
-"""How many arguments and results are listed before the rest is summed up."""
+"""The number of arguments and results listed before the rest is summed."""
 
 BAR = 18
-"""How long a bar is that stands for everything: with the figures it fits 80 columns."""
+"""The length of a full bar, so that a line fits 80 columns."""
 
 COLORS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-"""One for each mesh axis, in order."""
+"""One colour for each mesh axis, in order."""
 
 
 def plain_text(report: Facts) -> str:
-    """The report as text without colour."""
+    """Return the report as text without colour."""
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, no_color=True, highlight=False, force_terminal=False)
     console.print(Group(*_parts(report)))
@@ -44,7 +44,7 @@ def plain_text(report: Facts) -> str:
 
 
 def show(report: Facts) -> None:
-    """Print the report: in colour and as wide as it is on a terminal, plain elsewhere."""
+    """Print the report: in colour and full width on a terminal, plain elsewhere."""
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(Group(*_parts(report)))
@@ -90,7 +90,7 @@ def _color(report: Facts, names: Sequence[str]) -> str:
 
 
 def _drawing(report: Facts) -> Iterator[RenderableType]:
-    """The devices of the last two axes as a grid of their numbers, cut where it is large."""
+    """Yield the devices of the last two axes as a grid of numbers, truncated if it is large."""
     if report.devices == 1 or not report.mesh:
         return
     rows, columns = [("", 1), *((axis.name, axis.size) for axis in report.mesh)][-2:]
@@ -116,7 +116,7 @@ def _some(size: int, most: int) -> list[int | None]:
     return [*range(most - 2), None, size - 1]
 
 
-# --- who holds what
+# --- layouts
 
 
 def _holdings(report: Facts) -> Iterator[RenderableType]:
@@ -186,7 +186,7 @@ NUMBERS = {"devices", "times", "each", "in all", "time"}
 
 
 def _line(cells: Mapping[str, str | None], widths: Sequence[int]) -> str:
-    """A line of the table; the head has no cells, only names."""
+    """Format a line of the table; the header has names instead of cells."""
     shown = (name if cell is None else cell for name, cell in cells.items())
     padded = (
         cell.rjust(width) if name in NUMBERS else cell.ljust(width)
@@ -196,7 +196,7 @@ def _line(cells: Mapping[str, str | None], widths: Sequence[int]) -> str:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """What a line of the table says, by column; a time where the hardware is known."""
+    """Return the cells of a table row by column; with a time if the hardware is known."""
     use = row.first
     total, timed = units.size(row.bytes), row.report.cost is not None
     cells = {
@@ -216,7 +216,7 @@ def _cells(row: Row) -> dict[str, str]:
 
 
 def _source(row: Row) -> str:
-    """Where a collective stands: its line, the module, the text of the line."""
+    """Return the location of a collective: its line, module and source text."""
     where, argument = row.first.where, row.of
     if argument and not where.file:
         return f"the argument {argument}"
@@ -244,7 +244,7 @@ def _bars(report: Facts) -> Iterator[RenderableType]:
 
 
 def _amounts(one: Traffic) -> list[str]:
-    """What the bar shows, the time where it is known, and the bytes."""
+    """Return the share that the bar shows, the time if it is known, and the bytes."""
     if one.seconds is None:
         times = f"{one.count} collective{'s' * (one.count != 1)}"
         return [f"{units.share(one.share)} of the bytes", units.size(one.bytes), times]
@@ -253,11 +253,11 @@ def _amounts(one: Traffic) -> list[str]:
 
 
 def _blocks(one: Traffic) -> int:
-    """The length of a bar: at least a block for what is there at all."""
+    """Return the length of a bar: at least one block if anything is sent."""
     return max(round(BAR * one.part), int(one.bytes > 0))
 
 
-# --- what is redundant
+# --- redundant traffic
 
 
 def _redundant(report: Facts) -> Iterator[RenderableType]:

@@ -1,7 +1,7 @@
-"""A report as a Chrome trace: one step of one device on a time line, for Perfetto.
+"""Export a report as a Chrome trace for Perfetto: one step of one device on a timeline.
 
-Times are those of the cost model, one thing after the other. A loop is drawn as one slice with the
-first iteration inside it; the rest of the slice is the other iterations.
+Times are those of the cost model, without overlap. A loop is one slice with its first iteration
+inside; the rest of the slice stands for the other iterations.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .data import Step
 from .facts import Facts
 
 COMPUTE, LINKS = 1, 2
-"""The two tracks: what a device computes, what it sends."""
+"""The two tracks: computation and communication."""
 
 
 def trace(report: Facts) -> dict[str, Any]:
-    """The trace as the JSON that `ui.perfetto.dev` and `chrome://tracing` read."""
+    """Return the trace as JSON data for `ui.perfetto.dev` and `chrome://tracing`."""
     if report.cost is None:
         raise ShardwiseError(
             explain_error(

@@ -1,4 +1,4 @@
-"""Collectives in a loop, of which one outside of it would do."""
+"""Find collectives in a loop that could run once, outside of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .instead import Other, Plan, code, names, sent_bytes
 
 
 def always_the_same(op: Collective, loop: Scan) -> Plan:
-    """A plan for a collective that gives the same at every turn."""
+    """Return a plan for a collective that has the same result in each iteration."""
     return Plan(
         "every turn",
         f"{op.name} gives the same at each of the {loop.length} turns of the loop",
@@ -19,7 +19,7 @@ def always_the_same(op: Collective, loop: Scan) -> Plan:
 
 
 def added_up_only(op: Collective, loop: Scan) -> Plan | None:
-    """A plan for a sum over devices with which the loop does nothing but add it up."""
+    """Return a plan for a sum over devices that the loop only accumulates."""
     if op.name != "psum" or op.groups is not None:
         return None
     if not any(each.collective is op for each in added_up(loop, _is_linear)):
@@ -46,13 +46,13 @@ def _once(op: Collective, loop: Scan) -> Other:
 
 
 def _is_linear(op: Leaf) -> bool:
-    """Whether a sum may be taken before or after an operation."""
+    """Return whether an operation commutes with a sum."""
     linear = primitives.of(op.name).linear
     factors = op.ins if linear == "each" else op.ins[1:] if linear == "first" else ()
     return is_move(op) or any(isinstance(x, Lit) and np.shape(x.value) == () for x in factors)
 
 
 def is_recomputed(op: Op) -> bool:
-    """Whether `jax.checkpoint` computes it once more."""
+    """Return whether an operation is a recomputation by `jax.checkpoint`."""
     sources = () if op.source is None else (op.source, *op.calls)
     return any("rematted_computation" in str(source.name_stack) for source in sources)

@@ -1,4 +1,4 @@
-"""Numbers as people read them: `1.5 GB`, `3.2 TFLOP`, `12 ms`; arrays as `f32[8, 16]`."""
+"""Format quantities: `1.5 GB`, `3.2 TFLOP`, `12 ms`, and arrays as `f32[8, 16]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHORT = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
 
 
 def large(value: float, unit: str) -> str:
-    """A count with a decimal prefix, three digits at most: `1.05 MB`."""
+    """Format a count with a decimal prefix and at most three digits: `1.05 MB`."""
     step = 0
     while abs(value) >= 999.5 and step < len(_LARGE) - 1:
         value, step = value / 1000, step + 1
@@ -18,12 +18,12 @@ def large(value: float, unit: str) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes."""
+    """Format bytes."""
     return large(value, "B")
 
 
 def duration(value: float) -> str:
-    """Seconds."""
+    """Format seconds."""
     if value <= 0:
         return "0 s"
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
@@ -33,25 +33,25 @@ def duration(value: float) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """A range of seconds; one figure where both ends read alike."""
+    """Format a range of seconds; a single figure if both ends look the same."""
     ends = dict.fromkeys((duration(low), duration(high)))
     return " to ".join(ends)
 
 
 def share(value: float) -> str:
-    """A part of a whole, in percent; what is there is never shown as nothing."""
+    """Format a share in percent; a share above 0 is never shown as 0."""
     return "< 1 %" if 0 < value < 0.005 else f"{100 * value:.0f} %"
 
 
 def array(shape: Sequence[int], dtype: str) -> str:
-    """A type in short: `f32[8, 16]`."""
+    """Format an array type: `f32[8, 16]`."""
     name = dtype.rstrip("0123456789")
     short = _SHORT.get(name, name) + dtype[len(name) :]
     return f"{short}[{', '.join(map(str, shape))}]"
 
 
 def spec(rows: Sequence[Sequence[str]]) -> str:
-    """A spec as one writes it: `P('data', None)`."""
+    """Format a spec as in source code: `P('data', None)`."""
     rows = list(rows)
     while rows and not rows[-1]:
         rows.pop()
@@ -62,10 +62,10 @@ def spec(rows: Sequence[Sequence[str]]) -> str:
 
 
 def axes(names: Sequence[str]) -> str:
-    """The axes of a collective: `data`, or `data, model`."""
+    """Format the axes of a collective: `data`, or `data, model`."""
     return ", ".join(names)
 
 
 def mesh(sizes: Sequence[tuple[str, int]]) -> str:
-    """A mesh in words: `{data: 4, model: 2}`."""
+    """Format a mesh: `{data: 4, model: 2}`."""
     return "{" + ", ".join(f"{name}: {size}" for name, size in sizes) + "}"

@@ -1,4 +1,4 @@
-"""Why the compiler sends something: what at the line needs another sharding than there is."""
+"""Explain why the compiler sends something: which operation needs another sharding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ALONG = frozenset(
     ("reduce", "reduce-window", "select-and-scatter", "sort", "topk", "custom-call", "fft")
     + ("gather", "scatter", "convolution")
 )
-"""Operations that combine elements along a dimension, or look them up there."""
+"""Operations that combine or look up elements along a dimension."""
 
 MOVES = frozenset(
     ("slice", "dynamic-slice", "dynamic-update-slice", "pad", "concatenate", "reverse", "reshape")
@@ -31,7 +31,7 @@ MOVES = frozenset(
 
 
 class Reasons:
-    """The reasons of a compiled program, looked up by line."""
+    """The reasons for the collectives of a compiled program, looked up by line."""
 
     def __init__(self, compiled: Compiled):
         self.compiled = compiled
@@ -42,7 +42,7 @@ class Reasons:
             self.by_name.setdefault((one.instruction.op_name, line), []).append(one)
 
     def of(self, use: CollectiveUse, sent: Sent) -> Why | None:
-        """The reason of one collective; None where the line does not show it."""
+        """Return the reason for a collective; None if its line does not show it."""
         values = self.by_name.get((sent.instruction.op_name, use.where.line), ())
         for one in values:
             if found := self._reason(use, one):
@@ -64,7 +64,7 @@ class Reasons:
         return found
 
     def replicated(self) -> Iterator[str]:
-        """What the partitioner could not reshard and replicates instead, by its own log."""
+        """Yield notes on arrays that the partitioner replicates to reshard them, from its log."""
         rows = re.compile(
             r"Involuntary full rematerialization.*?from sharding (\{.*?\}) to (\{.*?\})"
             r"(?: efficiently)? for HLO operation %?(.*)"
@@ -86,7 +86,7 @@ class Reasons:
             )
 
     def _line_of(self, one: Instruction) -> Where:
-        """The line of an instruction in the log, which may name it without its metadata."""
+        """Return the line of an instruction in the log, which may lack its metadata."""
         if one.frame:
             return choose_own(self.compiled.whole.stack(one))
         sharding = one.attribute("sharding")
@@ -101,7 +101,7 @@ class Reasons:
         return lines.pop() if len(places) == 1 else NOWHERE
 
     def shardings(self) -> list[Sharding]:
-        """How the values of each line are sharded, each way once."""
+        """Return how the values of each line are sharded, each sharding once."""
         found: dict[Sharding, None] = {}
         for one in self.values:
             where = choose_own(self.compiled.whole.stack(one.instruction))
@@ -117,7 +117,7 @@ class Reasons:
 def _of_product(
     use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
 ) -> Why | None:
-    """A product that sums over a split dimension, or that needs a part it does not have."""
+    """Return the reason if a product sums over a split dimension or needs a missing part."""
     if len(operands) != 2 or any(operand.spec is None for operand in operands):
         return None
     sides = list(zip(operands, contracted(one), strict=True))
@@ -190,7 +190,7 @@ def _of_resharding(use: CollectiveUse, one: Sharded, operands: Sequence[Sharded]
 def _across(
     use: CollectiveUse, one: Sharded, operands: Sequence[Sharded], mesh: Mapping[str, int]
 ) -> Why | None:
-    """An operation along a split dimension: of the operand that is sent, or of the largest."""
+    """Return the reason for an operation along a split dimension of an operand."""
     split = [
         (operand, place)
         for operand in operands
@@ -212,10 +212,10 @@ def _across(
 
 
 def _is_part(use: CollectiveUse, one: Sharded, mesh: Mapping[str, int]) -> bool:
-    """Whether what is sent has the shape of one device's part, in whatever order."""
+    """Return whether what is sent has the size of one device's part, in any order."""
     if use.dtype != one.type.dtype or one.spec is None:
         return False
-    # Of a sum that is scattered afterwards, the whole is reduced.
+    # If a sum is scattered afterwards, the whole is reduced.
     whole = () if use.name in EXCHANGES else use.axes
     parts = [math.prod(mesh[name] for name in row if name not in whole) for row in one.spec]
     local = (-(-size // n) for size, n in zip(one.type.shape, parts, strict=True))
@@ -223,7 +223,7 @@ def _is_part(use: CollectiveUse, one: Sharded, mesh: Mapping[str, int]) -> bool:
 
 
 def _sliced(why: Why) -> Why:
-    """The reason of a reduction of which each device keeps a part."""
+    """Return the reason for a reduction of which each device keeps a part."""
     return dataclasses.replace(
         why,
         kind="sliced",

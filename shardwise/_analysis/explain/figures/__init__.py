@@ -1,4 +1,4 @@
-"""Single figures of a report, for papers and for the page."""
+"""Draw single figures of a report, for papers and for the page."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FIGURES: dict[str, Callable[[Facts], Drawing]] = {
 """The figures by name."""
 
 ZOOM = 3
-"""Pixels of a PNG for each unit of a drawing: sharp in print."""
+"""Pixels of a PNG per unit of a drawing, for sharp print."""
 
 
 def draw(report: Facts, figure: str) -> Drawing:
-    """One figure of a report.
+    """Draw one figure of a report.
 
     Raises:
-        ShardwiseError: There is no such figure, or the report does not have what it shows.
+        ShardwiseError: There is no such figure, or the report lacks its data.
     """
     if figure not in FIGURES:
         raise ShardwiseError(
@@ -55,12 +55,12 @@ def draw(report: Facts, figure: str) -> Drawing:
 
 
 def svg(report: Facts, figure: str) -> str:
-    """A figure as an SVG file of its own."""
+    """Return a figure as a standalone SVG file."""
     return draw(report, figure).standalone()
 
 
 def png(report: Facts, figure: str) -> bytes:
-    """A figure as a PNG; needs the extra `png`.
+    """Return a figure as a PNG; needs the extra `png`.
 
     Raises:
         ShardwiseError: The extra is not installed.

@@ -1,6 +1,6 @@
-"""Bars and curves: traffic by mesh axis, memory of one device, efficiency as an axis grows.
+"""Draw charts: traffic by mesh axis, memory of one device, efficiency as an axis grows.
 
-Each is as wide as a telephone or a column of a paper, so that its words can be read in both.
+Each is as wide as a phone or a column of a paper, so that its text is readable in both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ WIDTH = 360
 
 
 def traffic(report: Facts) -> Drawing:
-    """What one device sends along each axis: bars of the time where it is known, else of bytes."""
+    """Draw what one device sends along each axis: bars of time if known, else of bytes."""
     rows = report.traffic
     title = f"Sent by one device, by mesh axis: {units.size(report.bytes_sent)}"
     if report.cost is not None:
@@ -68,7 +68,7 @@ def _axis(drawing: Drawing, report: Facts, one: Traffic, y: float) -> None:
 
 
 def memory(report: Facts) -> Drawing:
-    """What one device holds: arguments, results, the peak and what it consists of, and when."""
+    """Draw the memory of one device: arguments, results, the peak and its parts, and a timeline."""
     held = report.memory
     words = (
         f"Arguments {units.size(held.arguments)}, results {units.size(held.results)}, "
@@ -96,7 +96,7 @@ def _bar_head(drawing: Drawing, y: float, name: str, bytes_: int) -> None:
 
 
 def _segments(drawing: Drawing, y: float, report: Facts, scale: float) -> None:
-    """The values alive at the peak, the arguments first."""
+    """Draw the values live at the peak, the arguments first."""
     paths = {one.path for one in report.arguments}
     live = sorted(report.memory.live, key=lambda one: one.what not in paths)
     x = 0.0
@@ -120,7 +120,7 @@ def _legend(drawing: Drawing, y: float) -> None:
 
 
 def _timeline(drawing: Drawing, y: float, held: Memory) -> None:
-    """The bytes alive from the first operation to the last."""
+    """Draw the live bytes from the first operation to the last."""
     high, bottom = 78, y + 92
     drawing.text(0, y + 10, "live values along the program", "soft", size=11)
     drawing.path(f"M0,{bottom + 0.5}H{WIDTH}", "line")
@@ -148,7 +148,7 @@ PLOT = (40, 12, WIDTH - 10, 190)
 
 
 def scaling(report: Facts) -> Drawing:
-    """The parallel efficiency as each axis grows and every device keeps its work."""
+    """Draw the parallel efficiency as each axis grows with the same work per device."""
     curves = report.cost.scaling if report.cost else ()
     title = "Efficiency as a mesh axis grows"
     drawing = Drawing(WIDTH, 244 + 18 * len(curves), title, _curves_in_words(curves))
@@ -189,7 +189,7 @@ def _y(efficiency: float) -> float:
 
 
 def _curve(drawing: Drawing, report: Facts, curve: Scaling, sizes: Sequence[int]) -> None:
-    """A band from nothing hidden to as much as can be, and a dot at the size the mesh has."""
+    """Draw a band from no overlap to full overlap, and a dot at the size of the mesh."""
     color = axis_color(report.mesh, curve.axis)
     low = [(_x(one.size, sizes), _y(one.efficiency)) for one in curve.points]
     high = [(_x(one.size, sizes), _y(one.efficiency_overlapped)) for one in curve.points]

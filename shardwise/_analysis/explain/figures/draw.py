@@ -1,8 +1,8 @@
-"""SVG, drawn element by element, and the colours that figures and page share.
+"""Build SVG drawings, and define the colours that figures and page share.
 
-A shape names its colour by a class. On a page the class takes it from the style sheet, so that a
-figure follows the theme; in a file of its own every colour is written out, for readers of SVG that
-know no style sheets.
+A shape names its colour by a class. On a page the class gets it from the style sheet, so that a
+figure follows the theme; in a standalone file every colour is written out, since some SVG viewers
+ignore style sheets.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from ..data import MeshAxis
 from ..facts import Facts
 
 AXES = 6
-"""How many axes have a colour of their own; further ones begin again."""
+"""The number of axes with a colour of their own; then colours repeat."""
 
 RAMP = ((32, 48, 84), (63, 99, 138), (110, 148, 167), (171, 192, 165), (230, 215, 150))
-"""The parts of an array, from the first to the last: brightness grows along it."""
+"""The colours of the parts of an array, from first to last, with increasing brightness."""
 
 MARGIN = 12
-"""Around a figure in a file of its own."""
+"""The margin around a standalone figure."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', Arial, sans-serif"
 
@@ -30,24 +30,24 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def axis_color(axes: Sequence[MeshAxis], name: str) -> str:
-    """The name of the colour of a mesh axis."""
+    """Return the name of the colour of a mesh axis."""
     order = [axis.name for axis in axes]
     return f"axis{order.index(name) % AXES}" if name in order else "soft"
 
 
 def axis_colors(report: Facts, names: Sequence[str]) -> list[str]:
-    """The colours of a collective: one for each of its axes."""
+    """Return the colours of a collective: one for each of its axes."""
     return [axis_color(report.mesh, name) for name in names] or ["soft"]
 
 
 def axes_used(report: Facts) -> list[tuple[str, str]]:
-    """The colours of the mesh axes that collectives use, and their names."""
+    """Return the colours and names of the mesh axes that collectives use."""
     used = dict.fromkeys(name for use in report.collectives for name in use.axes)
     return [(axis_color(report.mesh, name), name) for name in used]
 
 
 def part_color(part: int, parts: int) -> tuple[str, str]:
-    """The colour of one of several parts, and one for words on it."""
+    """Return the colour of one of several parts, and a text colour readable on it."""
     place = (len(RAMP) - 1) * (part / (parts - 1) if parts > 1 else 0.5)
     low = min(int(place), len(RAMP) - 2)
     pairs = zip(RAMP[low], RAMP[low + 1], strict=True)
@@ -59,17 +59,17 @@ def part_color(part: int, parts: int) -> tuple[str, str]:
 
 
 def clean(words: str) -> str:
-    """Words without the characters that no XML may hold."""
+    """Replace characters that are not allowed in XML."""
     return _NOT_XML.sub("\ufffd", words)
 
 
 def letters(room: float, size: float = 12) -> int:
-    """How many letters there is room for."""
+    """Return how many letters fit into a width."""
     return int(room / (0.56 * size))
 
 
 def fit(words: str, room: float, size: float = 12) -> str:
-    """As much of the words as there is room for."""
+    """Truncate text to a width."""
     most = letters(room, size)
     return words if len(words) <= most else words[: max(1, most - 1)] + "…"
 
@@ -81,9 +81,9 @@ class Drawing:
         self.width, self.height = width, height
         self.title, self.description = clean(title), clean(description)
         self.subtitle = ""
-        """What the figure is of, for a file of its own."""
+        """The subject of the figure, shown in a standalone file."""
         self.legend: Sequence[tuple[str, str]] = ()
-        """Colours and what they stand for, for a file of its own."""
+        """Colours and their meaning, shown in a standalone file."""
         self.root = ElementTree.Element("g")
 
     def _add(self, tag: str, color: str, attributes: dict[str, object], hint: str) -> None:
@@ -109,7 +109,7 @@ class Drawing:
         hint: str = "",
         **more: object,
     ) -> None:
-        """A filled rectangle; `hint` is shown by a reader that points at it."""
+        """Draw a filled rectangle; `hint` is its tooltip."""
         where = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
         self._add("rect", color, {**where, "fill": "currentColor", **more}, hint)
 
@@ -123,18 +123,18 @@ class Drawing:
         hint: str = "",
         **more: object,
     ) -> None:
-        """A bar in one stripe for each colour, one above the other."""
+        """Draw a bar with one stripe for each colour, stacked vertically."""
         stripe = height / len(colors)
         for number, color in enumerate(colors):
             self.rect(x, y + number * stripe, width, stripe, color, hint=hint, **more)
 
     def path(self, data: str, color: str, *, hint: str = "", **more: object) -> None:
-        """A line, or with `fill` an area."""
+        """Draw a line, or with `fill` an area."""
         drawn = {"d": data, "fill": "none", "stroke": "currentColor", **more}
         self._add("path", color, drawn, hint)
 
     def circle(self, x: float, y: float, radius: float, color: str, hint: str = "") -> None:
-        """A dot."""
+        """Draw a dot."""
         self._add("circle", color, {"cx": x, "cy": y, "r": radius, "fill": "currentColor"}, hint)
 
     def text(
@@ -150,9 +150,9 @@ class Drawing:
         value: float | None = None,
         **more: object,
     ) -> None:
-        """Words whose base line starts at a point; cut to `room`, with all of them as a hint.
+        """Write text with its baseline at a point; cut to `room`, with the full text as tooltip.
 
-        `value` is the number that they show, unrounded; programs find it as `data-value`.
+        `value` is the unrounded number that it shows, written as `data-value`.
         """
         words = clean(words)
         wide = size * (1.12 if "font_weight" in more else 1)
@@ -171,17 +171,17 @@ class Drawing:
             element.text = shown
 
     def place(self, other: Drawing, x: float, y: float) -> None:
-        """Another drawing as a part of this one."""
+        """Insert another drawing as a part of this one."""
         part = ElementTree.SubElement(self.root, "g", {"transform": f"translate({x:g} {y:g})"})
         part.extend(list(other.root))
 
     def inline(self) -> str:
-        """For an HTML page: coloured by its style sheet, scaled to the room there is."""
+        """Return SVG for an HTML page, coloured by its style sheet and scaled to fit."""
         words = f"{self.title}. {self.description}" if self.description else self.title
         return self._svg({"class": "sw-figure", "role": "img", "aria-label": words}, self.root)
 
     def standalone(self) -> str:
-        """A file of its own, on white, with a title above and what the colours mean below."""
+        """Return a standalone SVG file on white, with a title above and a legend below."""
         whole = self._framed()
         sheet = ElementTree.Element("g")
         ElementTree.SubElement(sheet, "title").text = self.title
@@ -200,7 +200,7 @@ class Drawing:
         return f'<?xml version="1.0" encoding="UTF-8"?>\n{drawn}\n'
 
     def _framed(self) -> Drawing:
-        """The drawing with its title, what it is of, and its legend."""
+        """Return the drawing with its title, subtitle and legend."""
         top = 42 if self.subtitle else 24
         below = 26 if self.legend else 0
         whole = Drawing(self.width, self.height + top + below, self.title, self.description)

@@ -1,8 +1,8 @@
-"""The devices of a mesh in rows and columns.
+"""Arrange the devices of a mesh in rows and columns.
 
-The last mesh axis runs across and the one before it down; two more axes, where there are any, run
-across and down in blocks of these. What is larger than fits is cut, with an ellipsis; along axes
-beyond the fourth only the first coordinate is drawn. Axes with one device take no room.
+The last mesh axis runs across and the one before it down; two more axes, if there are any, run
+across and down in blocks of these. Large axes are cut, with an ellipsis; along axes beyond the
+fourth only the first coordinate is drawn. Axes of size 1 take no room.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from ..facts import Facts
 from .draw import Drawing, axis_color
 
 WIDTH = 260
-"""Of one grid of devices."""
+"""The width of one grid of devices."""
 
 CELL = 30
 TICKS = 34
-"""The room for the coordinates, to the left."""
+"""The room for the coordinates on the left."""
 
 HEAD = 34
-"""The room above the grid: the names of the axes and their coordinates."""
+"""The room above the grid for the names and coordinates of the axes."""
 
 Part = tuple[int, ...]
-"""Of an array: its number along each dimension that is split."""
+"""A part of an array: its index along each dimension that is split."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A row or a column: the coordinates of its devices; None for those left out."""
+    """A row or a column: the coordinates of its devices, or None if they are omitted."""
 
     at: dict[str, int] | None
     offset: float
@@ -48,21 +48,21 @@ class Grid:
     gap: float = 2
 
     def cells(self) -> Iterator[tuple[int, int, dict[str, int]]]:
-        """Row, column and coordinates of each device that is drawn."""
+        """Yield row, column and coordinates of each device that is drawn."""
         for number, row in enumerate(self.rows):
             for other, column in enumerate(self.columns):
                 if row.at is not None and column.at is not None:
                     yield number, other, {**self.rest, **row.at, **column.at}
 
     def box(self, row: int, column: int) -> tuple[float, float, float, float]:
-        """Where a device is drawn: left, top, width and height."""
+        """Return where a device is drawn: left, top, width and height."""
         x, y = TICKS + self.columns[column].offset, HEAD + self.rows[row].offset
         return x, y, self.cell - self.gap, self.high - self.gap
 
     def joined(
         self, row: int, column: int, down: int, across: int, held: dict[tuple[int, int], Part]
     ) -> bool:
-        """Whether a device holds what the next one does, and no block begins between them."""
+        """Return whether a device holds the same part as its neighbour in the same block."""
         here, there = (row, column), (row + down, column + across)
         if there not in held or held[here] != held[there]:
             return False
@@ -77,7 +77,7 @@ class Grid:
 
 
 def empty_grid(report: Facts, title: str, description: str) -> tuple[Drawing, Grid]:
-    """An empty drawing with the names and coordinates of the axes, and the grid to fill."""
+    """Return a drawing with the names and coordinates of the axes, and the grid to fill."""
     grid = _grid(report.mesh)
     bottom = HEAD + grid.rows[-1].offset + grid.high
     names = _directions(report.mesh)
@@ -114,7 +114,7 @@ def empty_grid(report: Facts, title: str, description: str) -> tuple[Drawing, Gr
 
 
 def _directions(mesh: Sequence[MeshAxis]) -> tuple[list[MeshAxis], list[MeshAxis], list[MeshAxis]]:
-    """The axes that run down, those that run across, the outer first, and those not drawn."""
+    """Return the axes that run down, those that run across, outer first, and those not drawn."""
     long = [axis for axis in mesh if axis.size > 1] or list(mesh[-1:])
     drawn = long[-4:]
     across = drawn[-1::-2][::-1]
@@ -132,7 +132,7 @@ def _grid(mesh: Sequence[MeshAxis]) -> Grid:
 
 
 def _places(axes: list[MeshAxis], most: int) -> list[tuple[dict[str, int] | None, bool]]:
-    """The coordinates drawn in one direction, and whether a block begins there."""
+    """Return the coordinates drawn in one direction, and whether a block starts there."""
     if not axes:
         return [({}, False)]
     inner = axes[-1]
@@ -162,7 +162,7 @@ def _spaced(places: list[tuple[dict[str, int] | None, bool]], step: float) -> li
 
 
 def some(size: int, most: int) -> list[int | None]:
-    """The coordinates that are drawn: all, or the first ones, None and the last."""
+    """Return the coordinates to draw: all, or the first ones, None and the last."""
     if size <= most:
         return list(range(size))
     return [*range(most - 2), None, size - 1]
@@ -182,14 +182,14 @@ def _tick(place: Place, axes: list[MeshAxis]) -> str:
 
 
 def coordinates(report: Facts, at: dict[str, int]) -> str:
-    """A device in words: `data 3, model 0`."""
+    """Format the coordinates of a device: `data 3, model 0`."""
     return ", ".join(f"{axis.name} {at[axis.name]}" for axis in report.mesh) or "the one device"
 
 
 def label(
     drawing: Drawing, x: float, y: float, wide: float, high: float, words: str, color: str
 ) -> None:
-    """Words in the middle of a device, where they fit."""
+    """Write text in the middle of a device, if it fits."""
     size = next((size for size in (10, 8.5, 7) if 0.6 * size * len(words) <= wide - 3), None)
     if size is not None:
         drawing.text(

@@ -1,6 +1,6 @@
-"""The mesh, once for each way in which arrays are laid out on it.
+"""Draw the mesh once for each layout of arrays.
 
-A device has the colour of the part that it holds; devices that hold the same part are joined.
+The colour of a device shows which part it holds; devices with the same part are joined.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .grid import WIDTH, Part, coordinates, empty_grid, label
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Arrays whose parts lie on the devices in the same way."""
+    """Arrays that are split over the devices in the same way."""
 
     split: tuple[tuple[str, ...], ...]
-    """For each dimension that is split, the mesh axes, the slowest first."""
+    """The mesh axes of each dimension that is split, the slowest first."""
     arguments: tuple[Held, ...]
     results: tuple[Held, ...]
 
     def words(self, report: Facts) -> str:
-        """The layout in a sentence."""
+        """Describe the layout in a sentence."""
         sizes = {axis.name: axis.size for axis in report.mesh}
 
         def named(names: Sequence[str]) -> str:
@@ -41,7 +41,7 @@ class Layout:
         return f"{head}; the same along {named(alike)}" if alike else f"{head}; no copies"
 
     def part(self, at: dict[str, int], sizes: dict[str, int]) -> Part:
-        """The part that a device holds: its number along each dimension that is split."""
+        """Return the part that a device holds: its index along each dimension that is split."""
         found = []
         for names in self.split:
             number = 0
@@ -52,7 +52,7 @@ class Layout:
 
 
 def layouts(report: Facts) -> list[Layout]:
-    """The ways in which arrays are laid out, in the order in which they come."""
+    """Return the layouts of all arrays, in order of first use."""
     rows: dict[tuple[tuple[str, ...], ...], tuple[list[Held], list[Held]]] = {}
     for place, held in enumerate((report.arguments, report.results)):
         for one in held:
@@ -62,7 +62,7 @@ def layouts(report: Facts) -> list[Layout]:
 
 
 def devices(report: Facts) -> Drawing:
-    """The devices by their numbers."""
+    """Draw the devices with their numbers."""
     sizes = {axis.name: axis.size for axis in report.mesh}
 
     def number(at: dict[str, int]) -> int:
@@ -83,7 +83,7 @@ def devices(report: Facts) -> Drawing:
 
 
 def shards(report: Facts, layout: Layout) -> Drawing:
-    """Which part of its arrays each device holds."""
+    """Draw which part of its arrays each device holds."""
     sizes = {axis.name: axis.size for axis in report.mesh}
     paths = [one.path for one in (*layout.arguments, *layout.results)]
     listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
@@ -105,7 +105,7 @@ def shards(report: Facts, layout: Layout) -> Drawing:
 
 
 def figure(report: Facts) -> Drawing:
-    """The devices, and a grid for each layout with the arrays that have it."""
+    """Draw the devices, and a grid for each layout with the names of its arrays."""
     found = layouts(report)
     panels = [
         (devices(report), [("The devices", "ink")]),
@@ -134,7 +134,7 @@ def figure(report: Facts) -> Drawing:
 
 
 def _caption(layout: Layout, report: Facts) -> list[tuple[str, str]]:
-    """The lines below a grid, with their colours: how its arrays are split, and their names."""
+    """Return the lines below a grid with their colours: the layout and the array names."""
     head, _, tail = layout.words(report).partition("; ")
     lines = [(line, "ink") for line in textwrap.wrap(head, letters(WIDTH, 11))]
     lines += [(line, "soft") for line in textwrap.wrap(tail, letters(WIDTH, 11))]

@@ -1,8 +1,8 @@
-"""The program from top to bottom: what it computes, and the collectives between.
+"""Draw the program in order: what it computes, and the collectives in between.
 
-`outline` is the program as both the page and the figure draw it: collectives that can be sent as
-one message are one entry, and each has the share of the largest that its bar is long: of the time
-where there is a hardware, else of the bytes. Neighbours that are next to nothing are one entry.
+`outline` is the structure that the page and the figure share: collectives that can be sent as one
+message form one entry, whose bar shows its share of the largest: of the time if hardware is given,
+else of the bytes. Adjacent entries that are negligible are merged into one.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..facts import Facts, Launch
 from .draw import Drawing, axes_used, axis_colors
 
 ROWS = 160
-"""How many rows a figure has before the rest is left out."""
+"""The number of rows of a figure; the rest is left out."""
 
 SMALL = 0.005
-"""What takes less than this share of the whole is drawn together with its neighbours."""
+"""Entries below this share of the whole are merged with their neighbours."""
 
 ROW = 22
 LABELS, BARS, NUMBERS = 340, 230, 170
-"""The columns of the figure: what it is, how much it sends as a bar, and in figures."""
+"""The columns of the figure: description, bar and figures."""
 
 INDENT = 18
 LEFT = 74
@@ -37,39 +37,39 @@ class Entry:
     """A part of the program as it is drawn."""
 
     step: Step
-    """Of several collectives the first."""
+    """The step; the first one of several collectives."""
     launch: Launch | None = None
     uses: tuple[CollectiveUse, ...] = ()
-    """For collectives: those sent together."""
+    """The collectives that are sent together, if it is one message."""
     length: float = 0.0
-    """For collectives: the time or the bytes, as a share of the most that one entry has."""
+    """For collectives: time or bytes as a share of the largest entry's."""
     bodies: tuple[tuple[Entry, ...], ...] = ()
     part: float = 1.0
-    """Of the whole program's time, or of its bytes and its work, as far as that is known."""
+    """The share of the program's time, or of its bytes and work if no time is known."""
     small: tuple[Entry, ...] = ()
-    """Neighbours that are next to nothing, in one."""
+    """Adjacent negligible entries that this one replaces."""
 
     @property
     def array(self) -> str:
-        """The array that is sent, or how many there are."""
+        """The array that is sent, or the number of arrays."""
         types = {units.array(use.shape, use.dtype) for use in self.uses}
         times = f" × {len(self.uses)}" if len(self.uses) > 1 else ""
         return types.pop() + times if len(types) == 1 else f"{len(self.uses)} arrays"
 
     @property
     def redundant(self) -> tuple[Redundant, ...]:
-        """What is redundant about it, each reason once."""
+        """What is redundant about it, without repetitions."""
         found = {use.redundant.reason: use.redundant for use in self.uses if use.redundant}
         return tuple(found.values())
 
     @property
     def holds(self) -> tuple[Holding, ...]:
-        """Who holds what before and after it, each way once."""
+        """What devices hold before and after it, without repetitions."""
         return tuple(dict.fromkeys(use.meaning for use in self.uses if use.meaning))
 
     @property
     def names(self) -> str:
-        """For neighbours in one: what they are."""
+        """For merged entries: what they are."""
         kinds = (
             f"{one.uses[0].name} over {units.axes(one.uses[0].axes)}" if one.uses else "compute"
             for one in self.small
@@ -78,7 +78,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """What a loop or a branch is, and how often it happens."""
+        """What kind of loop or branch it is, and how often it runs."""
         step = self.step
         match step.kind:
             case "scan":
@@ -89,7 +89,7 @@ class Entry:
 
 
 def outline(report: Facts) -> tuple[Entry, ...]:
-    """The program as it is drawn."""
+    """Return the structure of the program as it is drawn."""
     return _Outline(report).entries(report.steps, 1)
 
 
@@ -101,12 +101,12 @@ class _Outline:
         self.told = {place for one in report.findings for place in one.collectives}
 
     def weight(self, launch: Launch) -> float:
-        """What a bar shows: the time, where it is known, else the bytes."""
+        """Return what a bar shows: the time if it is known, else the bytes."""
         return launch.total_bytes if launch.seconds is None else launch.seconds
 
     def entries(self, steps: Sequence[Step], times: int) -> tuple[Entry, ...]:
         found = list(self._each(steps, times))
-        # Alone it takes no more room than the line that would stand for it.
+        # A single small entry is not merged: the line that replaces it would take as much room.
         groups = ((key, list(group)) for key, group in itertools.groupby(found, self._is_small))
         return tuple(
             one
@@ -141,7 +141,7 @@ class _Outline:
         return launch.total_bytes / sent if sent else 0.0
 
     def _is_small(self, entry: Entry) -> bool:
-        """Whether it is next to nothing, and there is nothing to be said of it."""
+        """Return whether an entry is negligible and has no findings."""
         told = entry.launch is not None and self.told.intersection(entry.launch.collectives)
         return not (entry.bodies or entry.redundant or told) and entry.part < SMALL
 
@@ -151,12 +151,12 @@ class _Outline:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A line of the figure."""
+    """A row of the figure."""
 
     entry: Entry
     depth: int
     ends: int
-    """For what has others inside: the number of the row behind them."""
+    """For a loop or branch: the index of the row after its last inner row."""
     branch: str = ""
     counted: bool = True
 
@@ -185,7 +185,7 @@ def _rows(
 
 
 def figure(report: Facts) -> Drawing:
-    """The program as a figure: a row for each part, a bar for each collective."""
+    """Draw the program: a row for each part, a bar for each collective."""
     rows = list(_rows(outline(report)))
     shown, left_out = rows[:ROWS], len(rows) - ROWS
     width = LEFT + LABELS + BARS + NUMBERS
@@ -210,7 +210,7 @@ def _top(number: int) -> float:
 
 
 def _passes(drawing: Drawing, rows: list[Row]) -> None:
-    """To the left, where each pass goes."""
+    """Mark on the left where each pass begins and ends."""
     start = 0
     for number in range(1, len(rows) + 1):
         direction = rows[start].entry.step.direction
